@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from sequencer.engine.prepared import Prepared
 from sequencer.executors.protocol import Listener
+from sequencer.model.head import Claim, Head
 from sequencer.model.outcome import Outcome
 from sequencer.model.step import Step
+from sequencer.store.protocol import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +37,38 @@ class Attempt:
     """Of the step's processes; None where there is no claim."""
     subject: str | None = None
     """Of a team's task: what it is about, and whose it is."""
+
+    @classmethod
+    def of(
+        cls,
+        claim: Claim,
+        head: Head,
+        prepared: Prepared,
+        store: Store,
+        *,
+        lock_path: Path,
+        subject: str | None = None,
+        told_path: Path | None = None,
+    ) -> Attempt:
+        """Return the attempt at *prepared* that *claim* of the run of *head* in *store* grants.
+
+        *told_path*: the run is its process's own, so that this path is told and no token.
+        """
+        return cls(
+            run_id=head.run_id,
+            workflow=head.workflow_name,
+            step=prepared.step,
+            position=prepared.position,
+            step_index=claim.step_index,
+            token=claim.token if told_path is None else 0,
+            attempt=claim.attempt,
+            agent=prepared.agent,
+            prompt=prepared.step.prompt_name,
+            state_path=told_path or store.state_path,
+            result_path=store.result_folder(claim.step_index, claim.token) / "result.json",
+            lock_path=lock_path,
+            subject=subject,
+        )
 
     @property
     def iteration(self) -> int:

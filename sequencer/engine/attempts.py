@@ -20,7 +20,14 @@ from sequencer.engine.heartbeat import Heartbeat
 from sequencer.engine.markings import FlowControl
 from sequencer.engine.performing import Performer
 from sequencer.engine.prepared import Prepared
-from sequencer.engine.records import INLINE_BYTES, chance, circumstances, journal_record, shown_log
+from sequencer.engine.records import (
+    INLINE_BYTES,
+    broken,
+    chance,
+    circumstances,
+    journal_record,
+    shown_log,
+)
 from sequencer.engine.workplaces import Left
 from sequencer.errors import AgentMissing, MachineBusy, SequencerError, out_of_resources
 from sequencer.executors.protocol import Cancellation, StopReason
@@ -205,19 +212,13 @@ class Recorder:
 
     def performed(self, ended: Running) -> Performed:
         """Return how *ended* ended, where it ended with an exception as well."""
-        if ended.performed is None or ended.error is not None:
-            return self._of_bug(ended)
-        return ended.performed
-
-    def _of_bug(self, ended: Running) -> Performed:
-        """Return the failure that an exception is; a refusal and an interrupt are none."""
-        error = ended.error or RuntimeError("the attempt ended without a result")
-        is_interrupted = ended.ends_the_work or ended.busy is not None
-        status = OutcomeStatus.INTERRUPTED if is_interrupted else OutcomeStatus.FAILED
-        usage = ended.performed.outcome.usage if ended.performed else Usage()
-        told = self.performer.redact(repr(error))
-        outcome = Outcome(status=status, error=told, usage=usage)
-        return Performed(outcome, ended.prepared.step, ended.prepared.place, ended.prepared.agent)
+        performed, error = ended.performed, ended.error
+        if performed is not None and error is None:
+            return performed
+        error = error or RuntimeError("the attempt ended without a result")
+        usage = performed.outcome.usage if performed else Usage()
+        outcome, made = broken(error, usage, self.performer.redact), ended.prepared
+        return Performed(outcome, made.step, made.place, made.agent)
 
     def failing(self, error: Exception) -> Perform:
         """Return what makes an attempt of a node that can't be prepared: it fails.

@@ -32,13 +32,10 @@ def collected(carrier: Carrier, claim: Claim, head: Head, ended: Ended) -> Ended
     return replace(ended, record=record, work=work)
 
 
-def left(carrier: Carrier, claim: Claim, head: Head) -> Head:
-    """Have *carrier* leave the work tree if who held *claim* holds none in *head*; return that."""
-    for one in head.claims:
-        if one.owner.nonce == claim.owner.nonce:
-            return head
-    carrier.leave(head)
-    return head
+def left(carrier: Carrier, claim: Claim, head: Head) -> None:
+    """Have *carrier* leave the work tree if who held *claim* holds none in *head*."""
+    if all(one.owner.nonce != claim.owner.nonce for one in head.claims):
+        carrier.leave(head)
 
 
 def without_code(

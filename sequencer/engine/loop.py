@@ -21,7 +21,7 @@ from sequencer.engine.events import HeadMoved, Noticed, Waiting
 from sequencer.engine.patience import followed
 from sequencer.engine.performing import Performer
 from sequencer.engine.prepared import Allowance, Turn, least, left
-from sequencer.engine.worker import Worker
+from sequencer.engine.worker import LineWorker
 from sequencer.errors import (
     ClaimHeld,
     Interrupted,
@@ -106,7 +106,7 @@ class EngineLoop:
     """What every loop of work on a run has: its limits, and what it has told and seen."""
 
     def __init__(
-        self, worker: Worker | FlowWorker, mode: Mode, limits: InvocationLimits, head: Head
+        self, worker: LineWorker | FlowWorker, mode: Mode, limits: InvocationLimits, head: Head
     ) -> None:
         """Start at *head*, the run as it is."""
         if mode is Mode.TICK:
@@ -152,7 +152,9 @@ class EngineLoop:
 class LineLoop(EngineLoop):
     """Works on a run in one mode until a limit, an end or an error."""
 
-    def __init__(self, worker: Worker, mode: Mode, limits: InvocationLimits, head: Head) -> None:
+    def __init__(
+        self, worker: LineWorker, mode: Mode, limits: InvocationLimits, head: Head
+    ) -> None:
         """Start at *head*, the run as it is."""
         super().__init__(worker, mode, limits, head)
         self._worker = worker
@@ -465,7 +467,7 @@ def work_beside(
     # A step's own retries are all that bounds its failures.
     own = RunLimits(max_failures_in_row=MOST_RETRIES, max_attempts=performer.max_attempts)
     performer = replace(performer, carrier=NOTHING_CARRIED)
-    worker = Worker(store, performer, own, state_path=state_path)
+    worker = LineWorker(store, performer, own, state_path=state_path)
     try:
         if on_ready is not None:
             on_ready(worker.interrupt)

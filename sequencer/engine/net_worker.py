@@ -17,13 +17,12 @@ from sequencer.engine.attempts import Attempts, Recorder, Running, has_cost
 from sequencer.engine.code import FlowCode, accepted
 from sequencer.engine.events import HeadMoved, Noticed
 from sequencer.engine.fitting import fitted, optional_of
-from sequencer.engine.heartbeat import Heartbeat
 from sequencer.engine.markings import FlowControl
-from sequencer.engine.patience import Patience
 from sequencer.engine.perform import Crowd, Performances
 from sequencer.engine.performing import Performer
 from sequencer.engine.prepared import Allowance, Prepared, least, left
 from sequencer.engine.shares import USD, Shares, TeamBudgets
+from sequencer.engine.worker import Worker
 from sequencer.errors import (
     ConfigurationError,
     SequencerError,
@@ -31,7 +30,7 @@ from sequencer.errors import (
     StateRefused,
     WorkTreeRefused,
 )
-from sequencer.executors.protocol import Cancellation, StopReason
+from sequencer.executors.protocol import StopReason
 from sequencer.model.head import Claim, Head
 from sequencer.model.kind import Room
 from sequencer.model.limits import RunLimits
@@ -43,13 +42,12 @@ from sequencer.model.standing import blocked_by
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place
 from sequencer.model.workflow import Workflow
-from sequencer.store.identity import boottime
 
 _LOST = str(StopReason.CLAIM_LOST)
 _NOT_OURS = (StopReason.CLAIM_LOST, StopReason.LEASE_LOST)
 
 
-class FlowWorker:
+class FlowWorker(Worker):
     """Works on one graph run with a number of threads."""
 
     def __init__(
@@ -60,17 +58,12 @@ class FlowWorker:
         places: int,
     ) -> None:
         """Run at most *places* nodes at once in this process."""
+        super().__init__(control, performer, limits)
         self.control = control
-        self.performer = performer
-        self.limits = limits
         self.places = places
         self.is_stopped = False
-        self.stop = Cancellation()
-        self.store = control.store
-        self.patience = control.patience = Patience(self.store, self.stop, performer.emit)
         self.attempt_timeout_s: float | None = None
         """Of each attempt, as the invocation says."""
-        self._heartbeat = Heartbeat(control.store)
         self.attempts = Attempts(self._heartbeat)
         self.code = FlowCode(performer.carrier, self.patience)
         self._recorder = Recorder(control, performer)
@@ -102,13 +95,11 @@ class FlowWorker:
 
     def leave(self) -> None:
         """Leave no thread, no process and no descriptor behind."""
-        self.control.patience = None
-        self.code.leave(None, self.attempts.running)
-        self.stop.close()
-        self._heartbeat.close()
         self.attempts.close()
-        self.performer.agents.close()
-        self.control.store.close()
+        super().leave()
+
+    def _leave_code(self) -> None:
+        self.code.leave(None, self.attempts.running)
 
     def prepare(self, name: str, workflow: Workflow) -> Prepared:
         """Return the step of node *name* of *workflow*, ready to start.
@@ -163,28 +154,16 @@ class FlowWorker:
         if (most := self.limits.max_steps) is not None:
             # Those that run now may all be accepted.
             free = min(free, most - head.usage.steps - len(head.claims) + len(gone))
-        store = self.control.store
-        return Room(
-            owner=store.owner(),
-            ttl_s=store.ttl_s,
-            boottime=round(boottime(), 3),
-            slots=max(free, 0),
-            gone=gone,
-            limits=self.limits,
+        return self._room(
+            max(free, 0),
+            gone,
             closed=partial(self.shares.closed, gone=gone),
             share=partial(self.shares.of, gone=gone),
         )
 
-    def gone(self, head: Head, held: Collection[int] = ()) -> frozenset[int]:
-        """Return the tokens of claims that may be taken over; see `room`."""
-        mine, store = self.attempts.running, self.control.store
-        return frozenset(
-            claim.token
-            for claim in head.claims
-            if claim.token not in mine
-            and claim.token not in held
-            and store.liveness(claim).allows_take_over
-        )
+    def gone(self, head: Head, mine: Collection[int] = ()) -> frozenset[int]:
+        """See `Worker.gone`; those of running attempts are this process's as well."""
+        return super().gone(head, {*mine, *self.attempts.running})
 
     def update(
         self, act: Act | None, steps_left: Callable[[Head], int | None], run_id: str

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from sequencer.engine.loop import LONGEST_SLEEP_S
 from sequencer.engine.patience import followed
 from sequencer.engine.prepared import Turn
-from sequencer.engine.worker import Worker
+from sequencer.engine.worker import LineWorker
 from sequencer.errors import ClaimHeld, TransitionRefused
 from sequencer.executors.protocol import Cancellation
 from sequencer.model.head import Head
@@ -38,7 +38,7 @@ class OpenTurn:
     """Set it to record a failure without raising."""
 
 
-def claim_turn(worker: Worker, head: Head, *, wait: bool) -> Turn:
+def claim_turn(worker: LineWorker, head: Head, *, wait: bool) -> Turn:
     """Claim the step that is ready, or with *wait* the next one that is at the worker's positions.
 
     Raises: see `Run.turn`.
@@ -75,14 +75,17 @@ def claim_turn(worker: Worker, head: Head, *, wait: bool) -> Turn:
         worker.store.wait(head.revision, min(max(left, 0.0), LONGEST_SLEEP_S), claim=here.claim)
 
 
-def perform_by_caller(worker: Worker, turn: Turn, opened: OpenTurn) -> Iterator[OpenTurn]:
+def perform_by_caller(worker: LineWorker, turn: Turn, opened: OpenTurn) -> Iterator[OpenTurn]:
     """Yield *opened* once, and record then what the caller made of it."""
     started = time.monotonic()
     status, error = OutcomeStatus.OK, None
     try:
         # Inside, so that no beat comes after the record and leaves a file of its own.
-        with worker.beating(turn.claim, opened.cancellation):
+        worker.begin(turn.claim, opened.cancellation)
+        try:
             yield opened
+        finally:
+            worker.end(turn.claim, opened.cancellation)
     except BaseException as raised:
         is_failure = isinstance(raised, Exception)
         status = OutcomeStatus.FAILED if is_failure else OutcomeStatus.INTERRUPTED

@@ -196,9 +196,17 @@ class Performances:
         """
         if around and compose is not None:
             compose = partial(_with_notes, compose, around)
+        store = self.control.store
         performed = performer.perform(
             attempt.prepared,
-            self._attempt(attempt, head, subject),
+            Attempt.of(
+                attempt.claim,
+                head,
+                attempt.prepared,
+                store,
+                lock_path=lock_path(store.state_path, attempt.claim.step),
+                subject=subject,
+            ),
             seen,
             budget,
             cancellation=attempt.cancellation,
@@ -305,25 +313,6 @@ class Performances:
                 time.sleep(TURN_POLL_S)
         if attempt.cancellation.reason in (StopReason.CLAIM_LOST, StopReason.LEASE_LOST):
             raise Interrupted("interrupted")
-
-    def _attempt(self, running: Running, head: Head, subject: str | None) -> Attempt:
-        claim, step = running.claim, running.prepared.step
-        store = self.control.store
-        return Attempt(
-            run_id=head.run_id,
-            workflow=head.workflow_name,
-            step=step,
-            position=claim.step,
-            step_index=claim.step_index,
-            token=claim.token,
-            attempt=claim.attempt,
-            agent=running.prepared.agent,
-            prompt=step.prompt_name,
-            state_path=store.state_path,
-            result_path=store.result_folder(claim.step_index, claim.token) / "result.json",
-            lock_path=lock_path(store.state_path, claim.step),
-            subject=subject,
-        )
 
 
 def _with_notes(compose: Callable[[str], str], notes: tuple[str, ...], text: str) -> str:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.engine.prepared import Prepared
-from sequencer.errors import StorageFailed
+from sequencer.errors import SequencerError, StorageFailed, out_of_resources
 from sequencer.model.kind import Performed
-from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Output, Step
 from sequencer.store import folder as folders
 from sequencer.store import results
@@ -50,6 +50,18 @@ def journal_record(
         "exit_code": outcome.exit_code,
     }
     return {key: value for key, value in record.items() if value is not None}
+
+
+def broken(error: BaseException, usage: Usage, redact: Callable[[str], str]) -> Outcome:
+    """Return how an attempt has ended that has raised *error*, and has used *usage* by then.
+
+    A bug is a failure. A refusal, an interrupt and a machine that has no more processes or
+    descriptors are none.
+    """
+    is_meant = isinstance(error, SequencerError) or not isinstance(error, Exception)
+    is_bug = not is_meant and out_of_resources(error) is None
+    status = OutcomeStatus.FAILED if is_bug else OutcomeStatus.INTERRUPTED
+    return Outcome(status=status, error=redact(repr(error)), usage=usage)
 
 
 def circumstances(performed: Performed) -> dict[str, Any]:

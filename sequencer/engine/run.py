@@ -12,7 +12,7 @@ from sequencer.engine.events import Emit, Noticed, ignore
 from sequencer.engine.loop import LineLoop, Mode, Summary, work_beside
 from sequencer.engine.open_turn import OpenTurn, claim_turn, perform_by_caller
 from sequencer.engine.performing import Performer
-from sequencer.engine.worker import Worker
+from sequencer.engine.worker import LineWorker
 from sequencer.errors import (
     SequencerError,
 )
@@ -240,8 +240,8 @@ class Run:
 
     # --- working -------------------------------------------------------------------
 
-    def _worker(self, head: Head | None, on_event: Emit, positions: Collection[str]) -> Worker:
-        return Worker(self.store, self._at(head).performer(on_event), self.limits, positions)
+    def _worker(self, head: Head | None, on_event: Emit, positions: Collection[str]) -> LineWorker:
+        return LineWorker(self.store, self._at(head).performer(on_event), self.limits, positions)
 
     def work(
         self,

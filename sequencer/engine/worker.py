@@ -8,10 +8,11 @@ store's exclusion and is pure; everything that takes time happens outside.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from sequencer.engine import code
 from sequencer.engine.attempt import Attempt
@@ -25,6 +26,7 @@ from sequencer.engine.performing import Performer
 from sequencer.engine.prepared import Allowance, Prepared, Turn
 from sequencer.engine.recall import Memory, recall
 from sequencer.engine.records import (
+    broken,
     chance,
     journal_record,
     keep_output,
@@ -49,7 +51,7 @@ from sequencer.model.line.rounds import round_of
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.standing import Standing
 from sequencer.model.transitions import Place
-from sequencer.model.workflow import Workflow, ensure_definition, has_definition
+from sequencer.model.workflow import ensure_definition, has_definition
 from sequencer.store import results
 from sequencer.store.identity import boottime
 from sequencer.store.protocol import Store
@@ -68,7 +70,50 @@ def _where(head: Head) -> tuple[object, ...]:
 
 
 class Worker:
-    """One process's part in a run."""
+    """One process's part in a run, of whatever kind."""
+
+    def __init__(self, changes: Changes, performer: Performer, limits: RunLimits) -> None:
+        """Work in the run that *changes* changes."""
+        self._changes = changes
+        self.store = changes.store
+        self.performer = performer
+        self.limits = limits
+        self.stop = Cancellation()
+        """Set when this process is asked to end."""
+        self.patience = changes.patience = Patience(self.store, self.stop, performer.emit)
+        self._heartbeat = Heartbeat(self.store)
+
+    def leave(self) -> None:
+        """Leave no process and no descriptor of the work behind."""
+        self._changes.patience = None
+        self._heartbeat.close()
+        self.stop.close()
+        self._leave_code()
+        self.performer.agents.close()
+        self.store.close()
+
+    def _leave_code(self) -> None:
+        self.performer.carrier.leave(None)
+
+    def gone(self, head: Head, mine: Collection[int] = ()) -> frozenset[int]:
+        """Return the tokens of claims that may be taken over; those of *mine* may not."""
+        if not head.claims:
+            return frozenset()
+        return frozenset(
+            claim.token
+            for claim in head.claims
+            if claim.token not in mine and self.store.liveness(claim).allows_take_over
+        )
+
+    def _room(self, slots: int, gone: frozenset[int], **more: Any) -> Room:
+        """Return that *slots* steps may be claimed, and those with the tokens *gone* again."""
+        store = self.store
+        clock = round(boottime(), 3)
+        return Room(store.owner(), store.ttl_s, clock, slots, gone, self.limits, **more)
+
+
+class LineWorker(Worker):
+    """One process's part in the run of a cycle or a procedure."""
 
     def __init__(
         self,
@@ -83,26 +128,18 @@ class Worker:
         *state_path*: the run is known to this process alone; agents are told this path and
         no token, and so are their logs, which are no trace of a run.
         """
-        self.store = store
-        self.performer = performer
-        self.limits = limits
+        self.workflow = performer.workflow
+        """The workflow that this worker believes the run to have."""
+        self.kind = Line(self.workflow)
+        super().__init__(Changes(store, self.kind), performer, limits)
         self.positions = frozenset(positions)
-        self.kind = Line(performer.workflow)
-        self.stop = Cancellation()
-        """Set when this process is asked to end."""
+        self._moves = not isinstance(performer.carrier, NothingCarried)
+        """Whether code moves with the state."""
         self._current: Cancellation | None = None
         self._lock_path = lock_path(store.state_path)
         self._told_path = state_path
         self._paid = _NOTHING
         """By the attempt that ended last, for an end that can't be recorded as it was."""
-        self._heartbeat = Heartbeat(store)
-        self._changes = Changes(store, self.kind)
-        self.patience = self._changes.patience = Patience(store, self.stop, performer.emit)
-
-    @property
-    def workflow(self) -> Workflow:
-        """Return the workflow that this worker believes the run to have."""
-        return self.performer.workflow
 
     @property
     def control(self) -> Control:
@@ -115,18 +152,6 @@ class Worker:
         current = self._current
         if current is not None:
             current.set(StopReason.INTERRUPTED)
-
-    def close(self) -> None:
-        """End the heartbeat thread."""
-        self._heartbeat.close()
-        self.stop.close()
-
-    def leave(self) -> None:
-        """Close, and leave no process and no descriptor of the work behind."""
-        self.close()
-        self.performer.carrier.leave(None)
-        self.performer.agents.close()
-        self.store.close()
 
     def standing(self, head: Head) -> Standing:
         """Return what may happen next, as this worker sees it."""
@@ -162,24 +187,11 @@ class Worker:
                 return None
             # Somebody may have adopted another definition since this worker was started.
             ensure_definition(present, self.workflow)
-            return self._room(present)
+            return self._room(1, self.gone(present))
 
         head, granted = self._changes.update(None, room)
         claim = head.claim_with(granted[0]) if granted else None
         return None if claim is None else (head, claim)
-
-    def _room(self, head: Head) -> Room:
-        """Return that one step may be claimed at *head*."""
-        store = self.store
-        gone = [one.token for one in head.claims if store.liveness(one).allows_take_over]
-        return Room(
-            store.owner(),
-            store.ttl_s,
-            round(boottime(), 3),
-            slots=1,
-            gone=frozenset(gone),
-            limits=self.limits,
-        )
 
     def arrive(self, turn: Turn) -> None:
         """Bring the work tree to the code that the step of *turn* begins on.
@@ -203,9 +215,7 @@ class Worker:
             message = "the caller has to perform this step"
             raise ValueError(message)
         self.arrive(turn)
-        if isinstance(self.performer.carrier, NothingCarried):
-            return turn.prepared
-        return self.performer.prepare(turn.place)
+        return self.performer.prepare(turn.place) if self._moves else turn.prepared
 
     def perform(self, turn: Turn, budget: Allowance) -> Ended:
         """Run the step of *turn*; return how it ended and what that means.
@@ -213,19 +223,26 @@ class Worker:
         Nothing is recorded in the run yet; see `finish`.
         """
         self._paid = _NOTHING
-        prepared = self._arrived(turn)
-        folder = self.store.result_folder(turn.claim.step_index, turn.claim.token)
-        attempt = self._attempt(turn, prepared, folder)
+        claim, head, prepared = turn.claim, turn.head, self._arrived(turn)
+        attempt = Attempt.of(
+            claim,
+            head,
+            prepared,
+            self.store,
+            lock_path=self._lock_path,
+            told_path=self._told_path,
+        )
         cancellation = Cancellation()
-        with self.beating(turn.claim, cancellation):
+        self.begin(claim, cancellation)
+        try:
             performed = self.performer.perform(
                 prepared,
                 attempt,
-                turn.head,
+                head,
                 budget,
                 cancellation=cancellation,
                 compose=compose_along(
-                    self.workflow, self.performer.definition, turn.head, self._recalled
+                    self.workflow, self.performer.definition, head, self._recalled
                 ),
             )
             self._paid = performed.outcome.usage
@@ -234,18 +251,23 @@ class Worker:
                 # Whatever the agent managed to say, this worker's word does not count any more.
                 interrupted = performed.outcome.replace(status=OutcomeStatus.INTERRUPTED)
                 performed = replace(performed, outcome=interrupted)
-            ended = self._ended(turn, performed, folder, reason)
-            return code.collected(self.performer.carrier, turn.claim, turn.head, ended)
+            return self._collected(turn, self._ended(turn, performed, attempt, reason))
+        finally:
+            self.end(claim, cancellation)
+
+    def _collected(self, turn: Turn, ended: Ended) -> Ended:
+        carrier = self.performer.carrier
+        return code.collected(carrier, turn.claim, turn.head, ended) if self._moves else ended
 
     def _recalled(self) -> Memory:
         return recall(self.store.state_path.parent, self.store.history())
 
     def _ended(
-        self, turn: Turn, performed: Performed, folder: Path, reason: StopReason | None
+        self, turn: Turn, performed: Performed, attempt: Attempt, reason: StopReason | None
     ) -> Ended:
         """Return what *performed* means for the run, with the record of it."""
         performed, ending = self.kind.judge(turn.head, performed, self.limits.max_attempts)
-        output = keep_output(performed.outcome, folder)
+        output = keep_output(performed.outcome, attempt.result_path.parent)
         record = performed_record(
             performed, shown_log(performed.log, self.performer.project), output, round_of(turn.head)
         )
@@ -253,35 +275,28 @@ class Worker:
             record["reason"] = str(reason)
         return Ended(performed, ending, record, jitter=chance())
 
-    @contextlib.contextmanager
-    def beating(self, claim: Claim, cancellation: Cancellation) -> Iterator[None]:
-        """Keep *claim* alive while the block runs; *cancellation* hears when it must end."""
+    def begin(self, claim: Claim, cancellation: Cancellation) -> None:
+        """Keep *claim* alive until `end`; *cancellation* hears when its step must end."""
         self._current = cancellation
         self._heartbeat.begin(claim, cancellation)
         if self.stop.is_set():
             cancellation.set(StopReason.INTERRUPTED)
-        try:
-            yield
-        finally:
-            self._heartbeat.end(claim)
-            self._current = None
-            cancellation.close()
+
+    def end(self, claim: Claim, cancellation: Cancellation) -> None:
+        """Undo `begin`."""
+        self._heartbeat.end(claim)
+        self._current = None
+        cancellation.close()
 
     def abandon(self, turn: Turn, error: BaseException) -> None:
         """End the claim of a step that was given up by an exception, if that is possible.
 
-        A bug counts as a failure, so that it can't repeat for ever; a refusal, an interrupt
-        and a machine that has no more processes or descriptors don't.
+        A bug counts as a failure, so that it can't repeat for ever.
         """
-        busy = out_of_resources(error)
-        is_bug = (
-            isinstance(error, Exception) and not isinstance(error, SequencerError) and busy is None
-        )
-        status = OutcomeStatus.FAILED if is_bug else OutcomeStatus.INTERRUPTED
-        outcome = Outcome(status=status, error=self.performer.redact(repr(error)), usage=self._paid)
+        outcome, busy = broken(error, self._paid, self.performer.redact), out_of_resources(error)
         agent = turn.prepared.agent if turn.prepared else CALLER
         performed = Performed(outcome, turn.step, turn.place, agent)
-        ending = Ending(EndingKind.FAIL) if is_bug else None
+        ending = Ending(EndingKind.FAIL) if outcome.status is OutcomeStatus.FAILED else None
         record = journal_record(outcome, agent, None, {})
         ended = Ended(performed, ending, record, postponed=None if busy is None else busy.message)
         # What is raised already says more than why it could not be recorded.
@@ -298,24 +313,8 @@ class Worker:
         _, ending = self.kind.judge(turn.head, performed, self.limits.max_attempts)
         ended = Ended(performed, ending, record)
         with self._heartbeat.going_on(turn.claim):
-            ended = code.collected(self.performer.carrier, turn.claim, turn.head, ended)
+            ended = self._collected(turn, ended)
         return self.finish(turn, ended, lambda _: False)[0]
-
-    def _attempt(self, turn: Turn, prepared: Prepared, folder: Path) -> Attempt:
-        return Attempt(
-            run_id=turn.head.run_id,
-            workflow=turn.head.workflow_name,
-            step=turn.step,
-            position=turn.position,
-            step_index=turn.claim.step_index,
-            token=turn.claim.token if self._told_path is None else 0,
-            attempt=turn.claim.attempt,
-            agent=prepared.agent,
-            prompt=turn.step.prompt_name,
-            state_path=self._told_path or self.store.state_path,
-            result_path=folder / "result.json",
-            lock_path=self._lock_path,
-        )
 
     def finish(self, turn: Turn, ended: Ended, may_go_on: MayGoOn) -> tuple[Head, Turn | None]:
         """Record how the step of *turn* ended; where *may_go_on* says so, claim the next one.
@@ -329,7 +328,8 @@ class Worker:
 
         def room(head: Head) -> Room | None:
             is_next = upcoming is not None and not self.stop.is_set() and may_go_on(head)
-            return self._room(head) if is_next and has_definition(head, self.workflow) else None
+            is_next = is_next and has_definition(head, self.workflow)
+            return self._room(1, self.gone(head)) if is_next else None
 
         try:
             head, granted = self._accepted(turn, ended, room)
@@ -365,7 +365,8 @@ class Worker:
                     run_id=turn.head.run_id,
                     lease_s=claim.ttl_s,
                 )
-            return code.left(self.performer.carrier, claim, head), granted
+            if self._moves:
+                code.left(self.performer.carrier, claim, head)
         except WorkTreeRefused:
             # Its work is kept by whoever records that.
             raise
@@ -376,6 +377,7 @@ class Worker:
                 self.performer.carrier.keep(turn.claim, turn.claim.step, turn.head)
             self.performer.carrier.leave(None)
             raise
+        return head, granted
 
     def _keep_stale_output(self, turn: Turn, outcome: Outcome) -> None:
         head = self.store.view().head
