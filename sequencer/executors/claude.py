@@ -279,14 +279,13 @@ _OWN_WORDS = re.compile(
 )
 """How claude's own words about a limit begin, in versions that give no reason beside them."""
 _TOOL_BLOCKS = frozenset({"tool_use", "server_tool_use", "tool_result", "web_search_tool_result"})
-_UNAUTHORIZED = 401
-_LOGIN = "log in once by hand (claude, then /login), or set ANTHROPIC_API_KEY"
 
 
 class ClaudeParser(JsonEventParser):
     """Parser of ``claude -p --output-format=stream-json --verbose``."""
 
     client = "claude"
+    login = "log in once by hand (claude, then /login), or set ANTHROPIC_API_KEY"
 
     def __init__(self, rules: Rules) -> None:
         super().__init__(rules)
@@ -295,7 +294,6 @@ class ClaudeParser(JsonEventParser):
         self._calls: dict[str, tuple[str, Tokens]] = {}
         self._streamed: set[str] = set()
         self._current: str | None = None
-        self._open_line: Piece | None = None
         self._reset_epoch_s: float | None = None
 
     def take(self, event: Event, listener: Listener) -> None:
@@ -333,7 +331,8 @@ class ClaudeParser(JsonEventParser):
         """Judge by the exit code and the last result together."""
         if not self._results:
             reason = self.stderr_text or f"claude ended with exit code {end.exit_code}"
-            return self._judged(f"no result from claude: {reason}", end, is_own=False)
+            text, epoch_s = f"no result from claude: {reason}", self._reset_epoch_s
+            return self.refused_or_failed(text, end, is_own=False, epoch_s=epoch_s)
         result = self._results[-1]
         if end.exit_code == 0 and result.get("is_error") is False:
             # There only where a form was asked for, and only once claude has checked it.
@@ -368,12 +367,12 @@ class ClaudeParser(JsonEventParser):
                 attempt = f"{event.get('attempt')} of {event.get('max_retries')}"
                 reason = f"{event.get('error')} (HTTP {status})" if status else event.get("error")
                 text = f"claude asks again in {delay_s:.1f} s, {attempt}: {reason}"
-                self._own_line(listener, text, Piece.NOTICE)
+                self.say(listener, text, Piece.NOTICE)
             case "permission_denied":
                 text = f"refused: {event.get('tool_name')}: {one_line(event.get('message'))}"
-                self._own_line(listener, text, Piece.ERROR)
+                self.say(listener, text, Piece.ERROR)
             case "model_fallback":
-                self._own_line(listener, f"claude: {one_line(event)}", Piece.NOTICE)
+                self.say(listener, f"claude: {one_line(event)}", Piece.NOTICE)
 
     def _take_assistant(self, event: Event, listener: Listener) -> None:
         message = as_dict(event.get("message"))
@@ -382,14 +381,14 @@ class ClaudeParser(JsonEventParser):
         for block in map(as_dict, as_list(message.get("content"))):
             match block.get("type"):
                 case "text" if event.get("is_api_error_message"):
-                    self._own_line(listener, _text(block.get("text")), Piece.ERROR)
+                    self.say(listener, _text(block.get("text")), Piece.ERROR)
                 case "text" if key not in self._streamed:
-                    self._own_line(listener, _text(block.get("text")), Piece.RESPONSE)
+                    self.say(listener, _text(block.get("text")), Piece.RESPONSE)
                 case "thinking" if key not in self._streamed:
-                    self._own_line(listener, _text(block.get("thinking")), Piece.THOUGHT)
+                    self.say(listener, _text(block.get("thinking")), Piece.THOUGHT)
                 case "tool_use":
                     text = f"-> {block.get('name')} {one_line(block.get('input'))}"
-                    self._own_line(listener, text, Piece.ACTION)
+                    self.say(listener, text, Piece.ACTION)
 
     def _take_tool_results(self, event: Event, listener: Listener) -> None:
         for block in map(as_dict, as_list(as_dict(event.get("message")).get("content"))):
@@ -399,7 +398,7 @@ class ClaudeParser(JsonEventParser):
             parts = (as_dict(part).get("text", "") for part in as_list(content))
             text = content if isinstance(content, str) else " ".join(map(_text, parts))
             sign = "<- error:" if block.get("is_error") else "<-"
-            self._own_line(listener, f"{sign} {one_line(text)}", Piece.ACTION)
+            self.say(listener, f"{sign} {one_line(text)}", Piece.ACTION)
 
     def _take_delta(self, event: Event, listener: Listener) -> None:
         """Show text as it is written; only present with --include-partial-messages."""
@@ -413,12 +412,9 @@ class ClaudeParser(JsonEventParser):
             case "content_block_delta":
                 delta = as_dict(raw.get("delta"))
                 for name, kind in (("text", Piece.RESPONSE), ("thinking", Piece.THOUGHT)):
-                    text = _text(delta.get(name))
-                    if text:
-                        listener.write(text.encode("utf-8", "replace"), kind)
-                        self._open_line = None if text.endswith("\n") else kind
+                    self.stream(listener, _text(delta.get(name)), kind)
             case "content_block_stop":
-                self._end_line(listener)
+                self.end_line(listener)
             case "message_delta" if self._current is not None:
                 self._count_call(self._current, raw, listener)
 
@@ -428,7 +424,7 @@ class ClaudeParser(JsonEventParser):
         self._reset_epoch_s = as_number(info.get("resetsAt")) if is_rejected else None
         if info.get("status") not in (None, "allowed"):
             text = f"claude: limit {info.get('rateLimitType')}: {info.get('status')}"
-            self._own_line(listener, text, Piece.NOTICE)
+            self.say(listener, text, Piece.NOTICE)
 
     def _take_result(self, event: Event, listener: Listener) -> None:
         self._results.append(event)
@@ -437,7 +433,7 @@ class ClaudeParser(JsonEventParser):
             if line not in self.denials:
                 self.denials.append(line)
         if event.get("is_error"):
-            self._own_line(listener, _error_of(event), Piece.ERROR)
+            self.say(listener, _error_of(event), Piece.ERROR)
         self.count(listener, self._charged())
 
     def _charged(self) -> Usage:
@@ -485,34 +481,16 @@ class ClaudeParser(JsonEventParser):
     def _judge_error(self, result: Event, end: ProcessEnd) -> Outcome:
         status = as_count(result.get("api_error_status")) or None
         subtype = str(result.get("subtype"))
-        hint = _HINTS.get(subtype) or (_LOGIN if status == _UNAUTHORIZED else "")
         text = f"claude: {_error_of(result)}"
         if subtype in _HINTS:
-            return self.failed(f"{text}\n{hint}", end)
+            return self.failed(f"{text}\n{_HINTS[subtype]}", end)
         if result.get("is_error") is False:
             text = f"claude ended with exit code {end.exit_code} after a result: {text}"
             return self.failed(text, end)
         is_own = status is not None or _is_clients_own(result)
-        return self._judged(text, end, is_own=is_own, status=status, hint=hint)
-
-    def _judged(
-        self, text: str, end: ProcessEnd, *, is_own: bool, status: int | None = None, hint: str = ""
-    ) -> Outcome:
-        """Return *limited* if the client said so: an event that refused, or a text *is_own*."""
-        if not is_own and self._reset_epoch_s is None:
-            return self.failed(f"{text}\n{hint}".rstrip(), end)
         return self.refused_or_failed(
-            text, end, status=status, epoch_s=self._reset_epoch_s, hint=hint
+            text, end, is_own=is_own, status=status, epoch_s=self._reset_epoch_s
         )
-
-    def _own_line(self, listener: Listener, text: str, kind: Piece) -> None:
-        self._end_line(listener)
-        self.say(listener, text, kind)
-
-    def _end_line(self, listener: Listener) -> None:
-        if self._open_line is not None:
-            listener.write(b"\n", self._open_line)
-            self._open_line = None
 
 
 def _says(block: Event) -> bool:

@@ -183,6 +183,7 @@ LINE_CHARS = 300
 """How much of a tool's input or result is shown; the client's own transcript has all."""
 ERROR_CHARS = 1_000
 _STDERR_LINES = 20
+_UNAUTHORIZED = 401
 WIDE_BYTES = 2 * 1024 * 1024
 """Longest event that may hold more than ASCII: one such letter makes all take four bytes."""
 STRUCTURE_BYTES = 256 * 1024
@@ -277,6 +278,8 @@ class JsonEventParser(ABC):
 
     client: str
     """The client's name, for messages."""
+    login: str = ""
+    """What a person does where the service knows nobody by the credentials."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
@@ -285,6 +288,7 @@ class JsonEventParser(ABC):
         # It ran, and until the client says so nobody knows at what cost.
         self.usage = Usage(unpriced=1)
         self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
+        self._open_line: Piece | None = None
 
     def feed_line(self, line: bytes, listener: Listener) -> bool:
         """Take one line of stdout; see `process.EventParser`."""
@@ -328,8 +332,21 @@ class JsonEventParser(ABC):
 
     def say(self, listener: Listener, text: str, kind: Piece) -> None:
         """Write *text* as a line of its own."""
+        self.end_line(listener)
         if text:
             listener.write(f"{text}\n".encode("utf-8", "replace"), kind)
+
+    def stream(self, listener: Listener, text: str, kind: Piece) -> None:
+        """Write *text*, which is a piece of what comes."""
+        if text:
+            listener.write(text.encode("utf-8", "replace"), kind)
+            self._open_line = None if text.endswith("\n") else kind
+
+    def end_line(self, listener: Listener) -> None:
+        """End the line that what was streamed has left open."""
+        if self._open_line is not None:
+            listener.write(b"\n", self._open_line)
+            self._open_line = None
 
     def count(self, listener: Listener, usage: Usage) -> None:
         """Tell the usage so far, if it differs from what was told."""
@@ -370,20 +387,22 @@ class JsonEventParser(ABC):
         error: str,
         end: ProcessEnd,
         *,
+        is_own: bool,
         status: int | None = None,
         epoch_s: float | None = None,
         hint: str = "",
     ) -> Outcome:
         """Return *limited* or *unavailable* if *error* or *status* says so, else *failed*.
 
-        Only for what the client itself said in its structured output. What its tools printed
-        may be of any other service's limit, and *failed* is for that.
+        Only what the client itself said in its structured output *is_own*. What its tools
+        printed may be of any other service's limit, and that has failed.
         """
-        if epoch_s is None and not is_limit(error, status):
-            if is_temporary(error, status):
+        hint = hint or (self.login if status == _UNAUTHORIZED else "")
+        if epoch_s is None and not (is_own and is_limit(error, status)):
+            if is_own and is_temporary(error, status):
                 text = one_line(error, ERROR_CHARS)
                 return self._outcome(OutcomeStatus.UNAVAILABLE, end, error=text)
-            return self.failed(f"{error}\n{hint}" if hint else error, end)
+            return self.failed(f"{error}\n{hint}".rstrip(), end)
         when = not_before(
             error, self.rules.clock(), default_wait_s=self.rules.limit_wait_s, epoch_s=epoch_s
         )

@@ -199,8 +199,6 @@ class CodexExecutor(ClientExecutor[CodexOptions]):
 
 _STATUS = re.compile(r"\bstatus:? (\d{3})\b")
 _REFUSED = re.compile(r"codex_core::tools::\w+: error=(?P<what>.*\breject.*)")
-_UNAUTHORIZED = 401
-_LOGIN = "log in once by hand (codex login), or set the key variable of the model provider"
 _SPOKEN_ITEMS = frozenset({"agent_message", "reasoning"})
 _QUIET_ITEMS = _SPOKEN_ITEMS | {"error"}
 _BOOKKEEPING = frozenset({"id", "type", "status", "aggregated_output", "exit_code"})
@@ -213,6 +211,7 @@ class CodexParser(JsonEventParser):
     """
 
     client = "codex"
+    login = "log in once by hand (codex login), or set the key variable of the model provider"
 
     def __init__(self, rules: Rules, before: Usage | None = None, *, is_json: bool = False) -> None:
         super().__init__(rules)
@@ -269,10 +268,8 @@ class CodexParser(JsonEventParser):
         error = f"codex ended with exit code {end.exit_code}: {reason}"
         found = _STATUS.search(reason)
         status = int(found[1]) if found else None
-        hint = _LOGIN if status == _UNAUTHORIZED else ""
-        if self._failure is None:
-            return self.failed(f"{error}\n{hint}".rstrip(), end)
-        return self.refused_or_failed(error, end, status=status, hint=hint)
+        is_own = self._failure is not None
+        return self.refused_or_failed(error, end, is_own=is_own, status=status)
 
     def marked_session(self) -> str | None:
         """Return the thread's id with what it has used in all."""

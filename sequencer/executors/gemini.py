@@ -181,7 +181,6 @@ class GeminiParser(JsonEventParser):
         self._answer: list[str] = []
         self._result: Event | None = None
         self._tools: dict[str, str] = {}
-        self._is_line_open = False
 
     def take(self, event: Event, listener: Listener) -> None:
         """Take one event."""
@@ -198,7 +197,7 @@ class GeminiParser(JsonEventParser):
             case "error":
                 is_warning = event.get("severity") == "warning"
                 kind = Piece.NOTICE if is_warning else Piece.ERROR
-                self._own_line(listener, f"gemini: {one_line(event.get('message'))}", kind)
+                self.say(listener, f"gemini: {one_line(event.get('message'))}", kind)
             case "result":
                 self._take_result(event, listener)
 
@@ -219,30 +218,27 @@ class GeminiParser(JsonEventParser):
             reason = str(as_dict(self._result.get("error")).get("message", "no reason given"))
         error = f"gemini ended with exit code {end.exit_code}: {reason}"
         hint = _HINTS.get(end.exit_code or 0, "")
-        if self._result is None:
-            return self.failed(f"{error}\n{hint}".rstrip(), end)
-        found = _CODE.search(reason)
-        status = int(found[1]) if found else None
-        return self.refused_or_failed(error, end, status=status, hint=hint)
+        is_own, found = self._result is not None, _CODE.search(reason)
+        status = int(found[1]) if found and is_own else None
+        return self.refused_or_failed(error, end, is_own=is_own, status=status, hint=hint)
 
     def _take_text(self, event: Event, listener: Listener) -> None:
         text = str(event.get("content", ""))
         self._answer.append(text)
-        listener.write(text.encode("utf-8", "replace"), Piece.RESPONSE)
-        self._is_line_open = not text.endswith("\n")
+        self.stream(listener, text, Piece.RESPONSE)
 
     def _take_call(self, event: Event, listener: Listener) -> None:
         # What was said before a tool call is not the final answer.
         self._answer.clear()
         call = f"{event.get('tool_name')} {one_line(event.get('parameters'))}"
         self._tools[str(event.get("tool_id"))] = one_line(call, 160)
-        self._own_line(listener, f"-> {call}", Piece.ACTION)
+        self.say(listener, f"-> {call}", Piece.ACTION)
 
     def _take_tool_result(self, event: Event, listener: Listener) -> None:
         error = as_dict(event.get("error"))
         output = one_line(event.get("output") or error.get("message") or event.get("status"))
         sign = "<-" if event.get("status") == "success" else "<- error:"
-        self._own_line(listener, f"{sign} {output}", Piece.ACTION)
+        self.say(listener, f"{sign} {output}", Piece.ACTION)
         if error.get("type") in _REFUSALS:
             self.denials.append(self._tools.get(str(event.get("tool_id")), output))
 
@@ -251,19 +247,10 @@ class GeminiParser(JsonEventParser):
         stats = as_dict(event.get("stats"))
         if event.get("status") != "success":
             message = as_dict(event.get("error")).get("message")
-            self._own_line(listener, f"gemini: {one_line(message)}", Piece.ERROR)
-        self._end_line(listener)
+            self.say(listener, f"gemini: {one_line(message)}", Piece.ERROR)
+        self.end_line(listener)
         usage = Usage(
             input_tokens=as_count(stats.get("input_tokens")),
             output_tokens=as_count(stats.get("output_tokens")),
         )
         self.count_tokens(listener, usage, as_count(stats.get("cached")))
-
-    def _own_line(self, listener: Listener, text: str, kind: Piece) -> None:
-        self._end_line(listener)
-        self.say(listener, text, kind)
-
-    def _end_line(self, listener: Listener) -> None:
-        if self._is_line_open:
-            listener.write(b"\n", Piece.RESPONSE)
-            self._is_line_open = False

@@ -260,13 +260,13 @@ _REFUSED = re.compile(
     r"rejected permission|prevents you from using|unavailable tool", re.IGNORECASE
 )
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
-_UNAUTHORIZED = 401
 
 
 class OpencodeParser(JsonEventParser):
     """Parser of ``opencode run --format=json``."""
 
     client = "opencode"
+    login = "log in: opencode auth login"
 
     def __init__(self, rules: Rules) -> None:
         super().__init__(rules)
@@ -312,8 +312,7 @@ class OpencodeParser(JsonEventParser):
             headers = one_line(as_dict(data.get("responseHeaders")), 600)
             wait = re.search(r"retry-after\S*|resets?_at\S*", headers)
             text = f"opencode: {self._error_text()}" + (f" ({wait[0]})" if wait else "")
-            hint = "log in: opencode auth login" if status == _UNAUTHORIZED else ""
-            return self.refused_or_failed(text, end, status=status, hint=hint)
+            return self.refused_or_failed(text, end, is_own=True, status=status)
         if end.exit_code != 0:
             reason = _ANSI.sub("", self.stderr_text) or "no reason given"
             text = f"opencode ended with exit code {end.exit_code}: {reason}"
