@@ -61,6 +61,7 @@ def check_project(project: Project, run: str | None) -> list[Finding]:
         *_check_agents(project),
         *_check_timers(project),
         *_check_code(project, run),
+        *_check_run_worktree(project),
         *check_folders(project, run),
     )
     # An agent that a step asks for is met twice.
@@ -208,6 +209,15 @@ def _check_graph(project: Project, flow: FlowFile | TaskList) -> Iterator[Findin
                 message += ", which roles of its tasks have"
                 hint = "they work without; the fields of a role are changed below teams.roles"
             yield Finding(Level.WARNING, Area.AGENT, message, where, hint)
+
+
+def _check_run_worktree(project: Project) -> Iterator[Finding]:
+    """Yield why a run would not get the work tree that it is to have."""
+    if project.settings.worktree:
+        from sequencer.assembly.teams import workplaces_of  # noqa: PLC0415 - few runs have one
+
+        for problem in workplaces_of(project, None).problems():
+            yield from of_error(Area.CONFIGURATION, problem)
 
 
 def _check_worktrees(project: Project, flow: FlowFile | TaskList) -> Iterator[Finding]:

@@ -46,7 +46,7 @@ from sequencer.workflows.requests.options import classifying_agent
 
 if TYPE_CHECKING:
     from sequencer.engine.starting import Starter
-    from sequencer.engine.workplaces import Team
+    from sequencer.engine.workplaces import RunPlace, Team
     from sequencer.model.net.graph import Graph
     from sequencer.model.net.source import FlowSource
     from sequencer.model.request import Request
@@ -135,7 +135,7 @@ class Project:
         if not files:
             return load_hooks((), self.settings.project_dir)
         self.trust.ensure()
-        return load_hooks(files, self.settings.project_dir, self.trust.hook_files)
+        return load_hooks(files, self.settings.project_dir, self.trust.files_of("hooks"))
 
     @property
     def starter(self) -> Starter:
@@ -266,6 +266,7 @@ class Project:
             definition=definition,
             carrier=carrier,
             team=_team(self, workflow, run, definition),
+            place=_place(self, workflow, run, emit),
             comment_tools=settings.activity.comment_tools,
             max_attempts=settings.limits.max_attempts,
         )
@@ -365,6 +366,16 @@ def _team(
     from sequencer.assembly.teams import team_of  # noqa: PLC0415 - most runs are no team's
 
     return team_of(project, run, None if definition is None else definition.agent)
+
+
+def _place(project: Project, workflow: Workflow, run: str | None, emit: Emit) -> RunPlace | None:
+    """Return the run's own worktree; None: it has none. A team's tasks have theirs."""
+    if not project.settings.worktree or project.rehearses or workflow.tasks:
+        return None
+    from sequencer.assembly.teams import run_place_of  # noqa: PLC0415 - few runs have one
+
+    hide = project.redaction.hide_text
+    return run_place_of(project, run, lambda text: emit(Noticed(hide(text))))
 
 
 def _was_asked_for(project: Project) -> bool:

@@ -1,14 +1,19 @@
-"""What a project brings to a team's run: its rules, its roles, and where the tasks work."""
+"""Where the agents of a run work, and what a project brings to a team's: its rules and roles."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sequencer.assembly.stores import state_path_of
+from sequencer.assembly.trusting import ensure_unchanged
 from sequencer.engine.workplaces import OneWorkplace, Team
 from sequencer.git.carry import folders_of
 from sequencer.git.places import GitWorkplaces
 from sequencer.git.process import Git
+from sequencer.git.run_worktree import RunWorktree
 from sequencer.workflows.teams.growth import TeamGrower
 
 if TYPE_CHECKING:
@@ -29,6 +34,17 @@ def team_of(project: Project, run: str | None, agent: str | None = None) -> Team
         # Nothing is written, and a work tree would run what the project's git is set to.
         return Team(rules, grower, OneWorkplace(settings.project_dir))
     return Team(rules, grower, workplaces_of(project, run))
+
+
+def run_place_of(project: Project, run: str | None, tell: Callable[[str], None]) -> RunWorktree:
+    """Return the worktree in which all steps of the run called *run* work; *tell* hears of it."""
+    folder, trusted = project.settings.project_dir, project.trust.files_of("setup")
+
+    def vet(cwd: Path) -> None:
+        for path, what in trusted.items():
+            ensure_unchanged(cwd / os.path.relpath(path, os.path.realpath(folder)), what, "setup")
+
+    return RunWorktree(workplaces_of(project, run), project.settings.setup, vet, tell)
 
 
 def workplaces_of(project: Project, run: str | None) -> GitWorkplaces:

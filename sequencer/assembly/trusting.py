@@ -96,10 +96,9 @@ class Trust:
         """Record that a person has said yes to what the project can do now."""
         trust_record.keep(self.key, self.acts)
 
-    @property
-    def hook_files(self) -> Mapping[Path, str]:
-        """Return the files of hooks whose content was trusted, with their fingerprints."""
-        return self._files.get("hooks", {})
+    def files_of(self, owner: str) -> Mapping[Path, str]:
+        """Return the files that *owner* runs whose content was trusted, with fingerprints."""
+        return self._files.get(owner, {})
 
     def ensure_files(self, owner: str, seen: dict[Path, tuple[int, ...]]) -> None:
         """Return if the files that *owner* runs are those that were trusted.

@@ -28,6 +28,7 @@ from sequencer.errors import (
     StaleClaim,
     StepFailed,
     TooManyFailures,
+    UsageRefused,
     WaitsForPerson,
     out_of_resources,
 )
@@ -112,13 +113,21 @@ class EngineLoop:
         if mode is Mode.TICK:
             # The next tick tries again.
             worker.patience.wait_s = 0.0
-        self._store, self._performer = worker.store, worker.performer
+        self._store, self._performer, self._stop = worker.store, worker.performer, worker.stop
         self._mode = mode
         self._limits = limits
         self._known = head
         self._waiting_since: float | None = None
         self._last_notice = ""
         self.summary = Summary(head=head)
+
+    def _enter(self) -> None:
+        """Have the run's own place there; of a run that has ended what is left is brought home."""
+        place, head = self._performer.place, self._known
+        if place is not None and head.status is Status.COMPLETE:
+            place.end(head)
+        elif place is not None:
+            place.begin(head, self._stop)
 
     def _seen(self) -> Head:
         """Return the run's newest head, once all that was found with it is told."""
@@ -174,6 +183,7 @@ class LineLoop(EngineLoop):
             Interrupted: this process was asked to end; the claim was released.
             MachineBusy: this machine could not run the agent; the claim was released.
         """
+        self._enter()
         try:
             return self._work()
         finally:
@@ -460,6 +470,11 @@ def work_beside(
 
     Raises: see `LineLoop.work`.
     """
+    if performer.place is not None:
+        raise UsageRefused(
+            "mode async has no run, and worktree: true gives one to a run",
+            hint="choose another --mode, or leave worktree out",
+        )
     store, first = MemoryStore(), place(performer.workflow, step_index)
     fresh = fresh_head(performer.workflow).replace(
         step_index=step_index, iteration=step_index + 1, expected_step=first.step

@@ -79,6 +79,7 @@ class NetLoop(EngineLoop):
             Interrupted: this process was asked to end; its claims were released.
             MachineBusy: this machine could run no agent; its claims were released.
         """
+        self._enter()
         try:
             return self._work()
         except BaseException as error:

@@ -40,7 +40,7 @@ from sequencer.executors.answers import apply_completion
 from sequencer.executors.attempt_lock import AttemptLock
 from sequencer.executors.protocol import EVERY_EXECUTOR, Cancellation, Listener, Piece, StepRequest
 from sequencer.model.due import bounded
-from sequencer.model.head import Head
+from sequencer.model.head import Head, Status
 from sequencer.model.kind import Performed
 from sequencer.model.limits import RunLimits
 from sequencer.model.line.order import describe, last_step, position_at, step_at
@@ -62,7 +62,7 @@ from sequencer.workflows.router import (
 from sequencer.workflows.templates import MissingValue
 
 if TYPE_CHECKING:
-    from sequencer.engine.workplaces import Team
+    from sequencer.engine.workplaces import RunPlace, Team
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +103,8 @@ class Performer:
     """Moves the code with the state."""
     team: Team | None = None
     """Of a graph whose nodes are a team's tasks."""
+    place: RunPlace | None = None
+    """Where agents work instead, all that belong to the run."""
     comment_tools: tuple[str, ...] = ()
     """With which agents could post comments; a step with ``no_comment`` has none of them."""
     max_attempts: int = RunLimits().max_attempts
@@ -269,10 +271,20 @@ class Performer:
         )
 
     def tell_completed(self, step_index: int, head: Head) -> None:
-        """Tell the project's hooks that the run of *head* is complete since *step_index*.
+        """Tell who has a part in it that the run of *head* is complete since *step_index*.
 
-        The run stays complete whatever they do; one that raises is a notice.
+        The run stays complete whatever they do; a hook that raises is a notice.
+
+        Raises:
+            WorkTreeRefused: see `RunPlace.end`.
         """
+        try:
+            if self.place is not None and head.status is Status.COMPLETE:
+                self.place.end(head)
+        finally:
+            self._tell_hooks(step_index, head)
+
+    def _tell_hooks(self, step_index: int, head: Head) -> None:
         if self.hooks is None:
             return
         step = last_step(self.workflow, head, step_index)
@@ -413,7 +425,7 @@ class Performer:
         request = StepRequest(
             step=step,
             prompt=prompt,
-            cwd=self.project,
+            cwd=self.project if self.place is None else self.place.cwd,
             result_path=attempt.result_path,
             environment=attempt.environment(),
             system_prompt=prepared.system_prompt,

@@ -235,7 +235,7 @@ class Run:
                 performer = self._current().performer(on_event)
                 performer.tell_completed(head.step_index - 1, head)
             except SequencerError as error:
-                on_event(Noticed(f"nobody was told of the end: {error.message}"))
+                on_event(Noticed(f"the run is complete, but: {error}"))
         return head
 
     # --- working -------------------------------------------------------------------

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from sequencer.executors.protocol import Cancellation
+from sequencer.model.head import Head
 from sequencer.model.net.ending import Grower
 from sequencer.model.team import TaskTraits, TeamRules
 
@@ -67,6 +69,29 @@ class Workplaces(Protocol):
         """Remove what attempts of dead processes have left, and return what to tell of it.
 
         *live* are the tokens of claims that somebody may hold. Work is never lost by it.
+        """
+
+
+class RunPlace(Protocol):
+    """Where the agents of a whole run work, if that is not the project's folder."""
+
+    @property
+    def cwd(self) -> Path:
+        """Return the agents' folder, once the work has begun."""
+
+    def begin(self, head: Head, stop: Cancellation) -> None:
+        """Have the place there, before a step of the run of *head* is claimed.
+
+        Raises:
+            WorkTreeRefused: it can't be had, or a command that sets it up has failed.
+            Interrupted: *stop* came first.
+        """
+
+    def end(self, head: Head) -> None:
+        """Bring what was done there to the project's folder: the run of *head* is complete.
+
+        Raises:
+            WorkTreeRefused: it is kept instead, as the message says.
         """
 
 

@@ -42,7 +42,7 @@ from sequencer.git.tree import (
     listed,
     parse_status,
 )
-from sequencer.git.worktrees import BRANCHES, FOLDER, TRAILER, Worktree
+from sequencer.git.worktrees import BRANCHES, FOLDER, RUN_BRANCHES, TRAILER, Worktree
 
 PATIENCE_S = 3600.0
 """Killed while it writes files, git would leave half of them and a locked index."""
@@ -171,7 +171,13 @@ MAX_FILES = 20_000
 """Of one look."""
 MAX_HASHED_BYTES = 64 * 1024 * 1024
 """Of one look; what is beyond is known by its size and times."""
-_OWN_BRANCHES = ("sequencer/", "sequencer-beats/", "sequencer-kept/", f"{BRANCHES}/")
+_OWN_BRANCHES = (
+    "sequencer/",
+    "sequencer-beats/",
+    "sequencer-kept/",
+    f"{BRANCHES}/",
+    f"{RUN_BRANCHES}/",
+)
 _PIECE = 1024 * 1024
 
 
@@ -497,7 +503,7 @@ class _Merge(NamedTuple):
             return PlaceLeft(
                 PlaceResult.CONFLICT,
                 f"can't be merged: conflicts in {listed(files)}; {kept_on(worktree)}",
-                f"bring it in by hand with {by_hand(worktree)}, or let the task be done anew",
+                f"bring it in by hand with {by_hand(worktree)}{_or_again(worktree)}",
                 files=files,
             )
         made = git.text("rev-parse", "HEAD")
@@ -515,9 +521,13 @@ def _in_the_way(
     return PlaceLeft(
         PlaceResult.IN_THE_WAY,
         f"can't be merged, the checkout is in the way{about} ({reason}); {kept_on(worktree)}",
-        f"{first}, then {by_hand(worktree)}, or let the task be done anew",
+        f"{first}, then {by_hand(worktree)}{_or_again(worktree)}",
         files=files,
     )
+
+
+def _or_again(worktree: Worktree) -> str:
+    return ", or let the task be done anew" if worktree.task else ""
 
 
 def kept_on(worktree: Worktree) -> str:

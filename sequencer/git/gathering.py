@@ -41,6 +41,8 @@ from sequencer.git.tree import (
     under_way_in,
 )
 from sequencer.git.worktrees import (
+    BRANCHES,
+    RUN_BRANCHES,
     Phase,
     Worktree,
     Worktrees,
@@ -51,6 +53,7 @@ from sequencer.git.worktrees import (
     name_of,
     remove,
 )
+from sequencer.model.names import ref_part, slug
 from sequencer.settings.schema import MIB
 from sequencer.store.identity import this_process
 
@@ -119,8 +122,16 @@ class TaskTrees:
 
     # --- adding --------------------------------------------------------------------
 
-    def add(self, task: str, token: int, run_id: str, status: TreeStatus, subject: str) -> Worktree:
-        """Make a worktree on what is checked out, as *status* has it.
+    def add(  # noqa: PLR0917 - what a note says of a worktree
+        self,
+        task: str,
+        token: int,
+        run_id: str,
+        status: TreeStatus,
+        subject: str,
+        phase: Phase = Phase.WORKING,
+    ) -> Worktree:
+        """Make a worktree on what is checked out, as *status* has it; without *task*, the run's.
 
         Raises:
             WorkTreeRefused: git can't.
@@ -141,7 +152,7 @@ class TaskTrees:
                     self._removed(worktree, lambda: self._settled(worktree))
                     raise
             (folder / checkout.prefix).mkdir(parents=True, exist_ok=True)
-            made = worktree.replace(phase=Phase.WORKING, git_dir=os.fsdecode(git_dir))
+            made = worktree.replace(phase=phase, git_dir=os.fsdecode(git_dir))
             return self.notes.write(made)
         except GitFailed as failed:
             raise checkout.refused(f"can't have another worktree: {failed.reason}") from failed
@@ -152,9 +163,9 @@ class TaskTrees:
         self, task: str, token: int, run_id: str, status: TreeStatus, subject: str
     ) -> Worktree:
         """Return the note of a worktree whose folder and branch are nobody's."""
-        first = name = name_of(task, token)
-        number = 1
-        while self._tip(branch_of(self._run, name)) or not self.notes.is_free(name):
+        first = name = name_of(task, token) if task else f"run-{ref_part(slug(run_id))[:8]}"
+        number, branches = 1, BRANCHES if task else RUN_BRANCHES
+        while self._tip(branch_of(self._run, name, branches)) or not self.notes.is_free(name):
             number += 1
             name = f"{first}-again{number}"
         return Worktree(
@@ -163,7 +174,7 @@ class TaskTrees:
             subject=subject,
             token=token,
             run_id=run_id,
-            branch=branch_of(self._run, name),
+            branch=branch_of(self._run, name, branches),
             base=str(status.commit),
             checked_out=status.branch or "",
             owner=this_process(),
@@ -435,19 +446,26 @@ class TaskTrees:
                 notices.append("more worktrees are to be removed than there was time for")
                 break
             worktree = self.notes.read(name)
-            if worktree is None or worktree.token in live:
+            if worktree is None or not worktree.task or worktree.token in live:
                 continue
             if not self.notes.is_abandoned(worktree):
                 continue
             try:
-                with self.checkout.repository_lock():
-                    # Somebody else may have been faster.
-                    present = self.notes.read(name)
-                    found = () if present is None else self._cleaned(present)
+                found = self.put_away(worktree)
             except (GitFailed, SequencerError, OSError) as error:
                 found = (f"can't be cleaned up: {error}",)
             notices += [f"worktree of task {worktree.task!r}: {text}" for text in found]
         return tuple(notices)
+
+    def put_away(self, worktree: Worktree) -> tuple[str, ...]:
+        """Remove *worktree*, in which nobody works; its work is on its branch then.
+
+        What can't be committed stays where it is; returned is what a person should know.
+        """
+        with self.checkout.repository_lock():
+            # Somebody else may have been faster.
+            present = self.notes.read(worktree.name)
+            return () if present is None else self._cleaned(present)
 
     def _cleaned(self, worktree: Worktree) -> tuple[str, ...]:
         is_there = self.notes.folder(worktree).is_dir()

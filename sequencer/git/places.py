@@ -210,7 +210,7 @@ class OwnPlace:
             PlaceResult.REFUSED,
             f"its worktree, {self.folder}, was removed while it worked; "
             f"of its work there is what it has committed on branch {branch}",
-            "let the task be done anew",
+            "let the task be done anew" if self._worktree.task else by_hand(self._worktree),
             branch=branch,
         )
 
@@ -258,8 +258,8 @@ class GitWorkplaces:
         """
         self._run = run
         self._hide = redaction.hide_text
-        self._git, self._trees = git, TaskTrees(folders, run, git, redaction)
-        self._checkout = self._trees.checkout
+        self._git, self.trees = git, TaskTrees(folders, run, git, redaction)
+        self._checkout = self.trees.checkout
         self._watch = CheckoutWatch(self._checkout)
         self._fails_on_write = fails_on_write
         self._guard = threading.Lock()
@@ -297,10 +297,10 @@ class GitWorkplaces:
 
     def _isolated(self, task: str, token: int, run_id: str, subject: str) -> OwnPlace | SharedPlace:
         """Return a worktree as a place, or the shared checkout where there can be none."""
-        obstacle = self._look()
+        obstacle = self.look()
         if isinstance(obstacle, TreeStatus):
-            worktree = self._trees.add(task, token, run_id, obstacle, subject)
-            return OwnPlace(self._trees, worktree, self._uncommitted(obstacle))
+            worktree = self.trees.add(task, token, run_id, obstacle, subject)
+            return OwnPlace(self.trees, worktree, self.uncommitted(obstacle))
         with self._guard:
             is_first, self._has_told = not self._has_told, True
         notice = f"no worktrees: {obstacle}; all tasks work in the project's folder"
@@ -334,7 +334,7 @@ class GitWorkplaces:
 
         return SharedPlace(self._checkout.folders.project, notices=notices, ended=ended)
 
-    def _look(self) -> TreeStatus | str:
+    def look(self) -> TreeStatus | str:
         """Return what the checkout has, or why there can be no worktrees."""
         checkout = self._checkout
         try:
@@ -353,7 +353,8 @@ class GitWorkplaces:
             return failed.reason
         return status
 
-    def _uncommitted(self, status: TreeStatus) -> tuple[str, ...]:
+    def uncommitted(self, status: TreeStatus) -> tuple[str, ...]:
+        """Return what of *status* is in no worktree, for a person."""
         dirty = [entry.path for entry in status.entries if not self._checkout.is_own(entry.path)]
         if not dirty:
             return ()
@@ -370,10 +371,10 @@ class GitWorkplaces:
         processes may clean at once; nothing of a process that may be alive is touched.
         Branches go that are in the checkout by now, whoever has merged them.
         """
-        if not self._trees.notes.path.is_dir():
+        if not self.trees.notes.path.is_dir():
             return ()
-        notices = self._trees.clean(live)
-        self._trees.remove_merged_branches()
+        notices = self.trees.clean(live)
+        self.trees.remove_merged_branches()
         return tuple(map(self._hide, notices))
 
     def merged(self, task: str, run_id: str) -> frozenset[int]:
@@ -403,7 +404,7 @@ class GitWorkplaces:
                 hint = "install git, or tasks share the project's folder"
                 unusable = ConfigurationError("git is not installed", hint=hint)
             return (unusable,)
-        obstacle = self._look()
+        obstacle = self.look()
         if isinstance(obstacle, str):
             hint = "tasks share the project's folder; a repository with a commit keeps them apart"
             return (WorkTreeRefused(f"no worktrees: {obstacle}", where=str(project), hint=hint),)

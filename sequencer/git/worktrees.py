@@ -26,7 +26,8 @@ from sequencer.store.identity import is_proven_dead, is_same_boot, pid_namespace
 
 FOLDER = "worktrees"
 """In the folder of the run."""
-BRANCHES = "sequencer-team"
+BRANCHES, RUN_BRANCHES = "sequencer-team", "sequencer-run"
+"""Of tasks, and of runs that have a worktree of their own."""
 TRAILER = "Sequencer-Token:"
 SUBJECT_CHARS = 72
 """Of the first line of a commit's message, as git shows it whole in lists."""
@@ -58,6 +59,7 @@ class Worktree(Frozen):
     name: str
     """Of the folder, and the last part of the branch's name."""
     task: str
+    """Empty: it is the run's, and all its steps work in it."""
     subject: str = ""
     """What the task is about, for messages; a note from before this was kept has none."""
     token: Counter
@@ -143,9 +145,9 @@ def name_of(task: str, token: int) -> str:
     return f"{ref_part(slug(task))}-{token}"
 
 
-def branch_of(run: str | None, name: str) -> str:
-    """Return the branch of the worktree called *name*."""
-    return f"{BRANCHES}/{ref_part(slug(run or 'default'))}/{name}"
+def branch_of(run: str | None, name: str, branches: str = BRANCHES) -> str:
+    """Return the branch of the worktree called *name*, below *branches*."""
+    return f"{branches}/{ref_part(slug(run or 'default'))}/{name}"
 
 
 def git_dirs(common_dir: Path, folder: Path) -> Iterator[Path]:
@@ -197,16 +199,20 @@ def _unlock(remover: Callable[..., Any], path: str, _: object) -> None:
 
 def merge_message(run: str | None, worktree: Worktree) -> str:
     """Return what the merge of *worktree* says, in the run called *run*."""
-    first = f"Merge task {_one_line(worktree.task)}"
+    task = _one_line(worktree.task)
+    first = f"Merge task {task}" if task else f"Merge run {run or 'default'}"
     subject = _one_line(worktree.subject)
     return _message(run, worktree, f"{first}: {subject}" if subject else first)
 
 
 def left_message(run: str | None, worktree: Worktree) -> str:
     """Return what a commit of what the agent has left in *worktree* says."""
-    task = _one_line(worktree.task)
+    task, subject = _one_line(worktree.task), _one_line(worktree.subject)
+    if not task:
+        body = "What the agents of the run had not committed themselves."
+        return _message(run, worktree, f"Work of run {run or 'default'}: {subject}", body)
     body = f"What the agent of task {task} had not committed itself."
-    return _message(run, worktree, _one_line(worktree.subject) or f"Work of task {task}", body)
+    return _message(run, worktree, subject or f"Work of task {task}", body)
 
 
 def _message(run: str | None, worktree: Worktree, first: str, *body: str) -> str:

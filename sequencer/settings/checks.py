@@ -100,6 +100,11 @@ class Check:
             message = f"is at most {MAX_PUSHED_BYTES} with kind git, not {written}"
             hint = "each transition pushes the whole open journal"
             yield path, ConfigurationError(message, where=self._at(path), hint=hint)
+        if self._schema.worktree and self._schema.store.kind == "git":
+            message = "code that moves with the state is in the checkout, not in a worktree"
+            hint = "leave worktree out, or keep the run in files (store.kind: file)"
+            where = self._at(("worktree",))
+            yield ("worktree",), ConfigurationError(message, where=where, hint=hint)
 
     def _agent_entries(self) -> Iterator[Found]:
         for name, entry in self._schema.agents.items():

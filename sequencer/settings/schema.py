@@ -7,6 +7,7 @@ and the definitions, an agent's name and the entries) is `checks`'s to say.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any, Literal
@@ -317,6 +318,18 @@ class StoreOptions(Section):
     """Commits after which the state branch begins anew, with the same files; 0: never."""
 
 
+def _split(value: object) -> object:
+    return shlex.split(value) if isinstance(value, str) else value
+
+
+SetupCommand = Annotated[
+    tuple[Annotated[str, Field(pattern=r"^[^\x00]*$")], ...],
+    BeforeValidator(_split),
+    Field(min_length=1),
+]
+"""A program and its arguments; a text is split at its blanks, as a shell would. None is used."""
+
+
 class LogOptions(Section):
     """``logs:``, what step logs may take."""
 
@@ -387,6 +400,10 @@ class Schema(Section):
     step_defaults: StepDefaults = StepDefaults.model_construct()
     store: StoreOptions = StoreOptions.model_construct()
     commit: CommitOptions = CommitOptions.model_construct()
+    worktree: bool = False
+    """A run works in a git worktree and on a branch of its own, which is merged at its end."""
+    setup: tuple[SetupCommand, ...] = ()
+    """What is run once in a new worktree of a run, before its first step."""
     logs: LogOptions = LogOptions.model_construct()
     activity: ActivityOptions = ActivityOptions.model_construct()
     teams: TeamOptions = TeamOptions.model_construct()

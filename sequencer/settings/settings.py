@@ -57,7 +57,7 @@ _SECRET_KEY = re.compile(r"(?:.*[_-])?(?:key|token|secret|password)", re.IGNOREC
 HIDDEN = "(hidden)"
 _AS_THEY_ARE = (
     *("workflow", "router", "routing", "agent", "hooks", "limits", "prices", "store", "commit"),
-    *("logs", "activity", "teams", "run", "file_mode", "agents_may_decide"),
+    *("logs", "activity", "teams", "run", "file_mode", "agents_may_decide", "worktree", "setup"),
 )
 """Sections that the settings have as the schema does."""
 
@@ -103,6 +103,8 @@ class Settings:
     """Step fields for `workflows.registry.with_defaults`."""
     store: StoreOptions
     commit: CommitOptions
+    worktree: bool
+    setup: tuple[tuple[str, ...], ...]
     logs: LogOptions
     activity: ActivityOptions
     teams: TeamOptions

@@ -65,6 +65,7 @@ RULES: Mapping[str, Rule] = {
     "store.branch": _ACTS,
     "store.work": _ACTS,
     "commit": _ACTS,
+    "setup": _ACTS,
     "activity.sinks": _ACTS,
     "activity.comment_tools": _ACTS,
     "routing.classifier": _ACTS,
@@ -110,6 +111,7 @@ RULES: Mapping[str, Rule] = {
     "router": _FREE,
     "routing": _FREE,
     "step_defaults": _FREE,
+    "worktree": _FREE,
     "store.ttl_s": _FREE,
     "store.journal": _FREE,
     "store.timeout_s": _FREE,
@@ -296,6 +298,11 @@ def files_of(written: Mapping[str, Any], root: Path) -> Iterator[tuple[str, dict
             for item in _named(items if isinstance(items, list) else []):
                 found |= _file(root, item)
         yield f"agents.{name}", found
+    setup, commands = written.get("setup"), dict[Path, str]()
+    for command in setup if isinstance(setup, list) else ():
+        for item in _named(command if isinstance(command, list) else str(command).split()):
+            commands |= _file(root, item)
+    yield "setup", commands
     hooks = written.get("hooks")
     items = hooks.split(",") if isinstance(hooks, str) else hooks
     if isinstance(items, list):

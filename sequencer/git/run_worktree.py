@@ -1,0 +1,158 @@
+"""The worktree of a whole run: made before its first step, merged when the run is complete.
+
+All its steps work in it, in whichever processes. `setup` commands are run once in a new one; a
+worktree in which they have not ended well is removed and made again. What becomes of the work is
+what becomes of a task's, see `places`: all of it is in the checkout in the end, or on a branch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from sequencer.errors import Interrupted, WorkTreeRefused
+from sequencer.executors.environment import agent_environment
+from sequencer.executors.process import ProcessCore, describe_exit
+from sequencer.executors.protocol import Cancellation
+from sequencer.executors.pump import TAIL, Launch
+from sequencer.git.places import GitWorkplaces, OwnPlace
+from sequencer.git.worktrees import Phase, Worktree
+from sequencer.model.head import Head
+
+LOCK = "run.lock"
+"""Beside the notes of worktrees; who holds it makes or merges that of the run."""
+LOCK_WAIT_S = 3600.0
+"""Setup commands may take long."""
+_SHOWN_LINES = 5
+
+
+class RunWorktree:
+    """Where the agents of one run work; see `engine.workplaces.RunPlace`."""
+
+    def __init__(
+        self,
+        places: GitWorkplaces,
+        setup: Sequence[Sequence[str]],
+        vet: Callable[[Path], None],
+        tell: Callable[[str], None],
+    ) -> None:
+        """Keep it where *places* keeps those of tasks, and run *setup* in a new one.
+
+        *vet* raises if the files of setup are not those that were trusted; *tell* hears what a
+        person should know.
+        """
+        self._places, self._trees = places, places.trees
+        self._setup, self._vet, self._tell = setup, vet, tell
+        self.cwd = places.trees.checkout.folders.project
+
+    def begin(self, head: Head, stop: Cancellation) -> None:
+        """See `RunPlace.begin`."""
+        notes, checkout = self._trees.notes, self._trees.checkout
+        obstacle = self._places.look()
+        if isinstance(obstacle, str):
+            hint = "commit the project to a repository, or leave worktree out"
+            raise WorkTreeRefused(f"the run has no worktree: {obstacle}", hint=hint)
+        with self._alone():
+            worktree = self._present(head)
+            if worktree is None:
+                subject = head.workflow_name
+                added = self._trees.add("", 0, head.run_id, obstacle, subject, Phase.ADDING)
+                self._tell(f"the run works in {notes.folder(added)} on branch {added.branch}")
+                for text in self._places.uncommitted(obstacle):
+                    self._tell(text)
+                self._set_up(added, stop)
+                worktree = notes.write(added.replace(phase=Phase.WORKING))
+        self.cwd = notes.folder(worktree) / checkout.prefix
+
+    def end(self, head: Head) -> None:
+        """See `RunPlace.end`."""
+        if not self._trees.notes.names():
+            return
+        with self._alone():
+            worktree = self._present(head)
+            if worktree is None:
+                return
+            place = OwnPlace(self._trees, worktree)
+            left = place.end(is_accepted=True, wait_for_turn=lambda: None)
+        for text in left.notices:
+            self._tell(text)
+        if left.error is not None:
+            raise WorkTreeRefused(left.error, where="the run's work", hint=left.hint)
+        if left.commit is not None:
+            self._tell(f"the run's work is merged: commit {left.commit[:12]}")
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        notes = self._trees.notes
+        notes.prepare()
+        hint = "another process makes or merges the run's worktree; start again when it has ended"
+        with self._trees.checkout.locked(notes.path / LOCK, LOCK_WAIT_S, hint):
+            yield
+
+    def _present(self, head: Head) -> Worktree | None:
+        """Return the worktree of the run of *head*; others of its name are put away."""
+        notes, found = self._trees.notes, None
+        for worktree in filter(None, map(notes.read, notes.names())):
+            if worktree.task:
+                continue
+            is_there = worktree.phase is not Phase.ADDING and notes.folder(worktree).is_dir()
+            if worktree.run_id != head.run_id or not is_there:
+                for text in self._trees.put_away(worktree):
+                    self._tell(f"worktree {worktree.name}: {text}")
+                continue
+            found = worktree
+            if worktree.phase is not Phase.WORKING:
+                # A merge was cut off, or a person has looked at what could not be committed.
+                self._trees.keep(worktree)
+                found = notes.write(worktree.replace(phase=Phase.WORKING))
+        return found
+
+    def _set_up(self, worktree: Worktree, stop: Cancellation) -> None:
+        cwd = self._trees.notes.folder(worktree) / self._trees.checkout.prefix
+        try:
+            self._vet(cwd)
+            with ProcessCore() as core:
+                for argv in self._setup:
+                    self._tell(f"setup: {shlex.join(argv)}")
+                    _perform(core, argv, cwd, stop)
+        except BaseException:
+            self._trees.put_away(worktree)
+            raise
+
+
+def _perform(core: ProcessCore, argv: Sequence[str], cwd: Path, stop: Cancellation) -> None:
+    """Run one command of setup.
+
+    Raises:
+        WorkTreeRefused: it has failed.
+        Interrupted: *stop* came first.
+    """
+    output = _Tail()
+    launch = Launch(argv=argv, environment=agent_environment({}), cwd=cwd, prompt=b"")
+    end = core.run(launch, output, stop)
+    if end.ended_by is not None:
+        raise Interrupted("interrupted in the setup of the run's worktree", hint="start again")
+    if end.exit_code == 0:
+        return
+    lines = output.kept.decode("utf-8", "replace").strip().splitlines()[-_SHOWN_LINES:]
+    why = end.spawn_error or "; ".join([describe_exit(end).splitlines()[0], *lines])
+    raise WorkTreeRefused(
+        f"{shlex.join(argv)!r} has failed in the run's new worktree: {why}",
+        where="setup",
+        hint="correct the command or the project; no step was started",
+    )
+
+
+class _Tail:
+    """Keeps the end of what a command prints."""
+
+    kept = b""
+
+    def stdout(self, data: bytes) -> bool:
+        self.kept = (self.kept + data)[-TAIL:]
+        return True
+
+    def stderr(self, data: bytes) -> bool:
+        return self.stdout(data)
