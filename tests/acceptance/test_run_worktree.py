@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -150,7 +151,7 @@ def test_a_new_run_keeps_what_the_one_before_had_not_finished(project: Path) -> 
 
 
 def test_setup_is_trusted_with_what_it_runs(project: Path, tmp_path: Path) -> None:
-    own = {"SEQUENCER_TRUST": "", "XDG_STATE_HOME": str(tmp_path / "home")}
+    own: dict[str, Any] = {"SEQUENCER_TRUST": "", "XDG_STATE_HOME": str(tmp_path / "home")}
     untrusted = cli(project, "run", **own)
     assert untrusted.returncode == 2
     assert "setup" in untrusted.stderr
@@ -159,11 +160,36 @@ def test_setup_is_trusted_with_what_it_runs(project: Path, tmp_path: Path) -> No
     changed = cli(project, "run", **own)
     assert changed.returncode == 2
     assert "setup, file tools.sh" in changed.stderr
-    # What the worktree has is what was committed: that is what is run, and so what has to be trusted.
+    # What is run is what was committed, so that is what has to be trusted.
     assert cli(project, "trust", "--yes", **own).returncode == 0
     assert cli(project, "run", **own).returncode == 2
     git(project, "commit", "-qam", "other tools")
     assert cli(project, "run", **own).returncode == 0
+
+
+def noted(folder: Path, phase: str) -> None:
+    """Have the note of the worktree say that a kill came in *phase*."""
+    note = worktree(folder).with_suffix(".json")
+    note.write_text(json.dumps(json.loads(note.read_text()) | {"phase": phase}))
+
+
+def test_a_worktree_whose_setup_was_cut_off_is_made_again(project: Path) -> None:
+    assert cli(project, "run", "--max-steps", "1").returncode == 0
+    noted(project, "adding")
+    again = cli(project, "run")
+    assert (again.returncode, again.stderr.count("setup: ")) == (0, 2)
+
+
+def test_a_merge_that_was_cut_off_is_made_again(project: Path) -> None:
+    assert cli(project, "run", "--max-steps", "1").returncode == 0
+    here = worktree(project)
+    git(here, "add", "-A")
+    git(here, "commit", "-qm", "gathered")
+    git(here, "checkout", "-q", "--detach", "main")
+    noted(project, "merging")
+    assert cli(project, "run").returncode == 0
+    assert (project / "done.txt").read_text() == "0\n1\n"
+    assert said(project, *BRANCHES) == ""
 
 
 def test_the_nodes_of_a_flow_work_in_it_too(project: Path) -> None:
