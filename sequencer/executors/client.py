@@ -32,7 +32,6 @@ from sequencer.executors.client_limits import (
     local_clock,
     not_before,
 )
-from sequencer.executors.environment import agent_environment
 from sequencer.executors.prices import ModelPrice, estimated
 from sequencer.executors.process import (
     EventParser,
@@ -42,6 +41,7 @@ from sequencer.executors.process import (
     perform_process,
 )
 from sequencer.executors.protocol import Cancellation, Listener, Piece, StepRequest
+from sequencer.executors.pump import agent_environment
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import ModelName, Step
 from sequencer.store.folder import open_new

@@ -18,16 +18,10 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_vali
 
 from sequencer.executors.answers import make_folder
 from sequencer.executors.client import qualified_model
-from sequencer.executors.environment import (
-    Pattern,
-    VariableName,
-    VariableValue,
-    agent_environment,
-)
 from sequencer.executors.prices import ModelPrice, estimated
 from sequencer.executors.process import ProcessCore, ProcessEnd, conclude, describe_exit, launch_of
 from sequencer.executors.protocol import Cancellation, Listener, Objection, Piece, StepRequest
-from sequencer.executors.pump import GRACE_S
+from sequencer.executors.pump import GRACE_S, agent_environment
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
 from sequencer.store import folder as folders
@@ -36,7 +30,14 @@ ANSWER_BYTES = 65_536
 """How much of the end of stdout is kept as the answer; the log has all of it."""
 PLACEHOLDERS = ("model", "prompt_file", "python", "system_prompt")
 _FIELD = re.compile(r"(?P<option>--?[A-Za-z0-9][\w-]*=)?\{(?P<field>[a-z_]+)\}")
-_Argument = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
+Pattern = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\*?$", min_length=2, max_length=200)
+]
+"""``NAME``, or ``PREFIX_*`` for all that begin so; ``*`` alone is refused."""
+VariableName = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)
+]
+VariableValue = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
 
 
 class CommandOptions(BaseModel):
@@ -44,7 +45,7 @@ class CommandOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    argv: tuple[_Argument, ...] = Field(min_length=1)
+    argv: tuple[VariableValue, ...] = Field(min_length=1)
     """Program and arguments; an argument may be ``{model}``, ``{system_prompt}``,
     ``{prompt_file}`` or ``--option={…}``, the program ``{python}``. A model whose provider
     the step names comes as ``provider/model``."""

@@ -17,7 +17,6 @@ from typing import ClassVar
 from sequencer.executors.answers import apply_result
 from sequencer.executors.client import ANTHROPIC
 from sequencer.executors.client_limits import Clock, local_clock
-from sequencer.executors.environment import agent_environment
 from sequencer.executors.messages_loop import LISTENED_TO, Conversation, MessagesOptions
 from sequencer.executors.prices import missing_price, price_of
 from sequencer.executors.process import ProcessCore
@@ -30,6 +29,7 @@ from sequencer.executors.protocol import (
     StepRequest,
     words,
 )
+from sequencer.executors.pump import agent_environment
 from sequencer.executors.tool_words import MESSAGES, granted, objections
 from sequencer.model.addresses import takes_secrets
 from sequencer.model.outcome import Outcome, OutcomeStatus

@@ -2,7 +2,9 @@
 
 One selectors loop in the calling thread, over stdout, stderr, the guard's status pipe and
 the cancellation; a piece is handed on before the next one is read. It decides when the agent
-has to stop, also at the file by which an agent says that it is done.
+has to stop, also at the file by which an agent says that it is done. What an agent gets of the
+environment is a fixed list, what its client needs, and what its entry names: a variable that
+nobody listed does not reach a program that runs with a model's hand on it.
 
 Relied on: every descriptor that Python opens is closed on exec, so that no other child of
 the sequencer holds a control pipe open and hides the sequencer's death from the guard.
@@ -21,14 +23,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from sequencer.errors import SequencerError, out_of_resources
 from sequencer.executors.attempt_lock import MARK, AttemptLock
-from sequencer.executors.protocol import Cancellation, StopReason
+from sequencer.executors.protocol import Cancellation, StopReason, words
 
 GRACE_S = 5.0
 """Seconds between TERM and KILL; claude 2.1 needs about 1.5 to end its tools."""
@@ -56,6 +58,50 @@ class Launch:
     """Seconds between TERM and KILL."""
     lock: AttemptLock | None = None
     """Of the attempt; None where it has no claim."""
+
+
+# Among them where keys are asked for (they stay in their agents), the only way out of a network
+# with a proxy and a certificate of its own, and through what programs are found and linked.
+EVERY_AGENT = words(
+    "COLORTERM HOME LANG LANGUAGE LC_* LOGNAME NO_COLOR PATH SHELL TERM TERMINFO TMPDIR TZ TZDIR "
+    "USER XDG_* DBUS_SESSION_BUS_ADDRESS GPG_TTY SSH_AGENT_PID SSH_AUTH_SOCK ALL_PROXY "
+    "HTTPS_PROXY HTTP_PROXY NO_PROXY all_proxy https_proxy http_proxy no_proxy CURL_CA_BUNDLE "
+    "GIT_SSL_CAINFO NODE_EXTRA_CA_CERTS REQUESTS_CA_BUNDLE SSL_CERT_DIR SSL_CERT_FILE "
+    "CONDA_PREFIX DYLD_LIBRARY_PATH LD_LIBRARY_PATH NVM_DIR PYENV_ROOT VIRTUAL_ENV"
+)
+"""Names and prefixes that every agent gets where they are set."""
+TRUST = "SEQUENCER_TRUST"
+"""Says whose code may run on this machine: never said to an agent, whatever its entry names."""
+
+
+def agent_environment(
+    identity: Mapping[str, str],
+    *,
+    passed: Iterable[str] = (),
+    extra: Mapping[str, str] | None = None,
+    base: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """Return an agent's whole environment.
+
+    From *base* (this process's, if not given) come `EVERY_AGENT` and what *passed* names:
+    the client's own variables and the entry's ``pass_env``. Then *extra*, the entry's
+    ``env``; last *identity*, the request's SEQUENCER_* variables, which nothing may forge.
+
+    >>> base = {"PATH": "/bin", "LC_ALL": "C", "AWS_SECRET_ACCESS_KEY": "…", "CI": "1"}
+    >>> own = {"SEQUENCER_STEP": "main"}
+    >>> agent_environment(own, passed=["CI"], extra={"A": "b"}, base=base)
+    {'PATH': '/bin', 'LC_ALL': 'C', 'CI': '1', 'A': 'b', 'SEQUENCER_STEP': 'main'}
+    """
+    source = os.environ if base is None else base
+    patterns = (*EVERY_AGENT, *passed)
+    exact = {pattern for pattern in patterns if not pattern.endswith("*")}
+    prefixes = tuple(pattern[:-1] for pattern in patterns if pattern.endswith("*"))
+    chosen = {
+        name: value for name, value in source.items() if name in exact or name.startswith(prefixes)
+    }
+    chosen |= extra or {}
+    chosen.pop(TRUST, None)
+    return {**chosen, **identity}
 
 
 class GuardUnreachable(SequencerError):

@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from sequencer.errors import Interrupted, WorkTreeRefused
-from sequencer.executors.environment import agent_environment
 from sequencer.executors.process import ProcessCore, describe_exit
 from sequencer.executors.protocol import Cancellation
-from sequencer.executors.pump import TAIL, Launch
+from sequencer.executors.pump import TAIL, Launch, agent_environment
 from sequencer.git.places import GitWorkplaces, OwnPlace
 from sequencer.git.worktrees import Phase, Worktree
 from sequencer.model.head import Head

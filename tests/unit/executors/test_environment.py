@@ -3,13 +3,8 @@ from __future__ import annotations
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from sequencer.executors.environment import (
-    EVERY_AGENT,
-    Pattern,
-    VariableName,
-    VariableValue,
-    agent_environment,
-)
+from sequencer.executors.command import Pattern, VariableName, VariableValue
+from sequencer.executors.pump import EVERY_AGENT, agent_environment
 
 BASE = {
     "PATH": "/bin",
