@@ -14,13 +14,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING
 
 from sequencer.cli.context import near
 from sequencer.cli.views.facts import Fact, News, look_closely, told
 from sequencer.cli.views.feed import Feed
 from sequencer.cli.views.frame import Frame
 from sequencer.cli.views.nodes import Heard, node_summary, node_table
+from sequencer.cli.views.progress import Painter
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import moment, plain
 from sequencer.engine.events import (
@@ -40,16 +41,12 @@ from sequencer.model.outcome import Usage
 from sequencer.model.standing import parse_time
 
 if TYPE_CHECKING:
-    from rich.live import Live
-
     from sequencer.engine.run import Run
 
 SHORTEST_PAUSE_S = 0.1
 SHARE = 10
 """A look may take one part in so many of the time."""
 REDRAW_S = 0.25
-CLOSE_S = 2.0
-"""How long the end waits for a terminal that takes nothing."""
 MAX_NOTICES = 1000
 MOVING = (NodeState.RUNNING, NodeState.RETRYING)
 """States in which a clock runs that people look at."""
@@ -58,26 +55,7 @@ OVER = frozenset(
 )
 
 
-class Screen(Protocol):
-    """Where a board is shown; called from several threads, and holds none of them up."""
-
-    def show(self, view: FlowView, facts: Sequence[Fact]) -> None:
-        """Take how the run stands, and what has happened since the last call, in order."""
-
-    def take_up(self, view: FlowView) -> None:
-        """Take how the run stood before this process works on it: nothing of that is news."""
-
-    def hear(self, event: RunEvent) -> None:
-        """Take what an attempt does."""
-
-    def notice(self, text: str) -> None:
-        """Take something that a person should know."""
-
-    def close(self) -> None:
-        """Show how it ended, and leave the terminal as it was."""
-
-
-def screen(stream: IO[str], redaction: Redaction) -> Screen:
+def screen(stream: IO[str], redaction: Redaction) -> Table | Lines:
     """Return the screen that suits *stream*; *redaction* knows the project's secrets."""
     with contextlib.suppress(ValueError):
         if stream.isatty() and os.environ.get("TERM", "dumb") != "dumb":
@@ -88,7 +66,7 @@ def screen(stream: IO[str], redaction: Redaction) -> Screen:
 class Board:
     """Hears what this process does with a run, and shows how that stands."""
 
-    def __init__(self, screen: Screen, run: Run, title: str) -> None:
+    def __init__(self, screen: Table | Lines, run: Run, title: str) -> None:
         """Look at *run* through a store that nobody else uses."""
         self._screen = screen
         self._run = run
@@ -100,7 +78,7 @@ class Board:
         with contextlib.suppress(SequencerError, OSError):
             view, facts = look_closely(run, title)
             self._news.of(facts)
-            screen.take_up(view)
+            screen.show(view, None)
         self._thread = threading.Thread(target=self._watch, name="board", daemon=True)
         self._thread.start()
 
@@ -159,47 +137,30 @@ class _Node:
         return Heard(self.feed.last, usage.cost_usd, usage.input_tokens + usage.output_tokens)
 
 
-class Table:
-    """A table in place on a terminal.
-
-    A painter has a thread of its own, which draws at most four times a second and sleeps
-    while nothing runs.
-    """
+class Table(Painter):
+    """A table in place on a terminal, which is drawn only while something runs or changes."""
 
     def __init__(self, stream: IO[str], *, redaction: Redaction) -> None:
         """Take the terminal over at the first `show`, and show what *redaction* leaves."""
-        from rich.console import Console  # noqa: PLC0415 - only where there is a terminal
-
+        super().__init__(stream, pause_s=REDRAW_S)
         self._redaction = redaction
-        self._console = Console(
-            file=stream, highlight=False, markup=False, emoji=False, force_terminal=True
-        )
-        self._lock = threading.Lock()
-        self._changed, self._closing = threading.Event(), threading.Event()
         self._view: FlowView | None = None
         self._nodes: dict[str, _Node] = {}
         self._notices: list[str] = []
-        self._live: Live | None = None
         self._frame = Frame(stream)
-        self._painter: threading.Thread | None = None
 
-    def show(self, view: FlowView, facts: Sequence[Fact] = ()) -> None:  # noqa: ARG002 - the protocol's
-        """See `Screen`; the table has all that counts."""
+    def show(self, view: FlowView, facts: Sequence[Fact] | None = None) -> None:  # noqa: ARG002
+        """Take how the run stands; the table has all that counts of its *facts*."""
         with self._lock:
             self._view = view
             running = {n.node.id for n in view.nodes if n.state is NodeState.RUNNING}
             for name, node in list(self._nodes.items()):
                 if node.is_over and name not in running:
                     del self._nodes[name]
-            self._begin()
-        self._changed.set()
-
-    def take_up(self, view: FlowView) -> None:
-        """See `Screen`; the table has all of it anyway."""
-        self.show(view)
+        self._news()
 
     def hear(self, event: RunEvent) -> None:
-        """See `Screen`."""
+        """Take what an attempt does."""
         match event:
             case AttemptWrote(attempt, data, kind):
                 self._node(attempt.position).feed.take(data, kind)
@@ -213,54 +174,28 @@ class Table:
                 self._node(attempt.position).is_over = True
             case _:
                 return
-        self._changed.set()
+        if self._view is not None:
+            self._news()
 
     def _node(self, name: str) -> _Node:
         with self._lock:
             return self._nodes.setdefault(name, _Node(Feed(redaction=self._redaction)))
 
     def notice(self, text: str) -> None:
-        """See `Screen`; one that a stopped terminal leaves no room for is left out."""
+        """Take something to know; one that a stopped terminal leaves no room for is left out."""
         with self._lock:
             if len(self._notices) < MAX_NOTICES:
                 self._notices.append(near(shown(self._redaction.hide_text(text))))
-            self._begin()
-        self._changed.set()
+        self._news()
 
-    def _begin(self) -> None:
-        if self._painter is None and not self._closing.is_set():
-            self._painter = threading.Thread(target=self._paint, name="painter", daemon=True)
-            self._painter.start()
-
-    def close(self) -> None:
-        """See `Screen`."""
-        self._closing.set()
-        self._changed.set()
-        if self._painter is not None:
-            self._painter.join(CLOSE_S)
-
-    def _paint(self) -> None:
-        try:
-            while not self._closing.is_set():
-                self._changed.wait(REDRAW_S if self._is_moving() else None)
-                self._changed.clear()
-                self._draw()
-                self._closing.wait(REDRAW_S)
-            self._draw()
-            if self._live is not None:
-                self._live.stop()
-        except (OSError, ValueError):
-            # The terminal is gone; the run continues without it.
-            self._closing.set()
-
-    def _is_moving(self) -> bool:
+    def _tick_s(self) -> float | None:
         with self._lock:
             view = self._view
-        return view is not None and any(node.state in MOVING for node in view.nodes)
+        is_moving = view is not None and any(node.state in MOVING for node in view.nodes)
+        return REDRAW_S if is_moving else None
 
     def _draw(self) -> None:
-        from rich.live import Live  # noqa: PLC0415 - see `__init__`
-        from rich.text import Text  # noqa: PLC0415
+        from rich.text import Text  # noqa: PLC0415 - loaded with the console
 
         with self._lock:
             view, notices = self._view, self._notices
@@ -271,19 +206,8 @@ class Table:
             self._frame.erase_astray()
         for text in notices:
             self._console.print(Text(text, style="cyan"), soft_wrap=True)
-        if view is None:
-            return
-        frame = self._frame.drawn(view, heard, datetime.now(UTC))
-        if self._live is None:
-            self._live = Live(
-                frame,
-                console=self._console,
-                auto_refresh=False,
-                redirect_stdout=False,
-                redirect_stderr=False,
-            )
-            self._live.start()
-        self._live.update(frame, refresh=True)
+        if view is not None:
+            self._show(self._frame.drawn(view, heard, datetime.now(UTC)), is_transient=False)
 
 
 def local_now() -> datetime:
@@ -308,27 +232,25 @@ class Lines:
         self._lock = threading.RLock()
         self._status = ""
 
-    def show(self, view: FlowView, facts: Sequence[Fact] = ()) -> None:
-        """See `Screen`; of *view* the end alone is told, a team's with all its tasks."""
+    def show(self, view: FlowView, facts: Sequence[Fact] | None = ()) -> None:
+        """Tell the *facts* since the last call, and the end of *view*, a team's with its tasks.
+
+        None: so the run stood before this process works on it, and nothing of that is news.
+        """
         with self._lock:
-            for at, line in told(facts, view):
+            for at, line in told(facts or (), view):
                 self._say(line, parse_time(at))
-            if view.status in OVER and view.status != self._status:
+            if facts is not None and view.status in OVER and view.status != self._status:
                 if view.graph.is_team:
                     self._write(node_table(view, self._now()).partition("\n\n")[0])
                 self._say(node_summary(view))
             self._status = view.status
 
-    def take_up(self, view: FlowView) -> None:
-        """See `Screen`."""
-        with self._lock:
-            self._status = view.status
-
     def hear(self, event: RunEvent) -> None:
-        """See `Screen`; the step log has what a node says."""
+        """Do nothing: the step log has what a node says."""
 
     def notice(self, text: str) -> None:
-        """See `Screen`."""
+        """Take something that a person should know."""
         self._say(near(f"notice: {text}"))
 
     def close(self) -> None:

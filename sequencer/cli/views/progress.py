@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING, Protocol
 
 from sequencer.cli.context import complain, near, tell_fitted
 from sequencer.cli.unattended import Log
@@ -32,10 +32,13 @@ from sequencer.executors.redaction import Redaction
 from sequencer.model.outcome import Outcome, Usage, duration, spent
 
 if TYPE_CHECKING:
+    from rich.live import Live
     from rich.text import Text
 
 REDRAW_S = 0.1
 TICK_S = 1.0
+CLOSE_S = 2.0
+"""How long the end waits for a terminal that takes nothing."""
 MAX_HELD_CHARS = 2 * 1024 * 1024
 STYLES = {Piece.THOUGHT: "dim", Piece.ACTION: "dim", Piece.ERROR: "red", Piece.NOTICE: "cyan"}
 
@@ -148,20 +151,85 @@ class PlainProgress:
             complain("\n".join(line.text for line in lines))
 
 
-class LiveProgress:
-    """A live line at the bottom, and what agents say streaming above it.
+class Painter:
+    """Draws on a terminal from a thread of its own, which begins with the first news.
 
-    Painting has a thread of its own, so that an agent that writes a line at a time is not
-    held up by a screen that is drawn ten times a second.
+    So an agent that writes a line at a time is not held up by a screen that is drawn a few
+    times a second, and neither is anybody by a terminal that takes nothing.
     """
+
+    def __init__(self, stream: IO[str], *, pause_s: float) -> None:
+        """Draw to *stream*, at most once in *pause_s*."""
+        from rich.console import Console  # noqa: PLC0415 - only where there is a terminal
+
+        self._console = Console(
+            file=stream, highlight=False, markup=False, emoji=False, force_terminal=True
+        )
+        self._pause_s = pause_s
+        self._lock = threading.Lock()
+        self._changed, self._closing = threading.Event(), threading.Event()
+        self._live: Live | None = None
+        self._thread: threading.Thread | None = None
+
+    def _news(self) -> None:
+        """Draw again soon; not to be called by who holds the lock."""
+        with self._lock:
+            if self._thread is None and not self._closing.is_set():
+                self._thread = threading.Thread(target=self._paint, name="painter", daemon=True)
+                self._thread.start()
+        self._changed.set()
+
+    def _paint(self) -> None:
+        try:
+            while not self._closing.is_set():
+                self._changed.wait(self._tick_s())
+                self._changed.clear()
+                self._draw()
+                self._closing.wait(self._pause_s)
+            self._draw()
+            if self._live is not None:
+                self._live.stop()
+        except (OSError, ValueError):
+            # The terminal is gone; the steps go on without it.
+            self._closing.set()
+
+    def _show(self, bottom: Text, *, is_transient: bool) -> None:
+        """Put *bottom* in the place of the one before."""
+        from rich.live import Live  # noqa: PLC0415 - loaded with the console
+
+        if self._live is None:
+            self._live = Live(
+                bottom,
+                console=self._console,
+                auto_refresh=False,
+                transient=is_transient,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self._live.start()
+        self._live.update(bottom, refresh=True)
+
+    def _tick_s(self) -> float | None:
+        """Return after what time it is drawn again without news; None: never."""
+        raise NotImplementedError
+
+    def _draw(self) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Draw how it ended, and leave the terminal as it was."""
+        self._closing.set()
+        self._changed.set()
+        if self._thread is not None:
+            self._thread.join(CLOSE_S)
+
+
+class LiveProgress(Painter):
+    """A live line at the bottom, and what agents say streaming above it."""
 
     def __init__(self, redaction: Redaction) -> None:
         """Take the terminal over, and show what *redaction* leaves."""
-        from rich.console import Console  # noqa: PLC0415 - only where there is a terminal
-        from rich.live import Live  # noqa: PLC0415
-
-        self._console = Console(stderr=True, highlight=False, markup=False, emoji=False)
-        self._lock = threading.Lock()
+        super().__init__(sys.stderr, pause_s=REDRAW_S)
         self._lines: list[Line] = []
         self._held_chars = 0
         self._redaction = redaction
@@ -170,19 +238,6 @@ class LiveProgress:
         self._waiting: str | None = None
         self._since = time.monotonic()
         self._usage = Usage()
-        self._changed = threading.Event()
-        self._is_closed = False
-        self._painter = threading.Thread(target=self._paint, name="progress", daemon=True)
-        self._live = Live(
-            console=self._console,
-            auto_refresh=False,
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-            get_renderable=self._bottom_line,
-        )
-        self._live.start()
-        self._painter.start()
 
     # --- what is heard -------------------------------------------------------------
 
@@ -190,7 +245,7 @@ class LiveProgress:
         """See `View`."""
         with self._lock:
             self._take(event)
-        self._changed.set()
+        self._news()
 
     def _take(self, event: RunEvent) -> None:
         match event:
@@ -224,50 +279,27 @@ class LiveProgress:
     def _add(self, kind: Piece, text: str) -> None:
         self._lines.append(Line(kind, fitted(near(text), self._console.width)))
 
-    def close(self) -> None:
-        """Paint what is left and give the terminal back."""
-        self._is_closed = True
-        self._changed.set()
-        self._painter.join()
-
     # --- what is painted -----------------------------------------------------------
 
-    def _paint(self) -> None:
-        try:
-            while not self._is_closed:
-                has_news = self._changed.wait(TICK_S)
-                self._changed.clear()
-                self._flush()
-                if has_news and not self._is_closed:
-                    time.sleep(REDRAW_S)
-            self._flush()
-            self._live.stop()
-        except (OSError, ValueError):
-            # The terminal is gone; the steps go on without it.
-            self._lines.clear()
+    def _tick_s(self) -> float:
+        return TICK_S
 
-    def _flush(self) -> None:
+    def _draw(self) -> None:
         from rich.text import Text  # noqa: PLC0415 - loaded with the console
 
         with self._lock:
             lines, self._lines, self._held_chars = self._lines, [], 0
+            attempt, waiting = self._attempt, self._waiting
+            elapsed, last, usage = time.monotonic() - self._since, self._feed.last, self._usage
+        bottom = Text(no_wrap=True, overflow="ellipsis", end="")
+        if attempt is not None:
+            bottom.append(_label(attempt), style="bold")
+            parts = (one_line(attempt.agent), clock(elapsed), spent(usage))
+            bottom.append("".join(f" · {part}" for part in parts if part))
+            bottom.append(f" · {one_line(last)}" if last else "", style="dim")
+        elif waiting is not None:
+            bottom.append(f"{waiting} · {clock(elapsed)}", style="dim")
         if lines:
             styled = (Text(line.text, style=STYLES.get(line.kind, "")) for line in lines)
             self._console.print(Text("\n").join(styled), soft_wrap=True)
-        self._live.refresh()
-
-    def _bottom_line(self) -> Text:
-        from rich.text import Text  # noqa: PLC0415 - loaded with the console
-
-        with self._lock:
-            attempt, waiting = self._attempt, self._waiting
-            elapsed, last, usage = time.monotonic() - self._since, self._feed.last, self._usage
-        line = Text(no_wrap=True, overflow="ellipsis", end="")
-        if attempt is not None:
-            line.append(_label(attempt), style="bold")
-            parts = (one_line(attempt.agent), clock(elapsed), spent(usage))
-            line.append("".join(f" · {part}" for part in parts if part))
-            line.append(f" · {one_line(last)}" if last else "", style="dim")
-        elif waiting is not None:
-            line.append(f"{waiting} · {clock(elapsed)}", style="dim")
-        return line
+        self._show(bottom, is_transient=True)

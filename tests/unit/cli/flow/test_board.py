@@ -102,7 +102,7 @@ def test_times_are_those_of_the_place() -> None:
 def test_what_was_over_before_is_no_news() -> None:
     shown, stream = plain()
     view = of(graph("a --> b"), "completed")
-    shown.take_up(view)
+    shown.show(view, None)
     shown.show(view)
     assert stream.getvalue() == ""
     shown.show(replace(view, status="running"))

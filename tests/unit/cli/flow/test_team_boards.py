@@ -194,7 +194,7 @@ def test_the_end_in_a_log_has_all_tasks() -> None:
     stream = io.StringIO()
     board = Lines(stream, redaction=Redaction(["s3cret-s3cret"]), now=lambda: MOMENT)
     over = with_node(at_work(), "plan", status="completed", last_line="is s3cret-s3cret")
-    board.take_up(at_work())
+    board.show(at_work(), None)
     board.show(at_work())
     assert stream.getvalue() == ""
     board.show(over)
