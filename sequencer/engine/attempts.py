@@ -33,9 +33,10 @@ from sequencer.errors import AgentMissing, MachineBusy, SequencerError, out_of_r
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model.head import Claim
 from sequencer.model.kind import Performed
-from sequencer.model.net.ending import NodeEnded
+from sequencer.model.net.ending import NodeEnded, Taken
 from sequencer.model.net.marking import Reference
 from sequencer.model.net.net import Act
+from sequencer.model.net.transition import OpenTransition
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.store.watch import readable
 
@@ -61,8 +62,8 @@ class Running:
     """Where its output was kept."""
     left: Left | None = None
     """Of a team's task: what became of what its agent has left."""
-    ending: NodeEnded | None = None
-    """What its end means, and what the run has made of it."""
+    taken: Taken = field(default=Taken())
+    """What the run has made of its end."""
     error: BaseException | None = None
     """What was raised instead."""
 
@@ -245,10 +246,14 @@ class Recorder:
         performed, record, busy = self.performed(ended), self.record(ended), ended.busy is not None
         if performed.outcome.status is OutcomeStatus.INTERRUPTED and ended.cancellation.reason:
             record = {**record, "reason": str(ended.cancellation.reason)}
-        ended.ending = NodeEnded(
+        end = NodeEnded(
             ended.claim, performed, record, ended.reference, chance(), is_postponed=busy
         )
-        return self.control.net.ending(ended.ending)
+
+        def act(step: OpenTransition) -> None:
+            ended.taken = self.control.net.take(step, end)
+
+        return act
 
     def record(self, ended: Running) -> Mapping[str, Any]:
         """Return what the journal has about *ended*."""

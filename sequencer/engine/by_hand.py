@@ -219,9 +219,12 @@ class Control:
             return self._change(adopt)
 
         def change(head: Head) -> Transition:
-            from sequencer.engine.markings import adopted  # noqa: PLC0415 - graphs only
-
-            return adopted(self._store, head, adopt(head), self._own_source())
+            made = adopt(head)
+            before = self.nodes.source().as_of(head.workflow_digest)
+            # Both: a crash may leave the head that has the one or the head that has the other.
+            both = self._own_source().model_copy(update={"previous": before})
+            self._store.keep_document(FLOW_DOCUMENT, both.to_json())
+            return made
 
         return self._change(change)
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -16,21 +15,20 @@ from sequencer.errors import (
     CorruptState,
     SequencerError,
     StorageFailed,
-    TransitionRefused,
     UsageRefused,
 )
 from sequencer.model.by_hand import other_kind
 from sequencer.model.head import FLOW_DOCUMENT, MARKINGS, Flow, Head
 from sequencer.model.names import command
 from sequencer.model.net import record as flow_record
-from sequencer.model.net.graph import Graph, Node, Option, grown_graph
-from sequencer.model.net.marking import FlowStatus, Marking, Reference, text_of
+from sequencer.model.net.ending import Grower
+from sequencer.model.net.graph import Graph, Node, Option
+from sequencer.model.net.marking import Marking, Reference, text_of
 from sequencer.model.net.net import Net
 from sequencer.model.net.record import Chain
 from sequencer.model.net.rules import takes_other_answers
-from sequencer.model.net.source import FlowSource, differences
-from sequencer.model.net.transition import OpenTransition, rest_of
-from sequencer.model.transitions import Transition
+from sequencer.model.net.source import FlowSource
+from sequencer.model.net.transition import OpenTransition
 from sequencer.model.workflow import Workflow
 from sequencer.store import results
 from sequencer.store.documents import is_whole
@@ -63,8 +61,8 @@ class Question:
 class FlowControl(Changes):
     """The nodes of the graph run in one store."""
 
-    def __init__(self, store: Store, workflow: Workflow) -> None:
-        """Change the run in *store*, which is one of *workflow*.
+    def __init__(self, store: Store, workflow: Workflow, grower: Grower | None = None) -> None:
+        """Change the run in *store*, which is one of *workflow*; see `Net` for *grower*.
 
         Raises:
             UsageRefused: the workflow is no graph.
@@ -72,7 +70,7 @@ class FlowControl(Changes):
         if workflow.graph is None:
             raise UsageRefused(f"workflow {workflow.name!r} is no graph, so it has no nodes")
         self._keeper = Keeper(store, workflow.graph)
-        self.net = Net(workflow, workflow.graph, self._keeper, self)
+        self.net = Net(workflow, workflow.graph, self._keeper, self, grower)
         super().__init__(store, self.net)
         self.workflow = workflow
         """As the run began; see `Net.workflow_at`."""
@@ -152,6 +150,10 @@ class FlowControl(Changes):
         asked_at = active.since or ""
         return Question(node, shown, active.token, asked_at, active.due, is_dead_end)
 
+    def source(self) -> FlowSource:
+        """See `Keeper.source`."""
+        return self._keeper.source()
+
     def _keep(self, change: OpenTransition, head: Head) -> None:
         """See `Changes._keep`."""
         # Entries may have got their tokens, and no room to start: as if nothing were.
@@ -209,6 +211,29 @@ class Keeper:
         if head.flow is not None:
             self._kept = (head.run_id, head.flow, marking, chain)
 
+    def begun(self, head: Head) -> tuple[Workflow, Marking, Chain]:
+        """See `Markings.begun`."""
+        before = self.source().as_of(head.workflow_digest)
+        if before.graph is None:
+            raise other_kind(head)
+        return before, *Keeper(self._store, before.graph).take(head)
+
+    def source(self) -> FlowSource:
+        """Return what the run was started with, and continues with since its newest `adopt`.
+
+        Raises:
+            CorruptState: it can't be read.
+        """
+        data = self._store.document(FLOW_DOCUMENT)
+        where = str(self._store.state_path.with_name(FLOW_DOCUMENT))
+        if data is None:
+            raise CorruptState("what the run was begun with is missing", where=where)
+        try:
+            return FlowSource.model_validate_json(data)
+        except ValidationError:
+            message = "can't be read for what the run was begun with"
+            raise CorruptState(message, where=where) from None
+
     def _flow_of(self, head: Head) -> Flow:
         if head.flow is None:
             raise CorruptState(
@@ -245,111 +270,3 @@ def _follows(flow: Flow, known: Flow) -> bool:
     if flow.base is None or flow.base != known.base:
         return False
     return flow.since[: len(known.since)] == known.since
-
-
-MAX_TOLD = 20
-
-
-def adopted(store: Store, head: Head, made: Transition, source: FlowSource) -> Transition:
-    """Return *made*, which adopts the workflow of *source*, with the marking carried over.
-
-    To be called under the store's lock: the run's copy of its workflow is replaced.
-
-    Raises:
-        TransitionRefused: the run stands at nodes that the new workflow does not have, or
-            one of the two workflows is no graph.
-        CorruptState: what the run was begun with can't be read.
-    """
-    new = source.workflow.graph
-    before = _begun_with(store, head)
-    if new is None or head.flow is None or before.graph is None:
-        raise other_kind(head)
-    marking, chain = Keeper(store, before.graph).take(head)
-    graph = _with_growths(marking, new)
-    _ensure_there(marking, graph)
-    found = _with_tokens(marking, graph) if new.is_team else flow_record.snapshot(marking)
-    carried = flow_record.restored(new, found, marking.status)
-    rest = rest_of(carried) if new.is_team else head.flow.rest
-    written = flow_record.write(carried, rest, None, Chain(), ())
-    if written.document is not None:
-        store.forget_documents(MARKINGS, {written.document[0], *chain.names})
-        store.keep_document(*written.document)
-    # Both, because a crash may leave the head that has the one or the head that has the other.
-    both = source.model_copy(update={"previous": before})
-    store.keep_document(FLOW_DOCUMENT, both.to_json())
-    told = differences(before, source.workflow)
-    note = "; ".join(told[:MAX_TOLD])
-    if len(told) > MAX_TOLD:
-        note += f"; and {len(told) - MAX_TOLD} more"
-    facts = tuple(
-        replace(fact, outcome={**(fact.outcome or {}), "note": note}) for fact in made.facts
-    )
-    flow = written.flow.replace(begun_at=head.flow.begun_at)
-    return Transition(made.head.replace(flow=flow), facts)
-
-
-def _with_tokens(marking: Marking, graph: Graph) -> dict[str, Any]:
-    """Return the snapshot of *marking*, a team's, with the tokens that *graph* asks for.
-
-    What has begun or has ended stays as it is. Each other task gets a token from each done
-    task before it; what is still to come before it brings its own, and they merge.
-    """
-    found = flow_record.snapshot(marking)
-    if marking.is_over and not marking.ended_at:
-        return found
-    begun = [entry for entry in marking.ended_at if entry[2]]
-    passed = {*marking.done, *marking.active, *(entry[0] for entry in begun)}
-    tokens = {
-        name: [source for source in before if source in marking.done]
-        for name, before in graph.incoming.items()
-        if name not in passed and (not before or not marking.done.keys().isdisjoint(before))
-    }
-    if marking.status is FlowStatus.RUNNING:
-        return {**found, "waiting": tokens}
-    kept = [[name, sources, False] for name, sources in tokens.items()]
-    return {**found, "ended_at": begun + kept}
-
-
-def _with_growths(marking: Marking, graph: Graph) -> Graph:
-    """Return *graph* with what was added to the run."""
-    for growth in marking.growths:
-        try:
-            graph = grown_graph(graph, growth)
-        except ValueError as error:
-            names = ", ".join(repr(node.id) for node in growth.nodes)
-            raise TransitionRefused(
-                f"adopt: the tasks {names} were added under way, and don't fit to the new "
-                f"workflow: {error}",
-                hint="keep the nodes that they hang on, and let no other one have their names",
-            ) from None
-    return graph
-
-
-def _begun_with(store: Store, head: Head) -> Workflow:
-    data = store.document(FLOW_DOCUMENT)
-    where = str(store.state_path.with_name(FLOW_DOCUMENT))
-    if data is None:
-        raise CorruptState("what the run was begun with is missing", where=where)
-    try:
-        return FlowSource.model_validate_json(data).as_of(head.workflow_digest)
-    except ValidationError:
-        raise CorruptState("can't be read for what the run was begun with", where=where) from None
-
-
-def _ensure_there(marking: Marking, graph: Graph) -> None:
-    ended = [entry[0] for entry in marking.ended_at]
-    standing = dict.fromkeys([*marking.active, *marking.waiting, *ended])
-    gone = [name for name in standing if name not in graph.by_id]
-    asked = [name for name, active in marking.active.items() if active.since]
-    changed = [
-        name
-        for name in marking.active
-        if name in graph.by_id and graph.by_id[name].kind != marking.graph.by_id[name].kind
-    ]
-    if gone or changed:
-        names = ", ".join(map(repr, gone or changed))
-        what = "are gone" if gone else "are of another kind now"
-        raise TransitionRefused(
-            f"adopt: the run stands at {names}, which {what} in the new workflow",
-            hint="answer what is asked first" if asked else "keep these nodes until they are done",
-        )

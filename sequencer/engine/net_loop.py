@@ -146,10 +146,7 @@ class NetLoop(EngineLoop):
 
     def _count_anew(self, ended: Running) -> None:
         """Correct what was counted before it was known what the run makes of *ended*."""
-        performed, ending = ended.performed, ended.ending
-        if ending is None:
-            return
-        taken = ending.recorded
+        performed, taken = ended.performed, ended.taken.outcome
         if taken is not None and performed is not None and ended.error is None:
             more = int(taken.is_accepted) - int(performed.outcome.is_accepted)
             usage = self.summary.usage
@@ -157,9 +154,9 @@ class NetLoop(EngineLoop):
             self.summary.failures -= more
             failed = f"node {ended.claim.step!r} failed: {taken.error}"
             self._failure = None if taken.is_accepted else failed
-        if ending.then is not None:
+        if ended.taken.then is not None:
             # The run goes on by itself, so nobody need look after it.
-            self._failure, self._then = None, ending.then
+            self._failure, self._then = None, ended.taken.then
 
     def _went_on(self, head: Head) -> None:
         self._known, self._waiting_since = head, None

@@ -71,7 +71,6 @@ class FlowWorker(Worker):
         self._honouring = Honouring(performer, control.workflow)
         self._performances = Performances(control, performer)
         team = performer.team
-        control.net.grower = None if team is None else team.grower
         self.budgets = None if team is None else TeamBudgets(team.rules)
         if self.budgets is not None and self.budgets.kills:
             self._performances.on_use = self.attempts.wake

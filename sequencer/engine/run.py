@@ -285,10 +285,13 @@ class Run:
             worker.leave()
 
     def _work_on_graph(self, resolved: Resolution, on_event: Emit, places: int) -> FlowWork:
-        from sequencer.engine.net_loop import FlowWork  # noqa: PLC0415 - graphs only
+        from sequencer.engine.markings import FlowControl  # noqa: PLC0415 - graphs only
+        from sequencer.engine.net_loop import FlowWork  # noqa: PLC0415 - same
 
         control, performer = self._control_of(resolved), resolved.performer(on_event)
-        return FlowWork(control, control.nodes, performer, self.limits, places)
+        grower = None if performer.team is None else performer.team.grower
+        nodes = FlowControl(self.store, resolved.workflow, grower)
+        return FlowWork(control, nodes, performer, self.limits, places)
 
     def _begin(self, on_event: Emit, positions: Collection[str]) -> Head:
         """Begin the run, unless that was done.

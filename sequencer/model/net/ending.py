@@ -13,7 +13,7 @@ from sequencer.model.due import POSTPONED_S, due_again, iso, retry_at
 from sequencer.model.head import Claim
 from sequencer.model.kind import Performed
 from sequencer.model.net.graph import Growth
-from sequencer.model.net.marking import Marking, Reference
+from sequencer.model.net.marking import Reference
 from sequencer.model.net.transition import OpenTransition
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.workflow import Workflow
@@ -36,17 +36,7 @@ class Grower(Protocol):
         """
 
 
-class Growing(Protocol):
-    """Knows a run's workflow as it has grown, and what makes it grow; see `Net`."""
-
-    grower: Grower | None
-    """None: the run is no team's."""
-
-    def workflow_at(self, marking: Marking) -> Workflow:
-        """Return the workflow with what *marking* has added to it."""
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class NodeEnded:
     """An attempt at a node that has ended, ready to become part of a transition."""
 
@@ -60,81 +50,98 @@ class NodeEnded:
     """A random number below 1, for the date of another attempt."""
     is_postponed: bool = False
     """This machine could not run it now."""
-    recorded: Outcome | None = None
-    """What the run took it as, where that is not what its agent has said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a run has made of an attempt that has ended."""
+
+    outcome: Outcome | None = None
+    """What it took it as, where that is not what its agent has said."""
     then: str | None = None
     """Of one that was not accepted: what comes of that by itself."""
 
-    def apply(self, step: OpenTransition, net: Growing) -> None:
-        """Let it end in *step*.
+
+@dataclass(frozen=True, slots=True)
+class Taking:
+    """Lets an attempt end in a transition."""
+
+    ended: NodeEnded
+    step: OpenTransition
+    workflow: Workflow
+    """As it has grown."""
+    grower: Grower | None
+    """None: the run is no team's."""
+
+    def take(self) -> Taken:
+        """Return what the run makes of the attempt.
 
         Raises:
             StaleClaim: the claim is gone.
         """
-        # A transition may be made again, on another marking.
-        self.recorded = self.then = None
-        token, outcome, verdict = self.claim.token, self.performed.outcome, self.performed.verdict
+        ended, step, performed = self.ended, self.step, self.ended.performed
+        token, outcome, verdict = ended.claim.token, performed.outcome, performed.verdict
         if outcome.status is OutcomeStatus.INTERRUPTED:
-            due = iso(step.now + timedelta(seconds=POSTPONED_S)) if self.is_postponed else None
-            step.release(token, self.record, outcome.usage, due)
+            due = iso(step.now + timedelta(seconds=POSTPONED_S)) if ended.is_postponed else None
+            step.release(token, ended.record, outcome.usage, due)
         elif outcome.is_put_off:
-            due = due_again(outcome, self.claim.attempt, step.now, self.jitter)
-            step.release(token, self.record, outcome.usage, due)
-        elif verdict is not None and not verdict.is_pass and not self.performed.is_final:
-            self._refuse(step, net)
+            due = due_again(outcome, ended.claim.attempt, step.now, ended.jitter)
+            step.release(token, ended.record, outcome.usage, due)
+        elif verdict is not None and not verdict.is_pass and not performed.is_final:
+            return self._refused()
         elif outcome.is_accepted:
-            self._accept(step, net)
+            return self._accepted()
         else:
-            self._fail(step, outcome, self.record)
+            return Taken(then=self._failed(outcome, ended.record))
+        return Taken()
 
-    def _fail(self, step: OpenTransition, outcome: Outcome, record: Mapping[str, Any]) -> None:
-        held = step.head.claim_with(self.claim.token)
+    def _failed(self, outcome: Outcome, record: Mapping[str, Any]) -> str | None:
+        """Let it fail; return what comes of that by itself."""
+        claim, step, performed = self.ended.claim, self.step, self.ended.performed
+        held = step.head.claim_with(claim.token)
         failures = step.marking.active[held.step].failures + 1 if held else 1
         kind, due = "timeout" if outcome.is_timed_out else "error", None
-        if self.performed.is_final:
+        if performed.is_final:
             kind = "Template"
         else:
-            due = retry_at(self.performed.step, failures, step.now)
-        if due is not None:
-            self.then = f"{self.claim.step!r} is tried again at {due}"
-        step.fail(self.claim.token, outcome, record, due=due, kind=kind)
+            due = retry_at(performed.step, failures, step.now)
+        step.fail(claim.token, outcome, record, due=due, kind=kind)
+        return None if due is None else f"{claim.step!r} is tried again at {due}"
 
-    def _accept(self, step: OpenTransition, net: Growing) -> None:
+    def _accepted(self) -> Taken:
         """Accept it, and what a task's answer adds to the graph."""
-        outcome, name = self.performed.outcome, self.claim.step
-        node, growth = step.marking.graph.by_id.get(name), None
-        adds = node is not None and node.task is not None and node.task.adds is not None
-        if net.grower is not None and adds:
+        ended, outcome, growth = self.ended, self.ended.performed.outcome, None
+        name, task = ended.claim.step, self.workflow.task(ended.claim.step)
+        if self.grower is not None and task is not None and task.adds is not None:
             try:
-                growth = net.grower.of_answer(net.workflow_at(step.marking), name, _said(outcome))
+                growth = self.grower.of_answer(self.workflow, name, _said(outcome))
             except SequencerError as refusal:
                 error = refusal.message
-                self.recorded = outcome.replace(status=OutcomeStatus.FAILED, error=error)
-                told = {"status": str(self.recorded.status), "error": error[:4000]}
-                self._fail(step, self.recorded, {**self.record, **told})
-                return
-        step.accept(self.claim.token, outcome, self.reference, self.record, growth)
+                failed = outcome.replace(status=OutcomeStatus.FAILED, error=error)
+                told = {"status": str(failed.status), "error": error[:4000]}
+                return Taken(failed, self._failed(failed, {**ended.record, **told}))
+        self.step.accept(ended.claim.token, outcome, ended.reference, ended.record, growth)
+        return Taken()
 
-    def _refuse(self, step: OpenTransition, net: Growing) -> None:
+    def _refused(self) -> Taken:
         """Take a "no": a fix comes next, or another try, until there were too many."""
-        token, name = self.claim.token, self.claim.step
-        outcome, validation = self.performed.outcome, self.performed.step.validation
+        ended, step = self.ended, self.step
+        token, name = ended.claim.token, ended.claim.step
+        outcome, validation = ended.performed.outcome, ended.performed.step.validation
         number = step.marking.team.refusals.get(name, 0) + 1
-        told = {**self.record, "verdict": {"pass": False, "round": number}}
+        told = {**ended.record, "verdict": {"pass": False, "round": number}}
         if validation is None or number >= validation.max_attempts:
             if validation is not None and validation.on_exhausted == "continue":
-                self.recorded = outcome.replace(status=OutcomeStatus.OK)
-                step.accept(token, self.recorded, self.reference, told)
-                return
+                passed = outcome.replace(status=OutcomeStatus.OK)
+                step.accept(token, passed, ended.reference, told)
+                return Taken(passed)
             error = f"{outcome.error} (after {number} judgements)"
             step.fail(token, outcome.replace(error=error), told, due=None, kind="Refused")
-            return
-        fix = None
-        if net.grower is not None:
-            fix = net.grower.fix(net.workflow_at(step.marking), name, number)
+            return Taken()
+        fix = None if self.grower is None else self.grower.fix(self.workflow, name, number)
         step.refuse(token, outcome, told, fix)
         added = "it judges again" if fix is None else f"{fix.nodes[0].id!r} was added"
-        self.then = f"{name!r} said no, and {added}"
+        return Taken(then=f"{name!r} said no, and {added}")
 
 
 def _said(outcome: Outcome) -> str:

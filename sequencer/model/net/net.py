@@ -18,7 +18,8 @@ from sequencer.model.head import Head, Owner, Work
 from sequencer.model.kind import Kind, Room, Words
 from sequencer.model.line.order import Description, describe_node, present
 from sequencer.model.net import record as flow_record
-from sequencer.model.net.ending import Grower, NodeEnded
+from sequencer.model.net.adopting import adopted
+from sequencer.model.net.ending import Grower, NodeEnded, Taken, Taking
 from sequencer.model.net.graph import Graph, Growth, Node
 from sequencer.model.net.marking import FlowStatus, Marking, Reference, carried, text_of
 from sequencer.model.net.record import Chain
@@ -44,7 +45,7 @@ _NOT_OF_A_GRAPH = {
     ),
 }
 """Ways to work that need a line of steps -> what to say of them, where, and what to do."""
-Act = Callable[[OpenTransition], None]
+Act = Callable[[OpenTransition], object]
 """What happens first in a transition; what follows from it is the transition's own to do."""
 
 
@@ -56,6 +57,12 @@ class Markings(Protocol):
 
         Raises:
             CorruptState: the run has none that could be read.
+        """
+
+    def begun(self, head: Head) -> tuple[Workflow, Marking, Chain]:
+        """Return what the run of *head* was started with, whatever it is to be, and its marking.
+
+        Raises: see `take`.
         """
 
     def look(self, head: Head) -> tuple[Head, Marking]:
@@ -81,19 +88,24 @@ class Net(Kind[NodeEnded]):
     has_one_place: ClassVar[bool] = False
 
     def __init__(
-        self, workflow: Workflow, graph: Graph, markings: Markings, outputs: Outputs
+        self,
+        workflow: Workflow,
+        graph: Graph,
+        markings: Markings,
+        outputs: Outputs,
+        grower: Grower | None = None,
     ) -> None:
-        """Decide over runs of *workflow*, which has *graph*."""
+        """Decide over runs of *workflow*, which has *graph*; *grower* is who works on a team's."""
         self.workflow = workflow
         self.graph = graph
         """What a run begins with; a marking has the graph with what was added to it."""
         self._markings = markings
         self._outputs = outputs
-        self.grower: Grower | None = None
+        self._grower = grower
         self._grown: tuple[list[Growth], Workflow] = ([], workflow)
 
     def workflow_at(self, marking: Marking) -> Workflow:
-        """See `Growing.workflow_at`."""
+        """Return the workflow with what *marking* has added to it."""
         (known, workflow), growths = self._grown, marking.growths
         if known != growths:
             is_more = growths[: len(known)] == known
@@ -162,14 +174,18 @@ class Net(Kind[NodeEnded]):
         )
         return self._made(head, lambda _: None, room, at)
 
-    def ending(self, ended: NodeEnded) -> Act:
-        """Return what *ended* does to the marking."""
-        return partial(ended.apply, net=self)
+    def take(self, step: OpenTransition, ended: NodeEnded) -> Taken:
+        """Let *ended* end in *step*; return what the run makes of it.
+
+        Raises:
+            StaleClaim: its claim is gone.
+        """
+        return Taking(ended, step, self.workflow_at(step.marking), self._grower).take()
 
     def end(self, head: Head, token: int, ended: NodeEnded, *, at: datetime) -> Transition:
         """See `Kind.end`."""
         del token
-        return self._made(head, self.ending(ended), None, at)
+        return self._made(head, lambda step: self.take(step, ended), None, at)
 
     def expire(self, head: Head, token: int, why: str, *, at: datetime) -> Transition:
         """See `Kind.expire`."""
@@ -194,7 +210,10 @@ class Net(Kind[NodeEnded]):
         if verb in _ACTS:
             return self._made(head, self.act(verb, words, by=by), None, at)
         here = present(self.workflow, head)
-        return by_hand.of_every_kind(head, verb, words, self.workflow, here, at=utc(at))
+        made = by_hand.of_every_kind(head, verb, words, self.workflow, here, at=utc(at))
+        if verb != "adopt":
+            return made
+        return adopted(head, made, self.workflow, self._markings.begun(head))
 
     # --- looking -------------------------------------------------------------------
 

@@ -221,8 +221,9 @@ class Lab:
 
     def worker(self, store: Store | None = None, places: int = 8) -> FlowWorker:
         """Return one more process, which does nothing by itself."""
-        control = FlowControl(store or self.store(), self.workflow)
         performer = self.performer(self.workflow, ignore)
+        grower = None if performer.team is None else performer.team.grower
+        control = FlowControl(store or self.store(), self.workflow, grower)
         return FlowWorker(control, performer, self.limits, places)
 
     def begun(self) -> Head:
