@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from sequencer.assembly.workflow_choice import workflow_for
+from sequencer.engine.attempt import Agents
 from sequencer.engine.events import Emit
 from sequencer.engine.performing import Performer
-from sequencer.engine.prepared import Agents
 from sequencer.engine.run import Run
 from sequencer.executors.protocol import Cancellation, Executor, Listener, StepRequest
 from sequencer.model.head import Head

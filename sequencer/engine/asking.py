@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from sequencer.engine.prepared import Agents
+from sequencer.engine.attempt import Agents
 from sequencer.errors import Interrupted, StepFailed
 from sequencer.executors.protocol import Cancellation, Piece, StepRequest
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage

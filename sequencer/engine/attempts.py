@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sequencer.engine.attempt import Prepared
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.engine.markings import FlowControl
 from sequencer.engine.performing import Performer
-from sequencer.engine.prepared import Prepared
 from sequencer.engine.records import (
     INLINE_BYTES,
     broken,

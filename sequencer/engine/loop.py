@@ -15,12 +15,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sequencer.engine.attempt import Allowance, Turn, least, left
 from sequencer.engine.by_hand import fresh_head
 from sequencer.engine.carrier import NOTHING_CARRIED
 from sequencer.engine.events import HeadMoved, Noticed, Waiting
 from sequencer.engine.patience import followed
 from sequencer.engine.performing import Performer
-from sequencer.engine.prepared import Allowance, Turn, least, left
 from sequencer.engine.worker import LineWorker
 from sequencer.errors import (
     ClaimHeld,

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from sequencer.engine.attempt import left
 from sequencer.engine.attempts import Running
 from sequencer.engine.by_hand import Control
 from sequencer.engine.events import HeadMoved, Waiting
@@ -21,7 +22,6 @@ from sequencer.engine.loop import LONGEST_SLEEP_S, EngineLoop, Mode, Summary
 from sequencer.engine.markings import FlowControl
 from sequencer.engine.net_worker import FlowWorker
 from sequencer.engine.performing import Performer
-from sequencer.engine.prepared import left
 from sequencer.errors import (
     ClaimHeld,
     Interrupted,

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 
 from sequencer.documents.keys import raise_all
+from sequencer.engine.attempt import Allowance, Prepared, least, left
 from sequencer.engine.attempts import Attempts, Recorder, Running, has_cost
 from sequencer.engine.code import FlowCode, accepted
 from sequencer.engine.events import HeadMoved, Noticed
@@ -20,7 +21,6 @@ from sequencer.engine.fitting import fitted, optional_of
 from sequencer.engine.markings import FlowControl
 from sequencer.engine.perform import Crowd, Performances
 from sequencer.engine.performing import Performer
-from sequencer.engine.prepared import Allowance, Prepared, least, left
 from sequencer.engine.shares import USD, Shares, TeamBudgets
 from sequencer.engine.worker import Worker
 from sequencer.errors import (

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from sequencer.engine.attempt import Turn
 from sequencer.engine.loop import LONGEST_SLEEP_S
 from sequencer.engine.patience import followed
-from sequencer.engine.prepared import Turn
 from sequencer.engine.worker import LineWorker
 from sequencer.errors import ClaimHeld, TransitionRefused
 from sequencer.executors.protocol import Cancellation

@@ -16,13 +16,12 @@ from typing import Any, NamedTuple, Self
 
 from pydantic import ValidationError
 
-from sequencer.engine.attempt import Attempt
+from sequencer.engine.attempt import Allowance, Attempt, Prepared
 from sequencer.engine.attempts import Running
 from sequencer.engine.briefing import brief_of
 from sequencer.engine.events import AttemptUsed, Emit, Noticed, RunEvent, Waiting
 from sequencer.engine.markings import FlowControl
 from sequencer.engine.performing import Performer
-from sequencer.engine.prepared import Allowance, Prepared
 from sequencer.engine.values import NodeValues, values_of
 from sequencer.engine.workplaces import Left, Workplace
 from sequencer.errors import CorruptState, Interrupted, SequencerError

@@ -13,7 +13,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sequencer.engine.attempt import Attempt, Logs, StepLog
+from sequencer.engine.attempt import (
+    Agents,
+    Allowance,
+    Attempt,
+    Logs,
+    Prepared,
+    Prompts,
+    StepLog,
+    least,
+)
 from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
 from sequencer.engine.composing import Compose
 from sequencer.engine.events import (
@@ -27,7 +36,6 @@ from sequencer.engine.events import (
 )
 from sequencer.engine.fitting import without_comments
 from sequencer.engine.hooking import HookContext, HookFailed, Hooks
-from sequencer.engine.prepared import Agents, Allowance, Prepared, Prompts, least
 from sequencer.engine.records import as_asked, checked, judged, redacted
 from sequencer.errors import (
     AgentMissing,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sequencer.engine.prepared import Prepared
+from sequencer.engine.attempt import Prepared
 from sequencer.errors import SequencerError, StorageFailed, out_of_resources
 from sequencer.model.kind import Performed
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage

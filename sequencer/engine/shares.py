@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple
 
-from sequencer.engine.prepared import Prepared
+from sequencer.engine.attempt import Prepared
 from sequencer.errors import TooManyFailures
 from sequencer.model.head import Claim, Head, Owner
 from sequencer.model.limits import RunLimits

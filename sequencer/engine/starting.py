@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sequencer.engine.attempt import Agents, Prompts
 from sequencer.engine.fitting import fitted, optional_of, without_comments
 from sequencer.engine.hooking import Hooks, NoHooks
-from sequencer.engine.prepared import Agents, Prompts
 from sequencer.errors import ConfigurationError, UsageRefused
 from sequencer.executors.protocol import Executor
 from sequencer.model.request import Considered, Definition, Request, Route

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.engine import code
-from sequencer.engine.attempt import Attempt
+from sequencer.engine.attempt import Allowance, Attempt, Prepared, Turn
 from sequencer.engine.by_hand import Control
 from sequencer.engine.carrier import NothingCarried
 from sequencer.engine.composing import compose_along
@@ -23,7 +23,6 @@ from sequencer.engine.events import Waiting
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.engine.patience import Changes, Patience
 from sequencer.engine.performing import Performer
-from sequencer.engine.prepared import Allowance, Prepared, Turn
 from sequencer.engine.recall import Memory, recall
 from sequencer.engine.records import (
     broken,

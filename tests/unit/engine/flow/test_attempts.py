@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from sequencer.engine.attempt import Prepared
 from sequencer.engine.attempts import Attempts, Running
 from sequencer.engine.heartbeat import Heartbeat
-from sequencer.engine.prepared import Prepared
 from sequencer.errors import Interrupted, MachineBusy, StorageFailed
 from sequencer.executors.protocol import StopReason
 from sequencer.model.head import Claim
