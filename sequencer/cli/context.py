@@ -34,6 +34,7 @@ _ODD = re.compile(f"[\x7f-\x9f\u2028\u2029\ud800-\udfff{UNSEEN}]")
 """What JSON may hold as it is, and a terminal, a reader of lines or UTF-8 may not."""
 
 
+ALWAYS = "always"
 REHEARSING = (
     "rehearsal: no agent runs and nothing is paid or posted; hooks and the router are off, and\n"
     "the run counts the steps as done ('--run NAME' rehearses in a run of its own)"
@@ -56,8 +57,8 @@ class Invocation:
     verb: str = ""
     changes: bool = False
     """The verb changes a run by hand."""
-    decides: bool | str = False
-    """Only a person may use it; a text: if this option is among the arguments."""
+    decides: str = ""
+    """Only a person may use it: `ALWAYS`, or if this option is among the arguments."""
     news: News = field(default_factory=News)
     """How it ended, for a timer that tells a person only what has changed."""
     _project: Project | None = field(default=None, repr=False)

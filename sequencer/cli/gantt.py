@@ -13,7 +13,7 @@ import click
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import NewFile, pass_invocation, verb
 from sequencer.cli.views.diagram import can_write, print_drawing
-from sequencer.cli.views.gantt import NEEDED, Chart, chart_of, drawn
+from sequencer.cli.views.gantt import NEEDED, Gantt, chart_of, drawn
 from sequencer.cli.views.pictures import gantt_svg, png_of, save
 from sequencer.cli.views.text import columns_of
 from sequencer.engine.run import Run
@@ -90,7 +90,7 @@ def _title(run: Run, head: Head | None) -> str:
     return f"{name}{head.workflow_name} · {status.replace('_', ' ').replace('-', ' ')}"
 
 
-def _draw(invocation: Invocation, chart: Chart, svg: Path | None, png: Path | None) -> None:
+def _draw(invocation: Invocation, chart: Gantt, svg: Path | None, png: Path | None) -> None:
     if not (svg or png):
         return
 
@@ -102,7 +102,7 @@ def _draw(invocation: Invocation, chart: Chart, svg: Path | None, png: Path | No
         invocation.say(f"{path} was written")
 
 
-def _print(chart: Chart, width: int | None) -> None:
+def _print(chart: Gantt, width: int | None) -> None:
 
     stream = sys.stdout
     columns = width or columns_of(stream) or COLUMNS
@@ -110,7 +110,7 @@ def _print(chart: Chart, width: int | None) -> None:
 
 
 def _as_json(
-    run: Run, head: Head | None, timeline: Timeline, figures: Figures, chart: Chart
+    run: Run, head: Head | None, timeline: Timeline, figures: Figures, chart: Gantt
 ) -> dict[str, Any]:
     roles = {row.name: row.role for row in chart.rows}
     on_path = frozenset(figures.critical)

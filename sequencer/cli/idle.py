@@ -39,7 +39,7 @@ MAX_ANSWERS = 8
 _FLAGS = frozenset({"--json", "--quiet", "--verbose"})
 
 
-class Question(NamedTuple):
+class IdleQuestion(NamedTuple):
     """What a tick asks."""
 
     key: str
@@ -48,7 +48,7 @@ class Question(NamedTuple):
     """Where the answer goes instead of the screen; see `unattended`."""
 
 
-class Answer(NamedTuple):
+class IdleAnswer(NamedTuple):
     """What it was told."""
 
     out: str
@@ -84,7 +84,7 @@ def _is_plain(text: str) -> bool:
     return all(map(str.isprintable, text.split("\n")))
 
 
-def ask(arguments: Sequence[str], env: Mapping[str, str]) -> Question | None:
+def ask(arguments: Sequence[str], env: Mapping[str, str]) -> IdleQuestion | None:
     """Return the question that *arguments* ask; None if they are no tick.
 
     Raises:
@@ -108,7 +108,7 @@ def ask(arguments: Sequence[str], env: Mapping[str, str]) -> Question | None:
     if found.config_path is not None:
         digest.update(read_bytes(found.config_path))
     log = places.get("--log")
-    return Question(digest.hexdigest(), state_path, None if log is None else Path(log))
+    return IdleQuestion(digest.hexdigest(), state_path, None if log is None else Path(log))
 
 
 def _places(arguments: Sequence[str]) -> dict[str, str] | None:
@@ -133,7 +133,7 @@ def _places(arguments: Sequence[str]) -> dict[str, str] | None:
     return found if is_tick else None
 
 
-def recall(question: Question, now: float | None = None) -> Answer | None:
+def recall(question: IdleQuestion, now: float | None = None) -> IdleAnswer | None:
     """Return the answer that *question* had, if nothing has changed since."""
     path = question.state_path
     try:
@@ -154,7 +154,7 @@ def recall(question: Question, now: float | None = None) -> Answer | None:
     return answer if is_current else None
 
 
-def remember(state_path: Path, answer: Answer, arguments: Sequence[str]) -> None:
+def remember(state_path: Path, answer: IdleAnswer, arguments: Sequence[str]) -> None:
     """Keep *answer* to the question that *arguments* ask.
 
     Failing to is nobody's error: the next tick takes the long way again.
@@ -215,12 +215,14 @@ def _parsed(data: bytes) -> dict[str, Any]:
         return {}
 
 
-def _answer(kept: object) -> Answer | None:
-    if not isinstance(kept, dict) or set(kept) != set(Answer._fields):
+def _answer(kept: object) -> IdleAnswer | None:
+    if not isinstance(kept, dict) or set(kept) != set(IdleAnswer._fields):
         return None
-    out, err, until, since = (kept[name] for name in Answer._fields)
+    out, err, until, since = (kept[name] for name in IdleAnswer._fields)
     is_sound = isinstance(out, str) and isinstance(err, str) and isinstance(since, float)
-    return Answer(out, err, until, since) if is_sound and isinstance(until, float | None) else None
+    return (
+        IdleAnswer(out, err, until, since) if is_sound and isinstance(until, float | None) else None
+    )
 
 
 def _digest(data: bytes) -> str:

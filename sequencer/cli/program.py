@@ -20,7 +20,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from sequencer.cli import unattended
-from sequencer.cli.context import Invocation, complain, hidden, tell
+from sequencer.cli.context import ALWAYS, Invocation, complain, hidden, tell
 from sequencer.cli.options import global_options
 from sequencer.errors import (
     Interrupted,
@@ -110,77 +110,56 @@ class Command(NamedTuple):
 
     section: str
     module: str
-    attribute: str
     help: str
-    decides: bool | str = False
-    """Whether only a person may use it, or the option that makes it so; see `Invocation`."""
+    decides: str = ""
+    """`ALWAYS`: only a person may use it; else the option that makes it so."""
 
 
 _WORK, _LOOK, _CHANGE, _SET_UP = "Work", "Look", "Change by hand", "Set up"
 
 COMMANDS: Mapping[str, Command] = {
-    "run": Command(_WORK, "run", "run", "Run steps until a limit.", "--start-prompt"),
-    "tick": Command(_WORK, "run", "tick", "Run one step if one is due; for cron and timers."),
-    "start": Command(_WORK, "start", "start", "Make a run of a request, and work on it."),
-    "next": Command(_LOOK, "next", "next_", "Show which steps come next."),
-    "status": Command(_LOOK, "status", "status", "Show where the run stands."),
-    "history": Command(_LOOK, "history", "history", "Show what happened, from the journal."),
-    "log": Command(_LOOK, "log", "log", "Show or follow step logs."),
-    "gantt": Command(_LOOK, "gantt", "gantt", "Show who worked when, and the critical path."),
-    "metrics": Command(_LOOK, "metrics", "metrics", "Print what runs use, for Prometheus."),
-    "sync": Command(_LOOK, "sync", "sync", "Show both sides of a run that is kept in git."),
-    "runs": Command(_LOOK, "runs", "runs", "List the runs."),
-    "gates": Command(_LOOK, "gates", "gates", "List what waits for a person."),
-    "route": Command(_LOOK, "start", "route", "Explain which procedure a request goes to."),
-    "score": Command(_LOOK, "start", "score", "Score how much a request gains from a team."),
-    "simulate": Command(_LOOK, "simulate", "simulate", "Show what a flowchart would do."),
-    "show": Command(_LOOK, "show", "show", "Show the workflows, or the steps of one."),
-    "commit": Command(_LOOK, "commit", "commit", "Show what a step would commit now."),
-    "stop": Command(_CHANGE, "change", "stop", "End the run after the step that runs."),
-    "pause": Command(_CHANGE, "change", "pause", "Hold the run after the step that runs."),
-    "resume": Command(
-        _CHANGE, "change", "resume", "Let a paused or stopped run go on.", decides=True
-    ),
-    "approve": Command(
-        _CHANGE, "gates", "approve", "Let a run go on that waits for a person.", decides=True
-    ),
-    "reject": Command(
-        _CHANGE, "gates", "reject", "End a run that waits for a person.", decides=True
-    ),
-    "feedback": Command(
-        _CHANGE, "gates", "feedback", "Send it back, with what is to change.", decides=True
-    ),
-    "answer": Command(
-        _CHANGE, "gates", "answer", "Answer a question of a flowchart's run.", decides=True
-    ),
-    "tell": Command(_CHANGE, "gates", "tell_", "Send a message to a task of a team."),
-    "stamp": Command(
-        _CHANGE, "change", "stamp", "Accept the present step by hand, or fail it.", decides=True
-    ),
-    "retry": Command(
-        _CHANGE, "change", "retry", "Let the present step be tried again at once.", decides=True
-    ),
-    "skip": Command(_CHANGE, "change", "skip", "Go on without the present step.", decides=True),
-    "set": Command(_CHANGE, "change", "set_", "Set a field of the state.", decides=True),
-    "rewind": Command(_CHANGE, "change", "rewind", "Go back to an earlier step.", decides=True),
-    "reset": Command(_CHANGE, "change", "reset", "Begin again as a new run.", decides=True),
-    "adopt": Command(
-        _CHANGE, "change", "adopt", "Go on under a definition that was changed.", decides=True
-    ),
-    "takeover": Command(
-        _CHANGE, "change", "takeover", "Show who holds a step, or take it away.", "--force"
-    ),
-    "repair": Command(
-        _CHANGE, "repair", "repair", "Show what is damaged, and save what can be.", "--apply"
-    ),
-    "init": Command(_SET_UP, "init", "init", "Create a project's files."),
-    "trust": Command(_SET_UP, "trust", "trust", "Say that a project may act on this machine."),
-    "check": Command(_SET_UP, "check", "check", "Look for everything that is wrong."),
-    "crontab": Command(_SET_UP, "schedule", "crontab", "Print a crontab entry for ticks."),
-    "systemd": Command(_SET_UP, "schedule", "systemd", "Print a systemd timer for ticks."),
-    "demo": Command(_SET_UP, "demo", "demo", "Watch two processes take turns; no agent needed."),
-}
-"""Verb -> its module below `sequencer.cli`, the command in it, and a short help."""
+    "run": Command(_WORK, "run", "Run steps until a limit.", "--start-prompt"),
+    "tick": Command(_WORK, "run", "Run one step if one is due; for cron and timers."),
+    "start": Command(_WORK, "start", "Make a run of a request, and work on it."),
+    "next": Command(_LOOK, "next", "Show which steps come next."),
+    "status": Command(_LOOK, "status", "Show where the run stands."),
+    "history": Command(_LOOK, "history", "Show what happened, from the journal."),
+    "log": Command(_LOOK, "log", "Show or follow step logs."),
+    "gantt": Command(_LOOK, "gantt", "Show who worked when, and the critical path."),
+    "metrics": Command(_LOOK, "metrics", "Print what runs use, for Prometheus."),
+    "sync": Command(_LOOK, "sync", "Show both sides of a run that is kept in git."),
+    "runs": Command(_LOOK, "runs", "List the runs."),
+    "gates": Command(_LOOK, "gates", "List what waits for a person."),
+    "route": Command(_LOOK, "start", "Explain which procedure a request goes to."),
+    "score": Command(_LOOK, "start", "Score how much a request gains from a team."),
+    "simulate": Command(_LOOK, "simulate", "Show what a flowchart would do."),
+    "show": Command(_LOOK, "show", "Show the workflows, or the steps of one."),
+    "commit": Command(_LOOK, "commit", "Show what a step would commit now."),
+    "stop": Command(_CHANGE, "change", "End the run after the step that runs."),
+    "pause": Command(_CHANGE, "change", "Hold the run after the step that runs."),
+    "resume": Command(_CHANGE, "change", "Let a paused or stopped run go on.", ALWAYS),
+    "approve": Command(_CHANGE, "gates", "Let a run go on that waits for a person.", ALWAYS),
+    "reject": Command(_CHANGE, "gates", "End a run that waits for a person.", ALWAYS),
+    "feedback": Command(_CHANGE, "gates", "Send it back, with what is to change.", ALWAYS),
+    "answer": Command(_CHANGE, "gates", "Answer a question of a flowchart's run.", ALWAYS),
+    "tell": Command(_CHANGE, "gates", "Send a message to a task of a team."),
+    "stamp": Command(_CHANGE, "change", "Accept the present step by hand, or fail it.", ALWAYS),
+    "retry": Command(_CHANGE, "change", "Let the present step be tried again at once.", ALWAYS),
+    "skip": Command(_CHANGE, "change", "Go on without the present step.", ALWAYS),
+    "set": Command(_CHANGE, "change", "Set a field of the state.", ALWAYS),
+    "rewind": Command(_CHANGE, "change", "Go back to an earlier step.", ALWAYS),
+    "reset": Command(_CHANGE, "change", "Begin again as a new run.", ALWAYS),
+    "adopt": Command(_CHANGE, "change", "Go on under a definition that was changed.", ALWAYS),
+    "takeover": Command(_CHANGE, "change", "Show who holds a step, or take it away.", "--force"),
+    "repair": Command(_CHANGE, "repair", "Show what is damaged, and save what can be.", "--apply"),
+    "init": Command(_SET_UP, "init", "Create a project's files."),
+    "trust": Command(_SET_UP, "trust", "Say that a project may act on this machine."),
+    "check": Command(_SET_UP, "check", "Look for everything that is wrong."),
+    "crontab": Command(_SET_UP, "schedule", "Print a crontab entry for ticks."),
+    "systemd": Command(_SET_UP, "schedule", "Print a systemd timer for ticks."),
+    "demo": Command(_SET_UP, "demo", "Watch two processes take turns; no agent needed."),
+}  # fmt: skip
+"""Verb -> its module below `sequencer.cli`, where it has its name or, as `next_`, almost."""
 
 _HELP = """Run agent steps in the order that a workflow decides.
 
@@ -219,7 +198,8 @@ class Verbs(click.Group):
         if entry is None:
             return None
         module = import_module(f"sequencer.cli.{entry.module}")
-        command: click.Command = getattr(module, entry.attribute)
+        # A name of Python's, or of another thing in the module, has a line behind it.
+        command: click.Command = getattr(module, f"{cmd_name}_", None) or getattr(module, cmd_name)
         return command
 
     def resolve_command(

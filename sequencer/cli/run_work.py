@@ -26,7 +26,7 @@ from sequencer.assembly.flows import written_of
 from sequencer.cli import gates, idle
 from sequencer.cli.context import Invocation, in_short, json_text, near
 from sequencer.cli.unattended import News
-from sequencer.cli.views.progress import Unseen, View, progress
+from sequencer.cli.views.progress import LiveView, Unseen, progress
 from sequencer.cli.views.text import one_line
 from sequencer.engine.events import AttemptEnded, AttemptStarted, Noticed, RunEvent, ignore, several
 from sequencer.engine.loop import Mode, Summary
@@ -84,7 +84,7 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Tally:
+class WorkCount:
     """Counts what it hears of, for an end that comes as an error."""
 
     usage: Usage = field(default_factory=Usage)
@@ -223,7 +223,7 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
     ensure_sensible(project, workflow)
     if workflow.default_max_steps is None and _is_default(project, "max_steps"):
         plan = replace(plan, limits=plan.limits.model_copy(update={"max_steps": None}))
-    tally, shown = Tally(), _view(invocation, project, workflow, plan)
+    tally, shown = WorkCount(), _view(invocation, project, workflow, plan)
     _tell_of_agents(invocation, project, workflow, plan, head)
     seen, is_async = several(tally, shown), plan.mode is Mode.ASYNC
 
@@ -341,7 +341,7 @@ def places(project: Project, workflow: Workflow) -> int:
     return size or project.settings.run.max_parallel
 
 
-def _view(invocation: Invocation, project: Project, workflow: Workflow, plan: Plan) -> View:
+def _view(invocation: Invocation, project: Project, workflow: Workflow, plan: Plan) -> LiveView:
     """Return who shows the work on *workflow* while it lasts."""
     if workflow.nodes:
         _warn(invocation, project, workflow, plan)
@@ -386,7 +386,7 @@ def _remember(invocation: Invocation, run: Run, text: str) -> None:
         return
     notices = () if invocation.is_quiet else in_short(invocation.project().settings.notices)
     said = "".join(near(f"notice: {notice}\n") for notice in notices)
-    answer = idle.Answer(near(f"{text}\n"), said, _timestamp(here))
+    answer = idle.IdleAnswer(near(f"{text}\n"), said, _timestamp(here))
     idle.remember(run.store.state_path, answer, invocation.arguments)
 
 

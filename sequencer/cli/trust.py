@@ -12,7 +12,7 @@ import click
 from sequencer.assembly.agents import AgentOverrides
 from sequencer.assembly.flows import all_flows
 from sequencer.assembly.trusting import Trust
-from sequencer.cli.context import Invocation
+from sequencer.cli.context import ALWAYS, Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.text import one_line
 from sequencer.errors import ConfigurationError, DecisionRefused, NotTrusted, UsageRefused
@@ -126,9 +126,9 @@ def ensure_may_change(invocation: Invocation, project: Project) -> None:
         DecisionRefused: an agent calls a verb for people, and its project does not allow it.
         NotTrusted: the verb would reach a remote, run hooks or post with secrets.
     """
-    settings, decides = project.settings, invocation.decides
-    if isinstance(decides, str):
-        decides = any(word.partition("=")[0] == decides for word in invocation.arguments)
+    settings = project.settings
+    words = (ALWAYS, *(word.partition("=")[0] for word in invocation.arguments))
+    decides = invocation.decides != "" and invocation.decides in words
     if decides and is_inside_agent():
         # Of the file and as it was trusted: the variables here are the agent's own.
         if invocation.verb not in (settings.written.get("agents_may_decide") or ()):

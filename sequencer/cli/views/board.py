@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING
 
 from sequencer.cli.context import near
-from sequencer.cli.views.facts import Fact, News, look_closely, told
+from sequencer.cli.views.facts import Fact, NewFacts, look_closely, told
 from sequencer.cli.views.feed import Feed
 from sequencer.cli.views.frame import Frame
 from sequencer.cli.views.nodes import Heard, node_summary, node_table
@@ -74,7 +74,7 @@ class Board:
         self._showing = threading.Lock()
         self._is_new = threading.Event()
         self._is_closed = False
-        self._news = News()
+        self._news = NewFacts()
         with contextlib.suppress(SequencerError, OSError):
             view, facts = look_closely(run, title)
             self._news.of(facts)

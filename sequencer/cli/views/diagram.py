@@ -15,7 +15,7 @@ from itertools import pairwise, product
 from typing import IO
 
 from sequencer.cli.views.layers import place_count
-from sequencer.cli.views.layout import Box, Layout, Line, Words, laid_out
+from sequencer.cli.views.layout import Box, EdgeLine, Layout, Words, laid_out
 from sequencer.cli.views.states import ASCII_MARKS, MARKS, STYLES, shown, wrapped
 from sequencer.cli.views.text import cut, width
 from sequencer.engine.view import FlowView, NodeState, NodeView
@@ -241,7 +241,7 @@ class _Canvas:
             self._styles[y][x : x + size] = [style] * size
             x += size
 
-    def line(self, line: Line, style: str, stroke: str) -> None:
+    def line(self, line: EdgeLine, style: str, stroke: str) -> None:
         """Draw the way from corner to corner, and its head."""
         is_dashed = line.is_loop or stroke == "dotted"
         points = list(_walk(line.points))

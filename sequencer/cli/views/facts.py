@@ -215,7 +215,7 @@ def look_closely(run: Run, title: str) -> tuple[FlowView, list[dict[str, Any]]]:
     return view_of(title, marking.graph, head, marking, facts, questions=questions), facts
 
 
-class News:
+class NewFacts:
     """Knows which facts of a journal are new since the last look."""
 
     def __init__(self) -> None:

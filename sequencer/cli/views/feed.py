@@ -23,7 +23,7 @@ LINE_CHARS = 4096
 LAST_CHARS = 200
 
 
-class Line(NamedTuple):
+class FeedLine(NamedTuple):
     """One line to show, without its end."""
 
     kind: Piece
@@ -57,7 +57,7 @@ class Feed:
         self._stream = self._redaction.stream()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def take(self, data: bytes, kind: Piece, *, has_room: bool = True) -> list[Line]:
+    def take(self, data: bytes, kind: Piece, *, has_room: bool = True) -> list[FeedLine]:
         """Return the lines that *data* completes; none where there is no room for more."""
         lines = [] if kind is self._kind else self._cut()
         self._kind = kind
@@ -71,7 +71,7 @@ class Feed:
             lines += self._told()
         return lines + self._split(data)
 
-    def finish(self) -> list[Line]:
+    def finish(self) -> list[FeedLine]:
         """Return what is left; the next chunk begins another attempt."""
         return [*self._cut(), *self._told()]
 
@@ -102,7 +102,7 @@ class Feed:
         self._allowance -= count
         return True
 
-    def _split(self, data: bytes, *, is_end: bool = False) -> list[Line]:
+    def _split(self, data: bytes, *, is_end: bool = False) -> list[FeedLine]:
         text = self._sanitiser.finish() if is_end else self._sanitiser.feed(data)
         # Hidden behind the sanitiser, which may bring the halves of a secret together, and
         # once for all lines: line by line it takes longer than the agent takes to write them.
@@ -116,19 +116,19 @@ class Feed:
         newest = next((t for t in (self._begun, *reversed(done)) if t.strip()), None)
         if newest is not None:
             self.last = newest.strip()[-LAST_CHARS:]
-        return [Line(self._kind, line) for line in done]
+        return [FeedLine(self._kind, line) for line in done]
 
-    def _cut(self) -> list[Line]:
+    def _cut(self) -> list[FeedLine]:
         """End the line that has begun: another kind of output follows, or none."""
         lines = self._split(b"", is_end=True)
         if self._begun:
-            lines.append(Line(self._kind, self._begun))
+            lines.append(FeedLine(self._kind, self._begun))
             self._begun = ""
         return lines
 
-    def _told(self) -> list[Line]:
+    def _told(self) -> list[FeedLine]:
         if not self._hidden:
             return []
         note = f"[{file_size(self._hidden)} of output are not shown; the step log has them]"
         self._hidden = 0
-        return [*self._cut(), Line(Piece.NOTICE, note)]
+        return [*self._cut(), FeedLine(Piece.NOTICE, note)]

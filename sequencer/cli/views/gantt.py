@@ -85,7 +85,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Chart:
+class Gantt:
     """A run's time."""
 
     title: str
@@ -101,7 +101,7 @@ class Chart:
         return tuple(look for look in Look if look in found)
 
 
-def chart_of(title: str, timeline: Timeline, figures: Figures, workflow: Workflow | None) -> Chart:
+def chart_of(title: str, timeline: Timeline, figures: Figures, workflow: Workflow | None) -> Gantt:
     """Return the chart of *timeline*: who began first comes first.
 
     While a team works, its tasks that nothing has reached yet have rows without bars.
@@ -121,7 +121,7 @@ def chart_of(title: str, timeline: Timeline, figures: Figures, workflow: Workflo
         for task in workflow.tasks:
             rows.setdefault(task.id, Row(task.id, roles.get(task.id, "")))
     critical = tuple(executions[n].step for n in figures.critical if executions[n].spans)
-    return Chart(title, tuple(rows.values()), figures, critical)
+    return Gantt(title, tuple(rows.values()), figures, critical)
 
 
 def _bars(one: Execution, first: float, *, is_critical: bool) -> list[Bar]:
@@ -257,13 +257,13 @@ _WEIGHT = {
 """Of two bars in one column the heavier one is seen: no failure is hidden."""
 
 
-def drawn(chart: Chart, columns: int, *, is_ascii: bool) -> Drawing:
+def drawn(chart: Gantt, columns: int, *, is_ascii: bool) -> Drawing:
     """Return *chart* in *columns* columns, or in `LEAST_COLUMNS` if those are more."""
     return _Page(chart, max(columns, LEAST_COLUMNS), is_ascii=is_ascii).drawing()
 
 
 class _Page:
-    def __init__(self, chart: Chart, columns: int, *, is_ascii: bool) -> None:
+    def __init__(self, chart: Gantt, columns: int, *, is_ascii: bool) -> None:
         self._chart, self._columns, self._is_ascii = chart, columns, is_ascii
         self._dots = "..." if is_ascii else "…"
         self._times = [duration(row.work_s) if row.work_s else "-" for row in chart.rows]

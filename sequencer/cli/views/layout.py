@@ -16,7 +16,7 @@ from sequencer.model.net.graph import Graph
 
 
 @dataclass(slots=True, eq=False)
-class Turn:
+class Bend:
     """A piece of a line that runs along one track."""
 
     line: int
@@ -28,7 +28,7 @@ class Turn:
     lower: tuple[int, ...]
     """Columns that it takes from its track down to the row below."""
     track: int = 0
-    later: list[Turn] = field(default_factory=list, repr=False)
+    later: list[Bend] = field(default_factory=list, repr=False)
     """Those that have to be in a lower track."""
     missing: int = 0
     """How many that have to be in a higher track have no track yet."""
@@ -59,7 +59,7 @@ class Turn:
 class Channel:
     """The turns between two rows."""
 
-    turns: list[Turn] = field(default_factory=list)
+    turns: list[Bend] = field(default_factory=list)
 
     def add(self, line: int, start: int, end: int, *, comes: str, goes: str) -> None:
         """Take a line from *start* to *end*; *comes* and *goes* are ``above`` or ``below``."""
@@ -68,13 +68,13 @@ class Channel:
         ends = ((start, comes), (end, goes))
         upper = tuple(column for column, side in ends if side == "above")
         lower = tuple(column for column, side in ends if side == "below")
-        self.turns.append(Turn(line, start, end, upper, lower))
+        self.turns.append(Bend(line, start, end, upper, lower))
 
     def settle(self, straight: set[int]) -> int:
         """Choose the tracks; return how many there are. In *straight* columns lines pass."""
         taken = straight | {c for turn in self.turns for c in (*turn.upper, *turn.lower)}
         self._relate()
-        placed: list[Turn] = []
+        placed: list[Bend] = []
         ready = [(turn.key, place) for place, turn in enumerate(self.turns) if not turn.missing]
         heapify(ready)
         left = set(range(len(self.turns)))
@@ -97,7 +97,7 @@ class Channel:
 
     def _relate(self) -> None:
         """Note which turn has to be above which: both use a column, from both sides."""
-        from_below: dict[int, list[Turn]] = defaultdict(list)
+        from_below: dict[int, list[Bend]] = defaultdict(list)
         for turn in self.turns:
             for column in turn.lower:
                 from_below[column].append(turn)
@@ -122,7 +122,7 @@ class Channel:
             if c not in taken and c >= 0
         )
         taken.add(column)
-        second = Turn(turn.line, column, turn.end, (), turn.lower)
+        second = Bend(turn.line, column, turn.end, (), turn.lower)
         second.missing = turn.missing + 1
         for other in self.turns:
             other.later = [second if one is turn else one for one in other.later]
@@ -131,7 +131,7 @@ class Channel:
         self.turns.append(second)
 
 
-def _track(turn: Turn, placed: list[Turn]) -> int:
+def _track(turn: Bend, placed: list[Bend]) -> int:
     """Return the first track that is free, below all that *turn* has to be below."""
     low, taken = 0, set()
     for other in placed:
@@ -173,7 +173,7 @@ class Label:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class EdgeLine:
     """An edge."""
 
     place: int
@@ -191,7 +191,7 @@ class Layout:
     width: int
     height: int
     boxes: tuple[Box, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[EdgeLine, ...]
     way: tuple[int, int] = (0, 1)
     """Columns and rows of a step in the direction in which the graph goes: down."""
 
@@ -435,7 +435,7 @@ class _Plan:
 
     def _line(
         self, place: int, tops: list[int], track_tops: list[int], boxes: dict[str, Box]
-    ) -> Line:
+    ) -> EdgeLine:
         edge, chain = self.graph.edges[place], self.rows.chains[place]
         source, target = boxes[edge.source], boxes[edge.target]
         points = [(self.leaves[place], source.y + source.height - 1)]
@@ -449,11 +449,11 @@ class _Plan:
                 label = Label(lines, x, tops[item.row], width, height)
             points += self._corners(item.row + 1, place, track_tops)
         points.append((self.enters[place], target.y - 1))
-        return Line(place, tuple(points), label, is_loop=False)
+        return EdgeLine(place, tuple(points), label, is_loop=False)
 
     def _loop_line(
         self, loop: _Loop, tops: list[int], track_tops: list[int], boxes: dict[str, Box]
-    ) -> Line:
+    ) -> EdgeLine:
         edge = self.graph.edges[loop.place]
         source, target = boxes[edge.source], boxes[edge.target]
         points = [(self.leaves[loop.place], source.y + source.height - 1)]
@@ -462,4 +462,4 @@ class _Plan:
         points.append((self.enters[loop.place], target.y - 1))
         row = tops[loop.bottom] + (self.high[loop.bottom] - loop.height + 1) // 2
         label = Label(loop.lines, loop.column + 2, row, loop.width, loop.height)
-        return Line(loop.place, tuple(points), label, is_loop=True)
+        return EdgeLine(loop.place, tuple(points), label, is_loop=True)

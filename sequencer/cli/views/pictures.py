@@ -17,9 +17,9 @@ from xml.sax.saxutils import escape
 
 from sequencer.cli.options import save as save_file
 from sequencer.cli.views.diagram import MOST_PLACES, Drawn, Texts, jumps
-from sequencer.cli.views.gantt import Bar, Chart, Look, Row, gantt_summary, ticks
+from sequencer.cli.views.gantt import Bar, Gantt, Look, Row, gantt_summary, ticks
 from sequencer.cli.views.layers import place_count
-from sequencer.cli.views.layout import Box, Label, Layout, Line, Words, laid_out
+from sequencer.cli.views.layout import Box, EdgeLine, Label, Layout, Words, laid_out
 from sequencer.cli.views.mermaid import LOOKS
 from sequencer.cli.views.nodes import node_summary
 from sequencer.cli.views.states import shown
@@ -28,7 +28,7 @@ from sequencer.cli.views.text import width as columns_of
 from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.errors import ConfigurationError, UsageRefused
 from sequencer.model.outcome import duration
-from sequencer.workflows.mermaid.chart import Chart as FlowchartText
+from sequencer.workflows.mermaid.chart import Chart
 
 EXTRA = "pip install 'step-sequencer[picture]'"
 FONTS = "DejaVu Sans, Verdana, sans-serif"
@@ -146,7 +146,7 @@ _GROWN = {"diamond": (1.7, 2.5)}
 """How much larger than its text a shape is, across and down."""
 
 
-def flow_svg(view: FlowView, chart: FlowchartText | None = None) -> str:
+def flow_svg(view: FlowView, chart: Chart | None = None) -> str:
     """Return *view* as an SVG document, in the directions, shapes and strokes of *chart*.
 
     Raises:
@@ -173,7 +173,7 @@ def flow_svg(view: FlowView, chart: FlowchartText | None = None) -> str:
     return "\n".join(_Picture(view, layout, texts, drawn).parts()) + "\n"
 
 
-def flow_png(view: FlowView, chart: FlowchartText | None = None) -> bytes:
+def flow_png(view: FlowView, chart: Chart | None = None) -> bytes:
     """Return *view* as a PNG picture; see `flow_svg`.
 
     Raises:
@@ -213,7 +213,7 @@ class _Picture:
             yield words(note, FLOW_MARGIN, y, PALE_INK, size=SMALL)
         yield "</svg>"
 
-    def _line(self, line: Line) -> Iterator[str]:
+    def _line(self, line: EdgeLine) -> Iterator[str]:
         edge = self._view.graph.edges[line.place]
         stroke = self._drawn.stroke(edge)
         was_followed = line.place in self._view.followed
@@ -236,7 +236,7 @@ class _Picture:
         if line.label is not None:
             yield from self._label(line.label, colour, is_beside=line.is_loop)
 
-    def _way(self, line: Line) -> tuple[list[tuple[float, float]], tuple[float, float]]:
+    def _way(self, line: EdgeLine) -> tuple[list[tuple[float, float]], tuple[float, float]]:
         """Return the corners of a line, from inside its box to behind its head, and the tip."""
         right, down = self._layout.way
         corners = [(x * CELL + CELL / 2, y * CELL_ROW + CELL_ROW / 2) for x, y in line.points]
@@ -362,7 +362,7 @@ COLOURS: Mapping[Look, tuple[str, str]] = {
 """Of each look the fill and the line."""
 
 
-def gantt_svg(chart: Chart) -> str:
+def gantt_svg(chart: Gantt) -> str:
     """Return *chart* as an SVG document.
 
     Raises:
@@ -378,7 +378,7 @@ def gantt_svg(chart: Chart) -> str:
 
 
 class _Sheet:
-    def __init__(self, chart: Chart) -> None:
+    def __init__(self, chart: Gantt) -> None:
         self._chart = chart
         self._names = [short(shown(row.name), NAME_COLUMNS) for row in chart.rows]
         self._roles = [short(shown(row.role), ROLE_COLUMNS) for row in chart.rows]

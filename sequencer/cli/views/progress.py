@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Protocol
 
 from sequencer.cli.context import complain, near, tell_fitted
 from sequencer.cli.unattended import Log
-from sequencer.cli.views.feed import Feed, Line
+from sequencer.cli.views.feed import Feed, FeedLine
 from sequencer.cli.views.text import clock, fitted, moment, one_line
 from sequencer.engine.attempt import Attempt
 from sequencer.engine.events import (
@@ -43,7 +43,7 @@ MAX_HELD_CHARS = 2 * 1024 * 1024
 STYLES = {Piece.THOUGHT: "dim", Piece.ACTION: "dim", Piece.ERROR: "red", Piece.NOTICE: "cyan"}
 
 
-class View(Protocol):
+class LiveView(Protocol):
     """Shows what it hears, holds a part of the screen, and gives it back."""
 
     def __call__(self, event: RunEvent) -> None:
@@ -63,7 +63,7 @@ class Unseen:
         """Do nothing."""
 
 
-def progress(redaction: Redaction) -> View:
+def progress(redaction: Redaction) -> LiveView:
     """Return the view that suits standard error; *redaction* knows the project's secrets."""
     # Standard error may end up in a file, as with cron.
     is_terminal = sys.stderr is not None and sys.stderr.isatty()
@@ -121,7 +121,7 @@ class PlainProgress:
         self._waited: str | None = None
 
     def __call__(self, event: RunEvent) -> None:
-        """See `View`."""
+        """See `LiveView`."""
         match event:
             case AttemptWrote(_, data, kind):
                 self._show(self._feed.take(data, kind))
@@ -146,7 +146,7 @@ class PlainProgress:
         """Do nothing."""
 
     @staticmethod
-    def _show(lines: list[Line]) -> None:
+    def _show(lines: list[FeedLine]) -> None:
         if lines:
             complain("\n".join(line.text for line in lines))
 
@@ -230,7 +230,7 @@ class LiveProgress(Painter):
     def __init__(self, redaction: Redaction) -> None:
         """Take the terminal over, and show what *redaction* leaves."""
         super().__init__(sys.stderr, pause_s=REDRAW_S)
-        self._lines: list[Line] = []
+        self._lines: list[FeedLine] = []
         self._held_chars = 0
         self._redaction = redaction
         self._feed = Feed(redaction=redaction)
@@ -242,7 +242,7 @@ class LiveProgress(Painter):
     # --- what is heard -------------------------------------------------------------
 
     def __call__(self, event: RunEvent) -> None:
-        """See `View`."""
+        """See `LiveView`."""
         with self._lock:
             self._take(event)
         self._news()
@@ -277,7 +277,7 @@ class LiveProgress(Painter):
                 pass
 
     def _add(self, kind: Piece, text: str) -> None:
-        self._lines.append(Line(kind, fitted(near(text), self._console.width)))
+        self._lines.append(FeedLine(kind, fitted(near(text), self._console.width)))
 
     # --- what is painted -----------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from sequencer.cli.views.gantt import Chart, chart_of
+from sequencer.cli.views.gantt import Gantt, chart_of
 from sequencer.history.timeline import figures_of, timeline_of
 from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.model.step import Step
@@ -32,7 +32,7 @@ def chart(
     graph: Graph | None = None,
     places: int | None = None,
     now: float = 1000,
-) -> Chart:
+) -> Gantt:
     """Return the chart of what was *told*, looked at *now*, in seconds since noon."""
     timeline = timeline_of(told.facts, NOON_S + now)
     steps = () if graph is None else tuple(Step(name=node.id) for node in graph.nodes)

@@ -4,7 +4,14 @@ import time
 
 import pytest
 
-from sequencer.cli.views.feed import BURST_BYTES, BYTES_PER_S, LAST_CHARS, LINE_CHARS, Feed, Line
+from sequencer.cli.views.feed import (
+    BURST_BYTES,
+    BYTES_PER_S,
+    LAST_CHARS,
+    LINE_CHARS,
+    Feed,
+    FeedLine,
+)
 from sequencer.executors.protocol import Piece
 from sequencer.executors.redaction import Redaction
 
@@ -21,7 +28,7 @@ class Clock:
         return self.now
 
 
-def texts(lines: list[Line]) -> list[str]:
+def texts(lines: list[FeedLine]) -> list[str]:
     return [line.text for line in lines]
 
 
@@ -38,7 +45,7 @@ def test_another_kind_ends_the_line() -> None:
     feed = Feed()
     feed.take(b"thinking", Piece.THOUGHT)
     lines = feed.take(b"answer\n", Piece.RESPONSE)
-    assert lines == [Line(Piece.THOUGHT, "thinking"), Line(Piece.RESPONSE, "answer")]
+    assert lines == [FeedLine(Piece.THOUGHT, "thinking"), FeedLine(Piece.RESPONSE, "answer")]
 
 
 def test_lines_are_safe_for_a_terminal() -> None:
@@ -170,5 +177,5 @@ def test_short_lines_take_little_time() -> None:
     feed = secretive()
     started = time.thread_time()
     assert len(feed.take(b"y\n" * (BURST_BYTES // 2), OUT)) == BURST_BYTES // 2
-    # Line by line it would be ten seconds.
+    # FeedLine by line it would be ten seconds.
     assert time.thread_time() - started < 3

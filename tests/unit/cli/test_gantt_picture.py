@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequencer.cli.views.gantt import Chart, Look
+from sequencer.cli.views.gantt import Gantt, Look
 from sequencer.cli.views.pictures import COLOURS, LEAST_BAR, MOST_ROWS, gantt_svg, png_of, points
 from sequencer.errors import UsageRefused
 from tests.unit.cli.charts import HOSTILE, chart, side_by_side, team, troubled
@@ -19,7 +19,7 @@ SPACE = "{http://www.w3.org/2000/svg}"
 ALLOWED = {f"{SPACE}{name}" for name in ("svg", "title", "rect", "text", "path")}
 
 
-def parsed(shown: Chart) -> ET.Element:
+def parsed(shown: Gantt) -> ET.Element:
     return ET.fromstring(gantt_svg(shown))  # noqa: S314 - our own
 
 

@@ -22,7 +22,9 @@ PAUSED = "nothing due: the run is paused"
 HEAVY = ("pydantic", "rich", "psutil", "anthropic", "filelock", "click", "yaml")
 
 
-def fast(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> idle.Answer | None:
+def fast(
+    folder: Path, *arguments: str, env: dict[str, str] | None = None
+) -> idle.IdleAnswer | None:
     """Return what the short way would answer in *folder*."""
     before = Path.cwd()
     os.chdir(folder)
@@ -249,7 +251,7 @@ def test_an_answer_of_a_clock_that_is_ahead_is_none(tmp_path: Path) -> None:
     call(folder, "tick")
     answer = fast(folder, "tick")
     assert answer is not None
-    question = idle.Question("key", folder / "sync/state.json")
+    question = idle.IdleQuestion("key", folder / "sync/state.json")
     path = folder / "sync/idle.json"
     memory = json.loads(path.read_text())
     memory["answers"] = {"key": answer._asdict()}

@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import click
@@ -32,8 +31,7 @@ def python(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedPro
 
 def test_every_verb_of_the_table_exists_and_has_that_name() -> None:
     for name, entry in COMMANDS.items():
-        module = import_module(f"sequencer.cli.{entry.module}")
-        command = getattr(module, entry.attribute)
+        command = group().get_command(click.Context(group()), name)
         assert isinstance(command, click.Command)
         assert command.name == name
         assert entry.help.endswith(".")

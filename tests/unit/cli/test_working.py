@@ -6,7 +6,7 @@ from typing import cast
 import pytest
 
 from sequencer.assembly.agents import AgentOverrides
-from sequencer.cli.run_work import Tally, as_json, end_line, ensure_sensible
+from sequencer.cli.run_work import WorkCount, as_json, end_line, ensure_sensible
 from sequencer.engine.events import AttemptEnded, AttemptStarted
 from sequencer.engine.loop import Summary
 from sequencer.engine.run import Run
@@ -23,8 +23,8 @@ router: {enabled: true, prompt: router.md, allowlist: [main.md, extra.md]}
 """
 
 
-def tally(*outcomes: Outcome) -> Tally:
-    counted = Tally()
+def tally(*outcomes: Outcome) -> WorkCount:
+    counted = WorkCount()
     for ended in outcomes:
         counted(AttemptStarted(attempt(), LOG))
         counted(AttemptEnded(attempt(), ended))

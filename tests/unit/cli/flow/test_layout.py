@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sequencer.cli.views.diagram import Drawn, Texts
 from sequencer.cli.views.layers import arranged, crossings, place_count, ranks
-from sequencer.cli.views.layout import WAYS, Layout, Line, Words, laid_out
+from sequencer.cli.views.layout import WAYS, EdgeLine, Layout, Words, laid_out
 from sequencer.engine.view import FlowView
 from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from tests.unit.cli.flow.views import RELEASE, cells, chain, flows, graph, of, view, views
@@ -60,7 +60,7 @@ def ensure_sound(shown: FlowView, found: Layout) -> None:
     assert {box.node for box in found.boxes} == set(shown.graph.by_id)
 
 
-def label_cells(line: Line) -> list[tuple[int, int]]:
+def label_cells(line: EdgeLine) -> list[tuple[int, int]]:
     label = line.label
     if label is None:
         return []

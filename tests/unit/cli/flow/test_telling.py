@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequencer.cli.views.facts import News, told
+from sequencer.cli.views.facts import NewFacts, told
 from sequencer.cli.views.text import moment
 from sequencer.engine.view import FlowView, NodeState
 from sequencer.model.transitions import Event
@@ -193,7 +193,7 @@ def test_every_fact_has_its_line_in_the_journals_order(
     # It is looked at now and then, behind whole records; seldom enough that much happens between.
     ends = [n for n, (_, _, is_new) in enumerate(happened) if is_new and n]
     looks = sorted(data.draw(st.sets(st.sampled_from(ends)))) if ends else []
-    news, said = News(), list[str]()
+    news, said = NewFacts(), list[str]()
     view = replace(of(graph(CHART), "running"), status="running")
     for end in (*looks, len(facts)):
         said += lines(*news.of(facts[:end]), view=view)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.cli.views.board import Board, Lines
-from sequencer.cli.views.facts import News
+from sequencer.cli.views.facts import NewFacts
 from sequencer.cli.views.text import moment
 from sequencer.engine.events import Waiting
 from sequencer.executors.redaction import Redaction
@@ -21,7 +21,7 @@ def facts(first: int, last: int) -> list[dict[str, Any]]:
 
 
 def test_each_fact_is_new_once() -> None:
-    news = News()
+    news = NewFacts()
     assert news.of([]) == []
     assert news.of(facts(0, 3)) == facts(0, 3)
     assert news.of(facts(0, 3)) == []
@@ -29,7 +29,7 @@ def test_each_fact_is_new_once() -> None:
 
 
 def test_a_history_that_begins_anew_is_all_new() -> None:
-    news = News()
+    news = NewFacts()
     news.of(facts(0, 5))
     assert news.of([]) == []
     assert news.of(facts(10, 12)) == facts(10, 12)
@@ -40,7 +40,7 @@ def test_a_history_that_begins_anew_is_all_new() -> None:
 
 
 def test_of_a_history_that_lost_its_beginning_the_end_is_new() -> None:
-    news = News()
+    news = NewFacts()
     news.of(facts(0, 6))
     assert news.of(facts(4, 8)) == facts(6, 8)
     assert news.of(facts(4, 9)) == facts(8, 9)
