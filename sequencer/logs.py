@@ -333,6 +333,8 @@ class FileLog:
             self._fd = -1
 
     def _capped(self, data: bytes) -> None:
+        if not data:
+            return
         kept = data[: self._left]
         self._dropped += len(data) - len(kept)
         self._left -= len(kept)

@@ -15,8 +15,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import ValidationError
-
 from sequencer.assembly import plugin, plugin_names
 from sequencer.assembly.trusting import Trust
 from sequencer.documents.reader import KeyPath
@@ -24,6 +22,7 @@ from sequencer.errors import AgentMissing, ConfigurationError, UnknownName
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.protocol import EVERY_EXECUTOR, Executor, Installed, Objection, Particular
 from sequencer.executors.stand_ins import RehearsalExecutor, RehearsalOptions
+from sequencer.model.fields import ValidationError
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.settings.schema import BUILTIN_AGENTS
@@ -224,10 +223,10 @@ def _has_models_of(step: Step, kind: str) -> bool:
 
 
 def _wrong_options(agent: Any, name: str, kind: str, error: ValidationError) -> ConfigurationError:
-    issue = error.errors(include_url=False)[0]
+    issue, *others = error.errors(include_url=False)
     path: KeyPath = tuple(issue["loc"])
     where = agent.locate(path) if agent else f"agents.{name}"
-    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    more = f" (and {len(others)} more)" if others else ""
     return ConfigurationError(f"agent kind {kind!r}: {issue['msg']}{more}", where=where)
 
 

@@ -141,7 +141,7 @@ def source_of(project: Project, asked: str, state: Mapping[str, Any]) -> FlowSou
     )
     # The state is laid over here already, so that a wrong key is known before there is a run.
     checked = workflow_of_source(project.settings, source, None) if state else flow.workflow
-    return source.model_copy(update={"workflow": checked})
+    return source.replace(workflow=checked)
 
 
 def run_name_of(project: Project, asked: str, workflow: Workflow, name: str | None) -> str | None:

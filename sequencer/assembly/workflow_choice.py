@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
 from sequencer.errors import (
     ConfigurationError,
     CorruptState,
@@ -18,6 +16,7 @@ from sequencer.errors import (
     StateRefused,
     UsageRefused,
 )
+from sequencer.model.fields import ValidationError
 from sequencer.model.head import FLOW_DOCUMENT, Head
 from sequencer.model.line.order import present
 from sequencer.model.names import command, slug

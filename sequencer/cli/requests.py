@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-from pydantic import ValidationError
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import complete_workflows
 from sequencer.errors import ConfigurationError, UnsafePath, UsageRefused
 from sequencer.logs import current_branch
+from sequencer.model.fields import ValidationError
 from sequencer.model.names import slug
 from sequencer.model.request import MAX_ITEMS, Request
 from sequencer.project import Project

@@ -80,7 +80,7 @@ class Plan:
         if limits.max_cost_usd is not None:
             spent = now.cost_usd - before.cost_usd
             update["max_cost_usd"] = max(limits.max_cost_usd - spent, 0.0)
-        return replace(self, limits=limits.model_copy(update=update))
+        return replace(self, limits=limits.replace(**update))
 
 
 @dataclass(slots=True)
@@ -115,7 +115,7 @@ class WorkCount:
         usage = self.usage
         if isinstance(error, StateRefused) and self._accepted_last:
             # The agent was done, and the store would not have it any more.
-            usage = usage.model_copy(update={"steps": usage.steps - 1})
+            usage = usage.replace(steps=usage.steps - 1)
         return Summary(error.message, usage, self.failures)
 
 
@@ -222,7 +222,7 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
     workflow = run.workflow_for(head)
     ensure_sensible(project, workflow)
     if workflow.default_max_steps is None and _is_default(project, "max_steps"):
-        plan = replace(plan, limits=plan.limits.model_copy(update={"max_steps": None}))
+        plan = replace(plan, limits=plan.limits.replace(max_steps=None))
     tally, shown = WorkCount(), _view(invocation, project, workflow, plan)
     _tell_of_agents(invocation, project, workflow, plan, head)
     seen, is_async = several(tally, shown), plan.mode is Mode.ASYNC

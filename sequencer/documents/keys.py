@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
-
 from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError, UnknownName
+from sequencer.model.fields import FieldSpec, ValidationError
+from sequencer.model.frozen import Frozen
 
 HELD_IN = "step"
 """Where a model keeps the fields that stand beside its own in a file; no key of a file."""
@@ -35,7 +34,7 @@ def dotted(path: KeyPath) -> str:
     return text
 
 
-def annotation_at(root: type[BaseModel], path: KeyPath) -> Any | None:
+def annotation_at(root: type[Frozen], path: KeyPath) -> Any | None:
     """Return the type of the value at *path* below *root*; None where no such key is known.
 
     Within free-form mappings every key is known, and its type is Any.
@@ -48,13 +47,13 @@ def annotation_at(root: type[BaseModel], path: KeyPath) -> Any | None:
     return without_none(here)
 
 
-def written_fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
+def written_fields(model: type[Frozen]) -> dict[str, FieldSpec]:
     """Return the fields of *model* by the keys that stand for them in a file.
 
     A model whose ``BESIDE`` has fields of another one takes those instead of its own `HELD_IN`.
     """
     own = {field.alias or name: field for name, field in model.model_fields.items()}
-    beside: Mapping[str, FieldInfo] = getattr(model, "BESIDE", {})
+    beside: Mapping[str, FieldSpec] = getattr(model, "BESIDE", {})
     if beside:
         own.pop(HELD_IN, None)
     return {**beside, **own}
@@ -68,11 +67,11 @@ def below(annotation: Any, part: str | int) -> Any | None:
 def _below(here: Any, part: str | int) -> Any | None:
     if here is Any:
         return Any
-    if isinstance(here, type) and issubclass(here, BaseModel):
+    if isinstance(here, type) and issubclass(here, Frozen):
         fields = written_fields(here)
         if part in fields:
             return fields[str(part)].annotation
-        return Any if here.model_config.get("extra") == "allow" else None
+        return Any if here.model_options["extra"] == "allow" else None
     origin = get_origin(here)
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return get_args(here)[1]
@@ -102,16 +101,16 @@ def is_mapping(annotation: Any) -> bool:
     origin = get_origin(annotation)
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return True
-    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    return isinstance(annotation, type) and issubclass(annotation, Frozen)
 
 
-def known_keys(root: type[BaseModel], path: KeyPath) -> tuple[str, ...]:
+def known_keys(root: type[Frozen], path: KeyPath) -> tuple[str, ...]:
     """Return the names of the keys that may stand below *path*; empty where any may.
 
     Fields marked ``exclude`` are there to be refused with a reason, and aren't listed.
     """
     annotation = annotation_at(root, path) if path else root
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if isinstance(annotation, type) and issubclass(annotation, Frozen):
         return tuple(
             name for name, field in written_fields(annotation).items() if not field.exclude
         )
@@ -119,7 +118,7 @@ def known_keys(root: type[BaseModel], path: KeyPath) -> tuple[str, ...]:
 
 
 def leaves(
-    root: type[BaseModel], path: KeyPath = (), within: tuple[type[BaseModel], ...] = ()
+    root: type[Frozen], path: KeyPath = (), within: tuple[type[Frozen], ...] = ()
 ) -> Iterator[tuple[KeyPath, Any]]:
     """Yield path and default of each key that holds a value or a free mapping.
 
@@ -130,11 +129,11 @@ def leaves(
         annotation = without_none(field.annotation)
         if field.exclude:
             continue
-        is_model = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+        is_model = isinstance(annotation, type) and issubclass(annotation, Frozen)
         if is_model and not any(issubclass(outer, annotation) for outer in within):
             yield from leaves(annotation, (*path, name), within)
         else:
-            yield (*path, name), field.get_default(call_default_factory=True)
+            yield (*path, name), field.get_default()
 
 
 SHOWN_CHARS = 60
@@ -200,7 +199,7 @@ class Problem(NamedTuple):
 
 def problems_of(
     error: ValidationError,
-    root: type[BaseModel],
+    root: type[Frozen],
     where: Callable[[KeyPath], str],
     origin: Callable[[KeyPath], KeyPath] = tuple,
 ) -> list[Problem]:
@@ -231,7 +230,7 @@ def _single(error: ValidationError) -> Iterator[dict[str, Any]]:
 
 def _problem(
     found: dict[str, Any],
-    root: type[BaseModel],
+    root: type[Frozen],
     where: Callable[[KeyPath], str],
     origin: Callable[[KeyPath], KeyPath],
 ) -> Problem:

@@ -74,7 +74,7 @@ class Questions:
         step = Step(name="classifier", executor=self._agent, timeout_s=timeout_s)
         _, executor = self._agents.ready(step, "classifier")
         if "single_turn" in executor.supported_fields:
-            step = step.model_copy(update={"single_turn": True})
+            step = step.replace(single_turn=True)
         folder = Path(tempfile.mkdtemp(prefix="sequencer-")).resolve()
         cancellation = Cancellation()
         request = StepRequest(

@@ -110,7 +110,7 @@ class Control:
         from sequencer.model.net.source import FlowSource  # noqa: PLC0415 - graphs only
 
         source = self._source or FlowSource(workflow=self._workflow)
-        return source.model_copy(update={"workflow": self._workflow})
+        return source.replace(workflow=self._workflow)
 
     @cached_property
     def nodes(self) -> FlowControl:
@@ -222,7 +222,7 @@ class Control:
             made = adopt(head)
             before = self.nodes.source().as_of(head.workflow_digest)
             # Both: a crash may leave the head that has the one or the head that has the other.
-            both = self._own_source().model_copy(update={"previous": before})
+            both = self._own_source().replace(previous=before)
             self._store.keep_document(FLOW_DOCUMENT, both.to_json())
             return made
 

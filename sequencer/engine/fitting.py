@@ -64,8 +64,8 @@ def fitted(
         own = [name.removeprefix(FIXER) for name in optional if name.startswith(FIXER)]
         new, of_fixer = fitted(agents, fixer, position, own)
         dropped = tuple(f"{FIXER}{name}" for name in of_fixer)
-        validation = step.validation.model_copy(update={"fixer": new})
-        step = step.model_copy(update={"validation": validation})
+        validation = step.validation.replace(fixer=new)
+        step = step.replace(validation=validation)
     executor = _executor(agents, step, position)
     own = [name for name in optional if not name.startswith(FIXER)]
     honoured = executor.supported_fields | EVERY_EXECUTOR
@@ -110,7 +110,7 @@ def _changes(step: Step, own: Iterable[str]) -> Iterable[tuple[str, Step]]:
         tools: Mapping[Any, bool] = step.tools or {}
         for word in tools:
             rest = {name: is_on for name, is_on in tools.items() if name != word}
-            yield f"tools.{word}", step.model_copy(update={"tools": rest or None})
+            yield f"tools.{word}", step.replace(tools=rest or None)
     for name in names:
         yield name, _without(step, (name,))
 
@@ -121,7 +121,7 @@ def _is_set(step: Step, name: str) -> bool:
 
 def _without(step: Step, names: Collection[str]) -> Step:
     update = {name: Step.model_fields[name].get_default() for name in names}
-    return step.model_copy(update=update) if update else step
+    return step.replace(**update) if update else step
 
 
 def without_comments(step: Step, executor: Executor, comment_tools: Collection[str]) -> Step:
@@ -133,4 +133,4 @@ def without_comments(step: Step, executor: Executor, comment_tools: Collection[s
     if not (step.no_comment and has_tools and "disallowed_tools" in executor.supported_fields):
         return step
     taken = tuple(dict.fromkeys((*(step.disallowed_tools or ()), *comment_tools)))
-    return step.model_copy(update={"disallowed_tools": taken or None})
+    return step.replace(disallowed_tools=taken or None)

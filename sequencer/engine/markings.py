@@ -6,8 +6,6 @@ import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from sequencer.engine.patience import Changes
 from sequencer.engine.recall import read_output
 from sequencer.engine.values import values_of
@@ -18,6 +16,7 @@ from sequencer.errors import (
     UsageRefused,
 )
 from sequencer.model.by_hand import other_kind
+from sequencer.model.fields import ValidationError
 from sequencer.model.head import FLOW_DOCUMENT, MARKINGS, Flow, Head
 from sequencer.model.names import command
 from sequencer.model.net import record as flow_record

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, Self
 
-from pydantic import ValidationError
-
 from sequencer.engine.attempt import Allowance, Attempt, Prepared
 from sequencer.engine.attempts import Running
 from sequencer.engine.briefing import brief_of
@@ -27,6 +25,7 @@ from sequencer.engine.workplaces import Left, Workplace
 from sequencer.errors import CorruptState, Interrupted, SequencerError
 from sequencer.executors.attempt_lock import AttemptLock, lock_path
 from sequencer.executors.protocol import StopReason
+from sequencer.model.fields import ValidationError
 from sequencer.model.head import Claim, Head, Session
 from sequencer.model.kind import Performed
 from sequencer.model.net.graph import Graph

@@ -338,7 +338,7 @@ class Performer:
             running = replace(running, budget=left)
         outcome = self._run(chosen, running)
         total = outcome.usage.plus(answer.usage)
-        return outcome.model_copy(update={"usage": total}), chosen
+        return outcome.replace(usage=total), chosen
 
     def _chosen(self, prepared: Prepared, answer: Outcome, router: RouterSettings) -> Prepared:
         """Return *prepared* with the prompt that the router's *answer* names.
@@ -352,7 +352,7 @@ class Performer:
         else:
             prompt = parse_answer(answer.output, allowed_prompts(self.workflow, router))
             if prompt != step.prompt_name:
-                step = step.model_copy(update={"prompt": prompt, "text": None})
+                step = step.replace(prompt=prompt, text=None)
         if step is prepared.step and router.needs_selection:
             return replace(prepared, note=note)
         return replace(self.prepare_step(step, prepared.position, prepared.place), note=note)
@@ -383,7 +383,7 @@ class Performer:
         model = hooks.model(context, prepared.step.model)
         if model != prepared.step.model:
             # Chosen anew, so that an agent that has no models refuses it.
-            step = prepared.step.model_copy(update={"model": model})
+            step = prepared.step.replace(model=model)
             agent, executor = self.agents.ready(step, prepared.position)
             prepared = replace(prepared, step=step, agent=agent, executor=executor)
         return replace(prepared, prompt=text, append_system_prompt=added)
@@ -395,7 +395,7 @@ class Performer:
         """
         step = self.with_defaults(Step(name="router", prompt=router.prompt))
         own = {"timeout_s": router.timeout_s, "idle_timeout_s": None, "complete_when": None}
-        return step.model_copy(update=own)
+        return step.replace(**own)
 
     def _asked_of_router(self, router: RouterSettings, running: _Running) -> Prepared:
         step, step_index = self._router_step(router), running.attempt.step_index

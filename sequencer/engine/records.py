@@ -145,7 +145,7 @@ def as_asked(prepared: Prepared) -> tuple[Step, str, str | None]:
     """Return the step, the prompt and the added system prompt as the executor gets them."""
     step, prompt, added = prepared.step, prepared.prompt, prepared.append_system_prompt
     if step.validation is not None and step.output is None and prepared.place.stage == "step":
-        step = step.model_copy(update={"output": VERDICT_OUTPUT})
+        step = step.replace(output=VERDICT_OUTPUT)
     if added and "append_system_prompt" not in prepared.executor.supported_fields:
         # A client without a place for it hears it first.
         prompt, added = f"{added}\n\n---\n\n{prompt}", None

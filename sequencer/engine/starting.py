@@ -156,7 +156,7 @@ class Starter:
         for step in whole.steps:
             filled = with_defaults(step, self.step_defaults)
             if self.agent is not None and step.executor is None:
-                filled = filled.model_copy(update={"executor": self.agent})
+                filled = filled.replace(executor=self.agent)
             # What the built-in tasks ask for beside their prompts is no author's wish either.
             own = [name for name in step.model_fields_set if name not in WHAT_A_TASK_IS]
             optional = dict.fromkeys((*brought.get(step.name, ()), *sorted(own)))
@@ -170,21 +170,21 @@ class Starter:
         step = with_defaults(step, self.step_defaults)
         update: dict[str, Any] = {}
         if self.agent is not None and step.executor is None:
-            step = step.model_copy(update={"executor": self.agent})
+            step = step.replace(executor=self.agent)
         if step.system_from_labels:
             chosen = system_prompts_for(request, self.routing)
             added = tuple(dict.fromkeys((*step.added_system_prompts, *chosen)))
             update |= {"append_system_prompt": added, "system_from_labels": False}
         if step.validation is not None and step.validation.fixer is not None:
             fixer = self._resolved(step.validation.fixer, request, notes)
-            update["validation"] = step.validation.model_copy(update={"fixer": fixer})
+            update["validation"] = step.validation.replace(fixer=fixer)
         executor = self._executor(step)
         if executor.kind == "command":
             dropped = [name for name in NO_BUSINESS_OF_A_PROGRAM if getattr(step, name)]
             update |= dict.fromkeys(dropped, False)
             notes += [f"step {step.name!r} is a command, so {name} is left out" for name in dropped]
         # Each attempt does it again; here for who looks at what is to run.
-        return without_comments(step.model_copy(update=update), executor, self.comment_tools)
+        return without_comments(step.replace(**update), executor, self.comment_tools)
 
     def _executor(self, step: Step) -> Executor:
         """Return what performs *step*, whatever of its fields it can honour."""

@@ -161,7 +161,7 @@ class LineWorker(Worker):
         here = self.standing(head)
         if here.claim is None or not self.store.liveness(here.claim).allows_take_over:
             return here
-        return self.standing(head.model_copy(update={"claims": ()}))
+        return self.standing(head.replace(claims=()))
 
     def is_mine(self, step_index: int) -> bool:
         """Return whether the step at *step_index* is at one of this worker's positions."""
@@ -304,8 +304,8 @@ class LineWorker(Worker):
 
     def settle(self, turn: Turn, outcome: Outcome, seconds: float) -> Head:
         """Record a step that the caller performed."""
-        usage = outcome.usage.model_copy(update={"seconds": seconds})
-        outcome = outcome.model_copy(update={"usage": usage, "prompt": turn.step.prompt_name})
+        usage = outcome.usage.replace(seconds=seconds)
+        outcome = outcome.replace(usage=usage, prompt=turn.step.prompt_name)
         folder = self.store.result_folder(turn.claim.step_index, turn.claim.token)
         record = journal_record(outcome, CALLER, None, keep_output(outcome, folder))
         performed = Performed(outcome, turn.step, turn.place, CALLER)

@@ -14,9 +14,9 @@ import stat
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
 from sequencer.errors import SequencerError, StorageFailed
+from sequencer.model.fields import Field, ValidationError
+from sequencer.model.frozen import Frozen
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Step
 from sequencer.store import folder as folders
@@ -29,10 +29,8 @@ class ResultRefused(SequencerError):
     """The result file can't be taken for what its agent meant; the step fails."""
 
 
-class ResultUsage(BaseModel):
+class ResultUsage(Frozen, strict=True):
     """What the agent says that it has used; the larger of that and what was observed counts."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     cost_usd: float | None = Field(default=None, ge=0, le=1e9, allow_inf_nan=False)
     input_tokens: _Tokens | None = None
@@ -40,10 +38,8 @@ class ResultUsage(BaseModel):
     seconds: float | None = Field(default=None, ge=0, le=1e9, allow_inf_nan=False)
 
 
-class Result(BaseModel):
+class Result(Frozen, strict=True):
     """The file's content; every key may be left out."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     status: Literal["ok", "failed", "complete"] | None = None
     output: Any = None
@@ -107,9 +103,9 @@ def apply_result(path: Path, outcome: Outcome) -> Outcome:
         return _with_failure(outcome, str(refusal))
     if result is None:
         return outcome
-    changed = outcome.model_copy(update={"usage": _larger(outcome.usage, result.usage)})
+    changed = outcome.replace(usage=_larger(outcome.usage, result.usage))
     if result.output is not None:
-        changed = changed.model_copy(update={"output": _text(result.output), "structured": None})
+        changed = changed.replace(output=_text(result.output), structured=None)
         if not isinstance(result.output, str):
             changed = with_structured(changed, result.output)
     if not outcome.is_accepted or result.status is None:
@@ -118,7 +114,7 @@ def apply_result(path: Path, outcome: Outcome) -> Outcome:
         lines = changed.output.strip().splitlines()
         why = f": {lines[0][:300]}" if lines and result.output is not None else ""
         return _with_failure(changed, f"the agent reported in its result file that it failed{why}")
-    return changed.model_copy(update={"status": OutcomeStatus(result.status)})
+    return changed.replace(status=OutcomeStatus(result.status))
 
 
 def _larger(observed: Usage, told: ResultUsage) -> Usage:
@@ -131,16 +127,16 @@ def _larger(observed: Usage, told: ResultUsage) -> Usage:
     more = {name: value for name, value in said.items() if value > getattr(observed, name)}
     if "cost_usd" in more:
         more["estimated_usd"] = 0.0
-    return observed.model_copy(update=more) if more else observed
+    return observed.replace(**more) if more else observed
 
 
 def _with_failure(outcome: Outcome, message: str) -> Outcome:
     if outcome.is_accepted:
         update = {"status": OutcomeStatus.FAILED, "error": message}
-        return outcome.model_copy(update=update)
+        return outcome.replace(**update)
     if outcome.status is OutcomeStatus.FAILED:
         # The process failed first; its own reason stays on top.
-        return outcome.model_copy(update={"error": f"{outcome.error}\n{message}"})
+        return outcome.replace(error=f"{outcome.error}\n{message}")
     return outcome
 
 
@@ -243,7 +239,7 @@ def with_structured(outcome: Outcome, value: Any) -> Outcome:
     update = {"structured": json.loads(text)}
     if not outcome.output and value is not None:
         update["output"] = text
-    return outcome.model_copy(update=update)
+    return outcome.replace(**update)
 
 
 def sample(schema: dict[str, Any]) -> Any:
@@ -277,5 +273,5 @@ def apply_completion(step: Step, outcome: Outcome) -> Outcome:
         return outcome
     mark = step.complete_when.strip()
     if mark and any(line.strip() == mark for line in outcome.output.splitlines()):
-        return outcome.model_copy(update={"status": OutcomeStatus.COMPLETE})
+        return outcome.replace(status=OutcomeStatus.COMPLETE)
     return outcome

@@ -18,8 +18,6 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import ClassVar
 
-from pydantic import Field
-
 from sequencer.executors.answers import MAX_ARGUMENT_BYTES, schema_text
 from sequencer.executors.client import (
     ANTHROPIC,
@@ -49,6 +47,7 @@ from sequencer.executors.prices import Tokens, price_of
 from sequencer.executors.process import ProcessEnd
 from sequencer.executors.protocol import Listener, Objection, Permits, Piece, StepRequest, words
 from sequencer.executors.tool_words import CLAUDE, granted, objections, plan_objections, taken
+from sequencer.model.fields import Field
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import Step
 

@@ -20,8 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from sequencer.errors import StorageFailed
 from sequencer.executors.answers import make_folder, with_structured
 from sequencer.executors.client_limits import (
@@ -42,15 +40,15 @@ from sequencer.executors.process import (
 )
 from sequencer.executors.protocol import Cancellation, Listener, Piece, StepRequest
 from sequencer.executors.pump import agent_environment
+from sequencer.model.fields import Field
+from sequencer.model.frozen import Frozen
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import ModelName, Step
 from sequencer.store.folder import open_new
 
 
-class ClientOptions(BaseModel):
+class ClientOptions(Frozen):
     """Keys of every ``agents: {NAME: {kind: CLIENT, …}}``."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     program: str = Field(min_length=1, pattern=r"^[^\x00-\x1f]+$")
     """Name on PATH, or a path."""
@@ -58,7 +56,7 @@ class ClientOptions(BaseModel):
     """For steps that name none; without it the client's own default."""
     extra_args: tuple[str, ...] = ()
     """Arguments for the client, before those that the step asks for."""
-    env: dict[str, str] = {}
+    env: dict[str, str] = Field(default_factory=dict)
     """Variables for the agent, beside the allow-listed ones."""
     pass_env: tuple[str, ...] = ()
     """Names of further variables of this process that the agent gets."""
@@ -66,7 +64,7 @@ class ClientOptions(BaseModel):
     """A refused tool call fails the step; otherwise it is a warning."""
     limit_wait_s: float = Field(default=DEFAULT_WAIT_S, gt=0, le=86_400)
     """When to ask again after a limit whose end the client does not tell."""
-    prices: dict[str, ModelPrice] = {}
+    prices: dict[str, ModelPrice] = Field(default_factory=dict)
     """By model, in USD per million tokens; those of the project are added."""
 
 
@@ -426,7 +424,7 @@ class JsonEventParser(ABC):
             status=status,
             output=output,
             error=error,
-            usage=self.usage.model_copy(update={"seconds": end.seconds}),
+            usage=self.usage.replace(seconds=end.seconds),
             session_id=self.marked_session(),
             denials=tuple(self.denials),
             exit_code=end.exit_code,

@@ -17,8 +17,6 @@ import json
 import re
 from typing import ClassVar, Literal
 
-from pydantic import Field
-
 from sequencer.executors.answers import closed, parsed, schema_of
 from sequencer.executors.client import (
     OPENAI,
@@ -42,6 +40,7 @@ from sequencer.executors.client import (
 from sequencer.executors.process import ProcessEnd
 from sequencer.executors.protocol import Listener, Objection, Permits, Piece, StepRequest, words
 from sequencer.executors.tool_words import CODEX, objections
+from sequencer.model.fields import Field
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import Step, ToolName
 

@@ -14,14 +14,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
-
 from sequencer.executors.answers import make_folder
 from sequencer.executors.client import qualified_model
 from sequencer.executors.prices import ModelPrice, estimated
 from sequencer.executors.process import ProcessCore, ProcessEnd, conclude, describe_exit, launch_of
 from sequencer.executors.protocol import Cancellation, Listener, Objection, Piece, StepRequest
 from sequencer.executors.pump import GRACE_S, agent_environment
+from sequencer.model.fields import AfterValidator, Field
+from sequencer.model.frozen import Frozen
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
 from sequencer.store import folder as folders
@@ -31,25 +31,40 @@ ANSWER_BYTES = 65_536
 PLACEHOLDERS = ("model", "prompt_file", "python", "system_prompt")
 _FIELD = re.compile(r"(?P<option>--?[A-Za-z0-9][\w-]*=)?\{(?P<field>[a-z_]+)\}")
 Pattern = Annotated[
-    str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\*?$", min_length=2, max_length=200)
+    str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\*?$", min_length=2, max_length=200)
 ]
 """``NAME``, or ``PREFIX_*`` for all that begin so; ``*`` alone is refused."""
-VariableName = Annotated[
-    str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)
-]
-VariableValue = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
+VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
+VariableValue = Annotated[str, Field(pattern=r"^[^\x00]*$")]
 
 
-class CommandOptions(BaseModel):
+def _with_known_placeholders(argv: tuple[str, ...]) -> tuple[str, ...]:
+    if not argv[0]:
+        raise ValueError("the program's name is empty")
+    for place, argument in enumerate(argv):
+        found = _FIELD.fullmatch(argument)
+        if found is None:
+            continue
+        field = found["field"]
+        if field not in PLACEHOLDERS:
+            known = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
+            raise ValueError(f"unknown placeholder {argument!r}; known: {known}")
+        if (field == "python") != (place == 0):
+            message = "{python} is for the program, the other placeholders for its arguments"
+            raise ValueError(message)
+    return argv
+
+
+class CommandOptions(Frozen):
     """Keys of ``agents: {NAME: {kind: command, …}}``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    argv: tuple[VariableValue, ...] = Field(min_length=1)
+    argv: Annotated[
+        tuple[VariableValue, ...], Field(min_length=1), AfterValidator(_with_known_placeholders)
+    ]
     """Program and arguments; an argument may be ``{model}``, ``{system_prompt}``,
     ``{prompt_file}`` or ``--option={…}``, the program ``{python}``. A model whose provider
     the step names comes as ``provider/model``."""
-    env: dict[VariableName, VariableValue] = {}
+    env: dict[VariableName, VariableValue] = Field(default_factory=dict)
     """Variables for the program, beside the allow-listed ones."""
     pass_env: tuple[Pattern, ...] = ()
     """Names (or ``PREFIX_*``) of further variables of this process that it gets."""
@@ -57,26 +72,8 @@ class CommandOptions(BaseModel):
     """Seconds between TERM and KILL where it has to be ended."""
     free: bool = False
     """It pays nobody: where it tells no cost there is none, instead of an unknown one."""
-    prices: dict[str, ModelPrice] = {}
+    prices: dict[str, ModelPrice] = Field(default_factory=dict)
     """By model, in USD per million tokens; those of the project are added."""
-
-    @field_validator("argv")
-    @classmethod
-    def _placeholders_are_known(cls, argv: tuple[str, ...]) -> tuple[str, ...]:
-        if not argv[0]:
-            raise ValueError("the program's name is empty")
-        for place, argument in enumerate(argv):
-            found = _FIELD.fullmatch(argument)
-            if found is None:
-                continue
-            field = found["field"]
-            if field not in PLACEHOLDERS:
-                known = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
-                raise ValueError(f"unknown placeholder {argument!r}; known: {known}")
-            if (field == "python") != (place == 0):
-                message = "{python} is for the program, the other placeholders for its arguments"
-                raise ValueError(message)
-        return argv
 
     @property
     def placeholders(self) -> frozenset[str]:

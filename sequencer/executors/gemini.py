@@ -18,8 +18,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import Field
-
 from sequencer.executors.client import (
     GOOGLE,
     SYSTEM_PROMPT,
@@ -39,6 +37,7 @@ from sequencer.executors.client import (
 from sequencer.executors.process import ProcessEnd
 from sequencer.executors.protocol import Listener, Objection, Permits, Piece, StepRequest, words
 from sequencer.executors.tool_words import GEMINI, granted, objections, plan_objections, taken
+from sequencer.model.fields import Field
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import ModelName, Step
 

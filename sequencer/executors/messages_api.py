@@ -132,11 +132,11 @@ class MessagesExecutor:
         outcome = asyncio.run(conversation.hold(key, base_url))
         seconds = round(time.monotonic() - started, 6)
         update = {
-            "usage": conversation.usage.model_copy(update={"seconds": seconds}),
+            "usage": conversation.usage.replace(seconds=seconds),
             "denials": tuple(conversation.denials),
         }
         # A command of the agent may have written it.
-        return apply_result(request.result_path, outcome.model_copy(update=update))
+        return apply_result(request.result_path, outcome.replace(**update))
 
     def _command_environment(self, request: StepRequest) -> dict[str, str]:
         options = self.options

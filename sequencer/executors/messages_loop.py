@@ -20,8 +20,6 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
-
 from sequencer.executors.answers import parsed, schema_of, with_structured
 from sequencer.executors.client import ERROR_CHARS, as_dict, one_line
 from sequencer.executors.client_limits import (
@@ -35,6 +33,8 @@ from sequencer.executors.project_tools import SECRETS, Workbench, call_tool, des
 from sequencer.executors.protocol import Listener, Piece, StepRequest, time_is_over
 from sequencer.executors.tool_words import MESSAGES, taken
 from sequencer.model.addresses import takes_secrets
+from sequencer.model.fields import AfterValidator, Field
+from sequencer.model.frozen import Frozen
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import ModelName
 
@@ -45,13 +45,17 @@ if TYPE_CHECKING:
 _CONNECT_TIMEOUT_S = 30.0
 LISTENED_TO = "the key is sent there, so the address has to be https://"
 ToolName = Literal["read", "write", "edit", "glob", "grep", "bash"]
-VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,199}$")]
+VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,199}$")]
 
 
-class MessagesOptions(BaseModel):
+def _takes_the_key(url: str | None) -> str | None:
+    if url is not None and not takes_secrets(url):
+        raise ValueError(LISTENED_TO)
+    return url
+
+
+class MessagesOptions(Frozen):
     """``agents: {NAME: {kind: anthropic, …}}``."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: ModelName = "claude-sonnet-5-5"
     max_tokens: int = Field(default=32_000, ge=1, le=1_000_000)
@@ -62,9 +66,11 @@ class MessagesOptions(BaseModel):
     """A step's own lists can only take away from these."""
     api_key_env: VariableName = "ANTHROPIC_API_KEY"
     """Name of the variable with the key; the key itself has no place in a file."""
-    base_url: str | None = Field(default=None, pattern=r"^https?://\S+$")
+    base_url: Annotated[
+        str | None, Field(pattern=r"^https?://\S+$"), AfterValidator(_takes_the_key)
+    ] = None
     """Of a gateway; without it ANTHROPIC_BASE_URL or the API itself."""
-    prices: dict[str, ModelPrice] = {}
+    prices: dict[str, ModelPrice] = Field(default_factory=dict)
     """By model, in USD per million tokens; they replace the list prices."""
     retries: int = Field(default=4, ge=0, le=20)
     """Further tries of a call that broke off or met a busy server."""
@@ -74,19 +80,12 @@ class MessagesOptions(BaseModel):
     """When to ask again after a limit whose end the API does not tell."""
     secrets: tuple[str, ...] = SECRETS
     """Names of files, as shell patterns, that the file tools do not touch."""
-    env: dict[str, str] = {}
+    env: dict[str, str] = Field(default_factory=dict)
     """Variables for commands, beside the allow-listed ones."""
     pass_env: tuple[str, ...] = ()
     """Names of further variables of this process that commands get."""
     fail_on_denial: bool = False
     """A refused tool call fails the step; otherwise it is a warning."""
-
-    @field_validator("base_url")
-    @classmethod
-    def _key_goes_where_nobody_listens(cls, url: str | None) -> str | None:
-        if url is not None and not takes_secrets(url):
-            raise ValueError(LISTENED_TO)
-        return url
 
 
 _HINTS = {

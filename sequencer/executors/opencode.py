@@ -15,9 +15,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Literal
-
-from pydantic import Field, field_validator
+from typing import Annotated, Any, ClassVar, Literal
 
 from sequencer.executors.client import (
     Call,
@@ -36,6 +34,7 @@ from sequencer.executors.client import (
 from sequencer.executors.process import ProcessEnd
 from sequencer.executors.protocol import Listener, Objection, Permits, Piece, StepRequest, words
 from sequencer.executors.tool_words import OPENCODE, granted, objections, taken
+from sequencer.model.fields import AfterValidator, Field
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import Step
 
@@ -120,6 +119,13 @@ def _is_left(permission: str, tools: Mapping[str, bool]) -> bool:
     )
 
 
+def _without_ours(env: dict[str, str]) -> dict[str, str]:
+    if _INLINE in env:
+        message = f"{_INLINE} is how the step's fields reach opencode; use opencode.json"
+        raise ValueError(message)
+    return env
+
+
 class OpencodeOptions(ClientOptions):
     """``agents: {NAME: {kind: opencode, …}}``."""
 
@@ -134,14 +140,7 @@ class OpencodeOptions(ClientOptions):
     """The tools that exist; a step's own list takes its place."""
     disallowed_tools: tuple[str, ...] = ()
     """Taken away; a step's own list is added."""
-
-    @field_validator("env")
-    @classmethod
-    def _keeps_the_inline_configuration(cls, env: dict[str, str]) -> dict[str, str]:
-        if _INLINE in env:
-            message = f"{_INLINE} is how the step's fields reach opencode; use opencode.json"
-            raise ValueError(message)
-        return env
+    env: Annotated[dict[str, str], AfterValidator(_without_ours)] = Field(default_factory=dict)
 
 
 def opencode_argv(options: OpencodeOptions, request: StepRequest) -> list[str]:

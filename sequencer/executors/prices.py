@@ -13,18 +13,16 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-
+from sequencer.model.fields import Field, model_validator
+from sequencer.model.frozen import Frozen
 from sequencer.model.outcome import Usage
 
 _MILLION = 1_000_000
 _DATED = re.compile(r"(?P<model>.+?)(?:-\d{8}|-latest)?(?:\[1m\])?")
 
 
-class Tokens(BaseModel):
+class Tokens(Frozen):
     """Tokens of one call; the four input kinds are disjoint, each has a price of its own."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     input: int = Field(default=0, ge=0)
     """Neither read from nor written to the cache."""
@@ -40,10 +38,8 @@ class Tokens(BaseModel):
         return self.input + self.cache_read + self.cache_write + self.cache_write_1h
 
 
-class ModelPrice(BaseModel):
+class ModelPrice(Frozen):
     """Prices of one model in USD per million tokens."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     input: float = Field(ge=0, allow_inf_nan=False)
     output: float = Field(ge=0, allow_inf_nan=False)

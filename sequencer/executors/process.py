@@ -275,7 +275,7 @@ def conclude(
     outcome = judge(replace(end, exit_code=0) if is_done else end)
     update: dict[str, Any] = {"exit_code": end.exit_code}
     if not outcome.usage.seconds:
-        update["usage"] = outcome.usage.model_copy(update={"seconds": round(end.seconds, 6)})
+        update["usage"] = outcome.usage.replace(seconds=round(end.seconds, 6))
     if isinstance(end.ended_by, StopReason):
         update |= {"status": OutcomeStatus.INTERRUPTED, "error": f"stopped: {end.ended_by}"}
     elif is_done:
@@ -294,7 +294,7 @@ def conclude(
     if end.survivors:
         notice = f"{end.survivors} processes of the agent could not be ended\n"
         listener.write(notice.encode(), Piece.NOTICE)
-    return apply_result(request.result_path, outcome.model_copy(update=update))
+    return apply_result(request.result_path, outcome.replace(**update))
 
 
 def _end_strays(guard: Guard, report: dict[str, Any] | None, *, is_guard_lost: bool) -> int:

@@ -24,12 +24,12 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
 from sequencer.executors.attempt_lock import AttemptLock
 from sequencer.executors.process import ProcessCore, ProcessEnd
 from sequencer.executors.protocol import Cancellation
 from sequencer.executors.pump import Launch, OutputConsumer
+from sequencer.model.fields import Field, ValidationError
+from sequencer.model.frozen import Frozen, json_schema
 
 MAX_ANSWER_CHARS = 30_000
 _MAX_MATCHES = 200
@@ -96,10 +96,8 @@ class _Capped(OutputConsumer):
         return self.stdout(data)
 
 
-class Tool(BaseModel):
+class Tool(Frozen):
     """Base of the tools' inputs; the docstring of each is what the model reads."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     @abstractmethod
     def run(self, bench: Workbench) -> str:
@@ -245,7 +243,7 @@ def describe_tools(names: Iterable[str]) -> list[dict[str, Any]]:
         {
             "name": name,
             "description": TOOLS[name].__doc__ or name,
-            "input_schema": TOOLS[name].model_json_schema(),
+            "input_schema": json_schema(TOOLS[name]),
         }
         for name in names
     ]

@@ -14,10 +14,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from sequencer.executors.answers import sample, schema_of, with_structured
 from sequencer.executors.protocol import Cancellation, Listener, Piece, StepRequest, time_is_over
+from sequencer.model.fields import Field
+from sequencer.model.frozen import Frozen
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Name, Step
 
@@ -25,10 +25,8 @@ _SHOWN_LINES = 5
 _SHOWN_CHARS = 200
 
 
-class RehearsalOptions(BaseModel):
+class RehearsalOptions(Frozen):
     """Keys of ``agents: {NAME: {kind: rehearsal, …}}``."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     seconds: float = Field(default=0.0, ge=0, le=86_400)
     """How long each step pretends to work."""
@@ -92,10 +90,8 @@ class RehearsalExecutor:
         )
 
 
-class ScriptedOutcome(BaseModel):
+class ScriptedOutcome(Frozen):
     """One entry of the script: when it applies, and what then happens."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     step: Name | None = None
     """Only for this step; None is any."""
@@ -128,10 +124,8 @@ class ScriptedOutcome(BaseModel):
         return self.step_index is not None or self.attempt is not None
 
 
-class ScriptedOptions(BaseModel):
+class ScriptedOptions(Frozen):
     """Keys of ``agents: {NAME: {kind: scripted, …}}``."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     outcomes: tuple[ScriptedOutcome, ...] = Field(min_length=1)
     """The first placed entry that fits, else the next of the others; their last repeats."""

@@ -18,14 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import ValidationError
-
 from sequencer.errors import CorruptState
 from sequencer.git.locks import look
 from sequencer.git.objects import blob_name, quoted
 from sequencer.git.process import GitFailed
 from sequencer.git.selection import Chosen, Selection, is_unchanged
 from sequencer.git.tree import WorkTree
+from sequencer.model.fields import ValidationError
 from sequencer.model.head import Owner
 from sequencer.store.folder import read_regular
 from sequencer.store.identity import is_proven_dead, this_process

@@ -16,11 +16,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, StrictInt
-
 from sequencer.errors import CorruptState
 from sequencer.git.objects import CommitDraft, Missing, Objects, TreeEntry, blob_name
-from sequencer.model.outcome import Frozen
+from sequencer.model.fields import Field
+from sequencer.model.frozen import Frozen
 from sequencer.store import folder as folders
 from sequencer.store import journal as journal_file
 from sequencer.store import results
@@ -347,7 +346,7 @@ class Known(Frozen):
     remote: str
     branch: str
     tip: Annotated[str, Field(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$")]
-    revision: StrictInt
+    revision: Annotated[int, Field(strict=True)]
     at: str
     """When that was, for people."""
 

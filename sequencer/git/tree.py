@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from filelock import FileLock, Timeout
-from pydantic import BaseModel, ValidationError
 
 from sequencer.errors import CorruptState, WorkTreeRefused
 from sequencer.git.locks import in_the_way
 from sequencer.git.objects import Objects
 from sequencer.git.own_settings import common_of
 from sequencer.git.process import Git, GitFailed
+from sequencer.model.fields import ValidationError
+from sequencer.model.frozen import Frozen
 from sequencer.store.folder import read_regular
 
 _ANY = None
@@ -508,7 +509,7 @@ class WorkTree:
         return WorkTreeRefused(message, where=f"work tree {self.top}", hint=hint)
 
 
-_Note = TypeVar("_Note", bound=BaseModel)
+_Note = TypeVar("_Note", bound=Frozen)
 
 
 def read_note(path: Path, kind: type[_Note], max_bytes: int) -> _Note | None:
@@ -518,7 +519,7 @@ def read_note(path: Path, kind: type[_Note], max_bytes: int) -> _Note | None:
     return None
 
 
-def write_note(path: Path, note: BaseModel, mode: int) -> None:
+def write_note(path: Path, note: Frozen, mode: int) -> None:
     """Make *note* what stands at *path*, whole or not at all."""
     fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW

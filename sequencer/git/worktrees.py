@@ -19,9 +19,9 @@ from textwrap import shorten
 from typing import Any
 
 from sequencer.git.tree import read_note, write_note
+from sequencer.model.frozen import Frozen
 from sequencer.model.head import Counter, Owner
 from sequencer.model.names import ref_part, slug
-from sequencer.model.outcome import Frozen
 from sequencer.store.identity import is_proven_dead, is_same_boot, pid_namespace
 
 FOLDER = "worktrees"

@@ -12,16 +12,17 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
-
-from pydantic import TypeAdapter, ValidationError
 
 from sequencer.engine.hooking import HookContext, HookFailed
 from sequencer.errors import ConfigurationError
 from sequencer.hooks.loading import line_in, summary
 from sequencer.hooks.points import Implementation
+from sequencer.model.fields import ValidationError
+from sequencer.model.frozen import checked
 from sequencer.model.head import Head
 from sequencer.model.outcome import Decision, Move, Outcome
 from sequencer.model.request import Request
@@ -50,7 +51,7 @@ class PluggedHooks:
         """See `Hooks`; each gets what the last one made."""
 
         def given(present: Workflow) -> dict[str, Any]:
-            return {"request": request, "workflow": present.model_copy(deep=True)}
+            return {"request": request, "workflow": deepcopy(present)}
 
         return self._chained("sequencer_steps", workflow, given, as_workflow)
 
@@ -77,7 +78,7 @@ class PluggedHooks:
 
     def transition(self, context: HookContext, outcome: Outcome) -> Decision | None:
         """See `Hooks`; the first that has an opinion wins."""
-        facts = {"context": _own(context), "outcome": outcome.model_copy(deep=True)}
+        facts = {"context": _own(context), "outcome": deepcopy(outcome)}
         taken = partial(as_decision, context=context)
         return self._first("sequencer_transition", facts, taken)
 
@@ -86,7 +87,7 @@ class PluggedHooks:
         failures = []
         for hook in self._points["sequencer_completed"]:
             try:
-                _asked(hook, {"context": _own(context), "head": head.model_copy(deep=True)})
+                _asked(hook, {"context": _own(context), "head": deepcopy(head)})
             except HookFailed as failure:
                 failures.append(failure)
         if failures:
@@ -121,7 +122,7 @@ class PluggedHooks:
 
 def _own(context: HookContext) -> HookContext:
     """Return a copy of *context* that shares no mapping with ours."""
-    return replace(context, step=context.step.model_copy(deep=True))
+    return replace(context, step=deepcopy(context.step))
 
 
 def _asked(hook: Implementation, facts: Mapping[str, Any]) -> object:
@@ -261,7 +262,7 @@ def _validated(kind: Any, answer: object, expected: str) -> str:
     if not isinstance(answer, str):
         raise _wrong(answer, expected)
     try:
-        return str(TypeAdapter(kind).validate_python(answer))
+        return str(checked(kind, answer))
     except ValidationError as error:
         message = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
         raise NoMeaning(f"{_shown(answer)}, expected {expected}: {message}") from error

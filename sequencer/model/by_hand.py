@@ -10,9 +10,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pydantic import ValidationError
-
 from sequencer.errors import EditRefused, TransitionRefused
+from sequencer.model.fields import ValidationError
 from sequencer.model.head import MAX_COUNTER, Flow, Head, Loop, Status
 from sequencer.model.line.order import place, present
 from sequencer.model.names import command
@@ -116,7 +115,7 @@ def retry(head: Head, *, at: str) -> Transition:
         raise TransitionRefused("retry: the present step has not failed")
     _ensure_nobody_runs(head, "retry")
     waits = {"not_before": None, "not_before_reason": None, "not_before_since": None}
-    loop = None if head.loop is None else head.loop.model_copy(update={"exhausted": 0})
+    loop = None if head.loop is None else head.loop.replace(exhausted=0)
     new = changed(head, at, failures_in_row=0, attempt=0, loop=loop, **waits)
     return Transition(at_rest_by_hand(head, new), (_fact(Event.RESUMED, head, "retry"),))
 
@@ -207,7 +206,7 @@ def reset(head: Head, fresh: Head, *, at: str) -> Transition:
         TransitionRefused: somebody runs a step.
     """
     _ensure_nobody_runs(head, "reset")
-    new = fresh.model_copy(update={"token": head.token, "last_update": at})
+    new = fresh.replace(token=head.token, last_update=at)
     return Transition(new, (_fact(Event.RESET, head, f"run {head.run_id} ended"),))
 
 
@@ -239,7 +238,7 @@ def adopt(
         expected_step=place.step,
     )
     if place.is_end and not head.is_at_gate:
-        new = new.model_copy(update={"status": Status.COMPLETE})
+        new = new.replace(status=Status.COMPLETE)
     return Transition(new, (_fact(Event.ADOPTED, head, note),))
 
 
@@ -284,7 +283,7 @@ def accept_edit(
     if edited.not_before != head.not_before:
         _ensure_date(edited.not_before)
         # A person means the date itself, whenever it was written down.
-        edited = edited.model_copy(update={"not_before_since": None})
+        edited = edited.replace(not_before_since=None)
     before, after = head.model_dump(), edited.model_dump()
     fields = sorted(k for k in before.keys() | after.keys() if before.get(k) != after.get(k))
     fact = _fact(Event.EDITED, head, f"by hand: {', '.join(fields)}")

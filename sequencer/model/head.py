@@ -10,9 +10,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
-
-from sequencer.model.outcome import Frozen, Usage
+from sequencer.model.fields import Field
+from sequencer.model.frozen import Frozen
+from sequencer.model.outcome import Usage
 
 SCHEMA_VERSION = 1
 MAX_COUNTER = 2**63 - 1
@@ -39,10 +39,8 @@ class Status(StrEnum):
     COMPLETE = "complete"
 
 
-class Owner(Frozen):
+class Owner(Frozen, extra="allow"):
     """Which process holds a claim; enough to prove later that it is gone."""
-
-    model_config = ConfigDict(extra="allow")
 
     host: str
     machine: str = ""
@@ -55,10 +53,8 @@ class Owner(Frozen):
     nonce: str
 
 
-class Claim(Frozen):
+class Claim(Frozen, extra="allow"):
     """A step marked as being run."""
-
-    model_config = ConfigDict(extra="allow")
 
     token: Counter
     step: str
@@ -85,20 +81,16 @@ class Claim(Frozen):
 class Session(Frozen):
     """The conversation of the last accepted step, for ``continue_session``."""
 
-    model_config = ConfigDict(extra="forbid")
-
     executor: str
     id: str
 
 
-class Gate(Frozen):
+class Gate(Frozen, extra="allow"):
     """A stop behind an accepted step until a person decides.
 
     It stays in the head after feedback, so that the steps that run again see what was said
     and the next question is counted; approval removes it, and so does a step by hand.
     """
-
-    model_config = ConfigDict(extra="allow")
 
     step: str
     """The step that asks."""
@@ -129,8 +121,6 @@ class Flow(Frozen):
     has it, and ``since`` what has happened after that was written.
     """
 
-    model_config = ConfigDict(extra="forbid")
-
     status: str = "running"
     """See `marking.FlowStatus`."""
     rest: Status = Status.WAITING_NEXT
@@ -144,10 +134,8 @@ class Flow(Frozen):
     since: tuple[list[Any], ...] = ()
 
 
-class Loop(Frozen):
+class Loop(Frozen, extra="allow"):
     """Where a step that judges stands in its rounds."""
-
-    model_config = ConfigDict(extra="allow")
 
     stage: Literal["fix", "verify"]
     """What comes next: the fixer, or the step itself again."""
@@ -162,16 +150,12 @@ class Loop(Frozen):
 class Work(Frozen):
     """The code that a state goes with, where both move together (`store.kind: git`)."""
 
-    model_config = ConfigDict(extra="forbid")
-
     branch: str = Field(min_length=1, max_length=250)
     commit: str = Field(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$")
 
 
-class Head(Frozen):
+class Head(Frozen, extra="allow"):
     """The content of state.json."""
-
-    model_config = ConfigDict(extra="allow")
 
     schema_version: Literal[1] = 1
     run_id: str = Field(min_length=1, max_length=100)

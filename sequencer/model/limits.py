@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from sequencer.errors import TooManyFailures
+from sequencer.model.fields import Field
+from sequencer.model.frozen import Frozen
 from sequencer.model.head import Head
 
 
-class RunLimits(BaseModel):
+class RunLimits(Frozen, allow_inf_nan=False):
     """What a run as a whole may use; the counters are in its head and survive restarts."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     max_steps: int | None = Field(default=None, ge=1)
     max_cost_usd: float | None = Field(default=None, gt=0)
@@ -60,10 +58,8 @@ class RunLimits(BaseModel):
             )
 
 
-class InvocationLimits(BaseModel):
+class InvocationLimits(Frozen, allow_inf_nan=False):
     """What one `run` or one `tick` may use."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     max_steps: int | None = Field(default=20, ge=1)
     max_cycles: int | None = Field(default=None, ge=1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
+from functools import lru_cache
 
 MAX_COMPONENT_BYTES = 120
 """A slug is at most this long, so that prefix, suffix and attempt still fit into 255 bytes."""
@@ -22,6 +23,7 @@ _NO_BRANCH = re.compile(
 )
 
 
+@lru_cache(maxsize=256)
 def slug(name: str) -> str:
     r"""Return one path component for *name*; different names give different components.
 

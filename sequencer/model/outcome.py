@@ -5,36 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
-
-_set = object.__setattr__
-"""A frozen model's own refuses."""
+from sequencer.model.fields import Field
+from sequencer.model.frozen import Frozen
 
 
-class Frozen(BaseModel):
-    """A model whose instances are never changed, compared by value."""
-
-    model_config = ConfigDict(frozen=True)
-
-    def replace(self, **update: Any) -> Self:
-        """Return a copy with other values for the fields of *update*, which are not checked.
-
-        `model_copy` does the same and copies every part besides; a step makes six copies.
-        """
-        new = self.__class__.__new__(self.__class__)
-        _set(new, "__dict__", {**self.__dict__, **update})
-        _set(new, "__pydantic_fields_set__", self.__pydantic_fields_set__ | update.keys())
-        _set(new, "__pydantic_extra__", self.__pydantic_extra__)
-        _set(new, "__pydantic_private__", self.__pydantic_private__)
-        return new
-
-
-class Usage(Frozen):
+class Usage(Frozen, extra="ignore"):
     """What one attempt, or a run so far, has used."""
-
-    model_config = ConfigDict(extra="ignore")
 
     steps: int = Field(default=0, ge=0)
     """Accepted steps; 0 or 1 for one attempt."""
@@ -118,8 +96,6 @@ class OutcomeStatus(StrEnum):
 
 class Outcome(Frozen):
     """The result of one attempt; frozen."""
-
-    model_config = ConfigDict(extra="forbid")
 
     status: OutcomeStatus
     output: str = ""

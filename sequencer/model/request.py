@@ -8,31 +8,25 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
-
+from sequencer.model.fields import Field
+from sequencer.model.frozen import Frozen
 from sequencer.model.step import Name
 from sequencer.model.workflow import Workflow
 
 MAX_TEXT_CHARS = 1_000_000
 MAX_ITEMS = 200
 
-Label = Annotated[
-    str, StringConstraints(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$")
-]
+Label = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$")]
 """As people write it; compared without regard to case."""
-Text = Annotated[str, StringConstraints(max_length=MAX_TEXT_CHARS)]
-Line = Annotated[
-    str, StringConstraints(max_length=2_000, pattern=r"^[^\x00-\x1f\x7f\u2028\u2029]*$")
-]
+Text = Annotated[str, Field(max_length=MAX_TEXT_CHARS)]
+Line = Annotated[str, Field(max_length=2_000, pattern=r"^[^\x00-\x1f\x7f\u2028\u2029]*$")]
 """One line; empty where nobody has said it."""
 
 
-class Request(BaseModel):
+class Request(Frozen):
     """One request; frozen."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    title: Annotated[str, StringConstraints(min_length=1, max_length=500)]
+    title: Annotated[str, Field(min_length=1, max_length=500)]
     """Its first line."""
     text: Text = ""
     """What follows the title; may be empty."""
@@ -60,10 +54,8 @@ Source = Literal["explicit", "label", "classification", "rules", "fallback", "ho
 """explicit: a person named it. hook: the project's own code changed what was chosen."""
 
 
-class Considered(BaseModel):
+class Considered(Frozen):
     """One way of choosing that was tried."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     source: Source
     result: Name | None = None
@@ -72,10 +64,8 @@ class Considered(BaseModel):
     """One line."""
 
 
-class Route(BaseModel):
+class Route(Frozen):
     """The choice of a procedure; frozen, kept with the run."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     procedure: Name
     source: Source
@@ -90,10 +80,8 @@ class Route(BaseModel):
 DEFINITION_FILE = "definition.json"
 
 
-class Definition(BaseModel):
+class Definition(Frozen):
     """The content of ``definition.json``; frozen."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: Literal[1] = 1
     created_at: str
@@ -102,7 +90,7 @@ class Definition(BaseModel):
     """How the procedure was chosen; for people."""
     workflow: Workflow
     """The resolved steps, in the order in which they run."""
-    substitutions: dict[str, str] = {}
+    substitutions: dict[str, str] = Field(default_factory=dict)
     """Literal texts that are replaced in prompt files."""
     agent: str | None = None
     """Was asked for by name, so it also performs what is added to the run later."""
@@ -110,11 +98,6 @@ class Definition(BaseModel):
     """Whether a team works on it, and why; for people."""
     notes: tuple[str, ...] = ()
     """What was left out or put elsewhere because an agent can't honour it."""
-
-    @field_validator("workflow", mode="before")
-    @classmethod
-    def _accept_a_mapping(cls, value: object) -> object:
-        return Workflow(**value) if isinstance(value, dict) else value
 
     def to_json(self) -> bytes:
         """Return the file's content, readable and without what is as ever."""

@@ -9,25 +9,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    field_validator,
-    model_validator,
-)
+from sequencer.model.fields import AfterValidator, BeforeValidator, Field, model_validator
+from sequencer.model.frozen import Frozen
 
 Name = Annotated[
     str,
-    StringConstraints(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f\u2028\u2029]+$"),
+    Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f\u2028\u2029]+$"),
 ]
 """A name of a step, workflow or agent: one line, 1 to 100 characters."""
 
 
-Purpose = Annotated[str, StringConstraints(max_length=500)]
+Purpose = Annotated[str, Field(max_length=500)]
 """What something is for, said to people where it is listed."""
 
 
@@ -38,9 +30,7 @@ def _refuse_an_option(name: str) -> str:
     return name
 
 
-ModelName = Annotated[
-    str, StringConstraints(min_length=1, max_length=200), AfterValidator(_refuse_an_option)
-]
+ModelName = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_refuse_an_option)]
 """A model in a client's own words; it reaches command lines, so it can't be an option."""
 
 
@@ -63,14 +53,12 @@ whole, changed in places; programs run; files found by name or by content; folde
 fetched and searched for; work given to another agent; a list of things to do read and kept."""
 
 
-PromptName = Annotated[str, StringConstraints(min_length=1, max_length=300)]
+PromptName = Annotated[str, Field(min_length=1, max_length=300)]
 """A file below prompts_dir."""
 
 
-class Retry(BaseModel):
+class Retry(Frozen, allow_inf_nan=False):
     """How often and after which delay a failed step is tried again without a person."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     max_attempts: int = Field(default=1, ge=1, le=100)
     """Tries in all, the first included."""
@@ -90,10 +78,8 @@ class Retry(BaseModel):
         return min(self.initial_delay_s * factor[self.backoff], self.max_delay_s)
 
 
-class Output(BaseModel):
+class Output(Frozen):
     """What a step's answer has to be."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     key: str | None = Field(default=None, min_length=1, max_length=200)
     """Where a graph workflow keeps the answer in its state; dots make nested maps."""
@@ -103,41 +89,36 @@ class Output(BaseModel):
 
 
 SubagentName = Annotated[
-    str, StringConstraints(max_length=64, pattern=r"^[A-Za-z0-9](?:[A-Za-z0-9_-]*[A-Za-z0-9])?$")
+    str, Field(max_length=64, pattern=r"^[A-Za-z0-9](?:[A-Za-z0-9_-]*[A-Za-z0-9])?$")
 ]
 """A name that clients know a subagent by; it stands in their own rules about tools."""
 
 
-class Subagent(BaseModel):
+class Subagent(Frozen):
     """An agent that the step's own agent may give work to; both live in one process."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     description: str = Field(min_length=1, max_length=10_000)
     """When it is to be used; the step's agent reads it."""
     prompt: str = Field(min_length=1, max_length=100_000)
     """Its system prompt."""
-    tools: tuple[Annotated[str, StringConstraints(min_length=1)], ...] | None = None
+    tools: tuple[Annotated[str, Field(min_length=1)], ...] | None = None
     """In the client's own words; None: those of the step's agent."""
     model: ModelName | None = None
     """None: that of the step's agent."""
 
 
-class FileMark(BaseModel):
+def _is_within(value: str) -> str:
+    parts = value.split("/")
+    if not value.isprintable() or {"", ".", ".."} & set(parts):
+        raise ValueError(f"{value!a} is no path of a file below the project's folder")
+    return value
+
+
+class FileMark(Frozen):
     """A file by whose appearance the step is done; its agent is ended then."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    file: str = Field(min_length=1, max_length=300)
+    file: Annotated[str, Field(min_length=1, max_length=300), AfterValidator(_is_within)]
     """A path below the folder in which the agent works."""
-
-    @field_validator("file")
-    @classmethod
-    def _is_within(cls, value: str) -> str:
-        parts = value.split("/")
-        if not value.isprintable() or {"", ".", ".."} & set(parts):
-            raise ValueError(f"{value!a} is no path of a file below the project's folder")
-        return value
 
 
 _MAX_MARK_CHARS = 500
@@ -154,10 +135,8 @@ def _mark(value: object) -> object:
     return value
 
 
-class Approval(BaseModel):
+class Approval(Frozen, allow_inf_nan=False):
     """What happens at a gate when nobody decides, and where feedback goes."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     timeout_s: float | None = Field(default=None, gt=0, le=31_536_000)
     """Seconds after which ``on_timeout`` decides; None: the gate waits for ever."""
@@ -166,10 +145,8 @@ class Approval(BaseModel):
     """The step that runs again on feedback; None: the one before the gate."""
 
 
-class Validation(BaseModel):
+class Validation(Frozen):
     """A step that judges: on "no" its fixer runs, and then the step again."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     fixer: Step | None = None
     """Runs after each "no"; None: the step itself is repeated."""
@@ -185,10 +162,8 @@ class Validation(BaseModel):
         return self
 
 
-class Step(BaseModel):
+class Step(Frozen, allow_inf_nan=False):
     """A prompt that an executor runs; frozen, compared by value."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: Name
     description: Purpose = ""
@@ -265,7 +240,3 @@ class Step(BaseModel):
     def prompt_name(self) -> str:
         """Return the prompt's file name below prompts_dir; of a text of its own the step's name."""
         return self.prompt or (self.name if self.text is not None else f"{self.name}.md")
-
-
-# Validation names Step, which was not there yet when it was defined.
-Validation.model_rebuild()

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-from pydantic.fields import FieldInfo
-
+from sequencer.model.fields import Field, FieldSpec, model_validator
+from sequencer.model.frozen import Frozen
 from sequencer.model.step import Name, Step
 
 MAX_TASKS = 1000
@@ -27,10 +26,8 @@ STEP_FIELDS = frozenset(Step.model_fields) - {
 """Fields of a step that a task or a role may set."""
 
 
-class Budget(BaseModel):
+class Budget(Frozen, allow_inf_nan=False):
     """What a team, a role or a task may use in one run, all attempts together; None: no limit."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     max_cost_usd: float | None = Field(default=None, gt=0)
     max_tokens: int | None = Field(default=None, gt=0)
@@ -49,12 +46,10 @@ class Budget(BaseModel):
         )
 
 
-class _WithStepFields(BaseModel):
+class _WithStepFields(Frozen):
     """Fields of its own, and those of a step beside them."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    BESIDE: ClassVar[Mapping[str, FieldInfo]] = {
+    BESIDE: ClassVar[Mapping[str, FieldSpec]] = {
         name: field for name, field in Step.model_fields.items() if name in STEP_FIELDS
     }
     """What may stand in a file beside the model's own fields."""
@@ -113,10 +108,8 @@ class Task(_WithStepFields):
     budget: Budget = Budget()
 
 
-class TaskTraits(BaseModel):
+class TaskTraits(Frozen):
     """What a graph's node keeps of the task that it was made of."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     role: Name | None = None
     description: str = ""
@@ -143,13 +136,11 @@ class TeamBudget(Budget):
     """What becomes of tasks that run when a cap is reached; none is started in either case."""
 
 
-class TeamRules(BaseModel):
+class TeamRules(Frozen):
     """How a team works; read from the settings at each start, so that a cap can be raised."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     budget: TeamBudget = TeamBudget()
-    role_budgets: dict[Name, Budget] = {}
+    role_budgets: dict[Name, Budget] = Field(default_factory=dict)
     max_failures: int = Field(default=5, ge=1, le=10_000)
     """Failed attempts in a row, over all tasks, after which no task is started."""
     max_tasks: int = Field(default=200, ge=1, le=MAX_TASKS)

@@ -229,7 +229,8 @@ def claim(
     if held is not None and not may_take_over:
         raise held_by(held)
     token, attempt = head.token + 1, head.attempt + 1
-    granted = Claim(
+    # Not checked: a step makes one, of values that were.
+    granted = Claim.model_construct(
         token=token,
         step=place.step,
         step_index=place.step_index,

@@ -13,10 +13,9 @@ from collections import Counter
 from functools import cached_property
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-from pydantic_core import PydanticKnownError
-
 from sequencer.errors import DefinitionChanged
+from sequencer.model.fields import Field, Refusal, model_validator
+from sequencer.model.frozen import Frozen
 from sequencer.model.head import Head
 from sequencer.model.names import command
 from sequencer.model.net.graph import Graph, Growth, Node, NodeKind, grown_graph
@@ -44,20 +43,16 @@ _NOT_DIGESTED: Any = {
 """What may change while a run goes on: parameters, prompts, and what only people read."""
 
 
-class Review(BaseModel):
+class Review(Frozen):
     """Every how many cycles a review takes a whole cycle over, and with which step."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     every: int = Field(default=0, ge=-(2**31), lt=2**31)
     """Cycles; 0 or less means never."""
     step: Step
 
 
-class Workflow(BaseModel):
+class Workflow(Frozen):
     """A named order of steps; frozen, compared by value."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Name
     steps: tuple[Step, ...] = Field(max_length=20_000)
@@ -114,7 +109,7 @@ class Workflow(BaseModel):
             if self.kind == "graph":
                 raise ValueError("a workflow of kind graph has to have a graph")
             if not self.steps:
-                raise PydanticKnownError("too_short", _NO_STEPS)
+                raise Refusal("too_short", _NO_STEPS)
             return self
         if self.kind != "graph":
             raise ValueError("only a workflow of kind graph has a graph")
@@ -178,9 +173,7 @@ class Workflow(BaseModel):
         if self.review is None:
             message = f"workflow {self.name!r} has no review step"
             raise ValueError(message)
-        return self.model_copy(
-            update={"review": self.review.model_copy(update={"every": max(every, 0)})}
-        )
+        return self.replace(review=self.review.replace(every=max(every, 0)))
 
     def digest(self) -> str:
         """Return ``sha256:…`` over the definition without its parameters.

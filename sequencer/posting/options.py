@@ -12,17 +12,9 @@ from collections.abc import Mapping
 from typing import Annotated, Literal, NamedTuple
 from urllib.parse import urlsplit
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    model_validator,
-)
-from pydantic_core import PydanticCustomError
-
 from sequencer.model.addresses import takes_secrets
+from sequencer.model.fields import AfterValidator, Field, Refusal, model_validator
+from sequencer.model.frozen import Frozen
 from sequencer.model.step import Name
 
 _SECRET_NAME = re.compile(r"(?:[A-Za-z0-9_]*_)?(?:KEY|TOKEN|SECRET|PASSWORD)", re.IGNORECASE)
@@ -58,18 +50,16 @@ def _is_secret_name(name: str) -> str:
     return name
 
 
-_VARIABLE = StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)
+_VARIABLE = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)
 VariableName = Annotated[str, _VARIABLE]
 SecretName = Annotated[str, _VARIABLE, AfterValidator(_is_secret_name)]
 Url = Annotated[
     str,
-    StringConstraints(min_length=1, max_length=2000, pattern=r"^[!-~]+$"),
+    Field(min_length=1, max_length=2000, pattern=r"^[!-~]+$"),
     AfterValidator(_is_url),
 ]
-HeaderName = Annotated[
-    str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$", max_length=100)
-]
-HeaderValue = Annotated[str, StringConstraints(pattern=r"^[ -~\t]*$", max_length=2000)]
+HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$", max_length=100)]
+HeaderValue = Annotated[str, Field(pattern=r"^[ -~\t]*$", max_length=2000)]
 
 
 class _Kind(NamedTuple):
@@ -88,30 +78,25 @@ KINDS: Mapping[str, _Kind] = {
 """Fields by kind."""
 
 
-class SinkOptions(BaseModel):
+class SinkOptions(Frozen):
     """One of ``activity.sinks``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
     kind: Literal["jsonl", "webhook", "linear", "github"]
-    path: Annotated[str, StringConstraints(min_length=1, max_length=4096)] | None = None
+    path: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
     """jsonl: in the project or the run's folder; None: ``activity.jsonl`` in the latter."""
     url: Url | None = None
     """webhook: where to post. linear: another API."""
-    headers: dict[HeaderName, HeaderValue] = {}
-    headers_env: dict[HeaderName, SecretName] = {}
+    headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict)
+    headers_env: dict[HeaderName, SecretName] = Field(default_factory=dict)
     """Header to the variable that has its value."""
     secret_env: SecretName | None = None
     """webhook: variable with the key of the signature."""
     token_env: SecretName | None = None
     """linear, github: variable with the token; None: LINEAR_TOKEN, GITHUB_TOKEN."""
-    agent_session_id: (
-        Annotated[str, StringConstraints(max_length=100, pattern=r"^[\w-]+$")] | None
-    ) = None
+    agent_session_id: Annotated[str, Field(max_length=100, pattern=r"^[\w-]+$")] | None = None
     agent_session_id_env: VariableName | None = None
     repository: (
-        Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]{1,100}/[A-Za-z0-9._-]{1,100}$")]
-        | None
+        Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,100}/[A-Za-z0-9._-]{1,100}$")] | None
     ) = None
     """owner/name"""
     issue: int | None = Field(default=None, ge=1, le=2**53)
@@ -131,7 +116,7 @@ class SinkOptions(BaseModel):
             if not given:
                 message = f"kind {self.kind} needs {' or '.join(group)}"
                 # A type of its own: where the value was refused, that is the news.
-                raise PydanticCustomError("sink_missing", "{message}", {"message": message})
+                raise Refusal("sink_missing", {"message": message}, "{message}")
             if len(given) > 1:
                 raise ValueError(f"{' and '.join(given)} are alternatives; leave one out")
         return self
@@ -164,17 +149,15 @@ class SinkOptions(BaseModel):
         return self.token_env or default
 
 
-class ActivityOptions(BaseModel):
+class ActivityOptions(Frozen):
     """``activity:``, where what happens in a run is told."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
-    sinks: dict[Name, SinkOptions] = {}
+    sinks: dict[Name, SinkOptions] = Field(default_factory=dict)
     thoughts: bool = True
     """Post thoughts and actions too, at most one in ``min_interval_s``."""
     min_interval_s: float = Field(default=2.0, ge=0, le=3_600, allow_inf_nan=False)
     """Seconds between two thoughts or actions of a run, whoever they are of; for each sink."""
-    comment_tools: tuple[Annotated[str, StringConstraints(min_length=1)], ...] = (
+    comment_tools: tuple[Annotated[str, Field(min_length=1)], ...] = (
         "mcp__linear__create_comment",
         "mcp__github__add_issue_comment",
     )

@@ -8,22 +8,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
-from functools import cache
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    create_model,
-    model_validator,
-)
-
 from sequencer.executors.prices import ModelPrice
+from sequencer.model.fields import AfterValidator, BeforeValidator, Field, model_validator
+from sequencer.model.frozen import Frozen
 from sequencer.model.limits import RunLimits
 from sequencer.model.names import is_branch_name
 from sequencer.model.step import Approval, ModelName, Name, Step, Validation
@@ -54,10 +43,8 @@ PromptName = Annotated[str, Field(min_length=1, max_length=300)]
 PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class Section(BaseModel):
+class Section(Frozen):
     """A mapping of orchestration.yaml: frozen, and unknown keys are errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class WorkflowChoice(Section):
@@ -72,15 +59,13 @@ class AgentSelection(Section):
     """``agent:``, which agent performs a step that names none."""
 
     default: Name = "auto"
-    roles: dict[Name, Name] = {}
+    roles: dict[Name, Name] = Field(default_factory=dict)
     """By position or step name; galph, ralph and loop mean supervisor, main and main."""
-    prompts: dict[PromptName, Name] = {}
+    prompts: dict[PromptName, Name] = Field(default_factory=dict)
 
 
-class AgentEntry(BaseModel):
+class AgentEntry(Frozen, extra="allow"):
     """One of ``agents:``; what its kind makes of the options is the executor's to validate."""
-
-    model_config = ConfigDict(frozen=True, extra="allow", defer_build=True)
 
     kind: Name | None = None
     """An executor's word; may be left out where the entry has a built-in agent's name."""
@@ -174,24 +159,20 @@ def _is_message(text: str) -> str:
     return text
 
 
-_TEXT = StringConstraints(min_length=1, max_length=1000)
-BranchName = Annotated[
-    str, StringConstraints(min_length=1, max_length=200), AfterValidator(_is_branch)
-]
+_TEXT = Field(min_length=1, max_length=1000)
+BranchName = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_is_branch)]
 Pattern = Annotated[str, _TEXT, AfterValidator(_is_pattern)]
-Extension = Annotated[str, StringConstraints(max_length=100), AfterValidator(_is_extension)]
+Extension = Annotated[str, Field(max_length=100), AfterValidator(_is_extension)]
 Message = Annotated[
     str,
-    StringConstraints(min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]+$"),
+    Field(min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]+$"),
     AfterValidator(_is_message),
 ]
 Bytes = Annotated[int, Field(ge=0, le=1024 * MIB)]
 
 
-class WorkOptions(BaseModel):
+class WorkOptions(Frozen):
     """``store.work:``, the code that moves with the state."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     branch: BranchName = CURRENT
     """``current``: what was checked out when the first step began. ``none``: code is not moved.
@@ -202,10 +183,8 @@ class WorkOptions(BaseModel):
     """Paths that may be dirty when a step begins."""
 
 
-class CommitOptions(BaseModel):
+class CommitOptions(Frozen):
     """``commit:``, what is committed after a step."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     paths: tuple[Pattern, ...] = ()
     """Whatever has changed there, removed files too."""
@@ -303,17 +282,17 @@ class StoreOptions(Section):
     """Seconds that a claim is believed without a heartbeat."""
     allow_network_fs: bool = False
     """Accept nfs, cifs and fuse, where neither locks nor renames are reliable."""
-    journal: JournalOptions = JournalOptions.model_construct()
+    journal: JournalOptions = JournalOptions()
     remote: RemoteName = "origin"
     """Name or address of the remote that machines share (kind git)."""
     branch: BranchPattern = "sequencer/{run}"
     """Where the state is on the remote; ``{run}`` is the run's name, or ``default``."""
-    work: WorkOptions = WorkOptions.model_construct()
+    work: WorkOptions = WorkOptions()
     timeout_s: float = Field(default=60.0, ge=1, le=3600, allow_inf_nan=False)
     """Of one git process that reaches the remote."""
     patience_s: float = Field(default=1800.0, ge=0, le=31_536_000, allow_inf_nan=False)
     """How long `run` waits for a remote that does not answer."""
-    poll: PollOptions = PollOptions.model_construct()
+    poll: PollOptions = PollOptions()
     max_commits: int = Field(default=2000, ge=0, le=10_000_000)
     """Commits after which the state branch begins anew, with the same files; 0: never."""
 
@@ -378,7 +357,7 @@ nobody hands it over."""
 class Schema(Section):
     """The whole file."""
 
-    workflow: WorkflowChoice = WorkflowChoice.model_construct()
+    workflow: WorkflowChoice = WorkflowChoice()
     prompts_dir: PathText = "prompts"
     supervisor_prompt: PromptName = "supervisor.md"
     main_prompt: PromptName = "main.md"
@@ -387,48 +366,26 @@ class Schema(Section):
     logs_dir: PathText = "logs"
     file_mode: FileMode = "0600"
     """Of a run's new files; their folders can be entered by who may read them."""
-    router: RouterSettings = RouterSettings.model_construct()
-    routing: RoutingSettings = RoutingSettings.model_construct()
-    agent: AgentSelection = AgentSelection.model_construct()
-    agents: dict[Name, AgentEntry] = {}
-    workflows: dict[Name, WorkflowDefinition] = {}
+    router: RouterSettings = RouterSettings()
+    routing: RoutingSettings = RoutingSettings()
+    agent: AgentSelection = AgentSelection()
+    agents: dict[Name, AgentEntry] = Field(default_factory=dict)
+    workflows: dict[Name, WorkflowDefinition] = Field(default_factory=dict)
     hooks: tuple[PathText, ...] = ()
     """Python files of the project with hooks, in the order in which they are asked."""
-    limits: RunLimits = RunLimits.model_construct()
-    prices: dict[ModelName, ModelPrice] = {}
+    limits: RunLimits = RunLimits()
+    prices: dict[ModelName, ModelPrice] = Field(default_factory=dict)
     """By model, in USD per million tokens: what clients cost that tell tokens only."""
-    step_defaults: StepDefaults = StepDefaults.model_construct()
-    store: StoreOptions = StoreOptions.model_construct()
-    commit: CommitOptions = CommitOptions.model_construct()
+    step_defaults: StepDefaults = StepDefaults()
+    store: StoreOptions = StoreOptions()
+    commit: CommitOptions = CommitOptions()
     worktree: bool = False
     """A run works in a git worktree and on a branch of its own, which is merged at its end."""
     setup: tuple[SetupCommand, ...] = ()
     """What is run once in a new worktree of a run, before its first step."""
-    logs: LogOptions = LogOptions.model_construct()
-    activity: ActivityOptions = ActivityOptions.model_construct()
-    teams: TeamOptions = TeamOptions.model_construct()
-    run: RunDefaults = RunDefaults.model_construct()
+    logs: LogOptions = LogOptions()
+    activity: ActivityOptions = ActivityOptions()
+    teams: TeamOptions = TeamOptions()
+    run: RunDefaults = RunDefaults()
     agents_may_decide: tuple[DecidingVerb, ...] = ()
     """Commands for people that an agent may use at its step too."""
-
-
-def schema_of(values: Mapping[str, Any]) -> Schema:
-    """Return *values* as the schema reads them; what is not in them has its default.
-
-    Validators are made of the sections that are there alone: those of all take longer than
-    all else that most commands do.
-
-    Raises:
-        ValidationError: something is wrong with them.
-    """
-    names = tuple(name for name in Schema.model_fields if name in values)
-    read = _part(names).model_validate(values)
-    return Schema.model_construct(**{name: getattr(read, name) for name in names})
-
-
-@cache
-def _part(names: tuple[str, ...]) -> type[Section]:
-    """Return the schema with the keys *names* alone."""
-    fields = Schema.model_fields
-    there: dict[str, Any] = {name: (fields[name].annotation, fields[name]) for name in names}
-    return create_model("Schema", __base__=Section, **there)

@@ -14,14 +14,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
-from pydantic import ValidationError
-
 from sequencer.documents import reader
 from sequencer.documents.file import leads_out
 from sequencer.documents.keys import dotted, leaves, located, problems_of, raise_all
 from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError, UnsafePath
 from sequencer.executors.prices import ModelPrice
+from sequencer.model.fields import ValidationError
 from sequencer.model.limits import RunLimits
 from sequencer.model.workflow import Workflow
 from sequencer.posting.options import ActivityOptions
@@ -36,7 +35,6 @@ from sequencer.settings.schema import (
     Schema,
     StoreOptions,
     WorkflowChoice,
-    schema_of,
 )
 from sequencer.settings.sources import (
     DEFAULT,
@@ -249,7 +247,7 @@ def _validated(layers: Layers) -> tuple[Schema, list[Found]]:
 
     while True:
         try:
-            return schema_of(values), found
+            return Schema.model_validate(values), found
         except ValidationError as error:
             for problem in problems_of(error, Schema, layers.where, named):
                 # Missing in a later round: it was taken out, and reported for what it was.

@@ -85,6 +85,7 @@ class FileStore:
         self.ttl_s, self.patience_s = ttl_s, 0.0
         self.folder = state_path.parent
         self._state_path = state_path
+        self._state_name = str(self._state_path)
         self._migrate, self._placed = migrate, placed
         self._peer, self._witness = peer, witness
         self._journal = JournalFile(self.folder, rotate_bytes, keep)
@@ -184,7 +185,7 @@ class FileStore:
         documents.forget(self.folder, prefix, keep)
 
     def _signature(self) -> _Signature:
-        return (headfile.signature(self._state_path), self._journal.signature())
+        return (headfile.signature(self._state_name), self._journal.signature())
 
     # --- writing -------------------------------------------------------------------
 

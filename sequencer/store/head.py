@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pydantic import ValidationError
-
 from sequencer.errors import CorruptState, DefinitionChanged, EditRefused, NewerSchema
+from sequencer.model.fields import ValidationError
+from sequencer.model.frozen import as_json
 from sequencer.model.head import MAX_COUNTER, SCHEMA_VERSION, Head, Status
 from sequencer.store import folder as folders
 from sequencer.store.folder import Folder, read_regular, sync_folder
@@ -58,7 +58,7 @@ def read_head(path: Path) -> RawHead:
         return RawHead(None, str(error))
 
 
-def signature(path: Path) -> tuple[int, int, int] | None:
+def signature(path: Path | str) -> tuple[int, int, int] | None:
     """Return (inode, mtime in ns, size) of *path*, or None if it is missing."""
     try:
         found = os.stat(path, follow_symlinks=False)  # noqa: PTH116 (on every step's path)
@@ -69,7 +69,7 @@ def signature(path: Path) -> tuple[int, int, int] | None:
 
 def content_of(head: Head) -> bytes:
     """Return what state.json holds for *head*."""
-    return head.model_dump_json(indent=2).encode() + b"\n"
+    return as_json(head, 2).encode() + b"\n"
 
 
 def write_head(

@@ -220,6 +220,7 @@ class JournalFile:
         """Use *folder*; put files of *rotate_bytes* aside and keep the newest *keep* of them."""
         self.folder = folder
         self.path = folder / NAME
+        self._path = str(self.path)
         self._rotate_bytes = rotate_bytes
         self._keep = keep
         self._fd: int | None = None
@@ -241,7 +242,7 @@ class JournalFile:
     def signature(self) -> tuple[int, int, int] | None:
         """Return (device, inode, size) of the journal, or None if it is missing."""
         try:
-            found = os.stat(self.path, follow_symlinks=False)  # noqa: PTH116 (on every step's path)
+            found = os.stat(self._path, follow_symlinks=False)  # noqa: PTH116 (on every step's path)
         except FileNotFoundError:
             return None
         return (found.st_dev, found.st_ino, found.st_size)

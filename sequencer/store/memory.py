@@ -145,7 +145,7 @@ class MemoryStore:
                     raise ValueError(message)
                 return before
             revision = (before.revision if before else 0) + 1
-            head = transition.head.model_copy(update={"revision": revision})
+            head = transition.head.replace(revision=revision)
             facts = [fact_fields(fact) for fact in transition.facts]
             line = encode(revision, head.last_update, facts, head.model_dump_json().encode())
             # Through JSON, as every other store: what it does not keep is not kept here.

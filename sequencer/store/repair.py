@@ -210,12 +210,12 @@ def _repaired_head(found: Diagnosis, base: Head, offset: int, *, may_be_behind: 
         "token": max(base.token, found.highest_token),
         "last_update": utc_now(),
     }
-    head = base.model_copy(update=update)
+    head = base.replace(**update)
     if may_be_behind and head.claims:
         # Whoever holds one may have ended it in a record that is lost.
-        head = head.model_copy(update={"claims": ()})
+        head = head.replace(claims=())
         if head.status is Status.RUNNING:
-            head = head.model_copy(update={"status": resting_status(head)})
+            head = head.replace(status=resting_status(head))
     return head
 
 

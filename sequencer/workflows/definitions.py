@@ -12,18 +12,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
-from pydantic_core import PydanticCustomError, PydanticKnownError
-
 from sequencer.errors import ConfigurationError, UnknownName
+from sequencer.model.fields import BeforeValidator, Field, Refusal, ValidationError, model_validator
+from sequencer.model.frozen import Frozen
 from sequencer.model.step import Name, Purpose, Step
 from sequencer.model.workflow import Review, Workflow
 from sequencer.workflows.teams.entries import Entries, Size
@@ -68,17 +59,15 @@ class StepChange(Step):
         return {name: getattr(self, name) for name in self.model_fields_set}
 
 
-class Changes(BaseModel):
+class Changes(Frozen):
     """What one entry of ``workflows:`` changes in the workflow that it extends."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     extends: Name | None = None
     """A workflow; the own name means the built-in one."""
-    replace: dict[Name, StepChange] = {}
+    replace: dict[Name, StepChange] = Field(default_factory=dict)  # type: ignore[assignment]
     """By step: other values for some of its fields. Reaches reviews and fixers too."""
-    before: dict[Name, tuple[StepEntry, ...]] = {}
-    after: dict[Name, tuple[StepEntry, ...]] = {}
+    before: dict[Name, tuple[StepEntry, ...]] = Field(default_factory=dict)
+    after: dict[Name, tuple[StepEntry, ...]] = Field(default_factory=dict)
     remove: tuple[Name, ...] = ()
 
     @model_validator(mode="after")
@@ -86,8 +75,8 @@ class Changes(BaseModel):
         written = sorted(_CHANGES & self.model_fields_set)
         if self.extends is None and written:
             names = " and ".join(written)
-            raise PydanticCustomError(
-                "extends_missing", "{names} without extends: which workflow?", {"names": names}
+            raise Refusal(
+                "extends_missing", {"names": names}, "{names} without extends: which workflow?"
             )
         return self
 
@@ -199,7 +188,7 @@ def _merged(step: Step, fields: Mapping[str, Any]) -> Step:
     """
     written = step.model_dump(exclude_unset=True, by_alias=True)
     for field, value in fields.items():
-        is_section = isinstance(value, BaseModel)
+        is_section = isinstance(value, Frozen)
         new = value.model_dump(exclude_unset=True, by_alias=True) if is_section else value
         old = written.get(field)
         written[field] = {**old, **new} if isinstance(old, dict) and isinstance(new, dict) else new
@@ -219,6 +208,12 @@ class ReviewDefinition(Review):
 _NO_STEPS = {"field_type": "Tuple", "min_length": 1, "actual_length": 0}
 
 
+def _refuse_an_empty_list(value: object) -> object:
+    if value == []:
+        raise Refusal("too_short", _NO_STEPS)
+    return value
+
+
 class WorkflowDefinition(Changes):
     """One entry of ``workflows:``; a step may be written as its name alone.
 
@@ -227,7 +222,9 @@ class WorkflowDefinition(Changes):
     ['plan.md', 'build.md']
     """
 
-    steps: tuple[StepEntry, ...] = Field(max_length=10_000)
+    steps: Annotated[
+        tuple[StepEntry, ...], Field(max_length=10_000), BeforeValidator(_refuse_an_empty_list)
+    ]
     """At least one, unless the definition extends another one, which brings its own."""
     review: ReviewDefinition | None = None
     kind: Literal["cycle", "procedure"] = "cycle"
@@ -268,7 +265,7 @@ class WorkflowDefinition(Changes):
             _refuse_beside("extends, which brings its own", written & {"steps", "kind"})
             return self
         if not self.steps:
-            raise PydanticKnownError("too_short", _NO_STEPS)
+            raise Refusal("too_short", _NO_STEPS)
         try:
             self.named("checked")
         except ValidationError as error:
@@ -278,13 +275,6 @@ class WorkflowDefinition(Changes):
     def as_tasks(self) -> tuple[Task, ...]:
         """Return the tasks of a team, in order; none: it is another kind of workflow."""
         return tuple(entry.as_task() for entry in self.tasks)
-
-    @field_validator("steps", mode="before")
-    @classmethod
-    def _refuse_an_empty_list(cls, value: object) -> object:
-        if value == []:
-            raise PydanticKnownError("too_short", _NO_STEPS)
-        return value
 
     def named(self, name: str) -> Workflow:
         """Return the workflow that this defines under *name*, if it extends no other.
@@ -373,7 +363,7 @@ class Composition:
         self.problems += [((name, *path), error) for path, error in extension.problems]
         if workflow is not None:
             about = definition.description or workflow.description
-            made[name] = workflow.model_copy(update={"description": about})
+            made[name] = workflow.replace(description=about)
 
     def _base(self, name: str, extends: str, made: dict[str, Workflow]) -> Workflow | None:
         """Return the workflow that *name* changes, with the review that it asks for."""

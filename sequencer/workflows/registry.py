@@ -142,4 +142,4 @@ def with_defaults(step: Step, defaults: Mapping[str, Any]) -> Step:
     'x'
     """
     missing = {field: defaults[field] for field in defaults if field not in step.model_fields_set}
-    return step.model_copy(update=missing) if missing else step
+    return step.replace(**missing) if missing else step

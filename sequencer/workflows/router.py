@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from enum import StrEnum
-
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from typing import Annotated
 
 from sequencer.errors import StepFailed
+from sequencer.model.fields import BeforeValidator, Field
+from sequencer.model.frozen import Frozen
 from sequencer.model.head import Head
 from sequencer.model.line.order import Description
 from sequencer.model.workflow import Workflow
@@ -42,13 +43,18 @@ _ALIASES = {
 }
 
 
-class RouterSettings(BaseModel):
+def _without_alias(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    word = value.strip().lower().replace("-", "_")
+    return _ALIASES.get(word, word)
+
+
+class RouterSettings(Frozen):
     """``router:`` of orchestration.yaml."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
     enabled: bool = False
-    mode: RouterMode = RouterMode.DEFAULT
+    mode: Annotated[RouterMode, BeforeValidator(_without_alias)] = RouterMode.DEFAULT
     """Also ``default``, ``first``, ``only``, and hyphens for underscores."""
     prompt: str | None = Field(default=None, min_length=1, max_length=300)
     """File below prompts_dir that the router runs."""
@@ -58,14 +64,6 @@ class RouterSettings(BaseModel):
     """Of one question to it; what steps may take is no limit of the router's."""
     review_every_n: int | None = Field(default=None, ge=-(2**31), lt=2**31)
     """Read where ``workflow.review_every_n`` is not set, as hoidn/orchestration does."""
-
-    @field_validator("mode", mode="before")
-    @classmethod
-    def _accept_aliases(cls, value: object) -> object:
-        if not isinstance(value, str):
-            return value
-        word = value.strip().lower().replace("-", "_")
-        return _ALIASES.get(word, word)
 
     @property
     def is_active(self) -> bool:

@@ -19,10 +19,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
-
 from sequencer.documents.keys import dotted, problems_of, raise_all
 from sequencer.errors import ConfigurationError, SequencerError, UnknownName
+from sequencer.model.fields import AfterValidator, BeforeValidator, Field, ValidationError
 from sequencer.model.net import rules as flow_trace
 from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.model.net.marking import Active, FlowStatus, Marking, Reference, carried, text_of
@@ -401,7 +400,7 @@ def overridden(workflow: Workflow, said: Overrides, where: str, size: int | None
     if graph is None:
         raise ValueError(f"workflow {workflow.name!r} is no graph")
     more = {"timeout_ms": said.timeout, "max_parallel": graph.max_parallel or size}
-    graph = graph.model_copy(update={key: value for key, value in more.items() if value})
+    graph = graph.replace(**({key: value for key, value in more.items() if value}))
     steps = tuple(_overridden(step, said) for step in workflow.steps)
     return Workflow(workflow.name, steps, kind="graph", graph=graph)
 
@@ -418,7 +417,7 @@ def _overridden(step: Step, said: Overrides) -> Step:
         if "backoff" in said.retry:
             retry["backoff"] = said.retry["backoff"]
         fields["retry"] = Retry.model_validate(retry)
-    return step.model_copy(update=fields) if fields else step
+    return step.replace(**fields) if fields else step
 
 
 ABOUT = ("name", "mermaid", "why", "expect")

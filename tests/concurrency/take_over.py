@@ -107,7 +107,7 @@ def of_another_machine() -> Owner:
 
 
 def of_another_namespace() -> Owner:
-    return this_process().model_copy(update={"pid": 1, "pid_ns": "pid:[1]"})
+    return this_process().replace(pid=1, pid_ns="pid:[1]")
 
 
 HOLDERS: dict[str, Callable[[], Owner]] = {

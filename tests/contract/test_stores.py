@@ -302,7 +302,7 @@ def test_a_head_that_was_given_is_what_comes_back(peer: Peers) -> None:
     store = peer()
     given = cases.new_head(params={"n": 3, "x": 0.5, "s": "t", "b": True}, exit_reason="ä\n")
     begun = store.update(lambda _: transitions.initialise(given))
-    expected = given.model_copy(update={"revision": 1, "journal_offset": begun.journal_offset})
+    expected = given.replace(revision=1, journal_offset=begun.journal_offset)
     seen = peer().view().head
     assert seen == begun == expected
 

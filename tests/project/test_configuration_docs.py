@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
 from sequencer.documents.keys import dotted, known_keys, leaves, without_none, written_fields
 from sequencer.documents.reader import parse
+from sequencer.model.frozen import Frozen
 from sequencer.model.request import Request
 from sequencer.model.step import Step
 from sequencer.settings.legacy import FLAT_KEYS, IGNORED_KEYS
@@ -48,10 +48,10 @@ def as_written(default: Any) -> str:
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 
-def step_fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def step_fields(model: type[Frozen], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, field in written_fields(model).items():
         annotation = without_none(field.annotation)
-        is_model = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+        is_model = isinstance(annotation, type) and issubclass(annotation, Frozen)
         if is_model and annotation is not Step:
             yield from step_fields(annotation, f"{prefix}{name}.")
         else:

@@ -10,7 +10,6 @@ from importlib import import_module
 
 import click
 import pytest
-from pydantic import BaseModel
 
 import sequencer
 from sequencer import errors
@@ -20,6 +19,7 @@ from sequencer.engine.by_hand import Control
 from sequencer.engine.run import Run
 from sequencer.executors.protocol import EVERY_EXECUTOR
 from sequencer.model.by_hand import EDITABLE
+from sequencer.model.frozen import Frozen
 from sequencer.model.head import Claim, Head, Owner, Session, Status
 from sequencer.model.limits import InvocationLimits, RunLimits
 from sequencer.model.names import slug
@@ -71,7 +71,7 @@ def first_words(text: str) -> list[str]:
         ("The owner of a claim", Owner),
     ],
 )
-def test_the_fields_of_a_head(title: str, model: type[BaseModel]) -> None:
+def test_the_fields_of_a_head(title: str, model: type[Frozen]) -> None:
     assert first_words(section(FILES, title)) == list(model.model_fields)
 
 

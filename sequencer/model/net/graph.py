@@ -12,8 +12,8 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-
+from sequencer.model.fields import Field, ValidationError, model_validator
+from sequencer.model.frozen import Frozen
 from sequencer.model.step import Name, Step
 from sequencer.model.team import TaskTraits
 
@@ -34,10 +34,8 @@ class NodeKind(StrEnum):
     """Nothing, and the output that reached it picks the branch."""
 
 
-class Option(BaseModel):
+class Option(Frozen):
     """One answer that a person may choose."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     label: str = Field(min_length=1, max_length=200)
     value: str = Field(min_length=1, max_length=200)
@@ -45,10 +43,8 @@ class Option(BaseModel):
     description: str = Field(default="", max_length=2000)
 
 
-class Node(BaseModel):
+class Node(Frozen):
     """One node; frozen, compared by value."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: Name
     kind: NodeKind
@@ -86,10 +82,8 @@ class Node(BaseModel):
         return f"{told} ({self.task.role})" if self.task.role else told
 
 
-class Edge(BaseModel):
+class Edge(Frozen):
     """A way from one node to another."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     source: Name
     target: Name
@@ -97,10 +91,8 @@ class Edge(BaseModel):
     """Empty: unlabelled."""
 
 
-class Graph(BaseModel):
+class Graph(Frozen):
     """Nodes in the order in which the chart first mentions them, and edges in text order."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     nodes: tuple[Node, ...] = Field(min_length=1, max_length=MAX_NODES)
     edges: tuple[Edge, ...] = ()
@@ -302,10 +294,8 @@ class Graph(BaseModel):
         return frozenset(seen)
 
 
-class Growth(BaseModel):
+class Growth(Frozen):
     """One addition; frozen. It names nodes of the graph that it is added to in its edges only."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     nodes: tuple[Node, ...] = Field(min_length=1)
     edges: tuple[Edge, ...] = ()

@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from pydantic_core import to_json
-
+from sequencer.model.frozen import as_json
 from sequencer.model.head import MARKINGS, Flow, Status
 from sequencer.model.net.graph import Graph, Growth, grown_graph
 from sequencer.model.net.marking import Active, FlowStatus, Marking, Operation, TeamState
@@ -166,11 +165,11 @@ def _asks(marking: Marking) -> tuple[str, ...]:
 
 
 def _size(value: Any) -> int:
-    return len(to_json(value))
+    return len(as_json(value).encode())
 
 
 def _document(content: Mapping[str, Any]) -> tuple[str, bytes]:
-    data = to_json(content)
+    data = as_json(content).encode()
     return f"{MARKINGS}{hashlib.sha256(data).hexdigest()[:20]}.json", data
 
 

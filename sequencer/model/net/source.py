@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, field_validator
-
+from sequencer.model.fields import Field
+from sequencer.model.frozen import Frozen
 from sequencer.model.net.graph import Graph
 from sequencer.model.workflow import Workflow
 
@@ -18,26 +18,19 @@ _SAID_IN_FLOWCHARTS = {"timeout_s": "timeout", "continue_session": "mode"}
 """Fields of steps, and what they are called in the sections of a flowchart."""
 
 
-class FlowSource(BaseModel):
+class FlowSource(Frozen):
     """The content of ``flow.json``; frozen."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: Literal[1] = 1
     file: str | None = None
     """The workflow's file, relative to the project's folder if it lies in there; None: the
     workflow is configured, and found by its name."""
-    state: dict[str, Any] = {}
+    state: dict[str, Any] = Field(default_factory=dict)
     """What the run's state began with in place of what the file says, by key."""
     workflow: Workflow
     """As the run knows it."""
     previous: Workflow | None = None
     """As it was before the newest `adopt`: who was killed in it has left a head of that one."""
-
-    @field_validator("workflow", "previous", mode="before")
-    @classmethod
-    def _accept_a_mapping(cls, value: object) -> object:
-        return Workflow(**value) if isinstance(value, dict) else value
 
     def as_of(self, digest: str) -> Workflow:
         """Return the workflow that has *digest*, as a head keeps it."""
@@ -68,7 +61,7 @@ def with_state(workflow: Workflow, state: Mapping[str, Any]) -> Workflow:
         if not isinstance(here, dict) or last not in here:
             raise KeyError(key)
         here[last] = value
-    new = graph.model_copy(update={"state": begun})
+    new = graph.replace(state=begun)
     return Workflow(workflow.name, workflow.steps, kind="graph", graph=new)
 
 
@@ -84,7 +77,7 @@ def differences(before: Workflow, after: Workflow) -> list[str]:
     found += _of_lists("edge", _edges(old), _edges(new))
     graphs = old.get("graph", {}), new.get("graph", {})
     for key in sorted({*graphs[0], *graphs[1]} - {"nodes", "edges"}):
-        default = Graph.model_fields[key].get_default(call_default_factory=True)
+        default = Graph.model_fields[key].get_default()
         was, now = graphs[0].get(key, default), graphs[1].get(key, default)
         if was != now:
             found.append(f"{key}: {was!r} -> {now!r}")

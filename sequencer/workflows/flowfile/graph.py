@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 
-from pydantic import ValidationError
-
+from sequencer.model.fields import ValidationError
 from sequencer.model.net.graph import MAX_NODES, Edge, Graph, Node, NodeKind, Option
 from sequencer.model.net.rules import DEFAULT, TIMEOUT, normalise
 from sequencer.model.step import Step
@@ -387,7 +386,7 @@ class GraphBuilder:
         if kind not in (NodeKind.AGENT, NodeKind.HUMAN):
             return made
         said = {"input": values.input or {}, "output_key": values.whole_output.key}
-        made = made.model_copy(update=said)
+        made = made.replace(**said)
         if kind is NodeKind.AGENT:
             return made
         target, at = values.timeout_target, source.at(*source.path_of("onTimeout"))
@@ -404,7 +403,7 @@ class GraphBuilder:
             "timeout_ms": values.limit_ms,
             "on_timeout": target,
         }
-        return made.model_copy(update=person)
+        return made.replace(**person)
 
     def _options(self, name: str, source: NodeSource) -> tuple[Option, ...]:
         found: dict[str, Option] = {}

@@ -11,11 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from sequencer.documents.file import leads_out, read_bytes
 from sequencer.documents.reader import decode
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
+from sequencer.model.fields import ValidationError
 from sequencer.model.net.graph import Graph
 from sequencer.model.workflow import Workflow
 from sequencer.workflows.flowfile.graph import GraphBuilder

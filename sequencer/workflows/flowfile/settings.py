@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
-
 from sequencer.documents.keys import dotted, problems_of
 from sequencer.documents.reader import Document, KeyPath, parse_text
 from sequencer.errors import ConfigurationError
+from sequencer.model.fields import BeforeValidator, Field, ValidationError
+from sequencer.model.frozen import Frozen, checked
 from sequencer.model.step import ModelName, Name, Output, PromptName, Retry, Step, ToolName
 from sequencer.workflows.flowfile.markdown import Excerpt, NodeSection
 from sequencer.workflows.flowfile.problems import Findings
@@ -30,12 +30,8 @@ def _number_as_text(value: object) -> object:
     return str(value) if is_number else value
 
 
-class FlowKeys(BaseModel):
+class FlowKeys(Frozen, allow_inf_nan=False):
     """Keys that may stand together; any other is refused."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=()
-    )
 
 
 class RetrySettings(FlowKeys):
@@ -397,8 +393,6 @@ _SECOND_MS = 1000
 _RETRY_DEFAULTS: dict[str, Any] = {
     "max_attempts": 1, "backoff": "fixed", "initial_delay": 1000, "max_delay": 60_000,
 }  # fmt: skip
-_PROVIDER: TypeAdapter[str] = TypeAdapter(Name)
-_MODEL: TypeAdapter[str] = TypeAdapter(ModelName)
 
 
 def step_of(name: str, source: NodeSource, retry: RetrySettings | None, findings: Findings) -> Step:
@@ -465,9 +459,9 @@ def _model(name: str, source: NodeSource, findings: Findings) -> dict[str, str]:
     provider, slash, model = written.partition("/")
     try:
         if not slash:
-            return {"model": _MODEL.validate_python(written)}
-        parts = {"provider": _PROVIDER.validate_python(provider)}
-        return parts | {"model": _MODEL.validate_python(model)}
+            return {"model": checked(ModelName, written)}
+        parts = {"provider": checked(Name, provider)}
+        return parts | {"model": checked(ModelName, model)}
     except ValidationError as refused:
         text = refused.errors()[0]["msg"].removeprefix("Value error, ")
         detail = f"{written!r} is no model: {text[:1].lower()}{text[1:]}"

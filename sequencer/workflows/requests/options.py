@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Annotated, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
-
+from sequencer.model.fields import AfterValidator, Field
+from sequencer.model.frozen import Frozen
 from sequencer.model.request import Label, Request
 from sequencer.model.step import Name, PromptName
 
@@ -19,23 +19,19 @@ SHARED_PROMPT = "system/shared.md"
 AUTO, RULES = "auto", "rules"
 """Words of `classifier` that name no agent: the default one if there is one, and none."""
 
-Literally = Annotated[str, StringConstraints(min_length=1, max_length=1_000)]
+Literally = Annotated[str, Field(min_length=1, max_length=1_000)]
 Labels = Annotated[tuple[Label, ...], Field(max_length=200)]
 
 
-class LabelOverrides(BaseModel):
+class LabelOverrides(Frozen):
     """``routing.labels:``, labels that decide without a classification."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     debugger: Labels = ("debugger", "bug")
     orchestrator: Labels = ("orchestrator", "epic")
 
 
-class LabelPrompt(BaseModel):
+class LabelPrompt(Frozen):
     """One of ``routing.system_prompts:``, the file that goes with some labels."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     labels: Labels | None = None
     """May be left out in a built-in entry; empty: the entry is never chosen."""
@@ -57,35 +53,34 @@ SYSTEM_PROMPTS: Mapping[str, LabelPrompt] = MappingProxyType(
 )
 
 
-class RoutingSettings(BaseModel):
+def _own_ones_are_whole(value: dict[str, LabelPrompt]) -> dict[str, LabelPrompt]:
+    for name, entry in value.items():
+        if name not in SYSTEM_PROMPTS and (entry.labels is None or entry.prompt is None):
+            known = ", ".join(SYSTEM_PROMPTS)
+            raise ValueError(
+                f"{name!r} needs labels and a prompt; only built-in entries "
+                f"({known}) have some already"
+            )
+    return value
+
+
+class RoutingSettings(Frozen):
     """``routing:`` of orchestration.yaml."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
-    labels: LabelOverrides = LabelOverrides.model_construct()
-    system_prompts: dict[Name, LabelPrompt] = {}
+    labels: LabelOverrides = LabelOverrides()
+    system_prompts: Annotated[dict[Name, LabelPrompt], AfterValidator(_own_ones_are_whole)] = Field(
+        default_factory=dict
+    )
     """Looked at in the order written, and then the built-in ones that are not."""
     classifier: Name = AUTO
     """``auto``, ``rules``, or an agent."""
     timeout_s: float = Field(default=10.0, gt=0, le=600, allow_inf_nan=False)
     """Of the whole classification, however often the classifier is asked."""
     fallback: Name = "full-development"
-    procedures: dict[Word, Name] = {}
+    procedures: dict[Word, Name] = Field(default_factory=dict)
     """Other procedures for some of the words."""
-    substitutions: dict[Literally, str] = {}
+    substitutions: dict[Literally, str] = Field(default_factory=dict)
     """Literal texts in prompts, and what is written instead."""
-
-    @field_validator("system_prompts")
-    @classmethod
-    def _own_entries_are_whole(cls, value: dict[str, LabelPrompt]) -> dict[str, LabelPrompt]:
-        for name, entry in value.items():
-            if name not in SYSTEM_PROMPTS and (entry.labels is None or entry.prompt is None):
-                known = ", ".join(SYSTEM_PROMPTS)
-                raise ValueError(
-                    f"{name!r} needs labels and a prompt; only built-in entries "
-                    f"({known}) have some already"
-                )
-        return value
 
     def procedure_for(self, word: Word) -> str:
         """Return the procedure for requests that are classified as *word*.

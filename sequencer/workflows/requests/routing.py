@@ -74,7 +74,7 @@ class _Routing:
                 beaten = Considered(
                     source="label", result=name, why=f"{reason}, which are looked at last"
                 )
-                return found.model_copy(update={"considered": (*found.considered, beaten)})
+                return found.replace(considered=(*found.considered, beaten))
             found = self._chosen("label", name, reason, key=f"routing.procedures.{word}")
         if found is None:
             self._note("label", "no label decides")

@@ -10,16 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    model_validator,
-)
-
+from sequencer.model.fields import AfterValidator, BeforeValidator, Field, model_validator
+from sequencer.model.frozen import Frozen
 from sequencer.model.step import Approval, Name, Step, Validation
 from sequencer.model.team import MAX_TASKS, STEP_FIELDS, TASK_ID, Budget, Task
 
@@ -70,7 +62,7 @@ def _with_fixer_name(value: object) -> object:
 
 _Id = Annotated[
     str,
-    StringConstraints(max_length=80),
+    Field(max_length=80),
     AfterValidator(_in_form),
     BeforeValidator(_number_as_text),
 ]
@@ -114,10 +106,8 @@ Size = Annotated[int, Field(strict=True, ge=1, le=MAX_SIZE)]
 Entries = Annotated[tuple[TaskEntry, ...], Field(max_length=MAX_TASKS)]
 
 
-class ListFile(BaseModel):
+class ListFile(Frozen):
     """The keys of a file that is a list of tasks."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["team"] = "team"
     """Says that a Markdown file is no flowchart though it has a chart in it."""

@@ -12,19 +12,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import (
-    AliasChoices,
-    BaseModel,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    ValidationError,
-    model_validator,
-)
-
 from sequencer.documents.keys import dotted, problems_of
 from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError, StepFailed, UnknownName
+from sequencer.model.fields import Field, ValidationError, model_validator
+from sequencer.model.frozen import Frozen
 from sequencer.model.net.graph import Edge, Graph, Growth, Node, NodeKind
 from sequencer.model.step import Name, Step
 from sequencer.model.team import MAX_TASKS, TASK_ID, Role, Task, TaskId, TaskTraits
@@ -71,7 +63,7 @@ class TeamGrower:
             tasks: Sequence[Task] = tasks_of_answer(task.adds, said, there=graph.by_id)
             if UNNAMED in self.roles:
                 # Who wrote a task has no say in who is bound to none of the roles.
-                tasks = [o if o.role else o.model_copy(update={"role": UNNAMED}) for o in tasks]
+                tasks = [o if o.role else o.replace(role=UNNAMED) for o in tasks]
             growth = growth_of(graph, name, tasks, self.roles, max_tasks=self.max_tasks)
         except ConfigurationError as error:
             # The hint too: it has the names that there are.
@@ -82,12 +74,12 @@ class TeamGrower:
             place = ".".join(map(str, first["loc"]))
             message = f"no task is added: {place}: {first['msg']}"
             raise AnswerRefused(self.redact(message)) from None
-        return growth.model_copy(update={"steps": tuple(map(self._performed, growth.steps))})
+        return growth.replace(steps=tuple(map(self._performed, growth.steps)))
 
     def _performed(self, step: Step) -> Step:
         if self.agent is None or step.executor is not None:
             return step
-        return step.model_copy(update={"executor": self.agent})
+        return step.replace(executor=self.agent)
 
     def fix(self, workflow: Workflow, name: str, number: int) -> Growth | None:
         """Return the task that mends what task *name* has refused for the *number*-th time.
@@ -114,10 +106,10 @@ class TeamGrower:
             ),
         )
         node = Node(id=made, kind=NodeKind.AGENT, label=f"Fix what {name} has refused", task=traits)
-        step = validation.fixer.model_copy(update={"name": made})
+        step = validation.fixer.replace(name=made)
         if step.prompt is None and step.text is None:
             # Its name is another one now, and so would its prompt's file be.
-            step = step.model_copy(update={"prompt": validation.fixer.prompt_name})
+            step = step.replace(prompt=validation.fixer.prompt_name)
         edge = Edge(source=made, target=name)
         return Growth(nodes=(node,), edges=(edge,), steps=(self._performed(step),))
 
@@ -134,8 +126,8 @@ def _free_id(graph: Graph, wanted: str) -> str:
     return next(name for name in itertools.chain([wanted], others) if name not in graph.by_id)
 
 
-class _Said(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+class _Said(Frozen, populate_by_name=True):
+    """What an answer holds, in keys of two spellings."""
 
 
 _SaidT = TypeVar("_SaidT", bound=_Said)
@@ -156,12 +148,10 @@ class AddedTask(_Said):
 class SubIssue(_Said):
     """A part of the work that can be built and checked alone."""
 
-    id: Annotated[str, StringConstraints(pattern=TASK_ID, max_length=ID_CHARS)]
+    id: Annotated[str, Field(pattern=TASK_ID, max_length=ID_CHARS)]
     title: str = Field(min_length=1, max_length=400)
     description: str = Field(default="", max_length=TEXT_CHARS)
-    depends_on: tuple[TaskId, ...] = Field(
-        default=(), validation_alias=AliasChoices("depends_on", "dependsOn")
-    )
+    depends_on: tuple[TaskId, ...] = Field(default=(), alias="dependsOn")
     """Ids of the sub-issues that have to be built and checked before it."""
 
     @model_validator(mode="before")

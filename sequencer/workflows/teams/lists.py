@@ -16,12 +16,11 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
 from sequencer.documents.file import read_bytes
 from sequencer.documents.keys import problems_of, raise_all
 from sequencer.documents.reader import Document, KeyPath, Position, decode, parse, parse_text
 from sequencer.errors import ConfigurationError
+from sequencer.model.fields import ValidationError
 from sequencer.model.net.graph import Graph
 from sequencer.model.team import Role, Task
 from sequencer.model.workflow import Workflow

@@ -11,16 +11,9 @@ from functools import cache
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StringConstraints,
-)
-
 from sequencer.documents.keys import HELD_IN
+from sequencer.model.fields import AfterValidator, BeforeValidator, Field
+from sequencer.model.frozen import Frozen
 from sequencer.model.request import Label
 from sequencer.model.step import ModelName, Name
 from sequencer.model.team import MAX_TASKS, Budget, Role, TeamBudget, TeamRules
@@ -44,7 +37,7 @@ def _beside_others(value: object) -> object:
     return value
 
 
-Keyword = Annotated[str, StringConstraints(max_length=100), AfterValidator(_words)]
+Keyword = Annotated[str, Field(max_length=100), AfterValidator(_words)]
 """Words as they stand in a text; a ``|`` stands between no two of them."""
 _Score = Annotated[int, Field(ge=0, le=MAX_SCORE)]
 
@@ -84,10 +77,8 @@ LABELS: Mapping[str, int] = MappingProxyType(
 )
 
 
-class Count(BaseModel):
+class Count(Frozen):
     """Points for how often something is there."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     each: _Score = 5
     """Of every one of them, but for the first `free`."""
@@ -123,43 +114,39 @@ class ReproductionSteps(Count):
     max: _Score = 15
 
 
-class ScoreSettings(BaseModel):
+class ScoreSettings(Frozen):
     """``teams.score:``, what a request's score is made of; the sum stays within 0 to 100."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     never: tuple[Word, ...] = ("question", "documentation", "transient", "planning")
     """Kinds of request that score 0, whatever they say."""
-    classifications: dict[Word, Points] = {}
+    classifications: dict[Word, Points] = Field(default_factory=dict)
     """Laid over the built-in `CLASSIFICATIONS`, as the next two are over theirs; 0 takes
     an entry away."""
-    keywords: dict[Keyword, Points] = {}
-    labels: dict[Label, Points] = {}
-    procedures: dict[Name, Points] = {}
+    keywords: dict[Keyword, Points] = Field(default_factory=dict)
+    labels: dict[Label, Points] = Field(default_factory=dict)
+    procedures: dict[Name, Points] = Field(default_factory=dict)
     long_chars: int = Field(default=2000, ge=0, le=1_000_000)
     """A text of more characters gets `long_points`; code, addresses and comments aside."""
     long_points: _Score = 40
     medium_chars: int = Field(default=800, ge=0, le=1_000_000)
     medium_points: _Score = 20
-    subtasks: Subtasks = Subtasks.model_construct()
-    files: Files = Files.model_construct()
-    components: Count = Count.model_construct()
+    subtasks: Subtasks = Subtasks()
+    files: Files = Files()
+    components: Count = Count()
     """Different ones of `component_names`."""
     component_names: tuple[Keyword, ...] = (
         *("frontend", "backend", "api", "database", "cli", "ui", "server", "client", "worker"),
         *("queue", "cache", "scheduler", "infrastructure", "pipeline", "mobile app"),
     )
-    trace_lines: TraceLines = TraceLines.model_construct()
-    reproduction_steps: ReproductionSteps = ReproductionSteps.model_construct()
+    trace_lines: TraceLines = TraceLines()
+    reproduction_steps: ReproductionSteps = ReproductionSteps()
     min_size: int = Field(default=2, ge=1, le=64)
     """Members of a team, and one more from each score of `size_from` on."""
     size_from: tuple[_Score, ...] = (60, 80)
 
 
-class TeamOptions(BaseModel):
+class TeamOptions(Frozen):
     """``teams:`` of orchestration.yaml."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     enabled: bool = False
     """Whether `start` may use a team without being asked to."""
@@ -171,10 +158,12 @@ class TeamOptions(BaseModel):
     lead_model: ModelName | None = None
     teammate_model: ModelName | None = None
     """Models of tasks whose role and whose own fields name none."""
-    score: ScoreSettings = ScoreSettings.model_construct()
-    roles: dict[Name, Annotated[Role, BeforeValidator(_beside_others)]] = {}
+    score: ScoreSettings = ScoreSettings()
+    roles: dict[Name, Annotated[Role, BeforeValidator(_beside_others)]] = Field(
+        default_factory=dict
+    )
     """Changes to the built-in roles, and roles of one's own."""
-    budget: TeamBudget = TeamBudget.model_construct()
+    budget: TeamBudget = TeamBudget()
     max_failures: int = Field(default=5, ge=1, le=10_000)
     """Failed attempts in a row, over all tasks, after which no task is started."""
     max_tasks: int = Field(default=200, ge=1, le=MAX_TASKS)
@@ -278,10 +267,10 @@ def roles(
     for name, role in found.items():
         model = lead_model if name == LEAD else teammate_model
         if model is not None and "model" not in role.step:
-            found[name] = role.model_copy(update={"step": {**role.step, "model": model}})
+            found[name] = role.replace(step={**role.step, "model": model})
     return found
 
 
 def _changed(role: Role, changes: Role) -> Role:
     written = {name: getattr(changes, name) for name in changes.model_fields_set - {"step"}}
-    return role.model_copy(update={**written, "step": {**role.step, **changes.step}})
+    return role.replace(**written, step={**role.step, **changes.step})

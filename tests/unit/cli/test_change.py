@@ -222,7 +222,7 @@ def test_takeover_says_who_holds_the_step_and_how_alive(tmp_path: Path) -> None:
 def test_takeover_knows_a_dead_holder(tmp_path: Path) -> None:
     worked(tmp_path, 1)
     me = open_run(tmp_path).store.owner()
-    hold(tmp_path, me.model_copy(update={"pid_start": me.pid_start + 1}))
+    hold(tmp_path, me.replace(pid_start=me.pid_start + 1))
     called = call(tmp_path, "takeover")
     assert called.code == 75
     assert "the next run takes over by itself" in called.err

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import ValidationError
 
 from sequencer.documents.keys import ConfigurationErrors, located, problems_of, raise_all
 from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError, UnknownName
+from sequencer.model.fields import ValidationError
 from sequencer.settings.schema import Schema
 from sequencer.workflows.teams.entries import ListFile
 

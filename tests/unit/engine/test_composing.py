@@ -142,15 +142,13 @@ def test_in_the_first_round_nothing_is_read_for_the_ones_before() -> None:
 
 
 def test_what_a_tracker_says_of_the_request() -> None:
-    told = REQUEST.model_copy(
-        update={
-            "identifier": "ENG-42",
-            "url": "https://x.invalid/42",
-            "repository": "acme/app",
-            "base_branch": "next",
-            "assignees": ("bea", "cy"),
-            "priority": "High",
-        }
+    told = REQUEST.replace(
+        identifier="ENG-42",
+        url="https://x.invalid/42",
+        repository="acme/app",
+        base_branch="next",
+        assignees=("bea", "cy"),
+        priority="High",
     )
     names = ("identifier", "url", "repository", "base_branch", "assignees", "priority")
     text = "|".join(f"{{{{request.{name}}}}}" for name in names)

@@ -95,7 +95,7 @@ def test_a_shorter_lease_wakes_the_thread_earlier(
 ) -> None:
     store = FileStore(tmp_path / "state.json", ttl_s=LONG_S)
     claim, heartbeat = held(store), Heartbeat(store)
-    heartbeat.begin(claim.model_copy(update={"ttl_s": 600.0}), cancellation)
+    heartbeat.begin(claim.replace(ttl_s=600.0), cancellation)
     time.sleep(0.05)
     heartbeat.begin(claim, cancellation)
     assert beats_in_time(tmp_path)

@@ -134,7 +134,7 @@ def test_a_reset_is_followed_and_a_loss_is_not(tmp_path: Path) -> None:
         of_run(run.store, first.run_id, second)
     shutil.rmtree(tmp_path / "sync")
     third = reopen(tmp_path).control.begin()
-    preview = second.model_copy(update={"revision": 0})
+    preview = second.replace(revision=0)
     assert followed(run.store, preview, third) is third
     with pytest.raises(StaleClaim, match="was begun in its place"):
         followed(run.store, second, third)

@@ -257,7 +257,7 @@ def test_a_run_that_was_stopped_while_its_worker_died_says_so(tmp_path: Path) ->
 
 
 def _hold_by_a_dead_process(run: Any) -> None:
-    gone = run.store.owner().model_copy(update={"pid_start": 1})
+    gone = run.store.owner().replace(pid_start=1)
     store = run.store
     store.update(
         cases.on_run(

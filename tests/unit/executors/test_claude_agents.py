@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from sequencer.assembly.agents import ensure_honoured
 from sequencer.errors import ConfigurationError
@@ -17,6 +16,7 @@ from sequencer.executors.claude import (
     subagents_gone,
 )
 from sequencer.executors.process import ProcessCore
+from sequencer.model.fields import ValidationError
 from sequencer.model.step import Step, Subagent
 from sequencer.model.team import STEP_FIELDS, Task
 from sequencer.model.workflow import Workflow

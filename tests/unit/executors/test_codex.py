@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from sequencer.executors.codex import (
     CodexExecutor,
@@ -19,6 +18,7 @@ from sequencer.executors.codex import (
 )
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.protocol import Cancellation, Piece
+from sequencer.model.fields import ValidationError
 from sequencer.model.outcome import OutcomeStatus, Usage
 from sequencer.model.step import Step
 from tests.contract.executor_cases import Recorder, request_for

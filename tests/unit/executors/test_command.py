@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from sequencer.errors import StorageFailed, UnsafeFolder
 from sequencer.executors.command import ANSWER_BYTES, CommandExecutor, CommandOptions
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.protocol import Cancellation
+from sequencer.model.fields import ValidationError
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
 from tests.contract.executor_cases import Recorder, request_for

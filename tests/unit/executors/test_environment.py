@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import TypeAdapter, ValidationError
 
 from sequencer.executors.command import Pattern, VariableName, VariableValue
 from sequencer.executors.pump import EVERY_AGENT, agent_environment
+from sequencer.model.fields import ValidationError
+from sequencer.model.frozen import checked
 
 BASE = {
     "PATH": "/bin",
@@ -52,22 +53,22 @@ def test_no_secret_is_passed_to_everybody() -> None:
 
 @pytest.mark.parametrize("text", ["CI", "_X", "ANTHROPIC_*", "A1*"])
 def test_patterns_that_are_allowed(text: str) -> None:
-    assert TypeAdapter[str](Pattern).validate_python(text) == text
+    assert checked(Pattern, text) == text
 
 
 @pytest.mark.parametrize("text", ["", "*", "A*B", "1A", "A-B", "A=b", "A\nB", "*_KEY"])
 def test_patterns_that_are_refused(text: str) -> None:
     with pytest.raises(ValidationError):
-        TypeAdapter[str](Pattern).validate_python(text)
+        checked(Pattern, text)
 
 
 @pytest.mark.parametrize("text", ["", "A=B", "A B", "1", "A\n", "A\0"])
 def test_names_that_are_refused(text: str) -> None:
     with pytest.raises(ValidationError):
-        TypeAdapter[str](VariableName).validate_python(text)
+        checked(VariableName, text)
 
 
 def test_a_value_holds_anything_but_nul() -> None:
-    assert TypeAdapter[str](VariableValue).validate_python("a\n=b") == "a\n=b"
+    assert checked(VariableValue, "a\n=b") == "a\n=b"
     with pytest.raises(ValidationError):
-        TypeAdapter[str](VariableValue).validate_python("a\0b")
+        checked(VariableValue, "a\0b")

@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from sequencer.executors import pump as file_mark
 from sequencer.executors.pump import FileWatch
+from sequencer.model.fields import ValidationError
 from sequencer.model.step import FileMark, Step
 
 

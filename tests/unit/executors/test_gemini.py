@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from sequencer.executors.client import Call
 from sequencer.executors.gemini import (
@@ -19,6 +18,7 @@ from sequencer.executors.gemini import (
 )
 from sequencer.executors.process import ProcessCore, ProcessEnd
 from sequencer.executors.protocol import StepRequest
+from sequencer.model.fields import ValidationError
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.step import Step
 from tests.contract.executor_cases import request_for

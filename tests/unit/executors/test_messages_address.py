@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from pydantic import ValidationError
 
 from sequencer.executors.messages_api import MessagesExecutor
 from sequencer.executors.messages_loop import MessagesOptions
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.protocol import Cancellation
 from sequencer.model.addresses import takes_secrets
+from sequencer.model.fields import ValidationError
 from sequencer.model.outcome import Outcome
 from tests.contract.executor_cases import Recorder, request_for
 

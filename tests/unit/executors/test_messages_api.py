@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from sequencer.executors.messages_api import MessagesExecutor
 from sequencer.executors.messages_loop import MessagesOptions
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.protocol import Piece
+from sequencer.model.fields import ValidationError
 from sequencer.model.outcome import OutcomeStatus
 from tests.contract.executor_cases import request_for
 from tests.fake_model_server import fake_model

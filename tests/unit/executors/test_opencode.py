@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from sequencer.executors.opencode import (
     OpencodeExecutor,
@@ -16,6 +15,7 @@ from sequencer.executors.opencode import (
     opencode_configuration,
 )
 from sequencer.executors.process import ProcessCore
+from sequencer.model.fields import ValidationError
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.step import Step
 from tests.contract.executor_cases import request_for

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import ValidationError
 
 from sequencer.executors.prices import (
     LIST_PRICES,
@@ -12,6 +11,7 @@ from sequencer.executors.prices import (
     missing_price,
     price_of,
 )
+from sequencer.model.fields import ValidationError
 
 MILLION = 1_000_000
 

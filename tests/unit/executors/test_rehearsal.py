@@ -3,10 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from sequencer.executors.protocol import Cancellation, Piece
 from sequencer.executors.stand_ins import RehearsalExecutor, RehearsalOptions
+from sequencer.model.fields import ValidationError
 from sequencer.model.outcome import Outcome
 from sequencer.model.step import Step
 from sequencer.workflows.verdicts import check_schema

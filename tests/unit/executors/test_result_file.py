@@ -40,7 +40,7 @@ def test_a_process_that_did_not_succeed_stays_so(
     path: Path, said: str, status: OutcomeStatus
 ) -> None:
     write(path, {"status": said, "output": "so far", "usage": {"cost_usd": 2.0}})
-    outcome = apply_result(path, FAILURE.model_copy(update={"status": status}))
+    outcome = apply_result(path, FAILURE.replace(status=status))
     assert (outcome.status, outcome.error) == (status, "exit code 3")
     assert (outcome.output, outcome.usage.cost_usd) == ("so far", 2.0)
 
@@ -60,7 +60,7 @@ def test_only_what_is_no_text_is_an_answer_in_a_form(
     path: Path, output: Any, structured: Any
 ) -> None:
     write(path, {"output": output})
-    before = SUCCESS.model_copy(update={"structured": "as it was"})
+    before = SUCCESS.replace(structured="as it was")
     assert apply_result(path, before).structured == structured
 
 

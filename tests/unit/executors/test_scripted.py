@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from sequencer.executors.protocol import Cancellation
 from sequencer.executors.stand_ins import ScriptedExecutor, ScriptedOptions
+from sequencer.model.fields import ValidationError
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
 from tests.contract.executor_cases import Recorder, request_for

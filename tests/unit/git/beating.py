@@ -50,5 +50,5 @@ class Lab:
 
 def here(token: int = 1, **update: object) -> Claim:
     """Return a claim of another process under this boot, which nothing proves dead."""
-    owner = identity.this_process().model_copy(update={"pid_ns": "pid:[1]", "nonce": "other"})
+    owner = identity.this_process().replace(pid_ns="pid:[1]", nonce="other")
     return make_claim(token, owner=owner, **update)

@@ -55,7 +55,7 @@ def placed(
     places: GitWorkplaces, task: str, token: int, subject: str = "", **traits: bool
 ) -> OwnPlace | SharedPlace:
     """Return where *task* works; it writes in a worktree unless *traits* say something else."""
-    chosen = TaskTraits(**{"worktree": True} | traits)
+    chosen = TaskTraits.model_validate({"worktree": True} | traits)
     return places.open(task, token, run_id=RUN_ID, subject=subject, traits=chosen, is_first=True)
 
 

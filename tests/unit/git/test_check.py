@@ -313,7 +313,7 @@ def test_a_lock_that_goes_by_itself_is_not_told(shared: Shared) -> None:
     """To remove it by hand would leave the index behind the commit."""
     a = shared.clone("a")
     lock = a / ".git" / "index.lock"
-    gone = this_process().model_copy(update={"pid_start": 1}).model_dump()
+    gone = this_process().replace(pid_start=1).model_dump()
     for text, told in (("", True), (json.dumps({"owner": gone}), False)):
         lock.write_text(text)
         os.utime(lock, (1e9, 1e9))

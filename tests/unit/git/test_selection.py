@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from sequencer.executors.redaction import Redaction
 from sequencer.git import selection as vetting
@@ -24,6 +23,7 @@ from sequencer.git.selection import (
     secrets_by,
     with_keys,
 )
+from sequencer.model.fields import ValidationError
 from sequencer.settings.schema import PLACEHOLDERS, CommitOptions, WorkOptions
 from tests.unit.git.clones import (
     ENVIRONMENT,

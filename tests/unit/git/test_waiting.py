@@ -301,7 +301,7 @@ def test_a_descriptor_ends_the_wait(lab: Lab) -> None:
 
 def claimed_by(pid: int, ttl_s: float) -> Claim:
     start = identity.process_start(pid)
-    owner = identity.this_process().model_copy(update={"pid": pid, "pid_start": start})
+    owner = identity.this_process().replace(pid=pid, pid_start=start)
     return cases.make_claim(owner=owner, ttl_s=ttl_s)
 
 

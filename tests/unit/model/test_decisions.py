@@ -182,15 +182,15 @@ def test_taking_over_by_force_drops_every_claim() -> None:
 def test_edits_that_break_the_order_are_refused(update: dict[str, Any]) -> None:
     head = held_head(revision=2)
     with pytest.raises(EditRefused, match=next(iter(update))):
-        decisions.accept_edit(head, head.model_copy(update=update), at=AT)
+        decisions.accept_edit(head, head.replace(**update), at=AT)
 
 
 def test_an_edit_of_the_step_drops_the_claim_on_the_one_that_was_left() -> None:
     head = held_head()
-    new = decisions.accept_edit(head, head.model_copy(update={"step_index": 4}), at=AT).head
+    new = decisions.accept_edit(head, head.replace(step_index=4), at=AT).head
     assert (new.claims, new.attempt, new.iteration, new.token) == ((), 0, 5, 1)
     assert new.status == "waiting-next"
-    kept = decisions.accept_edit(head, head.model_copy(update={"exit": True}), at=AT)
+    kept = decisions.accept_edit(head, head.replace(exit=True), at=AT)
     assert kept.head.claims == head.claims
     assert "by hand: exit" in str(kept.facts[0].outcome)
 

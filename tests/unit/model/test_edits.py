@@ -35,8 +35,8 @@ HEAD: dict[str, Any] = {"step_index": 1, "iteration": 2, "usage": USED}
         ({"pause_requested": True}, {"pause_requested": False}, "resume"),
         ({"failures_in_row": 3}, {"failures_in_row": 0}, "retry"),
         ({"attempt": 3}, {"attempt": 2}, "retry"),
-        ({}, {"usage": USED.model_copy(update={"cost_usd": 0.0})}, "reset"),
-        ({}, {"usage": USED.model_copy(update={"steps": 4})}, "reset"),
+        ({}, {"usage": USED.replace(cost_usd=0.0)}, "reset"),
+        ({}, {"usage": USED.replace(steps=4)}, "reset"),
         ({"params": {"a": 1}}, {"params": {"a": 2}}, "adopt"),
         ({}, {"workflow_digest": "sha256:other"}, "adopt"),
         ({}, {"workflow_name": "other"}, "adopt"),
@@ -81,7 +81,7 @@ def test_what_stops_or_moves_a_run_stays_possible(edit: dict[str, Any]) -> None:
 
 def test_back_from_a_gate_is_no_way_past_it() -> None:
     head = new_head(**HEAD, gate=GATE, status=Status.WAITING_APPROVAL)
-    back = decisions.accept_edit(head, head.model_copy(update={"step_index": 0}), at=AT).head
+    back = decisions.accept_edit(head, head.replace(step_index=0), at=AT).head
     assert (back.step_index, back.gate) == (0, None)
 
 

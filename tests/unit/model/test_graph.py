@@ -3,8 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
+from sequencer.model.fields import ValidationError
 from sequencer.model.net.graph import DEFAULT_MAX_ITERATIONS, Edge, Graph, Node, NodeKind
 from tests.flows import fan, graph
 

@@ -107,7 +107,7 @@ def test_the_end_of_a_procedure_or_the_agents_word_completes_the_run(
     following: Place, status: OutcomeStatus
 ) -> None:
     held = claim(new_head(pause_requested=False)).head
-    held = held.model_copy(update={"pause_requested": True})
+    held = held.replace(pause_requested=True)
     transition = succeed(held, 1, following, outcome=Outcome(status=status))
     assert transition.head.status == "complete"
     assert not transition.head.pause_requested
@@ -115,7 +115,7 @@ def test_the_end_of_a_procedure_or_the_agents_word_completes_the_run(
 
 
 def test_a_pause_takes_effect_when_the_step_ends() -> None:
-    held = claim(new_head()).head.model_copy(update={"pause_requested": True})
+    held = claim(new_head()).head.replace(pause_requested=True)
     for transition in (succeed(held, 1), fail(held, 1), transitions.release(held, 1, at=AT)):
         assert transition.head.status == "paused"
         assert not transition.head.pause_requested

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from sequencer.errors import TooManyFailures
 from sequencer.executors.claude import ClaudeOptions
@@ -16,6 +15,7 @@ from sequencer.executors.codex import CodexOptions
 from sequencer.executors.gemini import GeminiOptions
 from sequencer.executors.messages_loop import MessagesOptions
 from sequencer.executors.opencode import OpencodeOptions
+from sequencer.model.fields import ValidationError
 from sequencer.model.head import MAX_COUNTER, Head
 from sequencer.model.limits import InvocationLimits, RunLimits
 from sequencer.model.names import MAX_COMPONENT_BYTES, slug

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from sequencer.errors import ConfigurationError
 from sequencer.executors.redaction import Redaction
+from sequencer.model.fields import ValidationError
 from sequencer.posting.options import KINDS, ActivityOptions, SinkOptions
 from sequencer.posting.sinks import MAKERS, Place, make_sinks, problems
 
@@ -31,7 +31,7 @@ def test_nothing_is_told_unless_it_was_asked_for(tmp_path: Path) -> None:
 
 def test_each_kind_has_a_maker_and_each_field_a_kind() -> None:
     assert KINDS.keys() == MAKERS.keys()
-    assert set(SinkOptions.model_fields["kind"].annotation.__args__) == KINDS.keys()  # type: ignore[union-attr]
+    assert set(SinkOptions.model_fields["kind"].annotation.__args__) == KINDS.keys()
     named = {n for kind in KINDS.values() for group in (*kind.needs, kind.may) for n in group}
     assert named == set(SinkOptions.model_fields) - {"kind"}
 

@@ -33,7 +33,7 @@ ABOUT = {
 def made(about: str) -> Workflow:
     fixer = Step(name="fix", description=about)
     judge = Step(name="judge", description=about, validation=Validation(fixer=fixer))
-    step = judge.model_copy(update={"name": "review"})
+    step = judge.replace(name="review")
     return Workflow("w", (judge,), Review(every=2, step=step), description=about)
 
 

@@ -194,7 +194,7 @@ def test_an_attempt_that_had_ended_is_not_repeated_where_its_end_may_be_lost(
 
 def _owner(pid: int) -> Owner:
     owner = this_process()
-    return owner if pid == owner.pid else owner.model_copy(update={"pid": pid, "pid_start": 1})
+    return owner if pid == owner.pid else owner.replace(pid=pid, pid_start=1)
 
 
 @pytest.mark.parametrize("kind", ["status", "line"])

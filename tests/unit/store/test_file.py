@@ -253,7 +253,7 @@ def test_waiting_for_a_holder_that_is_gone_already_ends_at_once(tmp_path: Path) 
     store = FileStore(tmp_path / "state.json")
     cases.begin(store)
     cases.claim(store)
-    gone = store.owner().model_copy(update={"pid_start": 1})
+    gone = store.owner().replace(pid_start=1)
     started = time.monotonic()
     assert not store.wait(2, 10.0, claim=cases.make_claim(owner=gone))
     assert time.monotonic() - started < 0.5

@@ -41,7 +41,7 @@ def table(tmp_path: Path) -> Leases:
 
 
 def owned(**update: Any) -> Claim:
-    return make_claim(owner=identity.this_process().model_copy(update=update))
+    return make_claim(owner=identity.this_process().replace(**update))
 
 
 def dead_pid() -> int:
@@ -98,7 +98,7 @@ def test_a_lease_on_the_same_boot_ends_at_its_deadline(table: Leases, clock: Clo
 
 
 def test_the_claim_itself_is_the_first_beat(table: Leases, clock: Clock) -> None:
-    claim = owned(pid_ns="pid:[1]").model_copy(update={"claimed_boottime": 1_000.0})
+    claim = owned(pid_ns="pid:[1]").replace(claimed_boottime=1_000.0)
     clock.now = 1_000.0 + claim.ttl_s
     assert table.liveness(claim) is ALIVE
     clock.now += 0.01
@@ -108,7 +108,7 @@ def test_the_claim_itself_is_the_first_beat(table: Leases, clock: Clock) -> None
 
 
 def test_a_strangers_clock_means_nothing_here(table: Leases, clock: Clock) -> None:
-    claim = make_claim().model_copy(update={"claimed_boottime": 1.0})
+    claim = make_claim().replace(claimed_boottime=1.0)
     assert table.liveness(claim) is UNKNOWN
     clock.now += 1.25 * claim.ttl_s
     assert table.liveness(claim) is UNKNOWN
@@ -183,7 +183,7 @@ def test_a_beat_that_is_no_plain_file_does_not_hang(table: Leases, clock: Clock)
     os.mkfifo(table.folder / "1")
     (table.folder / "2").symlink_to("/etc/hostname")
     for token in (1, 2):
-        claim = make_claim(token, owner=identity.this_process().model_copy(update={"pid_ns": "x"}))
+        claim = make_claim(token, owner=identity.this_process().replace(pid_ns="x"))
         assert table.liveness(claim) is UNKNOWN
     assert clock.now == 1_000.0
 
@@ -258,7 +258,7 @@ def test_a_zombie_and_a_stopped_process() -> None:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
         start = identity.process_start(child.pid)
-        owner = identity.this_process().model_copy(update={"pid": child.pid, "pid_start": start})
+        owner = identity.this_process().replace(pid=child.pid, pid_start=start)
         os.kill(child.pid, signal.SIGSTOP)
         assert not identity.is_proven_dead(owner)
         os.kill(child.pid, signal.SIGKILL)
@@ -280,7 +280,7 @@ def test_another_users_process_that_proc_hides_is_not_dead(
         raise PermissionError(pid, number)
 
     monkeypatch.setattr(identity, "process_start", lambda _: None)
-    assert identity.is_proven_dead(identity.this_process().model_copy(update={"pid": dead_pid()}))
+    assert identity.is_proven_dead(identity.this_process().replace(pid=dead_pid()))
     monkeypatch.setattr(os, "kill", refuse)
     assert not identity.is_proven_dead(identity.this_process())
 
@@ -288,12 +288,12 @@ def test_another_users_process_that_proc_hides_is_not_dead(
 def test_a_descriptor_of_a_process_becomes_readable_with_its_end() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     start = identity.process_start(child.pid)
-    owner = identity.this_process().model_copy(update={"pid": child.pid, "pid_start": start})
+    owner = identity.this_process().replace(pid=child.pid, pid_start=start)
     fd = identity.open_process(owner)
     assert fd is not None
     os.close(fd)
     for update in ({"pid_start": 1}, {"boot_id": "b"}, {"pid_ns": "n"}):
-        assert identity.open_process(owner.model_copy(update=update)) is None
+        assert identity.open_process(owner.replace(**update)) is None
     child.communicate(b"\n")
     assert identity.open_process(owner) is None
 

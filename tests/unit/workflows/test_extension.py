@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from sequencer.errors import UnknownName
+from sequencer.model.fields import ValidationError
 from sequencer.model.step import Approval, Step
 from sequencer.model.workflow import Review, Workflow
 from sequencer.workflows.builtin import builtin_procedure

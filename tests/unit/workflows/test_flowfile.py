@@ -12,10 +12,10 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
-from pydantic import ValidationError
 
 from sequencer.documents.keys import ConfigurationErrors
 from sequencer.errors import ConfigurationError
+from sequencer.model.fields import ValidationError
 from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.step import Retry, Step
 from sequencer.workflows.flowfile.markdown import MAX_CHARS, MAX_LINES, NodeSection, split
@@ -273,7 +273,7 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
 def test_settings_that_are_a_steps_fields_have_its_limits() -> None:
     for name in STEP_FIELDS:
         own, its = NodeSettings.model_fields[name], Step.model_fields[name]
-        assert own.metadata == its.metadata, name
+        assert own.limits == its.limits, name
         values: tuple[object, ...] = (0, -1, 1, 0.5, "", "x", [], ["x"], [""], {}, True)
         for value in values:
             assert _accepts(NodeSettings, {name: value}) == _accepts(

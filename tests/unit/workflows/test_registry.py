@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from sequencer.errors import ConfigurationError, UnknownName
+from sequencer.model.fields import ValidationError
 from sequencer.model.line.order import describe
 from sequencer.model.step import Retry, Step
 from sequencer.model.workflow import Workflow

@@ -6,9 +6,9 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from sequencer.errors import StepFailed
+from sequencer.model.fields import ValidationError
 from sequencer.model.head import Claim, Head, Owner, Session
 from sequencer.model.line.order import describe
 from sequencer.workflows.registry import Registry

@@ -113,8 +113,8 @@ def test_what_was_added_under_way_blocks_too() -> None:
     # As after a failed verification: nobody's traits name the fix, but an edge does.
     first = graph()
     fix = Node(id="fix-1", kind=NodeKind.AGENT, label="Mend it")
-    edge = first.edges[0].model_copy(update={"source": "fix-1", "target": "verify"})
-    grown = first.model_copy(update={"nodes": (*first.nodes, fix), "edges": (*first.edges, edge)})
+    edge = first.edges[0].replace(source="fix-1", target="verify")
+    grown = first.replace(nodes=(*first.nodes, fix), edges=(*first.edges, edge))
     whole = type(first).model_validate(grown.model_dump())
     shown = run_of(whole, {"build": {"state": NodeState.DONE}})
     assert row(shown, "verify")[BLOCKED] == "fix-1"
@@ -136,9 +136,7 @@ def test_what_runs_shows_what_it_does_until_it_speaks() -> None:
     assert silent is not None
     bare = replace(
         shown.nodes[1],
-        node=shown.nodes[1].node.model_copy(
-            update={"task": silent.model_copy(update={"active_form": ""})}
-        ),
+        node=shown.nodes[1].node.replace(task=silent.replace(active_form="")),
     )
     assert task_cells(bare, (), NOW)[LAST] == "from an attempt before"
 
@@ -171,7 +169,7 @@ def test_hostile_texts_keep_the_columns(text: str) -> None:
         id="plan",
         kind=NodeKind.AGENT,
         label=text or "x",
-        task=task.model_copy(update={"active_form": text}),
+        task=task.replace(active_form=text),
     )
     seen = NodeView(node, NodeState.RUNNING, since=TWO_MINUTES_AGO)
     for columns in (60, 80, 120, None):
@@ -323,7 +321,7 @@ def test_a_team_that_rests_is_not_at_work() -> None:
     assert "at work" not in node_summary(
         replace(at_work(), graph=graph(size=3), status="failed"), NOW
     )
-    unbounded = replace(at_work(), graph=at_work().graph.model_copy(update={"max_parallel": None}))
+    unbounded = replace(at_work(), graph=at_work().graph.replace(max_parallel=None))
     assert "at work" not in node_summary(unbounded, NOW)
 
 

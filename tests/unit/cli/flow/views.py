@@ -55,7 +55,7 @@ def graph(chart: str, on_error: str | None = None) -> Graph:
     text = f"flowchart TD\n{dedent(chart)}\n"
     found = read_flow(text, file=Path("flow.mmd")).workflow.graph
     assert found is not None
-    return found.model_copy(update={"on_error": on_error}) if on_error else found
+    return found.replace(on_error=on_error) if on_error else found
 
 
 def drawn_by_hand(direction: str) -> tuple[FlowView, Chart]:

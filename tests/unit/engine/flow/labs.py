@@ -204,7 +204,7 @@ class Lab:
 
     def work(self, mode: Mode = Mode.COMBINED, **options: Any) -> Summary:
         """Work as one more process would."""
-        limits = InvocationLimits(max_steps=None).model_copy(update=options.pop("limits", {}))
+        limits = InvocationLimits(max_steps=None).replace(**options.pop("limits", {}))
         return self.run().work(mode, limits, **options)
 
     def refused(self, mode: Mode = Mode.COMBINED, **options: Any) -> SequencerError:

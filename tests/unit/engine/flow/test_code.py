@@ -165,7 +165,11 @@ def test_a_claim_of_the_living_leaves_no_room(
 def test_beside_which_attempts_a_node_may_begin() -> None:
     store = MemoryStore(MemoryRun())
     code = FlowCode(Cart(), Patience(store, Cancellation(), lambda *_: None))
-    owned = {"owner": store.owner(), "claimed_at": "2026-01-01T00:00:00Z", "ttl_s": 60}
+    owned: dict[str, Any] = {
+        "owner": store.owner(),
+        "claimed_at": "2026-01-01T00:00:00Z",
+        "ttl_s": 60,
+    }
     claim = Claim(token=1, step="a", step_index=0, attempt=1, **owned)
     head = new_head(claims=(claim,), work=work(1))
     assert code.may_begin(head, (), ()), "before it begins, the code is brought"

@@ -149,7 +149,7 @@ def test_what_mends_is_told_what_was_tried_before() -> None:
 
 
 def test_the_request_is_asked_for_as_in_a_procedure() -> None:
-    request = REQUEST.model_copy(update={"labels": ("bug", "ui"), "identifier": "ENG-42"})
+    request = REQUEST.replace(labels=("bug", "ui"), identifier="ENG-42")
     made = brief(here=node("me"), request=request)
     assert made.compose("{{request.identifier}}: {{request.labels}}").startswith(
         "ENG-42: bug, ui\n"

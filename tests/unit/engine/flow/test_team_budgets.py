@@ -356,7 +356,7 @@ def test_when_a_cap_is_near_or_reached(
 def test_what_was_used_by_added_tasks_counts_for_their_role(tmp_path: Path) -> None:
     made = team(tmp_path, [task("a", role="cook"), task("b")], roles=ROLES)
     marking = Marking(made.workflow.graph)  # type: ignore[arg-type]
-    node = marking.graph.by_id["a"].model_copy(update={"id": "late"})
+    node = marking.graph.by_id["a"].replace(id="late")
     marking.apply(["grow", Growth(nodes=(node,)).as_json()])
     for name, usd in [("a", 0.25), ("late", 0.5), ("b", 4.0)]:
         marking.apply(["team", "spend", name, usd, 10, 1.0])
@@ -376,7 +376,7 @@ def test_a_graph_that_is_no_team_has_no_caps(tmp_path: Path) -> None:
     made = team(tmp_path, LINE, rules={"budget": {"max_cost_usd": 0.1}})
     graph = made.workflow.graph
     assert graph is not None
-    plain = graph.model_copy(update={"is_team": False})
+    plain = graph.replace(is_team=False)
     made.workflow.__dict__["graph"] = plain
     made.actor = Actor({name: [paid(1.0)] for name in "abc"})
     made.work()

@@ -124,7 +124,7 @@ def test_a_crash_between_a_failure_and_the_end(tmp_path: Path) -> None:
 def test_a_task_that_is_begun_too_often_holds_back_what_waits(tmp_path: Path) -> None:
     memory = MemoryRun()
     made = team(tmp_path, CREW, memory=memory)
-    made.limits = made.limits.model_copy(update={"max_attempts": 2})
+    made.limits = made.limits.replace(max_attempts=2)
     made.died()
     made.died()
     error = made.ended()

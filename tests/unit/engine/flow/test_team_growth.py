@@ -298,8 +298,8 @@ def test_the_workflow_of_a_marking_is_never_that_of_another(tmp_path: Path) -> N
     assert "a" in before.steps_by_name
     assert control.net.workflow_at(marking) is before
     growth = marking.growths[0]
-    changed = growth.steps[0].model_copy(update={"text": "something else"})
-    marking.growths[0] = growth.model_copy(update={"steps": (changed,)})
+    changed = growth.steps[0].replace(text="something else")
+    marking.growths[0] = growth.replace(steps=(changed,))
     assert control.net.workflow_at(marking).steps_by_name["a"].text == "something else"
 
 

@@ -30,7 +30,7 @@ from tests.unit.engine.flow.team_costs import ROLES, paid
 from tests.unit.engine.flow.team_labs import cost, task, team
 
 NOBODY: frozenset[int] = frozenset()
-OTHER = STRANGER.model_copy(update={"nonce": "somebody else"})
+OTHER = STRANGER.replace(nonce="somebody else")
 
 
 @dataclass

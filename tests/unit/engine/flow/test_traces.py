@@ -111,14 +111,13 @@ def prepared(flow: dict[str, Any]) -> tuple[Workflow, list[str]]:
         retry = step.retry
         if retry is not None:
             delay = retry.initial_delay_s * CLOCK_SHARE
-            retry = retry.model_copy(update={"initial_delay_s": delay})
+            retry = retry.replace(initial_delay_s=delay)
         # Who is to end on time is told so by the conductor.
-        steps.append(step.model_copy(update={"retry": retry, "timeout_s": None}))
+        steps.append(step.replace(retry=retry, timeout_s=None))
     assert made.graph is not None
     # What people type here need not be one of the options.
     nodes = tuple(
-        node.model_copy(update={"allows_custom_input": node.kind is NodeKind.HUMAN})
-        for node in made.graph.nodes
+        node.replace(allows_custom_input=node.kind is NodeKind.HUMAN) for node in made.graph.nodes
     )
     # Anew, because a copy has what was worked out for the old one.
     graph = Graph(**{**_fields(made.graph), "nodes": nodes, **_time_limit(made.graph)})

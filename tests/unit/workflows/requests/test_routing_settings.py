@@ -3,8 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
+from sequencer.model.fields import ValidationError
 from sequencer.model.request import Request
 from sequencer.workflows.requests.options import (
     SHARED_PROMPT,

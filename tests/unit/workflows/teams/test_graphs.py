@@ -282,7 +282,7 @@ def test_who_only_answers_has_no_worktree(fields: dict[str, object], why: str | 
     found = [(one.path, one.message) for one in problems(task("a"), wrong)]
     message = f"a task that {why} has no worktree: only its answer counts"
     assert found == ([((1, "worktree"), message)] if why else [])
-    assert problems(wrong.model_copy(update={"worktree": False})) == []
+    assert problems(wrong.replace(worktree=False)) == []
 
 
 def test_the_tasks_of_a_run_count_and_may_be_part_of_a_circle() -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from sequencer.documents.keys import ConfigurationErrors, known_keys
 from sequencer.documents.reader import Document
 from sequencer.errors import ConfigurationError
+from sequencer.model.fields import ValidationError
 from sequencer.model.step import Step
 from sequencer.model.team import MAX_TASKS, STEP_FIELDS, Role, Task
 from sequencer.workflows.teams.entries import ListFile, TaskEntry
@@ -49,7 +49,7 @@ def test_the_keys_are_a_task_s_and_a_step_s_with_the_same_defaults() -> None:
     assert set(known_keys(TaskEntry, ())) == own | STEP_FIELDS
     for name in own:
         field = Task.model_fields[name]
-        if not field.is_required():
+        if not field.is_required:
             assert TaskEntry.model_fields[name].get_default() == field.get_default(), name
 
 

@@ -7,8 +7,8 @@ import re
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
+from sequencer.model.fields import ValidationError
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
 from sequencer.model.team import Budget, Role, TeamRules
@@ -43,8 +43,8 @@ def test_the_rules_of_a_team_are_those_of_the_model() -> None:
     assert set(TeamRules.model_fields) - {"role_budgets"} == set(WRITTEN)
     for name in WRITTEN:
         here, there = TeamOptions.model_fields[name], TeamRules.model_fields[name]
-        assert (here.default, here.metadata, here.annotation) == (
-            *(there.default, there.metadata, there.annotation),
+        assert (here.default, here.limits, here.annotation) == (
+            *(there.default, there.limits, there.annotation),
         )
 
 

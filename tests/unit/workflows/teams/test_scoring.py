@@ -231,7 +231,7 @@ def test_a_hook_that_chose_another_procedure() -> None:
     request, settings = Request(title="x"), RoutingSettings()
     chosen = Route(procedure="plan-mode", source="hook", classification="code", reason="a hook")
     assert classification_of(request, chosen, settings) == "planning"
-    own = chosen.model_copy(update={"procedure": "mine"})
+    own = chosen.replace(procedure="mine")
     assert classification_of(request, own, settings) == "code"
 
 
@@ -248,5 +248,5 @@ def test_a_request_and_its_route_are_scored_whole() -> None:
     found = score_request(request, chosen, settings, options)
     assert [reason.points for reason in found.reasons] == [50, 10, 20]
     assert (found.score, found.uses_team) == (80, False)
-    priced = options.model_copy(update={"score": ScoreSettings(procedures={"debugger-full": 1})})
+    priced = options.replace(score=ScoreSettings(procedures={"debugger-full": 1}))
     assert score_request(request, chosen, settings, priced).uses_team

@@ -1,0 +1,357 @@
+"""What a class says about its fields, and what reads their values.
+
+`Field` and the validators are written as in pydantic and mean what they mean there. A reader
+takes values that plainly are right; it raises `Unsure` at all others, and `model.validation`
+has the last word about those.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from enum import Enum
+from functools import cache
+from inspect import get_annotations
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+)
+
+_T = TypeVar("_T")
+Reader = Callable[[Any], Any]
+MISSING: Any = object()
+_MAX_EXACT = 2**53
+"""Whole numbers up to here are the same as floats."""
+
+
+class Unsure(Exception):
+    """Raised by a reader whose value is wrong, or right only for who knows all rules."""
+
+
+class ValidationError(ValueError):
+    """Values that a class refuses."""
+
+    def __init__(self, found: Any) -> None:
+        """Hold what pydantic has *found*."""
+        super().__init__(found)
+        self.found = found
+
+    def errors(self, **options: bool) -> list[dict[str, Any]]:
+        """Return each error as pydantic describes it: ``loc``, ``msg``, ``type`` and more."""
+        return [dict(error) for error in self.found.errors(**options)]
+
+    def __str__(self) -> str:
+        """Return all of them."""
+        return str(self.found)
+
+
+class Refusal(Exception):
+    """Raised by a validator for an error with a type of its own, see `model.validation`."""
+
+    def __init__(self, kind: str, context: Mapping[str, Any], message: str | None = None) -> None:
+        """Name the *kind*; without *message* it is one of pydantic's own."""
+        super().__init__(kind)
+        self.kind, self.message, self.context = kind, message, dict(context)
+
+
+class Limits:
+    """A field's default and the limits of its value."""
+
+    __slots__ = ("alias", "default", "default_factory", "exclude", "limits")
+
+    def __init__(
+        self, default: Any, factory: Callable[[], Any] | None, alias: str | None, *, exclude: bool
+    ) -> None:
+        """Hold what `Field` is given, but for the limits."""
+        self.default, self.default_factory = default, factory
+        self.alias, self.exclude = alias, exclude
+        self.limits: dict[str, Any] = {}
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether the limits are the same: a default is no part of a type."""
+        return isinstance(other, Limits) and self.limits == other.limits
+
+    def __hash__(self) -> int:
+        """Return the same for equal limits."""
+        return hash(tuple(self.limits))
+
+
+def Field(  # noqa: N802 - as in pydantic
+    default: Any = MISSING,
+    *,
+    default_factory: Callable[[], Any] | None = None,
+    alias: str | None = None,
+    exclude: bool = False,
+    **limits: Any,
+) -> Any:
+    """Return what a field holds besides its type; within ``Annotated`` its *limits* alone."""
+    field = Limits(default, default_factory, alias, exclude=exclude)
+    field.limits = limits
+    return field
+
+
+class BeforeValidator(NamedTuple):
+    """Within ``Annotated``: *change* gets the value as it was written."""
+
+    change: Callable[[Any], Any]
+
+
+class AfterValidator(NamedTuple):
+    """Within ``Annotated``: *change* gets a value of the right type."""
+
+    change: Callable[[Any], Any]
+
+
+def model_validator(*, mode: Literal["before", "after"]) -> Callable[[_T], _T]:
+    """Mark a method that checks the whole, or a class method that changes what was written."""
+
+    def mark(method: _T) -> _T:
+        function: Any = getattr(method, "__func__", method)
+        function.checks = mode
+        return method
+
+    return mark
+
+
+@cache
+def _annotations(owner: type) -> dict[str, Any]:
+    return get_annotations(owner, eval_str=True)
+
+
+class FieldSpec:
+    """One field of a class."""
+
+    def __init__(self, owner: type, name: str, written: Any) -> None:
+        """Take what *owner* says about *name*: its annotation, and `Limits` or a default."""
+        self.name, self._owner = name, owner
+        field = written if isinstance(written, Limits) else Field(written)
+        self.default, self.default_factory = field.default, field.default_factory
+        self.alias, self.exclude = field.alias, field.exclude
+        self.limits: Mapping[str, Any] = field.limits
+        self.key: str = field.alias or name
+
+    @property
+    def annotation(self) -> Any:
+        """Return its type, which is looked up when it is first asked for."""
+        return _annotations(self._owner)[self.name]
+
+    @property
+    def is_required(self) -> bool:
+        """Return whether it has no default."""
+        return self.default is MISSING and self.default_factory is None
+
+    @property
+    def is_fresh(self) -> bool:
+        """Return whether every object gets a default of its own."""
+        return self.default_factory is not None or isinstance(self.default, (dict, list))
+
+    def get_default(self) -> Any:
+        """Return the default."""
+        if self.default_factory is not None:
+            return self.default_factory()
+        return self.default.copy() if self.is_fresh else self.default
+
+
+def reader_of(annotation: Any, limits: Mapping[str, Any], *, is_exact: bool = False) -> Reader:
+    """Return what reads values of type *annotation*, and raises `Unsure` at all others.
+
+    *limits* hold for every number in it. *is_exact*: a word is no truth and a whole number is
+    no float, because another type of a union might take it as it is.
+    """
+    origin, args = get_origin(annotation), get_args(annotation)
+    found: Reader | None = None
+    if origin is Annotated:
+        found = _annotated(annotation, limits, is_exact=is_exact)
+    elif origin is Literal:
+        found = _among(tuple((type(one), one) for one in args))
+    elif origin in (Union, UnionType):
+        found = _either(args, limits, is_exact=is_exact)
+    elif origin is list or (origin is tuple and args[1:] == (Ellipsis,)):
+        found = _items(origin, reader_of(args[0], limits))
+    elif origin in (dict, Mapping):
+        found = _entries(reader_of(args[0], limits), reader_of(args[1], limits))
+    return found or _plain_reader(annotation, is_strict=is_exact or bool(limits.get("strict")))
+
+
+def _plain_reader(kind: Any, *, is_strict: bool) -> Reader:
+    """Return what reads values of *kind*, which has no parts."""
+    if hasattr(kind, "model_fields"):
+        read: Reader = kind.read
+        return read
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return _member_of(kind)
+    if kind in (Any, object):
+        return _as_it_is
+    if kind in (bool, float) and not is_strict:
+        return _truth if kind is bool else _number
+    return _text if kind is str else _exactly(kind)
+
+
+def _annotated(annotation: Any, limits: Mapping[str, Any], *, is_exact: bool) -> Reader:
+    kind = annotation.__origin__
+    markers = annotation.__metadata__
+    own = {name: v for one in markers if isinstance(one, Limits) for name, v in one.limits.items()}
+    both = {**limits, **{name: own[name] for name in ("strict",) if name in own}}
+    reader = reader_of(kind, both, is_exact=is_exact)
+    for marker in markers:
+        if isinstance(marker, Limits):
+            reader = limited(reader, marker.limits, kind)
+        elif isinstance(marker, AfterValidator):
+            reader = _then(reader, marker.change)
+        elif isinstance(marker, BeforeValidator):
+            reader = _then(marker.change, reader)
+    return reader
+
+
+def _then(first: Reader, second: Reader) -> Reader:
+    return lambda value: second(first(value))
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _text(value: Any) -> Any:
+    if type(value) is not str or not (value.isascii() or value.encode()):
+        raise Unsure
+    return value
+
+
+def _truth(value: Any) -> Any:
+    if type(value) is bool:
+        return value
+    if value not in ("true", "false"):
+        raise Unsure
+    return value == "true"
+
+
+def _number(value: Any) -> Any:
+    is_whole = type(value) is int and -_MAX_EXACT < value < _MAX_EXACT
+    if not is_whole and (type(value) is not float or not -math.inf < value < math.inf):
+        raise Unsure
+    return float(value)
+
+
+def _exactly(kind: Any) -> Reader:
+    def read(value: Any) -> Any:
+        if type(value) is not kind or (kind is float and not -math.inf < value < math.inf):
+            raise Unsure
+        return value
+
+    return read
+
+
+def _among(known: tuple[tuple[type, Any], ...]) -> Reader:
+    def read(value: Any) -> Any:
+        if (type(value), value) not in known:
+            raise Unsure
+        return value
+
+    return read
+
+
+def _member_of(kind: type[Enum]) -> Reader:
+    def read(value: Any) -> Any:
+        return value if isinstance(value, kind) else kind(value)
+
+    return read
+
+
+def _items(kind: Callable[[Any], Any], reader: Reader) -> Reader:
+    def read(value: Any) -> Any:
+        if type(value) not in (list, tuple):
+            raise Unsure
+        return kind([reader(one) for one in value])
+
+    return read
+
+
+def _entries(key_reader: Reader, reader: Reader) -> Reader:
+    def read(value: Any) -> Any:
+        if type(value) is not dict:
+            raise Unsure
+        return {key_reader(key): reader(one) for key, one in value.items()}
+
+    return read
+
+
+def _either(kinds: tuple[Any, ...], limits: Mapping[str, Any], *, is_exact: bool) -> Reader:
+    others = [kind for kind in kinds if kind is not NoneType]
+    is_exact = is_exact or len(others) > 1
+    readers = [reader_of(kind, limits, is_exact=is_exact) for kind in others]
+    takes_none = len(others) < len(kinds)
+
+    def read(value: Any) -> Any:
+        if value is None and takes_none:
+            return None
+        for reader in readers[:-1]:
+            try:
+                return reader(value)
+            except Unsure:
+                continue
+        return readers[-1](value)
+
+    return read
+
+
+def limited(reader: Reader, limits: Mapping[str, Any], kind: Any) -> Reader:
+    """Return *reader* with *limits*; a kind that may be None has them for its other values."""
+    if unknown := limits.keys() - _LIMITS:
+        raise TypeError(f"{sorted(unknown)} are no limits that this reads")
+    if limits.get("strict"):
+        reader = reader_of(kind, {"strict": True})
+    if limits.keys() & {"ge", "gt", "le", "lt"}:
+        reader = _within(reader, limits)
+    if limits.keys() & {"min_length", "max_length"}:
+        reader = _of_length(reader, limits.get("min_length", 0), limits.get("max_length"))
+    if "pattern" in limits:
+        # Rust's $ is the very end.
+        reader = _fitting(reader, re.sub(r"\$\Z", r"\\Z", limits["pattern"]))
+    return reader
+
+
+def _within(reader: Reader, limits: Mapping[str, Any]) -> Reader:
+    ge, gt = limits.get("ge", -math.inf), limits.get("gt", -math.inf)
+    le, lt = limits.get("le", math.inf), limits.get("lt", math.inf)
+
+    def read(value: Any) -> Any:
+        found = reader(value)
+        if found is not None and not (ge <= found <= le and gt < found < lt):
+            raise Unsure
+        return found
+
+    return read
+
+
+def _of_length(reader: Reader, least: int, most: int | None) -> Reader:
+    def read(value: Any) -> Any:
+        found = reader(value)
+        if found is not None and not least <= len(found) <= (len(found) if most is None else most):
+            raise Unsure
+        return found
+
+    return read
+
+
+def _fitting(reader: Reader, pattern: str) -> Reader:
+    def read(value: Any) -> Any:
+        found = reader(value)
+        if found is not None and re.search(pattern, found) is None:
+            raise Unsure
+        return found
+
+    return read
+
+
+_LIMITS = frozenset(
+    {"ge", "gt", "le", "lt", "min_length", "max_length", "pattern", "strict", "allow_inf_nan"}
+    | {"description"}
+)

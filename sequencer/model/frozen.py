@@ -1,0 +1,408 @@
+"""Frozen: data whose fields are checked once, when it is made, and never change.
+
+The language is pydantic's: annotations, `Field`, validators, `model_validate`, `model_dump`
+mean what they mean there. Here is only what reads values that are right, because loading
+pydantic takes longer than most commands. Whatever looks wrong, or has to be converted, goes to
+`model.validation`, where pydantic has the last word and the messages.
+
+Not promised: anything of pydantic's that no class of this program uses.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Mapping
+from collections.abc import Set as AbstractSet
+from enum import Enum
+from functools import cached_property
+from json.encoder import c_make_encoder, encode_basestring  # type: ignore[attr-defined]
+from types import NoneType
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    NoReturn,
+    Self,
+    dataclass_transform,
+)
+
+from sequencer.model.fields import (
+    MISSING,
+    Field,
+    FieldSpec,
+    Reader,
+    Refusal,
+    Unsure,
+    limited,
+    reader_of,
+)
+
+_set = object.__setattr__
+"""A frozen object's own refuses."""
+_EXPONENT = re.compile(r"(?<=[:,\[ \n])-?\d[\d.]*e[+-]\d")
+
+
+def _validation() -> Any:
+    """Return the module that knows all rules: only where something is wrong, for it is slow."""
+    from sequencer.model import validation  # noqa: PLC0415 - it loads pydantic
+
+    return validation
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(Field,))
+class Frozen:
+    """A class whose objects are never changed, compared by value; made from checked values."""
+
+    __slots__ = ("__dict__", "_given")
+    _given: tuple[AbstractSet[str], dict[str, Any]]
+    model_fields: ClassVar[dict[str, FieldSpec]] = {}
+    model_options: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+    _caches: ClassVar[bool] = False
+    _has_aliases: ClassVar[bool] = False
+    _blank: ClassVar[dict[str, Any]] = {}
+    _required: ClassVar[frozenset[str]] = frozenset()
+    _fresh: ClassVar[tuple[FieldSpec, ...]] = ()
+    _by_key: ClassVar[dict[str, tuple[str, Reader]]] = {}
+    _before: ClassVar[tuple[str, ...]] = ()
+    _after: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Collect the fields; *options* are pydantic's: extra, strict, allow_inf_nan."""
+        cls.model_options = {**cls.model_options, **options}
+        fields = dict(cls.model_fields)
+        for name, text in cls.__annotations__.items():
+            if not str(text).startswith(("ClassVar", "typing.ClassVar")) and name[0] != "_":
+                fields[name] = FieldSpec(cls, name, cls.__dict__.get(name, MISSING))
+                if name in cls.__dict__:
+                    delattr(cls, name)
+        cls.model_fields, cls._by_key = fields, {}
+        cls._blank = {name: spec.default for name, spec in fields.items()}
+        cls._required = frozenset(name for name, spec in fields.items() if spec.is_required)
+        cls._fresh = tuple(spec for spec in fields.values() if spec.is_fresh)
+        cls._has_aliases = any(spec.alias for spec in fields.values())
+        for name, value in list(cls.__dict__.items()):
+            cls._caches = cls._caches or isinstance(value, cached_property)
+            mode = getattr(getattr(value, "__func__", value), "checks", None)
+            if mode == "before" and name not in cls._before:
+                cls._before = (*cls._before, name)
+            elif mode == "after" and name not in cls._after:
+                cls._after = (*cls._after, name)
+
+    def __init__(self, **given: Any) -> None:
+        """Take *given* as the values of the fields.
+
+        Raises:
+            ValidationError: the class refuses some of them.
+        """
+        try:
+            self._fill(given)
+        except (Unsure, ValueError, AssertionError, Refusal):
+            made = self.model_validate(given)
+            _set(self, "__dict__", made.__dict__)
+            _set(self, "_given", made._given)  # noqa: SLF001 - of this class
+
+    @property
+    def model_fields_set(self) -> AbstractSet[str]:
+        """Return the fields that were given, extra ones included."""
+        return self._given[0]
+
+    @property
+    def model_extra(self) -> dict[str, Any]:
+        """Return what the class does not know and keeps."""
+        return self._given[1]
+
+    @classmethod
+    def model_validate(cls, value: Any) -> Self:
+        """Return *value*, a mapping or an object of this class, as one.
+
+        Raises:
+            ValidationError: it is none; every error is told.
+        """
+        try:
+            return cls.read(value)
+        except (Unsure, ValueError, AssertionError, Refusal):
+            made: Self = _validation().validated(cls, value)
+            return made
+
+    @classmethod
+    def model_validate_json(cls, data: str | bytes) -> Self:
+        """Return the JSON object *data* as an object of this class.
+
+        Raises:
+            ValidationError: it is none.
+        """
+        try:
+            return cls.read(json.loads(data))
+        except (Unsure, ValueError, AssertionError, Refusal, RecursionError):
+            made: Self = _validation().validated_json(cls, data)
+            return made
+
+    @classmethod
+    def model_construct(cls, **values: Any) -> Self:
+        """Return an object with *values*, which are not checked, and the defaults."""
+        fields = {**cls._blank, **{spec.name: spec.get_default() for spec in cls._fresh}, **values}
+        return cls.made(fields, frozenset(values), {})
+
+    @classmethod
+    def made(cls, values: dict[str, Any], said: AbstractSet[str], extra: dict[str, Any]) -> Self:
+        """Return an object that holds *values*, which are whole and right."""
+        new = cls.__new__(cls)
+        _set(new, "__dict__", values)
+        _set(new, "_given", (said, extra))
+        return new
+
+    @classmethod
+    def read(cls, value: Any) -> Self:
+        """Return *value* as an object of this class, where it plainly is one.
+
+        Raises:
+            Unsure: it is not, and neither are those that a validator raises the last word.
+        """
+        if isinstance(value, cls):
+            return value
+        new = cls.__new__(cls)
+        new._fill(value)  # noqa: SLF001 - of this class
+        return new
+
+    def _fill(self, value: Any) -> None:
+        """Take the values of the fields from the mapping *value*."""
+        for name in self._before:
+            value = getattr(type(self), name)(value)
+        if type(value) is not dict:
+            raise Unsure
+        values, extra = {**self._blank}, {}
+        readers = self._by_key
+        for key in value:
+            if key in readers or self._finds_reader_of(key):
+                name, reader = readers[key]
+                values[name] = reader(value[key])
+            else:
+                extra[key] = value[key]
+        said: AbstractSet[str] = frozenset(value)
+        if self._has_aliases:
+            said = {readers[key][0] if key in readers else key for key in said}
+        kept = self.model_options["extra"]
+        if (extra and kept == "forbid") or not self._required <= said:
+            raise Unsure
+        if kept == "ignore":
+            said, extra = said - extra.keys(), {}
+        values |= {spec.name: spec.get_default() for spec in self._fresh if spec.name not in said}
+        _set(self, "__dict__", values)
+        _set(self, "_given", (said, extra))
+        for name in self._after:
+            getattr(self, name)()
+
+    @classmethod
+    def _finds_reader_of(cls, key: Any) -> bool:
+        """Find what reads the field that stands at *key*; return whether there is one."""
+        for name, spec in cls.model_fields.items():
+            if key == spec.key or (key == name and "populate_by_name" in cls.model_options):
+                limits = {
+                    name: value
+                    for name, value in cls.model_options.items()
+                    if name in ("strict", "allow_inf_nan")
+                }
+                reader = reader_of(spec.annotation, limits)
+                cls._by_key[key] = (name, limited(reader, spec.limits, spec.annotation))
+                return True
+        if type(key) is not str:
+            raise Unsure
+        return False
+
+    def replace(self, **update: Any) -> Self:
+        """Return a copy with other values for the fields of *update*, which are not checked."""
+        kept = self.__dict__
+        if self._caches:
+            # What was worked out from the old values is not kept.
+            kept = {name: kept[name] for name in self.model_fields}
+        said, extra = self._given
+        new = self.__new__(type(self))
+        _set(new, "__dict__", {**kept, **update})
+        _set(new, "_given", ({*said, *update}, extra))
+        return new
+
+    def model_dump(
+        self,
+        *,
+        mode: Literal["python", "json"] = "python",
+        include: Collection[str] | None = None,
+        exclude: Any = (),
+        by_alias: bool = False,
+        exclude_unset: bool = False,
+        exclude_defaults: bool = False,
+        exclude_none: bool = False,
+    ) -> dict[str, Any]:
+        """Return the fields as plain data; what *exclude* maps to True, or lists, is left out."""
+        how = {
+            "mode": mode,
+            "by_alias": by_alias,
+            "exclude_unset": exclude_unset,
+            "exclude_defaults": exclude_defaults,
+            "exclude_none": exclude_none,
+        }
+        inner = exclude if isinstance(exclude, Mapping) else dict.fromkeys(exclude, True)
+        found: dict[str, Any] = {}
+        for name, spec in self.model_fields.items():
+            value, less = self.__dict__[name], inner.get(name)
+            if (
+                less is True
+                or spec.exclude
+                or (include is not None and name not in include)
+                or (exclude_unset and name not in self.model_fields_set)
+                or (exclude_none and value is None)
+                or (exclude_defaults and not spec.is_required and value == spec.get_default())
+            ):
+                continue
+            if value is not None and type(value) not in _PLAIN:
+                value = _dumped(value, less or {}, how)
+            found[spec.key if by_alias else name] = value
+        for name, value in self.model_extra.items():
+            if name not in inner and not (exclude_none and value is None):
+                found[name] = _dumped(value, {}, how)
+        return found
+
+    def model_dump_json(self, *, indent: int | None = None, **how: Any) -> str:
+        """Return the fields as JSON; *how* is that of `model_dump`."""
+        return as_json(self.model_dump(mode="json", **how) if how else self, indent)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Refuse: it is frozen."""
+        raise AttributeError(f"{type(self).__name__} is frozen; {name} can't be set")
+
+    def __delattr__(self, name: str) -> None:
+        """Refuse: it is frozen."""
+        raise AttributeError(f"{type(self).__name__} is frozen; {name} can't be deleted")
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether *other* is of the same class and has the same values."""
+        if type(other) is not type(self):
+            return NotImplemented
+        one, two = self.__dict__, other.__dict__
+        is_same = one == two or all(one[name] == two[name] for name in self.model_fields)
+        return is_same and self.model_extra == other.model_extra
+
+    def __hash__(self) -> int:
+        """Return the same for equal values."""
+        return hash((type(self), *(self.__dict__[name] for name in self.model_fields)))
+
+    def __repr__(self) -> str:
+        """Return class and values."""
+        values = {name: self.__dict__[name] for name in self.model_fields} | self.model_extra
+        told = ", ".join(f"{name}={value!r}" for name, value in values.items())
+        return f"{type(self).__name__}({told})"
+
+    def __reduce__(self) -> Any:
+        """Tell how a copy is made."""
+        values = {name: self.__dict__[name] for name in self.model_fields}
+        return type(self).made, (values, self.model_fields_set, self.model_extra)
+
+
+def json_schema(kind: type[Frozen]) -> dict[str, Any]:
+    """Return the JSON schema of *kind*."""
+    found: dict[str, Any] = _validation().json_schema(kind)
+    return found
+
+
+def checked(annotation: Any, value: Any) -> Any:
+    """Return *value* as one of type *annotation*.
+
+    Raises:
+        ValidationError: it is none.
+    """
+    try:
+        return reader_of(annotation, {})(value)
+    except (Unsure, ValueError):
+        return _validation().validated(annotation, value)
+
+
+_PLAIN = frozenset({str, int, float, bool, NoneType})
+_flat: set[Any] = {*_PLAIN}
+"""Types whose objects are written as they are; enumerations of words are added."""
+_CONTAINERS = frozenset({dict, list, tuple})
+
+
+def _dumped(value: Any, less: Any, how: dict[str, Any]) -> Any:
+    """Return *value*, of a field, as plain data without *less*."""
+    if type(value) in _PLAIN:
+        return value
+    if isinstance(value, Frozen):
+        return value.model_dump(exclude=less, **how)
+    is_json = how["mode"] == "json"
+    if isinstance(value, Mapping):
+        return {_key(key) if is_json else key: _dumped(one, {}, how) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        each = less.get("__all__", {}) if isinstance(less, Mapping) else {}
+        found = (_dumped(one, each, how) for one in value)
+        return list(found) if is_json or isinstance(value, list) else tuple(found)
+    return value.value if is_json and isinstance(value, Enum) else value
+
+
+def _key(key: Any) -> Any:
+    return key.value if isinstance(key, Enum) else key
+
+
+_ENCODERS: dict[str, json.JSONEncoder] = {}
+
+
+def as_json(value: Any, indent: int | None = None) -> str:
+    """Return *value*, plain data or an object, as JSON, byte for byte as pydantic writes it."""
+    if indent is None:
+        plain = value.model_dump(mode="json") if isinstance(value, Frozen) else value
+        text = "".join(_encoders[","](plain, 0))
+    else:
+        text = _indented(value, "\n", " " * indent)
+    if _EXPONENT.search(text) is None:
+        return text
+    # Such numbers can be spelled in two ways, and ours is Rust's.
+    from pydantic_core import to_json  # noqa: PLC0415
+
+    plain = value.model_dump(mode="json") if isinstance(value, Frozen) else value
+    return to_json(plain, indent=indent).decode()
+
+
+class _Encoders(dict[str, Callable[[Any, int], tuple[str, ...]]]):
+    """What json's own encoder uses, kept by what stands between two items: a step needs five."""
+
+    def __missing__(self, comma: str) -> Callable[[Any, int], tuple[str, ...]]:
+        colon = ":" if comma == "," else ": "
+        # Cycles are not looked for, numbers are those of JSON.
+        options = (None, _refuse, encode_basestring, None, colon, comma, False, False, False)
+        self[comma] = c_make_encoder(*options)
+        return self[comma]
+
+
+_encoders = _Encoders()
+
+
+def _refuse(value: object) -> NoReturn:
+    raise TypeError(f"{value!r} is no plain data")
+
+
+def _indented(value: Any, end: str, step: str) -> str:
+    """Return *value* as JSON whose lines begin with *end*, in as few calls as it takes."""
+    line = end + step
+    comma = "," + line
+    kind = type(value)
+    if kind not in _CONTAINERS:
+        if not isinstance(value, Frozen):
+            if isinstance(value, str):
+                _flat.add(kind)
+            return "".join(_encoders[comma](value, 0))
+        value = {**value.__dict__, **value._given[1]}  # noqa: SLF001 - of this module
+    elif kind is not dict:
+        if not value:
+            return "[]"
+        inner = comma.join([_indented(one, line, step) for one in value])
+        return f"[{line}{inner}{end}]"
+    flat, nested = {**value}, []
+    for key in value:
+        if flat[key] and type(flat[key]) not in _flat:
+            flat[key] = None
+            nested += [key]
+    text, told = "".join(_encoders[comma](flat, 0))[1:-1], ""
+    for key in nested:
+        # Within a text, the quotes are written in another way.
+        before, mark, text = text.partition(f"{encode_basestring(key)}: null")
+        told += f"{before}{mark[:-4]}{_indented(value[key], line, step)}"
+    return f"{{{line}{told}{text}{end}}}" if flat else "{}"
