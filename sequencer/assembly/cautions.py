@@ -55,7 +55,7 @@ def untold_costs(project: Project, workflow: Workflow) -> Iterator[tuple[str, st
     """
     found: dict[str, tuple[str, str]] = {}
     optional = optional_of(workflow)
-    for step in with_fields(workflow):
+    for step in _performed(project, workflow):
         whole = with_defaults(step, project.settings.step_defaults)
         try:
             whole, _ = fitted(project.agents, whole, step.name, optional.get(step.name, ()))
@@ -65,6 +65,14 @@ def untold_costs(project: Project, workflow: Workflow) -> Iterator[tuple[str, st
         if (reason := _why_untold(whole, name, executor)) is not None:
             found.setdefault(name, reason)
     yield from ((name, *reason) for name, reason in found.items())
+
+
+def _performed(project: Project, workflow: Workflow) -> Iterator[Step]:
+    """Yield every step of *workflow*, and what a team's fallback would try once more."""
+    yield from with_fields(workflow)
+    rules = project.settings.teams.rules
+    if workflow.graph is not None and workflow.graph.is_team and rules.has_fallback:
+        yield from map(rules.replaced, workflow.steps)
 
 
 def _why_untold(step: Step, name: str, executor: Executor) -> tuple[str, str] | None:
@@ -116,7 +124,7 @@ def permissions(project: Project, workflow: Workflow) -> list[Permission]:
     An agent that can't even be chosen is left out; who looks for that says it.
     """
     found: dict[str, tuple[Permits, list[str]]] = {}
-    for step in with_fields(workflow):
+    for step in _performed(project, workflow):
         whole = with_defaults(step, project.settings.step_defaults)
         try:
             name, executor = project.agents.choose(whole, step.name)

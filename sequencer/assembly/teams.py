@@ -28,7 +28,11 @@ def team_of(project: Project, run: str | None, agent: str | None = None) -> Team
     settings = project.settings
     rules = settings.teams.rules
     grower = TeamGrower(
-        settings.registry.roles, rules.max_tasks, agent, redact=project.redaction.hide_text
+        settings.registry.roles,
+        rules.max_tasks,
+        agent,
+        redact=project.redaction.hide_text,
+        has_fallback=rules.has_fallback,
     )
     if project.rehearses:
         # Nothing is written, and a work tree would run what the project's git is set to.

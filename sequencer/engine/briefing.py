@@ -44,6 +44,8 @@ class Brief:
     substitutions: Mapping[str, str]
     outputs: tuple[tuple[Node, Reference | None], ...]
     """Of the tasks that were done before it, in order."""
+    missed: tuple[tuple[Node, str], ...]
+    """The tasks that it has begun without, and why they were not done."""
     added: tuple[Node, ...]
     """The tasks that were added by those that were done before it."""
     messages: tuple[Message, ...]
@@ -86,6 +88,11 @@ class Brief:
             yield request_block(self.request)
         if not asked & {"output", "nodes"}:
             yield from self._earlier()
+        if self.missed:
+            lines = (
+                f"- {one.id}: {_quoted(one.label)}\n  {_inert(why)}" for one, why in self.missed
+            )
+            yield "# What was not done\n\n" + "\n".join(lines)
         if self.messages:
             said = [f"- {by}, {at}:\n\n{self._read(name)}" for name, by, at in self.messages]
             yield "# Messages to you\n\n" + "\n\n".join(said)
@@ -167,6 +174,7 @@ def brief_of(
         request,
         substitutions,
         tuple((one, marking.outputs.get(one.id)) for one in before),
+        tuple((one, _why(marking, one.id)) for one in before if one.id not in marking.done),
         tuple(_added(marking, before)),
         tuple(_messages(marking, node.id)),
         tuple((one.id, late) for one in before for late in _unread(marking, one.id)),
@@ -174,6 +182,11 @@ def brief_of(
         validation,
         path_of,
     )
+
+
+def _why(marking: Marking, name: str) -> str:
+    """Return why task *name* was not done."""
+    return str(marking.failed.get(name, {}).get("message", "a task before it has failed"))
 
 
 def _messages(marking: Marking, name: str) -> Iterator[Message]:

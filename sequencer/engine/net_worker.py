@@ -31,6 +31,7 @@ from sequencer.errors import (
     WorkTreeRefused,
 )
 from sequencer.executors.protocol import StopReason
+from sequencer.model.due import tries_of
 from sequencer.model.head import Claim, Head
 from sequencer.model.kind import Room
 from sequencer.model.limits import RunLimits
@@ -39,7 +40,8 @@ from sequencer.model.net.net import Act
 from sequencer.model.net.transition import OpenTransition
 from sequencer.model.outcome import OutcomeStatus, Usage
 from sequencer.model.standing import blocked_by
-from sequencer.model.step import Step
+from sequencer.model.step import MOST_TRIES, Step
+from sequencer.model.team import TeamRules
 from sequencer.model.transitions import Place
 from sequencer.model.workflow import Workflow
 
@@ -72,6 +74,7 @@ class FlowWorker(Worker):
         self._performances = Performances(control, performer)
         team = performer.team
         self.budgets = None if team is None else TeamBudgets(team.rules)
+        self._rules = TeamRules() if team is None else team.rules
         if self.budgets is not None and self.budgets.kills:
             self._performances.on_use = self.attempts.wake
         self.shares = Shares(limits, self.budgets, control.store.owner(), self._prepared)
@@ -100,18 +103,24 @@ class FlowWorker(Worker):
     def _leave_code(self) -> None:
         self.code.leave(None, self.attempts.running)
 
-    def prepare(self, name: str, workflow: Workflow) -> Prepared:
+    def prepare(self, name: str, workflow: Workflow, failures: int = 0) -> Prepared:
         """Return the step of node *name* of *workflow*, ready to start.
+
+        After so many *failures* somebody else may be asked than at first.
 
         Raises:
             ConfigurationError: its prompt or its agent can't be had.
         """
         # What moves with the state may bring other prompts.
         if self.code.moves or name not in self._prepared:
-            step = self._honouring.step(workflow, name)
-            here = Place(0, name, step.prompt_name)
-            self._prepared[name] = self.performer.prepare_step(step, name, here)
-        return self._prepared[name]
+            self._prepared[name] = self._made(self._honouring.step(workflow, name), name)
+        prepared = self._prepared[name]
+        if self._rules.has_fallback and failures >= tries_of(prepared.step):
+            return self._made(self._honouring.step(workflow, name, self._rules.replaced), name)
+        return prepared
+
+    def _made(self, step: Step, name: str) -> Prepared:
+        return self.performer.prepare_step(step, name, Place(0, name, step.prompt_name))
 
     def prepare_all(self) -> None:
         """Prepare every node, so that what can't even start is known before anything has.
@@ -124,7 +133,7 @@ class FlowWorker(Worker):
         wrong: list[ConfigurationError] = []
         for step in self.control.workflow.steps:
             try:
-                self.prepare(step.name, self.control.workflow)
+                self.prepare(step.name, self.control.workflow, failures=MOST_TRIES)
             except ConfigurationError as error:
                 wrong.append(error)
         raise_all(wrong)
@@ -230,13 +239,14 @@ class FlowWorker(Worker):
             claim = head.claim_with(token)
             if claim is None:
                 continue
-            failure = None
+            failure, known = None, None
             try:
-                self.prepare(claim.step, workflow)
+                known = self.prepare(claim.step, workflow, marking.active[claim.step].failures)
             except (SequencerError, OSError) as error:
                 failure = error
             # After a failure what it was before, for the record.
-            known = self._prepared.get(claim.step) or self._unprepared(workflow, claim.step)
+            known = known or self._prepared.get(claim.step)
+            known = known or self._unprepared(workflow, claim.step)
             prepared = replace(known, place=Place(claim.step_index, claim.step, ""))
             running = Running(claim, prepared, head.run_id)
             if failure is None:
@@ -386,13 +396,17 @@ class Honouring:
         self.is_silent = False
         """What is left out now was told before."""
 
-    def step(self, workflow: Workflow, name: str) -> Step:
+    def step(
+        self, workflow: Workflow, name: str, change: Callable[[Step], Step] = lambda step: step
+    ) -> Step:
         """Return the step of node *name*, without what it can do without and its agent can't do.
+
+        *change* is made before its agent is chosen.
 
         Raises:
             ConfigurationError: its agent can't be had.
         """
-        step = self._performer.with_defaults(workflow.steps_by_name[name])
+        step = change(self._performer.with_defaults(workflow.steps_by_name[name]))
         optional = self._optional_of(workflow).get(name, ())
         kept, left_out = fitted(self._performer.agents, step, name, optional)
         if not left_out:

@@ -95,6 +95,11 @@ def bounded(outcome: Outcome, attempt: int, max_attempts: int) -> Outcome:
     return outcome.replace(status=OutcomeStatus.FAILED, error=error, not_before=None)
 
 
+def tries_of(step: Step) -> int:
+    """Return how often *step* is tried, the first time included."""
+    return 1 if step.retry is None else step.retry.max_attempts
+
+
 def retry_at(step: Step, failures: int, now: datetime) -> str | None:
     """Return when *step* is due again after *failures* in a row; None if no try is left."""
     retry = step.retry

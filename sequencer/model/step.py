@@ -57,10 +57,13 @@ PromptName = Annotated[str, Field(min_length=1, max_length=300)]
 """A file below prompts_dir."""
 
 
+MOST_TRIES = 100
+
+
 class Retry(Frozen, allow_inf_nan=False):
     """How often and after which delay a failed step is tried again without a person."""
 
-    max_attempts: int = Field(default=1, ge=1, le=100)
+    max_attempts: int = Field(default=1, ge=1, le=MOST_TRIES)
     """Tries in all, the first included."""
     backoff: Literal["fixed", "linear", "exponential"] = "fixed"
     initial_delay_s: float = Field(default=0.0, ge=0, le=86_400)

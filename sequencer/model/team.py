@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from sequencer.model.fields import Field, FieldSpec, model_validator
 from sequencer.model.frozen import Frozen
-from sequencer.model.step import Name, Step
+from sequencer.model.step import ModelName, Name, Step
 
 MAX_TASKS = 1000
 """Of one list."""
@@ -85,6 +85,9 @@ class Role(_WithStepFields):
     """Of all tasks of the role together."""
 
 
+Needs = Literal["all", "any"] | Annotated[int, Field(strict=True, ge=1, le=MAX_TASKS)]
+
+
 class Task(_WithStepFields):
     """One piece of work for one agent, and what has to be done before it."""
 
@@ -95,7 +98,9 @@ class Task(_WithStepFields):
     active_form: str = Field(default="", max_length=500)
     """What is going on while it runs: "Running the tests"."""
     blocked_by: tuple[TaskId, ...] = ()
-    """Ids of the tasks that have to be done before it."""
+    """Ids of the tasks that have to end before it."""
+    needs: Needs = "all"
+    """How many of those, and of what they add, have to be done; the others may have failed."""
     role: Name | None = None
     weight: float = Field(default=1.0, gt=0, le=1e9, allow_inf_nan=False)
     """How long it takes, compared with the others: for the critical path."""
@@ -115,6 +120,7 @@ class TaskTraits(Frozen):
     description: str = ""
     active_form: str = ""
     blocked_by: tuple[Name, ...] = ()
+    needs: Needs = "all"
     weight: float = Field(default=1.0, gt=0)
     writes: bool = True
     worktree: bool = False
@@ -150,3 +156,20 @@ class TeamRules(Frozen):
     stand in the list, as they are finished, or as listed wherever nothing has to wait for it."""
     on_write: Literal["warn", "fail"] = "warn"
     """What a change of the checkout by a task that only reads is."""
+    fallback_agent: Name | None = None
+    """Tries a task once more when all its attempts have failed."""
+    fallback_model: ModelName | None = None
+    """The model of that attempt."""
+
+    @property
+    def has_fallback(self) -> bool:
+        """Return whether a task is tried once more, by somebody else."""
+        return self.fallback_agent is not None or self.fallback_model is not None
+
+    def replaced(self, step: Step) -> Step:
+        """Return *step* as it is tried once more."""
+        fields: dict[str, Any] = {"model": self.fallback_model}
+        if self.fallback_agent is not None:
+            # A model of another vendor would be no model to it.
+            fields |= {"executor": self.fallback_agent, "provider": None}
+        return step.replace(**fields)

@@ -222,6 +222,8 @@ class Check:
                 yield from ensure_procedure(name, path, self._registry, self._at(path))
 
     def _team_roles(self) -> Iterator[Found]:
+        if (agent := self._schema.teams.fallback_agent) is not None:
+            yield from self._agent(agent, ("teams", "fallback_agent"))
         for name, role in self._schema.teams.roles.items():
             path = ("teams", "roles", name)
             step = Step.model_validate({"name": name, **role.step})

@@ -128,6 +128,8 @@ RULES: Mapping[str, Rule] = {
     "teams.classifications": _FREE,
     "teams.lead_model": _FREE,
     "teams.teammate_model": _FREE,
+    "teams.fallback_agent": _FREE,
+    "teams.fallback_model": _FREE,
     "teams.score": _FREE,
     "teams.budget.soft": _FREE,
     "run.mode": _FREE,

@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
+import yaml
 
 from tests.acceptance.cli_process import cli, environment, head, until
 from tests.acceptance.team_projects import accepted, events, git, make_project, told
@@ -101,6 +102,72 @@ def test_a_write_by_who_only_reads_is_told(tmp_path: Path) -> None:
     ran = cli(project, "run")
     assert ran.returncode == 1
     assert "on_write" in ran.stderr
+
+
+GUESSES: list[Task] = [
+    {"id": "a", "subject": "Guess A"},
+    {"id": "b", "subject": "Guess B"},
+    {"id": "c", "subject": "Guess C", "blocked_by": ["b"]},
+    {"id": "fix", "subject": "Fix it", "blocked_by": ["a", "c"], "needs": "any"},
+]
+
+
+def test_a_task_goes_on_without_what_has_failed(tmp_path: Path) -> None:
+    project = make_project(tmp_path, GUESSES, {"b": {"exit": 3, "seconds": 0.3}})
+    ran = cli(project, "run")
+    assert ran.returncode == 0, ran.stderr
+    assert accepted(project) == ["a", "fix"], "c can't be done without b, and is no reason to stop"
+    (heard,) = told(project, "fix")
+    assert "a is done" in heard
+    assert "# What was not done" in heard
+    assert "- c: Guess C" in heard
+    shown = json.loads(cli(project, "status", "--json").stdout)
+    assert shown["status"] == "complete"
+    assert {one["id"]: one["state"] for one in shown["nodes"]}["b"] == "failed"
+
+
+def test_when_too_little_is_left_the_run_fails_and_can_be_retried(tmp_path: Path) -> None:
+    project = make_project(tmp_path, GUESSES, {"a": {"exit": 3}, "b": {"exit": 3}})
+    ran = cli(project, "run")
+    assert ran.returncode == 1
+    assert "task 'a' failed" in ran.stderr
+    assert accepted(project) == []
+    (project / "agent.json").write_text(json.dumps({"b": {"exit": 3}}))
+    assert cli(project, "retry").returncode == 0
+    assert cli(project, "run").returncode == 0
+    assert accepted(project) == ["a", "fix"]
+
+
+def test_a_replacement_tries_once_more(tmp_path: Path) -> None:
+    other = {"kind": "command", "argv": ["{python}", "-c", "print('the other did it')"]}
+    tasks: list[Task] = [{"id": "a", "subject": "A", "retry": {"max_attempts": 2}}, GUESSES[1]]
+    project = make_project(tmp_path, tasks, {"a": {"exit": 3}}, teams={"fallback_agent": "other"})
+    settings = project / "orchestration.yaml"
+    written = yaml.safe_load(settings.read_text())
+    written["agents"]["other"] = other
+    settings.write_text(yaml.safe_dump(written))
+    assert cli(project, "run").returncode == 0
+    ended = [
+        one for one in events(project) if one["step"] == "a" and "agent" in (one["outcome"] or {})
+    ]
+    assert [(one["event"], one["outcome"]["agent"]) for one in ended] == [
+        ("failed", "script"),
+        ("failed", "script"),
+        ("succeeded", "other"),
+    ]
+    # It is one more, and no more than one.
+    written["agents"]["other"] = {**other, "argv": ["{python}", "-c", "raise SystemExit(4)"]}
+    settings.write_text(yaml.safe_dump(written))
+    assert cli(project, "reset", "--yes").returncode == 0
+    ran = cli(project, "run")
+    assert ran.returncode == 1
+    assert "exit code 4" in ran.stderr or "code 4" in ran.stderr
+    assert sum(one["event"] == "failed" and one["step"] == "a" for one in events(project)) == 5
+    written["teams"]["fallback_agent"] = "nobody"
+    settings.write_text(yaml.safe_dump(written))
+    refused = cli(project, "run")
+    assert refused.returncode == 2
+    assert "teams.fallback_agent" in refused.stderr
 
 
 def started(project: Path) -> subprocess.Popen[bytes]:

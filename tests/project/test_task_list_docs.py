@@ -45,7 +45,9 @@ def fenced(language: str) -> list[str]:
 def told(default: Any) -> str:
     if isinstance(default, bool) or default is None:
         return str(default).lower()
-    return "empty" if default in ("", ()) else f"`{default:g}`"
+    if isinstance(default, float):
+        return f"`{default:g}`"
+    return f"`{default}`" if default else "empty"
 
 
 def test_the_keys_of_a_file_and_of_a_task() -> None:

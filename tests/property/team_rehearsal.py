@@ -7,11 +7,12 @@ share the run. What was kept is compared with what is read after every transitio
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from random import Random
 
+from sequencer.errors import ConfigurationError
 from sequencer.model.head import Claim, Flow, Head
 from sequencer.model.kind import Room
 from sequencer.model.limits import RunLimits
@@ -44,7 +45,10 @@ def tasks_of(
         blockers = random.sample(known, min(len(known), random.choice([0, 0, 1, 1, 2, 3])))
         name = f"{prefix}{number}"
         weight = random.choice([1, 1, 2, 3, 7])
-        made.append(Task(id=name, subject=name, blocked_by=tuple(blockers), weight=weight))
+        needs = random.choice(
+            ["all", "any", random.randint(1, len(blockers))] if blockers else ["all"]
+        )
+        made.append(Task(id=name, subject=name, blocked_by=blockers, weight=weight, needs=needs))
     random.shuffle(made)
     return made
 
@@ -53,6 +57,15 @@ def graph_of(tasks: list[Task], size: int | None) -> Graph:
     graph = workflow_of("team", tasks, {}, size=size).graph
     assert graph is not None
     return graph
+
+
+def may_miss(graph: Graph, name: str, missing: Collection[str]) -> bool:
+    """Return whether task *name* may begin without the tasks *missing*, by its own words."""
+    traits = {one: node.task or TaskTraits() for one, node in graph.by_id.items()}
+    inputs = [one for one in graph.incoming[name] if traits[one].fixes != name]
+    needs = traits[name].needs
+    least = {"all": len(inputs), "any": 1}.get(str(needs), needs)
+    return set(missing) <= set(inputs) and len(inputs) - len(missing) >= int(least)
 
 
 def length(graph: Graph, name: str) -> int:
@@ -71,6 +84,8 @@ class Story:
     """When each task was accepted, in milliseconds."""
     begun: dict[str, int] = field(default_factory=dict)
     """When its last attempt began."""
+    failed: set[str] = field(default_factory=set)
+    """Those that have failed for good."""
     held_back: list[tuple[str, frozenset[str]]] = field(default_factory=list)
     """Who has waited for an adder, and what it added."""
     events: dict[str, int] = field(default_factory=dict)
@@ -153,13 +168,41 @@ class TeamRehearsal:
                 continue
             name = fact.step
             story.claimed.append(name)
+            is_first = name not in story.begun
             story.begun[name] = self.now
             missing = [one for one in graph.incoming[name] if not self.kept.done.get(one)]
-            assert not missing, f"{name} was begun before {missing}"
+            if is_first:
+                is_allowed = not missing or may_miss(graph, name, missing)
+                assert is_allowed, f"{name} was begun before {missing}"
+                assert all(map(self.is_hopeless, missing)), f"{name} was begun before {missing}"
             claim = held.get(name)
             if claim is not None and claim.token == fact.token:
                 end = self.now + length(graph, name)
                 heapq.heappush(self._ends, (end, claim.token, name))
+
+    def is_hopeless(self, name: str) -> bool:
+        """Return whether task *name* can't be done any more, by a search through all before it."""
+        if name in self.story.failed or name in self.kept.done or name in self.kept.active:
+            return name in self.story.failed
+        before = self.kept.graph.incoming[name]
+        missing = [one for one in before if self.is_hopeless(one)]
+        return bool(missing) and not may_miss(self.kept.graph, name, missing)
+
+    def is_needed(self, name: str) -> bool:
+        """Return whether something was not done because of task *name*, or nothing follows it."""
+        graph = self.kept.graph
+        behind = {graph.edges[place].target for place in graph.outgoing[name]}
+        never_begun = behind - self.kept.done.keys() - self.story.failed
+        return not behind or any(map(self.is_needed, never_begun))
+
+    def ensure_ended(self) -> None:
+        """Check which tasks were not done, and whether that makes the run's end a bad one."""
+        undone = self.kept.graph.by_id.keys() - self.kept.done.keys()
+        assert {name for name in self.kept.graph.by_id if self.is_hopeless(name)} == undone
+        needed = {name for name in self.story.failed if self.is_needed(name)}
+        assert self.kept.lost.keys() == needed
+        expected = FlowStatus.FAILED if needed else FlowStatus.COMPLETED
+        assert self.kept.status is expected
 
     # --- the clock -----------------------------------------------------------------
 
@@ -205,14 +248,18 @@ class TeamRehearsal:
         graph, count = self.kept.graph, len(self.kept.growths)
         done = tuple(one for one in graph.by_id if self.kept.done.get(one))
         made = tasks_of(self.random, self.random.randint(1, 5), prefix=f"g{count}.", after=done)
-        growth = growth_of(graph, name, made, {})
+        try:
+            growth = growth_of(graph, name, made, {})
+        except ConfigurationError:
+            # One of *done* went on without a task that waits for this one: they can't be placed.
+            return self._ok(claim, name)
         added = frozenset(task.id for task in made)
         followers = {graph.edges[place].target for place in graph.outgoing[name]}
         self.story.held_back += [(follower, added) for follower in sorted(followers)]
         return self._ok(claim, name, growth)
 
     def _fail(self, claim: Claim, name: str) -> Callable[[OpenTransition], None]:
-        del name
+        self.story.failed.add(name)
         outcome = self._outcome(OutcomeStatus.FAILED)
         return lambda step: step.fail(claim.token, outcome, {}, due=None, kind="error")
 

@@ -104,23 +104,16 @@ def check_anything(seed: int, size: int, workers: int, seen: Counter[str]) -> No
     for follower, added in story.held_back:
         if follower in story.ended:
             # Whatever was added by whom it waited for was done before.
-            assert all(kept.done.get(name) for name in added)
-            assert all(story.ended[name] <= story.begun[follower] for name in added)
+            done = [name for name in added if kept.done.get(name)]
+            assert all(map(made.is_hopeless, added.difference(done)))
+            direct = set(done).intersection(kept.graph.incoming[follower])
+            assert all(story.ended[name] <= story.begun[follower] for name in direct)
     assert set(kept.done.values()) <= {1}
     assert sum(spent[0] for spent in kept.team.spent.values()) == pytest.approx(
         made.head.usage.cost_usd
     )
-    if kept.status is FlowStatus.COMPLETED:
-        assert kept.done.keys() == kept.graph.by_id.keys()
-        return
-    assert kept.status is FlowStatus.FAILED
-    # Only what waits for a failed task, at whatever distance, was not done.
-    blocked, pending = set(kept.lost), list(kept.lost)
-    while pending:
-        behind = {kept.graph.edges[place].target for place in kept.graph.outgoing[pending.pop()]}
-        pending += behind - blocked
-        blocked |= behind
-    assert kept.graph.by_id.keys() - kept.done.keys() == blocked
+    seen["completed without some"] += kept.status is FlowStatus.COMPLETED and bool(story.failed)
+    made.ensure_ended()
 
 
 def test_whatever_happens_is_read_as_it_was_kept() -> None:
@@ -134,6 +127,7 @@ def test_whatever_happens_is_read_as_it_was_kept() -> None:
     assert {name for name in (*PARTS, "completed", "failed") if seen[name] >= 5} >= set(PARTS)
     assert seen["completed"] >= 5
     assert seen["failed"] >= 5
+    assert seen["completed without some"] >= 2
 
 
 @pytest.mark.parametrize(("inline", "since", "shortest"), [(0, 60, 5), (200, 0, 0)])
@@ -157,11 +151,13 @@ def test_a_retry_brings_every_failed_team_to_its_end() -> None:
         made = TeamRehearsal(graph, random, parts=("ok", "fail", "grow")).run()
         made.parts = ("ok",)
         if made.kept.lost:
+            made.story.failed -= made.kept.lost.keys()
             made.update(lambda step: step.restore())
             assert made.kept.lost == {}
             while made.kept.status is FlowStatus.RUNNING:
                 made.step()
         assert made.kept.status is FlowStatus.COMPLETED
-        assert made.kept.done == dict.fromkeys(made.kept.graph.by_id, 1)
+        assert set(made.kept.done.values()) <= {1}
+        made.ensure_ended()
 
     for_all(check, SEEDS, SIZES, examples=20)

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from sequencer.errors import SequencerError
-from sequencer.model.due import POSTPONED_S, due_again, iso, retry_at
+from sequencer.model.due import POSTPONED_S, due_again, iso, retry_at, tries_of
 from sequencer.model.head import Claim
 from sequencer.model.kind import Performed
 from sequencer.model.net.graph import Growth
@@ -20,7 +20,11 @@ from sequencer.model.workflow import Workflow
 
 
 class Grower(Protocol):
-    """Makes what is added to a team's graph."""
+    """Makes what is added to a team's graph, and knows who is there to take over."""
+
+    @property
+    def has_fallback(self) -> bool:
+        """Return whether a task is tried once more, by somebody else, when its tries are over."""
 
     def of_answer(self, workflow: Workflow, name: str, answer: str) -> Growth | None:
         """Return the tasks that *answer* of task *name* adds to *workflow*; None: it names none.
@@ -105,8 +109,12 @@ class Taking:
             kind = "Template"
         else:
             due = retry_at(performed.step, failures, step.now)
+        then = None if due is None else f"{claim.step!r} is tried again at {due}"
+        is_last = failures == tries_of(performed.step) and not performed.is_final
+        if is_last and self.grower is not None and self.grower.has_fallback:
+            due, then = iso(step.now), f"{claim.step!r} is tried once more, by its replacement"
         step.fail(claim.token, outcome, record, due=due, kind=kind)
-        return None if due is None else f"{claim.step!r} is tried again at {due}"
+        return then
 
     def _accepted(self) -> Taken:
         """Accept it, and what a task's answer adds to the graph."""

@@ -7,7 +7,8 @@ agent node runs is the workflow's step of the same name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, Self
@@ -167,6 +168,49 @@ class Graph(Frozen):
         return tuple(
             node.id for node in self.nodes if node.task is not None and node.task.budget.is_limited
         )
+
+    @cached_property
+    def spares(self) -> dict[str, int]:
+        """Return, for tasks that do not need all that they wait for, how many of it may fail."""
+        found = {}
+        for node in self.nodes:
+            if node.task is not None and node.task.needs != "all":
+                count = sum(not self.is_fix(source, node.id) for source in self.incoming[node.id])
+                found[node.id] = count - (1 if node.task.needs == "any" else node.task.needs)
+        return found
+
+    def is_fix(self, name: str, judge: str) -> bool:
+        """Return whether the task *name* fixes what *judge* has refused."""
+        task = self.by_id[name].task
+        return task is not None and task.fixes == judge
+
+    def hopeless(self, failed: Collection[str], has_begun: Callable[[str], bool]) -> set[str]:
+        """Return the tasks that have *failed*, and those that can't be done without them."""
+        found, missing = set(failed), Counter[str]()
+        pending = list(found)
+        while pending:
+            here = pending.pop()
+            for target in self.forward[here]:
+                missing[target] += 1
+                may_miss = 0 if self.is_fix(here, target) else self.spares.get(target, 0)
+                if missing[target] > may_miss and target not in found and not has_begun(target):
+                    found.add(target)
+                    pending.append(target)
+        return found
+
+    def is_needed(
+        self, name: str, hopeless: Collection[str], has_begun: Callable[[str], bool]
+    ) -> bool:
+        """Return whether something still needs the failed task *name*, or nothing follows it."""
+        seen, pending = {name}, [name]
+        while pending:
+            targets = self.forward[pending.pop()]
+            waiting = [target for target in targets if not has_begun(target)]
+            if not targets or any(target not in hopeless for target in waiting):
+                return True
+            pending += [target for target in waiting if target not in seen]
+            seen.update(waiting)
+        return False
 
     def _weight_to_the_end(self) -> dict[str, float]:
         """Return for each node what the longest way from its beginning to the end weighs."""

@@ -307,6 +307,21 @@ class Marking:
         """Return the tasks that have failed for good, with what they failed."""
         return {name: one.error for name, one in self.active.items() if one.error is not None}
 
+    def has_begun(self, name: str) -> bool:
+        """Return whether *name* is being executed, or was done before."""
+        return name in self.active or name in self.done
+
+    def needed(self) -> dict[str, dict[str, Any]]:
+        """Return the failed tasks, without those that everything behind them went on without."""
+        failed = self.failed
+        if not (failed and self.graph.spares):
+            return failed
+        graph, lost = self.graph, self._hopeless()
+        return {n: one for n, one in failed.items() if graph.is_needed(n, lost, self.has_begun)}
+
+    def _hopeless(self) -> set[str]:
+        return self.graph.hopeless(self.failed, self.has_begun) if self.graph.spares else set()
+
     # --- changing ------------------------------------------------------------------
 
     def apply(self, operation: Operation) -> None:
@@ -350,10 +365,24 @@ class Marking:
         """The execution has failed for good, and holds back what comes behind it."""
         now = self.active[name]
         self.active[name] = now._replace(token=0, due=None, error=error)
+        if self.graph.spares:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Let those wait no longer for what has failed that can do without it."""
+        self._count_anew()
+        lost = self._hopeless()
+        released = {target for name in lost for target in self.graph.forward[name]} - lost
+        for target in self.graph.spares:
+            # All else that it waits for was done before it was added, and has left no token.
+            if target in released and not self.is_live(target) and target not in self.done:
+                self._do_token(target)
 
     def _do_unblock(self, name: str) -> None:
         """Let an execution that has failed begin its attempts anew."""
         self.active[name] = Active(self.active[name].sources)
+        if self.graph.spares:
+            self._count_anew()
 
     def _do_grow(self, growth: dict[str, Any]) -> None:
         """Add nodes to the graph; nothing has reached them yet."""
@@ -426,8 +455,9 @@ class Marking:
 
     def _do_halt(self, status: str) -> None:
         """End the run before its end; the tokens are kept for `restore`."""
-        self.ended_at = self.tokens()
-        self.lost = self.failed
+        self.lost = self.needed()
+        spared = {name: [one] for name, one in self.failed.items() if name not in self.lost}
+        self.ended_at = [[*token, *spared.get(token[0], ())] for token in self.tokens()]
         self._do_clear()
         self.status = FlowStatus(status)
 
@@ -442,11 +472,15 @@ class Marking:
             self.iterations = 0
         self.status, self.failure = FlowStatus.RUNNING, None
         tokens, self.ended_at, self.lost = self.ended_at, [], {}
-        for name, sources, is_active in tokens:
+        for name, sources, is_active, *_ in tokens:
             self._do_token(name, None)
             self.waiting[name] |= dict.fromkeys(sources)
             if is_active:
                 self._do_start(name)
+        for name, _, _, *error in tokens:
+            if error:
+                # All that waited for it has begun without it.
+                self._do_block(name, *error)
 
     def _do_end(self, status: str) -> None:
         self.status = FlowStatus(status)
@@ -469,9 +503,14 @@ class Marking:
         """Nodes that may start and need no place among the agents, a heap by urgency."""
         self._working: list[int] = []
         forward, pending = self.graph.forward, list({**self.waiting, **self.active})
+        spares = self.graph.spares
+        lost = self._hopeless()
         seen = set(pending)
         while pending:
-            for target in forward[pending.pop()]:
+            here = pending.pop()
+            for target in forward[here]:
+                if here in lost and target in spares and target not in lost:
+                    continue
                 self._live_ways[target] = self._live_ways.get(target, 0) + 1
                 if target not in seen:
                     seen.add(target)

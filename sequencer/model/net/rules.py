@@ -99,8 +99,10 @@ class Course:
         if self.graph.back_edges.isdisjoint(places):
             targets = [self.graph.edges[place].target for place in places]
             if self.graph.is_team:
-                # A list that was changed under way may have put this task before a done one.
-                targets = [target for target in targets if target not in self.marking.done]
+                # A list that was changed under way may have put this task before a done one; and
+                # one that needs not all of those before it may have begun without this one.
+                marking = self.marking
+                targets = [one for one in targets if not marking.has_begun(one)]
             self.do("step", name, targets, reference, node.output_key)
             self.look_for_the_end()
             return
@@ -248,7 +250,11 @@ class Course:
         if marking.status is not _RUNNING or not marking.has_only_failed:
             return
         if marking.next_startable() is None:
-            self.do("failure", next(iter(marking.failed.values())))
+            needed = marking.needed()
+            if not needed:
+                self.do("clear")
+                return
+            self.do("failure", next(iter(needed.values())))
             self.end(FlowStatus.FAILED)
 
     # --- teams ---------------------------------------------------------------------

@@ -65,10 +65,10 @@ def ensure_none_failed(head: Head, marking: Marking, reason: str) -> None:
     Raises:
         StepFailed: one has; that a limit was reached as well makes it no good end.
     """
-    if marking.failed:
+    if failed := marking.needed():
         again = command(head.run_name, "retry")
         raise StepFailed(
-            f"{_of_tasks(marking.failed)}; {reason}",
+            f"{_of_tasks(failed)}; {reason}",
             hint=f"raise the limit; {again} puts back what has failed",
         )
 
@@ -285,7 +285,7 @@ class OpenTransition:
             self._begin_again()
             return
         resting = [name for name, active in marking.active.items() if rests(active)]
-        failed = list(marking.failed)
+        failed = list(marking.needed())
         if not resting and not failed and not streak:
             raise TransitionRefused(
                 "retry: nothing failed, and no node waits for another try",

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from sequencer.model.fields import AfterValidator, BeforeValidator, Field, model_validator
 from sequencer.model.frozen import Frozen
 from sequencer.model.step import Approval, Name, Step, Validation
-from sequencer.model.team import MAX_TASKS, STEP_FIELDS, TASK_ID, Budget, Task
+from sequencer.model.team import MAX_TASKS, STEP_FIELDS, TASK_ID, Budget, Needs, Task
 
 MAX_SIZE = 1000
 """Of a team: tasks at once."""
@@ -86,6 +86,7 @@ class TaskEntry(Step):
     active_form: str = Field(default="", max_length=500)
     blocked_by: Annotated[tuple[_Id, ...], BeforeValidator(_parts)] = ()
     """A list, or ids with commas between them."""
+    needs: Needs = "all"
     role: Name | None = None
     weight: float = Field(default=1.0, gt=0, le=1e9)
     writes: bool | None = None

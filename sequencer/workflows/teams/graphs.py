@@ -164,6 +164,7 @@ def _node_and_step(
         description=_with_form(task, roles),
         active_form=task.active_form,
         blocked_by=task.blocked_by or or_else,
+        needs=task.needs,
         weight=task.weight,
         writes=writes if task.writes is None else task.writes,
         # What it would leave there has no task that is accepted for it, see `list_problems`.
@@ -319,6 +320,11 @@ def _misplaced(tasks: Sequence[Task], roles: Mapping[str, Role]) -> Iterator[Tas
             message = f"a task that {why} has no worktree: only its answer counts"
             hint = "take it away; files that are to stay are another task's work"
             yield TaskProblem((place, "worktree"), message, hint)
+        least = task.needs if isinstance(task.needs, int) else int(task.needs == "any")
+        if least > len(task.blocked_by):
+            message = f"it needs {task.needs} of those it waits for, which are "
+            hint = "name them under blocked_by; it begins when all of them have ended"
+            yield TaskProblem((place, "needs"), f"{message}{len(task.blocked_by)}", hint)
 
 
 def _circles(

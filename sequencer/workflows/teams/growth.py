@@ -44,6 +44,8 @@ class TeamGrower:
     """Performs what is added and names none; None: as everywhere."""
     redact: Callable[[str], str] = str
     """Of what a refusal says, which may quote an answer as it was once parsed."""
+    has_fallback: bool = False
+    """See `TeamRules.has_fallback`."""
 
     def of_answer(self, workflow: Workflow, name: str, answer: str) -> Growth | None:
         """Return the tasks that *answer* of task *name* adds to *workflow*.

@@ -158,6 +158,9 @@ class TeamOptions(Frozen):
     lead_model: ModelName | None = None
     teammate_model: ModelName | None = None
     """Models of tasks whose role and whose own fields name none."""
+    fallback_agent: Name | None = None
+    fallback_model: ModelName | None = None
+    """Who tries a task once more, and with which model, when all its attempts have failed."""
     score: ScoreSettings = ScoreSettings()
     roles: dict[Name, Annotated[Role, BeforeValidator(_beside_others)]] = Field(
         default_factory=dict
@@ -184,6 +187,8 @@ class TeamOptions(Frozen):
             max_tasks=self.max_tasks,
             merge=self.merge,
             on_write=self.on_write,
+            fallback_agent=self.fallback_agent,
+            fallback_model=self.fallback_model,
         )
 
 

@@ -76,7 +76,7 @@ class TeamLab(Lab):
 
     def performer(self, made: Any, emit: Emit) -> Performer:
         places = self.workplaces or OneWorkplace(self.folder)
-        grower = TeamGrower(self.roles, self.rules.max_tasks)
+        grower = TeamGrower(self.roles, self.rules.max_tasks, has_fallback=self.rules.has_fallback)
         performer = super().performer(made, emit)
         team = Team(self.rules, grower, places)
         return replace(performer, team=team, agents=Everybody(self.actor))

@@ -31,6 +31,8 @@ WRITTEN: dict[str, Any] = {
     "max_tasks": 30,
     "merge": "finished",
     "on_write": "fail",
+    "fallback_agent": "codex",
+    "fallback_model": "small",
 }
 NAMES = ["researcher", "implementer", "verifier", "git-handler", "summarizer", "lead"]
 
