@@ -45,10 +45,9 @@ def tasks_of(
         blockers = random.sample(known, min(len(known), random.choice([0, 0, 1, 1, 2, 3])))
         name = f"{prefix}{number}"
         weight = random.choice([1, 1, 2, 3, 7])
-        needs = random.choice(
-            ["all", "any", random.randint(1, len(blockers))] if blockers else ["all"]
-        )
-        made.append(Task(id=name, subject=name, blocked_by=blockers, weight=weight, needs=needs))
+        needs = random.choice(["all", "any", random.randint(1, max(len(blockers), 1))])
+        fields = {"blocked_by": blockers, "weight": weight, "needs": needs if blockers else "all"}
+        made.append(Task.model_validate({"id": name, "subject": name, **fields}))
     random.shuffle(made)
     return made
 
