@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -493,21 +493,15 @@ LINE_CAP = 6 * 1024 * 1024
 """An image in an event has 5 MB; a line is held several times, at up to 4 bytes a letter."""
 
 
+@dataclass(slots=True)
 class LineSplitter:
     """Gives whole lines to one function and overlong ones, in pieces, to another."""
 
-    def __init__(
-        self,
-        take_line: Callable[[bytes], None],
-        take_raw: Callable[[bytes], None],
-        cap: int,
-    ) -> None:
-        """Start at the beginning of a line."""
-        self._take_line = take_line
-        self._take_raw = take_raw
-        self._cap = cap
-        self._kept = bytearray()
-        self._is_overlong = False
+    take_line: Callable[[bytes], None]
+    take_raw: Callable[[bytes], None]
+    cap: int
+    _kept: bytearray = field(default_factory=bytearray)
+    _is_overlong: bool = False
 
     def feed(self, data: bytes) -> None:
         """Take the next piece of the stream."""
@@ -520,25 +514,25 @@ class LineSplitter:
     def finish(self) -> None:
         """Take the stream's end; a last line may lack its newline."""
         if self._kept:
-            self._take_line(bytes(self._kept))
+            self.take_line(bytes(self._kept))
             self._kept.clear()
 
     def _extend(self, piece: bytes) -> None:
         if self._is_overlong:
             if piece:
-                self._take_raw(piece)
+                self.take_raw(piece)
             return
         self._kept += piece
-        if len(self._kept) > self._cap:
+        if len(self._kept) > self.cap:
             self._is_overlong = True
-            self._take_raw(bytes(self._kept))
+            self.take_raw(bytes(self._kept))
             self._kept = bytearray()
 
     def _end_line(self) -> None:
         if self._is_overlong:
             self._is_overlong = False
-            self._take_raw(b"\n")
+            self.take_raw(b"\n")
             return
         line = bytes(self._kept)
         self._kept.clear()
-        self._take_line(line)
+        self.take_line(line)

@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -336,54 +336,44 @@ class OutputConsumer(Protocol):
         """Take a piece of standard error."""
 
 
+@dataclass(slots=True)
 class Pump:
     """One attempt's loop; the attributes say afterwards what happened."""
 
-    def __init__(
-        self,
-        guard: Guard,
-        launch: Launch,
-        consumer: OutputConsumer,
-        cancellation: Cancellation,
-        selector: selectors.BaseSelector,
-        *,
-        mark: FileWatch | None = None,
-    ) -> None:
-        """Watch *guard*, which has been sent its record, with *selector*, which is empty.
-
-        It was made before: nothing that a system may be short of is needed any more. So was
-        *mark*: the agent may be quick.
-        """
-        self.report: dict[str, Any] | None = None
-        """The guard's last word, or None if it was lost."""
-        self.has_started = False
-        """Whether the guard has started the agent."""
-        self.stop_cause: StopReason | str | None = None
-        """Why the guard was told to stop, if it was."""
-        self.stderr_tail = b""
-        self._guard = guard
-        self._launch = launch
-        self._consumer = consumer
-        self._cancellation = cancellation
-        self._selector = selector
-        self._status = b""
-        self._started = self._last_progress = time.monotonic()
-        self._until: float | None = None
-        self._mark = mark
+    guard: Guard
+    """Has been sent its record."""
+    launch: Launch
+    consumer: OutputConsumer
+    cancellation: Cancellation
+    selector: selectors.BaseSelector
+    """Empty, and made before: nothing that a system may be short of is needed any more."""
+    mark: FileWatch | None = None
+    """Made before as well: the agent may be quick."""
+    report: dict[str, Any] | None = None
+    """The guard's last word, or None if it was lost."""
+    has_started: bool = False
+    """Whether the guard has started the agent."""
+    stop_cause: StopReason | str | None = None
+    """Why the guard was told to stop, if it was."""
+    stderr_tail: bytes = b""
+    _status: bytes = b""
+    _started: float = field(default_factory=time.monotonic)
+    _last_progress: float = field(default_factory=time.monotonic)
+    _until: float | None = None
 
     def run(self) -> None:
         """Loop until the guard has reported and the streams have ended."""
-        streams = {self._guard.stdout, self._guard.stderr, self._guard.status}
+        streams = {self.guard.stdout, self.guard.stderr, self.guard.status}
         for fd in streams:
-            self._selector.register(fd, selectors.EVENT_READ)
-        self._selector.register(self._cancellation, selectors.EVENT_READ)
+            self.selector.register(fd, selectors.EVENT_READ)
+        self.selector.register(self.cancellation, selectors.EVENT_READ)
         while streams:
-            ready = self._selector.select(self._wait_s())
+            ready = self.selector.select(self._wait_s())
             for fd in sorted(key.fd for key, _ in ready):
-                if fd == self._cancellation.fileno():
-                    self._selector.unregister(fd)
+                if fd == self.cancellation.fileno():
+                    self.selector.unregister(fd)
                 elif not self._read(fd):
-                    self._selector.unregister(fd)
+                    self.selector.unregister(fd)
                     streams.discard(fd)
             if self._is_over():
                 break
@@ -391,32 +381,32 @@ class Pump:
     def _wait_s(self) -> float | None:
         dates = [self._until] if self._until is not None else [date for date, _ in self._limits()]
         wait_s = max(min(dates) - time.monotonic(), 0.0) if dates else None
-        if self._mark is None or self._until is not None:
+        if self.mark is None or self._until is not None:
             return wait_s
-        look_s = self._mark.wait_s()
+        look_s = self.mark.wait_s()
         return look_s if wait_s is None else min(wait_s, look_s)
 
     def _limits(self) -> list[tuple[float, str]]:
         limits = []
-        if self._launch.timeout_s is not None:
-            limits.append((self._started + self._launch.timeout_s, "timeout"))
-        if self._launch.idle_timeout_s is not None:
-            limits.append((self._last_progress + self._launch.idle_timeout_s, "idle"))
+        if self.launch.timeout_s is not None:
+            limits.append((self._started + self.launch.timeout_s, "timeout"))
+        if self.launch.idle_timeout_s is not None:
+            limits.append((self._last_progress + self.launch.idle_timeout_s, "idle"))
         return limits
 
     def _is_over(self) -> bool:
         now = time.monotonic()
         if self._until is not None:
             return now >= self._until
-        cause: StopReason | str | None = self._cancellation.reason
+        cause: StopReason | str | None = self.cancellation.reason
         if cause is None:
             cause = next((name for date, name in sorted(self._limits()) if now >= date), None)
-        if cause is None and self._mark is not None and self._mark.has_appeared():
+        if cause is None and self.mark is not None and self.mark.has_appeared():
             cause = DONE
         if cause is not None:
             self.stop_cause = cause
-            self._until = now + self._launch.grace_s + _OVERDUE_S
-            self._guard.stop()
+            self._until = now + self.launch.grace_s + _OVERDUE_S
+            self.guard.stop()
         return False
 
     def _read(self, fd: int) -> bool:
@@ -425,15 +415,15 @@ class Pump:
             data = os.read(fd, PIECE)
         except BlockingIOError:
             return True
-        if fd == self._guard.status:
+        if fd == self.guard.status:
             return self._take_status(data)
         if not data:
             return False
-        if fd == self._guard.stdout:
-            has_progressed = self._consumer.stdout(data)
+        if fd == self.guard.stdout:
+            has_progressed = self.consumer.stdout(data)
         else:
             self.stderr_tail = (self.stderr_tail + data)[-TAIL:]
-            has_progressed = self._consumer.stderr(data)
+            has_progressed = self.consumer.stderr(data)
         if has_progressed:
             # After the consumer: a terminal that is held with Ctrl-S is not the agent's silence.
             self._last_progress = time.monotonic()

@@ -266,23 +266,17 @@ def parse(told: bytes, cwd: Path, place: RepositoryPlace) -> Configuration:
     return Configuration(tuple(lines), mark_of(ordered), ordered)
 
 
+@dataclass(frozen=True, slots=True)
 class SettingsKeeper:
     """Keeps the git processes of one place from what their repository is not allowed."""
 
-    def __init__(
-        self,
-        folder: Path,
-        environment: Mapping[str, str],
-        allowed: Mapping[str, str] | None,
-        git_dir: Path | None,
-        ask: Callable[[Mapping[str, str]], bytes],
-    ) -> None:
-        """Keep what is run in *folder* to *allowed* (see `Git`); *ask* lists git's settings."""
-        self._folder = folder
-        self._environment = environment
-        self._allowed = allowed
-        self._git_dir = git_dir
-        self._ask = ask
+    folder: Path
+    environment: Mapping[str, str]
+    allowed: Mapping[str, str] | None
+    """See `Git`."""
+    git_dir: Path | None
+    ask: Callable[[Mapping[str, str]], bytes]
+    """Lists git's settings."""
 
     def acting(self, remote: str | None) -> Mapping[str, str]:
         """Return what the repository has that could act; empty where there is none."""
@@ -305,36 +299,36 @@ class SettingsKeeper:
         if place is None:
             return {}
         found = self._pinned(place)
-        if self._allowed is EVERYTHING and remote is None:
+        if self.allowed is EVERYTHING and remote is None:
             return found
         configuration = self._configuration(place)
         overrides = GitOverrides()
-        if self._allowed is not EVERYTHING:
-            overrides = configuration.overrides(self._allowed or {}, remote)
+        if self.allowed is not EVERYTHING:
+            overrides = configuration.overrides(self.allowed or {}, remote)
         if remote is not None:
             self._ensure_reachable(remote, configuration, overrides, place)
-        if self._allowed is None or overrides.refused:
+        if self.allowed is None or overrides.refused:
             # A partial clone fetches what it lacks from wherever it is told to.
             found |= {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": NO_TRANSPORT}
-        if overrides.is_placed and self._git_dir is None:
+        if overrides.is_placed and self.git_dir is None:
             found["GIT_WORK_TREE"] = str(place.top)
         return found | self._as_variables(overrides.pairs)
 
     def _place(self) -> RepositoryPlace | None:
-        if self._git_dir is not None:
-            return RepositoryPlace(self._folder, self._git_dir, common_of(self._git_dir))
-        return place_of(os.path.realpath(self._folder))
+        if self.git_dir is not None:
+            return RepositoryPlace(self.folder, self.git_dir, common_of(self.git_dir))
+        return place_of(os.path.realpath(self.folder))
 
     def _pinned(self, place: RepositoryPlace) -> dict[str, str]:
         """Return what keeps git from another repository above that of *place*."""
-        if self._git_dir is not None:
+        if self.git_dir is not None:
             return {}
-        users, above = self._environment.get("GIT_CEILING_DIRECTORIES"), str(place.top.parent)
+        users, above = self.environment.get("GIT_CEILING_DIRECTORIES"), str(place.top.parent)
         return {"GIT_CEILING_DIRECTORIES": f"{users}:{above}" if users else above}
 
     def _as_variables(self, pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
         """Return *pairs* as git takes them from the environment, after those of the user."""
-        before = self._environment.get("GIT_CONFIG_COUNT", "")
+        before = self.environment.get("GIT_CONFIG_COUNT", "")
         first = int(before) if before.isdecimal() else 0
         found = {"GIT_CONFIG_COUNT": str(first + len(pairs))} if pairs else {}
         for number, (key, value) in enumerate(pairs, first):
@@ -344,12 +338,12 @@ class SettingsKeeper:
     def _configuration(self, place: RepositoryPlace) -> Configuration:
         """Return all that git goes by in *place*; asked of git again when a file has changed."""
         of_user = ("HOME", "XDG_CONFIG_HOME", "GIT_CONFIG")
-        whose = [pair for pair in self._environment.items() if pair[0].startswith(of_user)]
+        whose = [pair for pair in self.environment.items() if pair[0].startswith(of_user)]
         key = (place, tuple(sorted(whose)))
         known = _KNOWN.get(key)
         if known is not None and mark_of(known.files) == known.marks:
             return known
-        found = parse(self._ask(self._pinned(place)), self._folder, place)
+        found = parse(self.ask(self._pinned(place)), self.folder, place)
         if len(_KNOWN) >= _MAX_KNOWN:
             _KNOWN.clear()
         _KNOWN[key] = found

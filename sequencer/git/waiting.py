@@ -15,6 +15,7 @@ import os
 import random
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from sequencer.errors import ClaimHeld, RemoteUnreachable
@@ -135,35 +136,24 @@ class SharedLook:
                 os.close(folders.open_file(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
 
 
+@dataclass(slots=True)
 class SharedWait:
     """The wait of one process for one run."""
 
-    def __init__(
-        self,
-        local: FileStore,
-        look: Callable[[], bool],
-        pace: PollPace,
-        *,
-        shared: SharedLook,
-        refs: RefWatch | None = None,
-        tell: Callable[[str], None] = lambda _: None,
-    ) -> None:
-        """Sleep on *local*; *look* asks the remote, brings what is new and says whether it moved.
-
-        *refs* watches a remote on this machine. *tell* is called when the remote stops
-        answering, at each longer pause, and when it answers again.
-        """
-        self._local = local
-        self._look = look
-        self._pace = pace
-        self._shared = shared
-        self._refs = refs
-        self._tell = tell
+    local: FileStore
+    look: Callable[[], bool]
+    """Asks the remote, brings what is new and says whether it moved."""
+    pace: PollPace
+    shared: SharedLook
+    refs: RefWatch | None = None
+    """Watches a remote on this machine."""
+    tell: Callable[[str], None] = lambda _: None
+    """Hears when the remote stops answering, at each longer pause, and when it answers again."""
 
     def close(self) -> None:
         """Free what is watched; the next wait begins again."""
-        if self._refs is not None:
-            self._refs.close()
+        if self.refs is not None:
+            self.refs.close()
 
     def wait(
         self,
@@ -174,7 +164,7 @@ class SharedWait:
         claim: Claim | None = None,
     ) -> bool:
         """See `Store.wait`."""
-        if self._local.wait(revision, 0.0):
+        if self.local.wait(revision, 0.0):
             return True
         now = time.monotonic()
         # The lease of a claim may run out without any notification.
@@ -187,38 +177,38 @@ class SharedWait:
             if claim is not None and is_proven_dead(claim.owner):
                 return False
             self._ask()
-            limit = min(left, self._pace.due_in())
-            fds = () if self._refs is None else self._refs.fds
-            if self._local.wait(revision, limit, wake_fd=wake_fd, claim=claim, fds=fds):
-                self._pace.active()
+            limit = min(left, self.pace.due_in())
+            fds = () if self.refs is None else self.refs.fds
+            if self.local.wait(revision, limit, wake_fd=wake_fd, claim=claim, fds=fds):
+                self.pace.active()
                 return True
         return False
 
     def _ask(self) -> None:
         """Look at the remote if that is due, by the watch or by the time."""
-        is_woken = self._refs is not None and self._refs.has_moved()
-        if not is_woken and self._pace.due_in() > 0:
+        is_woken = self.refs is not None and self.refs.has_moved()
+        if not is_woken and self.pace.due_in() > 0:
             return
         # What moved before the watch began is seen by one's own look alone.
-        is_blind = self._refs is not None and not self._refs.fds
-        age_s = self._shared.age_s()
-        if not (is_woken or is_blind) and age_s is not None and self._pace.covers(age_s):
-            self._say(self._pace.looked(has_moved=False, ago_s=age_s))
+        is_blind = self.refs is not None and not self.refs.fds
+        age_s = self.shared.age_s()
+        if not (is_woken or is_blind) and age_s is not None and self.pace.covers(age_s):
+            self._say(self.pace.looked(has_moved=False, ago_s=age_s))
             return
-        if self._refs is not None:
-            self._refs.arm()
-            self._pace.is_notified = bool(self._refs.fds)
+        if self.refs is not None:
+            self.refs.arm()
+            self.pace.is_notified = bool(self.refs.fds)
         try:
-            has_moved = self._look()
+            has_moved = self.look()
         except RemoteUnreachable as error:
-            self._say(self._pace.failed(error))
+            self._say(self.pace.failed(error))
         except ClaimHeld:
             # Another process of this clone is pushing, and writes down what it finds.
-            self._say(self._pace.looked(has_moved=False))
+            self._say(self.pace.looked(has_moved=False))
         else:
-            self._shared.note()
-            self._say(self._pace.looked(has_moved=has_moved))
+            self.shared.note()
+            self._say(self.pace.looked(has_moved=has_moved))
 
     def _say(self, text: str | None) -> None:
         if text is not None:
-            self._tell(text)
+            self.tell(text)

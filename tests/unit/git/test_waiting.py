@@ -259,7 +259,7 @@ def test_a_push_elsewhere_is_found_by_polling(lab: Lab) -> None:
 
 def test_after_a_change_here_the_next_look_comes_soon(lab: Lab) -> None:
     side = lab.side(slow_s=60.0, is_watching=False)
-    pace = side.waiting._pace
+    pace = side.waiting.pace
     assert not side.waiting.wait(lab.revision, 0.1)
     for _ in range(20):
         pace.looked(has_moved=False)
@@ -347,7 +347,7 @@ def test_a_remote_that_is_away_is_told_and_waited_for(
 def test_a_push_to_a_folder_ends_the_pause_of_an_unreachable_remote(lab: Lab) -> None:
     side = lab.side(slow_s=60.0)
     assert not side.waiting.wait(lab.revision, 0.1)
-    pace = side.waiting._pace
+    pace = side.waiting.pace
     for _ in range(8):
         pace.failed(RemoteUnreachable("remote 'origin' can't be reached"))
     lab.push()
@@ -363,7 +363,7 @@ def test_a_state_that_cannot_be_believed_ends_the_wait(lab: Lab) -> None:
     def refuse() -> bool:
         raise CorruptState("no run")
 
-    side.waiting._look = refuse
+    side.waiting.look = refuse
     with pytest.raises(CorruptState):
         side.waiting.wait(lab.revision, 10.0)
 
@@ -377,7 +377,7 @@ def test_a_folder_that_is_locked_for_long_is_looked_at_later(lab: Lab) -> None:
         looks.append(time.monotonic())
         raise ClaimHeld("the lock is held")
 
-    side.waiting._look = held
+    side.waiting.look = held
     lab.later(0.7, lab.act)
     assert side.waiting.wait(lab.revision, 10.0)
     assert 2 <= len(looks) <= 30
@@ -402,7 +402,7 @@ def test_a_sleep_uses_no_processor_time_and_no_thread(is_watching: bool, lab: La
     side = lab.side(is_watching=is_watching)
     assert not side.waiting.wait(lab.revision, 0.2)
     for _ in range(12):
-        side.waiting._pace.looked(has_moved=False)
+        side.waiting.pace.looked(has_moved=False)
     looks, threads, before = side.looks, threading.active_count(), time.process_time()
     assert not side.waiting.wait(lab.revision, 2.0)
     assert time.process_time() - before < 0.02
