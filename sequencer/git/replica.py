@@ -18,6 +18,7 @@ from typing import Annotated, Any
 
 from sequencer.errors import CorruptState
 from sequencer.git.objects import CommitDraft, Missing, Objects, TreeEntry, blob_name
+from sequencer.git.tree import read_note
 from sequencer.model.fields import Field
 from sequencer.model.frozen import Frozen
 from sequencer.store import folder as folders
@@ -365,13 +366,8 @@ class KnownFile:
         if mark is None:
             return None
         if self._seen is None or self._seen[0] != mark:
-            self._seen = (mark, self._parsed())
+            self._seen = (mark, read_note(self.path, Known, 4096))
         return self._seen[1]
-
-    def _parsed(self) -> Known | None:
-        with contextlib.suppress(CorruptState, ValueError, FileNotFoundError):
-            return Known.model_validate(parse_object(read_regular(self.path, 0, 4096)))
-        return None
 
     def write(self, known: Known) -> None:
         """Remember *known*; what can't be written is found out again from the remote."""

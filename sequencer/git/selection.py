@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.executors.redaction import Redaction
+from sequencer.git.objects import Objects
 from sequencer.git.process import Git
 from sequencer.git.tree import Change, Patterns, StatusEntry, TreeStatus, WorkTree
 from sequencer.settings.schema import CommitOptions
@@ -322,8 +323,6 @@ def _parents(path: str) -> Iterator[str]:
 
 # --- what was committed already --------------------------------------------------------
 
-BATCH_BYTES = 16 * 1024 * 1024
-"""Of contents that are read at once."""
 IN_FILE = "holds what looks like a key"
 IN_NAME = "has a name that looks like a key"
 IN_MESSAGE = "has what looks like a key in its message"
@@ -361,12 +360,14 @@ def with_keys(
         # A name that is cut at a line end is looked at as far as it goes.
         if one.path and is_secret(os.fsencode(one.path)):
             yield _without_keys(one.path, is_secret), IN_NAME
-    for one, data in _contents(git, [one for one in found if one.size <= max_bytes]):
-        if one.kind == "commit":
-            if is_secret(data.partition(b"\n\n")[2]):
-                yield f"commit {one.oid[:12]}", IN_MESSAGE
-        elif is_secret(data) and is_new(one.path, data):
-            yield one.path, IN_FILE
+    with contextlib.closing(Objects(git)) as objects:
+        for one in (one for one in found if one.size <= max_bytes):
+            data = objects.needed(one.oid, one.kind)
+            if one.kind == "commit":
+                if is_secret(data.partition(b"\n\n")[2]):
+                    yield f"commit {one.oid[:12]}", IN_MESSAGE
+            elif is_secret(data) and is_new(one.path, data):
+                yield one.path, IN_FILE
 
 
 def _without_keys(path: str, is_secret: IsSecret) -> str:
@@ -386,23 +387,3 @@ def _new(git: Git, tip: str, known: list[str]) -> Iterator[_Object]:
     for (oid, _, path), answer in zip(named, answers, strict=True):
         kind, _, size = answer.decode().partition(" ")
         yield _Object(oid.decode(), kind, int(size), os.fsdecode(path))
-
-
-def _contents(git: Git, objects: list[_Object]) -> Iterator[tuple[_Object, bytes]]:
-    """Yield the contents of *objects*, a few at a time."""
-    batch: list[_Object] = []
-    for place, one in enumerate(objects, 1):
-        batch.append(one)
-        if place == len(objects) or sum(other.size for other in batch) >= BATCH_BYTES:
-            yield from _batch(git, batch)
-            batch = []
-
-
-def _batch(git: Git, objects: list[_Object]) -> Iterator[tuple[_Object, bytes]]:
-    asked = "".join(f"{one.oid}\n" for one in objects).encode()
-    data = git.run("cat-file", "--batch", stdin=asked).stdout
-    place = 0
-    for one in objects:
-        place = data.index(b"\n", place) + 1
-        yield one, data[place : place + one.size]
-        place += one.size + 1

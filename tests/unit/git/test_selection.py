@@ -493,10 +493,7 @@ def found(here: Path, *, max_bytes: int = 10**6) -> list[tuple[str, str]]:
     )
 
 
-def test_every_content_is_looked_at_however_many_there_are(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(vetting, "BATCH_BYTES", 100)
+def test_every_content_is_looked_at_however_many_there_are(here: Path) -> None:
     git(here, "tag", "first")
     commit(here, {f"f{number:02}": f"{number}\n" * 20 for number in range(30)})
     commit(
