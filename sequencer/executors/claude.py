@@ -30,10 +30,6 @@ from sequencer.executors.client import (
     Event,
     JsonEventParser,
     Rules,
-    as_cost,
-    as_count,
-    as_dict,
-    as_list,
     as_number,
     marked,
     number,
@@ -310,7 +306,7 @@ class ClaudeParser(JsonEventParser):
             case "stream_event":
                 self._take_delta(event, listener)
             case "rate_limit_event":
-                self._take_rate_limit(as_dict(event.get("rate_limit_info")), listener)
+                self._take_rate_limit(event.sub("rate_limit_info"), listener)
             case "result":
                 self._take_result(event, listener)
 
@@ -318,12 +314,12 @@ class ClaudeParser(JsonEventParser):
         """See `JsonEventParser`; the pieces in which text and tool calls are streamed count."""
         match event.get("type"):
             case "assistant" | "user":
-                content = as_list(as_dict(event.get("message")).get("content"))
+                content = event.sub("message").each("content")
                 is_error = bool(event.get("is_api_error_message"))
-                return not is_error and any(_says(as_dict(block)) for block in content)
+                return not is_error and any(map(_says, content))
             case "stream_event":
-                raw = as_dict(event.get("event"))
-                return _says(as_dict(raw.get("delta"))) or _says(as_dict(raw.get("content_block")))
+                raw = event.sub("event")
+                return _says(raw.sub("delta")) or _says(raw.sub("content_block"))
         return False
 
     def finish(self, end: ProcessEnd) -> Outcome:
@@ -336,7 +332,7 @@ class ClaudeParser(JsonEventParser):
         if end.exit_code == 0 and result.get("is_error") is False:
             # There only where a form was asked for, and only once claude has checked it.
             structured = result.get("structured_output")
-            return self.answered(_text(result.get("result")), end, structured)
+            return self.answered(result.text("result"), end, structured)
         return self._judge_error(result, end)
 
     def marked_session(self) -> str | None:
@@ -347,7 +343,7 @@ class ClaudeParser(JsonEventParser):
         if self._results and _SINCE in self._results[-1]:
             # Only a client that says what was used *since* counts its total by session;
             # its budget is then compared with that total too.
-            facts["cost_usd"] = round(as_cost(self._results[-1].get("total_cost_usd")), 6)
+            facts["cost_usd"] = round(self._results[-1].cost("total_cost_usd"), 6)
         if self._version:
             facts["version"] = self._version
         return marked(self.session_id, facts)
@@ -362,7 +358,7 @@ class ClaudeParser(JsonEventParser):
                 self.say(listener, text, Piece.NOTICE)
             case "api_retry":
                 status = event.get("error_status")
-                delay_s = as_cost(event.get("retry_delay_ms")) / 1000
+                delay_s = event.cost("retry_delay_ms") / 1000
                 attempt = f"{event.get('attempt')} of {event.get('max_retries')}"
                 reason = f"{event.get('error')} (HTTP {status})" if status else event.get("error")
                 text = f"claude asks again in {delay_s:.1f} s, {attempt}: {reason}"
@@ -374,44 +370,44 @@ class ClaudeParser(JsonEventParser):
                 self.say(listener, f"claude: {one_line(event)}", Piece.NOTICE)
 
     def _take_assistant(self, event: Event, listener: Listener) -> None:
-        message = as_dict(event.get("message"))
+        message = event.sub("message")
         key = str(message.get("id"))
         self._count_call(key, message, listener)
-        for block in map(as_dict, as_list(message.get("content"))):
+        for block in message.each("content"):
             match block.get("type"):
                 case "text" if event.get("is_api_error_message"):
-                    self.say(listener, _text(block.get("text")), Piece.ERROR)
+                    self.say(listener, block.text("text"), Piece.ERROR)
                 case "text" if key not in self._streamed:
-                    self.say(listener, _text(block.get("text")), Piece.RESPONSE)
+                    self.say(listener, block.text("text"), Piece.RESPONSE)
                 case "thinking" if key not in self._streamed:
-                    self.say(listener, _text(block.get("thinking")), Piece.THOUGHT)
+                    self.say(listener, block.text("thinking"), Piece.THOUGHT)
                 case "tool_use":
                     text = f"-> {block.get('name')} {one_line(block.get('input'))}"
                     self.say(listener, text, Piece.ACTION)
 
     def _take_tool_results(self, event: Event, listener: Listener) -> None:
-        for block in map(as_dict, as_list(as_dict(event.get("message")).get("content"))):
+        for block in event.sub("message").each("content"):
             if block.get("type") != "tool_result":
                 continue
             content = block.get("content")
-            parts = (as_dict(part).get("text", "") for part in as_list(content))
-            text = content if isinstance(content, str) else " ".join(map(_text, parts))
+            parts = (part.text("text") for part in block.each("content"))
+            text = content if isinstance(content, str) else " ".join(parts)
             sign = "<- error:" if block.get("is_error") else "<-"
             self.say(listener, f"{sign} {one_line(text)}", Piece.ACTION)
 
     def _take_delta(self, event: Event, listener: Listener) -> None:
         """Show text as it is written; only present with --include-partial-messages."""
-        raw = as_dict(event.get("event"))
+        raw = event.sub("event")
         match raw.get("type"):
             case "message_start":
-                message = as_dict(raw.get("message"))
+                message = raw.sub("message")
                 self._current = str(message.get("id"))
                 self._streamed.add(self._current)
                 self._count_call(self._current, message, listener)
             case "content_block_delta":
-                delta = as_dict(raw.get("delta"))
+                delta = raw.sub("delta")
                 for name, kind in (("text", Piece.RESPONSE), ("thinking", Piece.THOUGHT)):
-                    self.stream(listener, _text(delta.get(name)), kind)
+                    self.stream(listener, delta.text(name), kind)
             case "content_block_stop":
                 self.end_line(listener)
             case "message_delta" if self._current is not None:
@@ -427,7 +423,7 @@ class ClaudeParser(JsonEventParser):
 
     def _take_result(self, event: Event, listener: Listener) -> None:
         self._results.append(event)
-        for denial in map(as_dict, as_list(event.get("permission_denials"))):
+        for denial in event.each("permission_denials"):
             line = f"{denial.get('tool_name')} {one_line(denial.get('tool_input'), 120)}"
             if line not in self.denials:
                 self.denials.append(line)
@@ -439,30 +435,30 @@ class ClaudeParser(JsonEventParser):
         """Return what this run of the program used, whatever its session used before."""
         last = self._results[-1]
         if _SINCE in last:
-            shares = [as_dict(result.get(_SINCE)) for result in self._results]
+            shares = [result.sub(_SINCE) for result in self._results]
         else:
             # Older clients count by run: the last total has everything.
-            shares = [as_dict(last.get("modelUsage"))]
+            shares = [last.sub("modelUsage")]
             if not shares[0]:
                 return _plainly_charged(last)
-        models = [as_dict(entry) for share in shares for entry in share.values()]
+        models = [share.sub(name) for share in shares for name in share]
         names = ("inputTokens", "cacheReadInputTokens", "cacheCreationInputTokens")
         return sum_of_costs(model.get("costUSD") for model in models).replace(
-            input_tokens=sum(as_count(model.get(name)) for model in models for name in names),
-            output_tokens=sum(as_count(model.get("outputTokens")) for model in models),
+            input_tokens=sum(model.count(*names) for model in models),
+            output_tokens=sum(model.count("outputTokens") for model in models),
         )
 
     def _count_call(self, key: str, message: Event, listener: Listener) -> None:
         """Count one API call's usage; a call reports several times, the last one stands."""
-        usage = as_dict(message.get("usage"))
+        usage = message.sub("usage")
         if not usage or self._results:
             return
         model, seen = self._calls.get(key, (str(message.get("model")), Tokens()))
         tokens = Tokens(
-            input=max(as_count(usage.get("input_tokens")), seen.input),
-            output=max(as_count(usage.get("output_tokens")), seen.output),
-            cache_read=max(as_count(usage.get("cache_read_input_tokens")), seen.cache_read),
-            cache_write=max(as_count(usage.get("cache_creation_input_tokens")), seen.cache_write),
+            input=max(usage.count("input_tokens"), seen.input),
+            output=max(usage.count("output_tokens"), seen.output),
+            cache_read=max(usage.count("cache_read_input_tokens"), seen.cache_read),
+            cache_write=max(usage.count("cache_creation_input_tokens"), seen.cache_write),
         )
         self._calls[key] = (model, tokens)
         own, calls = self.rules.prices, self._calls.values()
@@ -478,7 +474,7 @@ class ClaudeParser(JsonEventParser):
         self.count(listener, total)
 
     def _judge_error(self, result: Event, end: ProcessEnd) -> Outcome:
-        status = as_count(result.get("api_error_status")) or None
+        status = result.count("api_error_status") or None
         subtype = str(result.get("subtype"))
         text = f"claude: {_error_of(result)}"
         if subtype in _HINTS:
@@ -496,20 +492,16 @@ def _says(block: Event) -> bool:
     """Return whether *block*, or a piece of one, is text, a tool call or its result."""
     if block.get("type") in _TOOL_BLOCKS:
         return True
-    return any(_text(block.get(name)) for name in ("text", "thinking", "partial_json"))
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
+    return any(block.text(name) for name in ("text", "thinking", "partial_json"))
 
 
 def _plainly_charged(result: Event) -> Usage:
     """Return the usage of a result that does not list its models."""
-    usage = as_dict(result.get("usage"))
+    usage = result.sub("usage")
     names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
     return sum_of_costs([result.get("total_cost_usd")]).replace(
-        input_tokens=sum(as_count(usage.get(name)) for name in names),
-        output_tokens=as_count(usage.get("output_tokens")),
+        input_tokens=usage.count(*names),
+        output_tokens=usage.count("output_tokens"),
     )
 
 
@@ -523,7 +515,9 @@ def _is_clients_own(result: Event) -> bool:
 
 def _error_of(result: Event) -> str:
     """Return the most telling text of a result with an error."""
-    errors = "; ".join(map(_text, as_list(result.get("errors"))))
-    parts = (_text(result.get("result")), errors, _text(result.get("terminal_reason")))
-    text = next((part for part in parts if part), str(result.get("subtype")))
-    return one_line(text, ERROR_CHARS)
+    told = result.get("errors")
+    errors = "; ".join(
+        filter(lambda one: isinstance(one, str), told if isinstance(told, list) else ())
+    )
+    text = result.text("result") or errors or result.text("terminal_reason")
+    return one_line(text or str(result.get("subtype")), ERROR_CHARS)

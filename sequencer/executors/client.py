@@ -192,8 +192,6 @@ _TEXT = re.compile(rb'"(?:[^"\\]++|\\.?)*+(?:"|\Z)', re.DOTALL)
 _IMPLAUSIBLE = 2**53
 """Neither a count nor an amount: above it a float is no longer exact."""
 
-Event = dict[str, Any]
-
 
 def one_line(value: object, limit: int = LINE_CHARS) -> str:
     r"""Return *value* on one line, cut at *limit* characters.
@@ -225,16 +223,6 @@ def is_affordable(line: bytes) -> bool:
     return quotes <= _MAX_QUOTES and len(_TEXT.sub(b"", line)) <= STRUCTURE_BYTES
 
 
-def as_dict(value: object) -> Event:
-    """Return *value* if it is an object, else an empty one: events are not trusted."""
-    return value if isinstance(value, dict) else {}
-
-
-def as_list(value: object) -> list[Any]:
-    """Return *value* if it is a list, else an empty one."""
-    return value if isinstance(value, list) else []
-
-
 def as_number(value: object) -> float | None:
     """Return *value* if it is a number that can be an amount, else None."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -242,14 +230,40 @@ def as_number(value: object) -> float | None:
     return float(value) if 0 <= value < _IMPLAUSIBLE else None
 
 
-def as_count(value: object) -> int:
-    """Return *value* if it can be a number of tokens, else 0."""
-    return int(as_number(value) or 0)
+class Event(dict[str, Any]):
+    """An object of a client's stream; nobody trusts it, so what is of another form is not there.
 
+    >>> event = Event(usage={"in": 3, "out": -1}, parts=[{"text": "a"}, None])
+    >>> event.sub("usage").count("in", "out"), [part.text("text") for part in event.each("parts")]
+    (3, ['a', ''])
+    """
 
-def as_cost(value: object) -> float:
-    """Return *value* if it can be a sum of money, else 0."""
-    return as_number(value) or 0.0
+    @classmethod
+    def of(cls, value: object) -> Event:
+        """Return *value*, or an empty object if it is none."""
+        return cls(value) if isinstance(value, dict) else cls()
+
+    def sub(self, name: str) -> Event:
+        """Return the object called *name*."""
+        return self.of(self.get(name))
+
+    def each(self, name: str) -> list[Event]:
+        """Return what is in the list called *name*."""
+        found = self.get(name)
+        return [self.of(one) for one in found] if isinstance(found, list) else []
+
+    def text(self, name: str) -> str:
+        """Return the text called *name*."""
+        found = self.get(name)
+        return found if isinstance(found, str) else ""
+
+    def count(self, *names: str) -> int:
+        """Return the sum of the counts called *names*."""
+        return sum(int(as_number(self.get(name)) or 0) for name in names)
+
+    def cost(self, name: str) -> float:
+        """Return the sum of money called *name*."""
+        return as_number(self.get(name)) or 0.0
 
 
 def sum_of_costs(values: Iterable[object]) -> Usage:
@@ -290,11 +304,12 @@ class JsonEventParser(ABC):
 
     def feed_line(self, line: bytes, listener: Listener) -> bool:
         """Take one line of stdout; see `process.EventParser`."""
-        event, is_readable = None, is_affordable(line)
+        found, is_readable = None, is_affordable(line)
         if is_readable:
             with suppress(ValueError, RecursionError):
-                event = json.loads(line)
-        if isinstance(event, dict):
+                found = json.loads(line)
+        if isinstance(found, dict):
+            event = Event(found)
             self.take(event, listener)
             return self.is_progress(event)
         if line.strip():

@@ -27,9 +27,6 @@ from sequencer.executors.client import (
     Event,
     JsonEventParser,
     Rules,
-    as_count,
-    as_dict,
-    as_list,
     marked,
     number,
     one_line,
@@ -239,20 +236,20 @@ class CodexParser(JsonEventParser):
             case "turn.completed":
                 self._is_completed = True
                 self._failure = None
-                self._take_usage(as_dict(event.get("usage")), listener)
+                self._take_usage(event.sub("usage"), listener)
             case "turn.failed":
-                self._failure = str(as_dict(event.get("error")).get("message"))
+                self._failure = str(event.sub("error").get("message"))
             case "error":
                 # Shown again by turn.failed if it was final.
                 self.say(listener, f"codex: {one_line(event.get('message'))}", Piece.NOTICE)
             case "item.started":
-                self._take_started(as_dict(event.get("item")), listener)
+                self._take_started(event.sub("item"), listener)
             case "item.completed":
-                self._take_completed(as_dict(event.get("item")), listener)
+                self._take_completed(event.sub("item"), listener)
 
     def is_progress(self, event: Event) -> bool:
         """See `JsonEventParser`; each item but an error is one."""
-        item = as_dict(event.get("item"))
+        item = event.sub("item")
         kind = item.get("type")
         if kind in _SPOKEN_ITEMS:
             return bool(item.get("text"))
@@ -282,8 +279,8 @@ class CodexParser(JsonEventParser):
 
     def _take_usage(self, usage: Event, listener: Listener) -> None:
         total = Usage(
-            input_tokens=as_count(usage.get("input_tokens")),
-            output_tokens=as_count(usage.get("output_tokens")),
+            input_tokens=usage.count("input_tokens"),
+            output_tokens=usage.count("output_tokens"),
         )
         self._total = total
         before = self._before
@@ -298,7 +295,7 @@ class CodexParser(JsonEventParser):
             output_tokens=total.output_tokens - base.output_tokens,
         )
         # How much of a continued thread's input was cached before is not known.
-        cached = 0 if base.input_tokens else as_count(usage.get("cached_input_tokens"))
+        cached = 0 if base.input_tokens else usage.count("cached_input_tokens")
         self.count_tokens(listener, charged, cached)
 
     def _take_started(self, item: Event, listener: Listener) -> None:
@@ -329,7 +326,7 @@ def _described(item: Event) -> str:
     if item.get("type") == "command_execution":
         return f"command {one_line(item.get('command'))}"
     if item.get("type") == "file_change":
-        changes = (as_dict(change) for change in as_list(item.get("changes")))
-        return "file_change " + ", ".join(f"{c.get('kind')} {c.get('path')}" for c in changes)
+        changes = (f"{one.get('kind')} {one.get('path')}" for one in item.each("changes"))
+        return f"file_change {', '.join(changes)}"
     rest = {key: value for key, value in item.items() if key not in _BOOKKEEPING}
     return f"{item.get('type')} {one_line(rest)}"

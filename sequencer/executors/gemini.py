@@ -27,8 +27,6 @@ from sequencer.executors.client import (
     Event,
     JsonEventParser,
     Rules,
-    as_count,
-    as_dict,
     one_line,
     permission_words,
     prompt_path,
@@ -214,7 +212,7 @@ class GeminiParser(JsonEventParser):
         elif end.exit_code == 0 and self._result.get("status") == "success":
             return self.answered("".join(self._answer), end)
         else:
-            reason = str(as_dict(self._result.get("error")).get("message", "no reason given"))
+            reason = str(self._result.sub("error").get("message", "no reason given"))
         error = f"gemini ended with exit code {end.exit_code}: {reason}"
         hint = _HINTS.get(end.exit_code or 0, "")
         is_own, found = self._result is not None, _CODE.search(reason)
@@ -234,7 +232,7 @@ class GeminiParser(JsonEventParser):
         self.say(listener, f"-> {call}", Piece.ACTION)
 
     def _take_tool_result(self, event: Event, listener: Listener) -> None:
-        error = as_dict(event.get("error"))
+        error = event.sub("error")
         output = one_line(event.get("output") or error.get("message") or event.get("status"))
         sign = "<-" if event.get("status") == "success" else "<- error:"
         self.say(listener, f"{sign} {output}", Piece.ACTION)
@@ -243,13 +241,13 @@ class GeminiParser(JsonEventParser):
 
     def _take_result(self, event: Event, listener: Listener) -> None:
         self._result = event
-        stats = as_dict(event.get("stats"))
+        stats = event.sub("stats")
         if event.get("status") != "success":
-            message = as_dict(event.get("error")).get("message")
+            message = event.sub("error").get("message")
             self.say(listener, f"gemini: {one_line(message)}", Piece.ERROR)
         self.end_line(listener)
         usage = Usage(
-            input_tokens=as_count(stats.get("input_tokens")),
-            output_tokens=as_count(stats.get("output_tokens")),
+            input_tokens=stats.count("input_tokens"),
+            output_tokens=stats.count("output_tokens"),
         )
-        self.count_tokens(listener, usage, as_count(stats.get("cached")))
+        self.count_tokens(listener, usage, stats.count("cached"))

@@ -24,8 +24,6 @@ from sequencer.executors.client import (
     Event,
     JsonEventParser,
     Rules,
-    as_count,
-    as_dict,
     one_line,
     qualified_model,
     split_mark,
@@ -279,7 +277,7 @@ class OpencodeParser(JsonEventParser):
         session = event.get("sessionID")
         if isinstance(session, str):
             self.session_id = session
-        part = as_dict(event.get("part"))
+        part = event.sub("part")
         match event.get("type"):
             case "text":
                 text = str(part.get("text", ""))
@@ -292,23 +290,23 @@ class OpencodeParser(JsonEventParser):
             case "step_finish":
                 self._take_step(part, listener)
             case "error":
-                self._error = as_dict(event.get("error"))
+                self._error = event.sub("error")
                 self.say(listener, f"opencode: {self._error_text()}", Piece.ERROR)
 
     def is_progress(self, event: Event) -> bool:
         """See `JsonEventParser`."""
         kind = event.get("type")
         is_spoken = kind in ("text", "reasoning")
-        return kind == "tool_use" or (is_spoken and bool(as_dict(event.get("part")).get("text")))
+        return kind == "tool_use" or (is_spoken and bool(event.sub("part").get("text")))
 
     def finish(self, end: ProcessEnd) -> Outcome:
         """Judge by the exit code, the errors and the end of the last step together."""
         answer = "\n".join(self._answer)
         if self._error is not None:
-            data = as_dict(self._error.get("data"))
-            status = as_count(data.get("statusCode")) or None
+            data = self._error.sub("data")
+            status = data.count("statusCode") or None
             # The headers come along for a reset time that the message lacks.
-            headers = one_line(as_dict(data.get("responseHeaders")), 600)
+            headers = one_line(data.sub("responseHeaders"), 600)
             wait = re.search(r"retry-after\S*|resets?_at\S*", headers)
             text = f"opencode: {self._error_text()}" + (f" ({wait[0]})" if wait else "")
             return self.refused_or_failed(text, end, is_own=True, status=status)
@@ -325,8 +323,8 @@ class OpencodeParser(JsonEventParser):
 
     def _take_tool(self, part: Event, listener: Listener) -> None:
         self._answer.clear()  # said before a tool call, so not the final answer
-        state = as_dict(part.get("state"))
-        given = as_dict(state.get("input"))
+        state = part.sub("state")
+        given = state.sub("input")
         call = f"{part.get('tool')} {one_line(given)}"
         self.say(listener, f"-> {call}", Piece.ACTION)
         # A tool that was taken away is called by way of one that is named so.
@@ -341,17 +339,16 @@ class OpencodeParser(JsonEventParser):
 
     def _take_step(self, part: Event, listener: Listener) -> None:
         self._last_reason = str(part.get("reason"))
-        tokens = as_dict(part.get("tokens"))
-        cache = as_dict(tokens.get("cache"))
-        sent = (tokens.get("input"), cache.get("read"), cache.get("write"))
+        tokens = part.sub("tokens")
+        cache = tokens.sub("cache")
         step = sum_of_costs([part.get("cost")]).replace(
-            input_tokens=sum(map(as_count, sent)),
-            output_tokens=as_count(tokens.get("output")) + as_count(tokens.get("reasoning")),
+            input_tokens=tokens.count("input") + cache.count("read", "write"),
+            output_tokens=tokens.count("output", "reasoning"),
         )
         self._sum = self._sum.plus(step)
         self.count(listener, self._sum.replace(unpriced=min(self._sum.unpriced, 1)))
 
     def _error_text(self) -> str:
-        error = self._error or {}
-        message = as_dict(error.get("data")).get("message") or error.get("message")
+        error = self._error or Event()
+        message = error.sub("data").get("message") or error.get("message")
         return one_line(f"{error.get('name')}: {message}")

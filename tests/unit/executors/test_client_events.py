@@ -11,11 +11,8 @@ import pytest
 
 from sequencer.executors.claude import ClaudeParser
 from sequencer.executors.client import (
+    Event,
     JsonEventParser,
-    as_cost,
-    as_count,
-    as_dict,
-    as_list,
     is_affordable,
 )
 from sequencer.executors.codex import CodexParser
@@ -126,9 +123,11 @@ def test_a_run_that_was_cut_off_anywhere_is_no_success(name: str) -> None:
 
 def test_numbers_from_outside_are_not_trusted() -> None:
     odd: list[Any] = [None, "5", -1, True, float("nan"), float("inf"), 10**30, [], {}]
-    assert [as_count(value) for value in odd] == [0] * len(odd)
-    assert [as_cost(value) for value in odd] == [0.0] * len(odd)
-    assert (as_count(5), as_cost(0.25), as_dict(3), as_list("ab")) == (5, 0.25, {}, [])
+    assert [Event(n=value).count("n") for value in odd] == [0] * len(odd)
+    assert [Event(n=value).cost("n") for value in odd] == [0.0] * len(odd)
+    event = Event(count=5, cost=0.25, text="ab")
+    assert (event.count("count", "none"), event.cost("cost")) == (5, 0.25)
+    assert (event.sub("count"), event.each("text"), event.text("cost")) == ({}, [], "")
 
 
 CLAUDE: list[tuple[dict[str, Any], bool]] = [
