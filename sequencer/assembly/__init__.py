@@ -5,11 +5,27 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 from typing import Any
 
+from sequencer.errors import ConfigurationError
+
 
 def plugin(group: str, name: str) -> Any | None:
-    """Return the object of the entry point *name* in *group*, or None if there is none."""
+    """Return the object of the entry point *name* in *group*, or None if there is none.
+
+    Raises:
+        ConfigurationError: it can't be loaded.
+    """
     found = next(iter(entry_points(group=group, name=name)), None)
-    return None if found is None else found.load()
+    if found is None:
+        return None
+    try:
+        return found.load()
+    except Exception as error:
+        # Whatever somebody else's code raises; with --verbose its traceback is shown.
+        raise ConfigurationError(
+            f"the package that brings {name!r} can't be loaded: {type(error).__name__}: {error}",
+            where=f"{group}: {found.value}",
+            hint="install it again, or remove it",
+        ) from error
 
 
 def plugin_names(group: str) -> set[str]:

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import click
@@ -183,8 +184,17 @@ fish_source work the same way.
 """
 
 
+_ADDED = "sequencer.commands"
+"""The entry points that add verbs; each is a `click.Command`, whose object is an `Invocation`."""
+
+
+def _packages() -> ModuleType:
+    """Return what knows installed packages: few verbs are theirs, and looking takes long."""
+    return import_module("sequencer.assembly")
+
+
 class Verbs(click.Group):
-    """The verbs of `COMMANDS`, each imported when it is first used."""
+    """The verbs of `COMMANDS`, each imported when it is first used, and those of packages."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the order of the table."""
@@ -196,7 +206,8 @@ class Verbs(click.Group):
         del ctx
         entry = COMMANDS.get(cmd_name)
         if entry is None:
-            return None
+            added: click.Command | None = _packages().plugin(_ADDED, cmd_name)
+            return added
         module = import_module(f"sequencer.cli.{entry.module}")
         # A name of Python's, or of another thing in the module, has a line behind it.
         command: click.Command = getattr(module, f"{cmd_name}_", None) or getattr(module, cmd_name)
@@ -210,11 +221,14 @@ class Verbs(click.Group):
         Raises:
             UnknownName: there is none; the known ones are listed.
         """
-        is_unknown = args[0] not in COMMANDS and not args[0].startswith("-")
-        if is_unknown and not ctx.resilient_parsing:
-            raise UnknownName("command", args[0], COMMANDS)
-        if (entry := COMMANDS.get(args[0])) is not None:
-            invocation = ctx.ensure_object(Invocation)
+        invocation = ctx.ensure_object(Invocation)
+        entry = COMMANDS.get(args[0])
+        if entry is None and not args[0].startswith("-") and not ctx.resilient_parsing:
+            added = _packages().plugin_names(_ADDED)
+            if args[0] not in added:
+                raise UnknownName("command", args[0], COMMANDS.keys() | added)
+            invocation.verb = args[0]
+        if entry is not None:
             invocation.verb, invocation.decides = args[0], entry.decides
             invocation.changes = entry.section == _CHANGE
             invocation.acts = entry.section != _LOOK and args[0] != "check"
@@ -227,6 +241,9 @@ class Verbs(click.Group):
             rows = [(name, c.help) for name, c in COMMANDS.items() if c.section == section]
             with formatter.section(section):
                 formatter.write_dl(rows)
+        if added := _packages().plugin_names(_ADDED):
+            with formatter.section("Added by packages"):
+                formatter.write_dl([(name, "") for name in sorted(added)])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the verbs and options that begin with *incomplete*."""

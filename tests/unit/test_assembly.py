@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from importlib import import_module
-from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sequencer import assembly
 from sequencer.assembly.agents import EXECUTORS, ensure_honoured
 from sequencer.assembly.stores import state_path_of
 from sequencer.errors import ConfigurationError, DefinitionChanged, UnknownName
@@ -21,9 +19,8 @@ from sequencer.model.net.source import FlowSource
 from sequencer.model.step import Step
 from sequencer.project import Project, open_project, open_run
 from sequencer.settings.sources import Given
-from sequencer.store.file import FileStore
 from sequencer.workflows.registry import Registry
-from tests.unit.engine.projects import OK, events, head_of, open_scripted, reopen, write_project
+from tests.unit.engine.projects import events, head_of, open_scripted, reopen, write_project
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin"}
 NEEDED: dict[str, dict[str, Any]] = {
@@ -153,41 +150,6 @@ def test_steps_of_a_project_are_looked_at_before_anything_runs(tmp_path: Path) -
     with pytest.raises(ConfigurationError, match=r"agents\.codex\.sandbox is read-only"):
         made.agents.choose(step, "main")
     made.agents.close()
-
-
-def plug_in(monkeypatch: pytest.MonkeyPatch, group: str, name: str, value: str) -> None:
-    found = EntryPoints([EntryPoint(name, value, group)])
-    monkeypatch.setattr(assembly, "entry_points", found.select)
-
-
-def make_plugin(name: str, options: dict[str, Any], core: object) -> ScriptedExecutor:
-    assert options == {"anything": 1}
-    assert core is not None
-    return ScriptedExecutor(name, ScriptedOptions(outcomes=(ScriptedOutcome(output="plugged"),)))
-
-
-def make_plugin_store(_: Any, state_path: Path, __: Any) -> FileStore:
-    return FileStore(state_path.with_name("plugged.json"))
-
-
-def test_a_package_of_somebody_else_brings_a_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plug_in(monkeypatch, "sequencer.stores", "mine", f"{__name__}:make_plugin_store")
-    monkeypatch.setattr(EntryPoint, "load", lambda _: make_plugin_store)
-    run = open_scripted(tmp_path, OK, store={"kind": "mine"})
-    run.work(limits=InvocationLimits(max_steps=1))
-    assert (tmp_path / "sync/plugged.json").is_file()
-
-
-def test_a_package_of_somebody_else_brings_an_agent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plug_in(monkeypatch, "sequencer.executors", "theirs", f"{__name__}:make_plugin")
-    monkeypatch.setattr(EntryPoint, "load", lambda _: make_plugin)
-    run = open_scripted(tmp_path, agents={"canned": {"kind": "theirs", "anything": 1}})
-    run.work(limits=InvocationLimits(max_steps=1))
-    assert list(run.history())[-1]["outcome"]["output"] == "plugged"
 
 
 def test_an_unknown_store_lists_the_known_ones(tmp_path: Path) -> None:

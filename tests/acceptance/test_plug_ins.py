@@ -1,0 +1,94 @@
+"""What docs/architecture.md adds to the program, each in a package of somebody else's."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+_BLOCK = re.compile(r"```python\n# (\w+)\.py: [^\n]*\n(.*?)```", re.DOTALL)
+_GROUPS = {"apart": "stores", "echo": "executors", "where": "commands"}
+
+
+class Installed:
+    """A project beside a package that is on the path, with the entry points it says it has."""
+
+    def __init__(self, folder: Path) -> None:
+        self.packages, self.project = folder / "packages", folder / "project"
+        metadata = self.packages / "added-1.dist-info"
+        metadata.mkdir(parents=True)
+        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: added\nVersion: 1\n")
+        points = [
+            f"[sequencer.{group}]\n{name} = {name}:{name}\n" for name, group in _GROUPS.items()
+        ]
+        (metadata / "entry_points.txt").write_text("".join(points))
+        (self.project / "prompts").mkdir(parents=True)
+        (self.project / "prompts/plan.md").write_text("Say it again.\n")
+
+    def settings(self, text: str) -> None:
+        steps = "workflow: {name: own}\nworkflows: {own: {steps: [{name: plan}]}}\n"
+        (self.project / "orchestration.yaml").write_text(steps + text)
+
+    def run(self, *words: str, code: int = 0) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "sequencer", *words],
+            cwd=self.project,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(self.packages)])},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == code, done.stderr
+        return done.stdout + done.stderr
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Installed:
+    here = Installed(tmp_path)
+    found = dict(_BLOCK.findall((ROOT / "docs/architecture.md").read_text()))
+    assert found.keys() == _GROUPS.keys()
+    for name, code in found.items():
+        (here.packages / f"{name}.py").write_text(code)
+    return here
+
+
+def test_an_executor_performs_the_steps(installed: Installed) -> None:
+    installed.settings("agents: {mine: {kind: echo}}\nagent: {default: mine}\n")
+    installed.run("run", "--max-steps", "1")
+    last = json.loads(installed.run("history", "--json").splitlines()[-1])
+    assert last["outcome"]["output"] == "Say it again.\n"
+
+
+def test_a_store_keeps_the_run(installed: Installed) -> None:
+    installed.settings(
+        "store: {kind: apart}\nagents: {mine: {kind: echo}}\nagent: {default: mine}\n"
+    )
+    installed.run("run", "--max-steps", "2")
+    path = next((installed.project / "sync").glob("*/state.json"))
+    assert json.loads(path.read_text())["step_index"] == 2
+    assert installed.run("where") == f"{path.relative_to(installed.project)}\n"
+
+
+def test_a_command_is_listed_run_and_guessed(installed: Installed) -> None:
+    installed.settings("agents: {mine: {kind: echo}}\n")
+    assert installed.run("where").endswith("sync/state.json\n")
+    assert "where" in installed.run("--help").split("Added by packages:")[1]
+    assert "did you mean 'where'?" in installed.run("wheer", code=2)
+
+
+def test_a_package_that_is_broken_is_named(installed: Installed) -> None:
+    installed.settings("agents: {mine: {kind: echo}}\nagent: {default: mine}\n")
+    for name in _GROUPS:
+        (installed.packages / f"{name}.py").write_text("import nowhere_to_be_found\n")
+    for words in (("where",), ("run", "--max-steps", "1")):
+        said = installed.run(*words, code=2)
+        assert "can't be loaded: ModuleNotFoundError: No module named 'nowhere" in said
+        assert "install it again, or remove it" in said
