@@ -25,9 +25,9 @@ from sequencer.executors.client import (
     ERROR_CHARS,
     SYSTEM_PROMPT,
     Call,
+    ClientEvent,
     ClientExecutor,
     ClientOptions,
-    Event,
     JsonEventParser,
     Rules,
     as_number,
@@ -284,14 +284,14 @@ class ClaudeParser(JsonEventParser):
 
     def __init__(self, rules: Rules) -> None:
         super().__init__(rules)
-        self._results: list[Event] = []
+        self._results: list[ClientEvent] = []
         self._version: str | None = None
         self._calls: dict[str, tuple[str, Tokens]] = {}
         self._streamed: set[str] = set()
         self._current: str | None = None
         self._reset_epoch_s: float | None = None
 
-    def take(self, event: Event, listener: Listener) -> None:
+    def take(self, event: ClientEvent, listener: Listener) -> None:
         """Take one event."""
         session = event.get("session_id")
         if isinstance(session, str):
@@ -310,7 +310,7 @@ class ClaudeParser(JsonEventParser):
             case "result":
                 self._take_result(event, listener)
 
-    def is_progress(self, event: Event) -> bool:
+    def is_progress(self, event: ClientEvent) -> bool:
         """See `JsonEventParser`; the pieces in which text and tool calls are streamed count."""
         match event.get("type"):
             case "assistant" | "user":
@@ -348,7 +348,7 @@ class ClaudeParser(JsonEventParser):
             facts["version"] = self._version
         return marked(self.session_id, facts)
 
-    def _take_system(self, event: Event, listener: Listener) -> None:
+    def _take_system(self, event: ClientEvent, listener: Listener) -> None:
         match event.get("subtype"):
             case "init":
                 version = event.get("claude_code_version")
@@ -369,7 +369,7 @@ class ClaudeParser(JsonEventParser):
             case "model_fallback":
                 self.say(listener, f"claude: {one_line(event)}", Piece.NOTICE)
 
-    def _take_assistant(self, event: Event, listener: Listener) -> None:
+    def _take_assistant(self, event: ClientEvent, listener: Listener) -> None:
         message = event.sub("message")
         key = str(message.get("id"))
         self._count_call(key, message, listener)
@@ -385,7 +385,7 @@ class ClaudeParser(JsonEventParser):
                     text = f"-> {block.get('name')} {one_line(block.get('input'))}"
                     self.say(listener, text, Piece.ACTION)
 
-    def _take_tool_results(self, event: Event, listener: Listener) -> None:
+    def _take_tool_results(self, event: ClientEvent, listener: Listener) -> None:
         for block in event.sub("message").each("content"):
             if block.get("type") != "tool_result":
                 continue
@@ -395,7 +395,7 @@ class ClaudeParser(JsonEventParser):
             sign = "<- error:" if block.get("is_error") else "<-"
             self.say(listener, f"{sign} {one_line(text)}", Piece.ACTION)
 
-    def _take_delta(self, event: Event, listener: Listener) -> None:
+    def _take_delta(self, event: ClientEvent, listener: Listener) -> None:
         """Show text as it is written; only present with --include-partial-messages."""
         raw = event.sub("event")
         match raw.get("type"):
@@ -413,7 +413,7 @@ class ClaudeParser(JsonEventParser):
             case "message_delta" if self._current is not None:
                 self._count_call(self._current, raw, listener)
 
-    def _take_rate_limit(self, info: Event, listener: Listener) -> None:
+    def _take_rate_limit(self, info: ClientEvent, listener: Listener) -> None:
         is_rejected = info.get("status") == "rejected"
         # "allowed" and "allowed_warning" take an earlier rejection back.
         self._reset_epoch_s = as_number(info.get("resetsAt")) if is_rejected else None
@@ -421,7 +421,7 @@ class ClaudeParser(JsonEventParser):
             text = f"claude: limit {info.get('rateLimitType')}: {info.get('status')}"
             self.say(listener, text, Piece.NOTICE)
 
-    def _take_result(self, event: Event, listener: Listener) -> None:
+    def _take_result(self, event: ClientEvent, listener: Listener) -> None:
         self._results.append(event)
         for denial in event.each("permission_denials"):
             line = f"{denial.get('tool_name')} {one_line(denial.get('tool_input'), 120)}"
@@ -448,7 +448,7 @@ class ClaudeParser(JsonEventParser):
             output_tokens=sum(model.count("outputTokens") for model in models),
         )
 
-    def _count_call(self, key: str, message: Event, listener: Listener) -> None:
+    def _count_call(self, key: str, message: ClientEvent, listener: Listener) -> None:
         """Count one API call's usage; a call reports several times, the last one stands."""
         usage = message.sub("usage")
         if not usage or self._results:
@@ -473,7 +473,7 @@ class ClaudeParser(JsonEventParser):
         )
         self.count(listener, total)
 
-    def _judge_error(self, result: Event, end: ProcessEnd) -> Outcome:
+    def _judge_error(self, result: ClientEvent, end: ProcessEnd) -> Outcome:
         status = result.count("api_error_status") or None
         subtype = str(result.get("subtype"))
         text = f"claude: {_error_of(result)}"
@@ -488,14 +488,14 @@ class ClaudeParser(JsonEventParser):
         )
 
 
-def _says(block: Event) -> bool:
+def _says(block: ClientEvent) -> bool:
     """Return whether *block*, or a piece of one, is text, a tool call or its result."""
     if block.get("type") in _TOOL_BLOCKS:
         return True
     return any(block.text(name) for name in ("text", "thinking", "partial_json"))
 
 
-def _plainly_charged(result: Event) -> Usage:
+def _plainly_charged(result: ClientEvent) -> Usage:
     """Return the usage of a result that does not list its models."""
     usage = result.sub("usage")
     names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
@@ -505,7 +505,7 @@ def _plainly_charged(result: Event) -> Usage:
     )
 
 
-def _is_clients_own(result: Event) -> bool:
+def _is_clients_own(result: ClientEvent) -> bool:
     """Return whether the text of a result without a status is claude's own, and not its agent's."""
     reason = result.get("terminal_reason")
     if isinstance(reason, str):
@@ -513,7 +513,7 @@ def _is_clients_own(result: Event) -> bool:
     return _OWN_WORDS.match(_error_of(result)) is not None
 
 
-def _error_of(result: Event) -> str:
+def _error_of(result: ClientEvent) -> str:
     """Return the most telling text of a result with an error."""
     told = result.get("errors")
     errors = "; ".join(

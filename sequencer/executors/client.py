@@ -230,24 +230,24 @@ def as_number(value: object) -> float | None:
     return float(value) if 0 <= value < _IMPLAUSIBLE else None
 
 
-class Event(dict[str, Any]):
+class ClientEvent(dict[str, Any]):
     """An object of a client's stream; nobody trusts it, so what is of another form is not there.
 
-    >>> event = Event(usage={"in": 3, "out": -1}, parts=[{"text": "a"}, None])
+    >>> event = ClientEvent(usage={"in": 3, "out": -1}, parts=[{"text": "a"}, None])
     >>> event.sub("usage").count("in", "out"), [part.text("text") for part in event.each("parts")]
     (3, ['a', ''])
     """
 
     @classmethod
-    def of(cls, value: object) -> Event:
+    def of(cls, value: object) -> ClientEvent:
         """Return *value*, or an empty object if it is none."""
         return cls(value) if isinstance(value, dict) else cls()
 
-    def sub(self, name: str) -> Event:
+    def sub(self, name: str) -> ClientEvent:
         """Return the object called *name*."""
         return self.of(self.get(name))
 
-    def each(self, name: str) -> list[Event]:
+    def each(self, name: str) -> list[ClientEvent]:
         """Return what is in the list called *name*."""
         found = self.get(name)
         return [self.of(one) for one in found] if isinstance(found, list) else []
@@ -309,7 +309,7 @@ class JsonEventParser(ABC):
             with suppress(ValueError, RecursionError):
                 found = json.loads(line)
         if isinstance(found, dict):
-            event = Event(found)
+            event = ClientEvent(found)
             self.take(event, listener)
             return self.is_progress(event)
         if line.strip():
@@ -324,11 +324,11 @@ class JsonEventParser(ABC):
             self._stderr.append(text)
 
     @abstractmethod
-    def take(self, event: Event, listener: Listener) -> None:
+    def take(self, event: ClientEvent, listener: Listener) -> None:
         """Take one event."""
 
     @abstractmethod
-    def is_progress(self, event: Event) -> bool:
+    def is_progress(self, event: ClientEvent) -> bool:
         """Return whether *event* has text, a tool call or its result.
 
         A client that hangs goes on sending events that have none of them.

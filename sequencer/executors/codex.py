@@ -22,9 +22,9 @@ from sequencer.executors.client import (
     OPENAI,
     SYSTEM_PROMPT,
     Call,
+    ClientEvent,
     ClientExecutor,
     ClientOptions,
-    Event,
     JsonEventParser,
     Rules,
     marked,
@@ -225,7 +225,7 @@ class CodexParser(JsonEventParser):
         if match:
             self.denials.append(one_line(match["what"], 160))
 
-    def take(self, event: Event, listener: Listener) -> None:
+    def take(self, event: ClientEvent, listener: Listener) -> None:
         """Take one event."""
         match event.get("type"):
             case "thread.started":
@@ -247,7 +247,7 @@ class CodexParser(JsonEventParser):
             case "item.completed":
                 self._take_completed(event.sub("item"), listener)
 
-    def is_progress(self, event: Event) -> bool:
+    def is_progress(self, event: ClientEvent) -> bool:
         """See `JsonEventParser`; each item but an error is one."""
         item = event.sub("item")
         kind = item.get("type")
@@ -277,7 +277,7 @@ class CodexParser(JsonEventParser):
         }
         return marked(self.session_id, facts)
 
-    def _take_usage(self, usage: Event, listener: Listener) -> None:
+    def _take_usage(self, usage: ClientEvent, listener: Listener) -> None:
         total = Usage(
             input_tokens=usage.count("input_tokens"),
             output_tokens=usage.count("output_tokens"),
@@ -298,11 +298,11 @@ class CodexParser(JsonEventParser):
         cached = 0 if base.input_tokens else usage.count("cached_input_tokens")
         self.count_tokens(listener, charged, cached)
 
-    def _take_started(self, item: Event, listener: Listener) -> None:
+    def _take_started(self, item: ClientEvent, listener: Listener) -> None:
         if item.get("type") not in _QUIET_ITEMS:
             self.say(listener, f"-> {_described(item)}", Piece.ACTION)
 
-    def _take_completed(self, item: Event, listener: Listener) -> None:
+    def _take_completed(self, item: ClientEvent, listener: Listener) -> None:
         match item.get("type"):
             case "agent_message":
                 self._answer = str(item.get("text", ""))
@@ -322,7 +322,7 @@ class CodexParser(JsonEventParser):
                 self.say(listener, f"<- {_described(item)}: {status}", Piece.ACTION)
 
 
-def _described(item: Event) -> str:
+def _described(item: ClientEvent) -> str:
     if item.get("type") == "command_execution":
         return f"command {one_line(item.get('command'))}"
     if item.get("type") == "file_change":

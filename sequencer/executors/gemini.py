@@ -22,9 +22,9 @@ from sequencer.executors.client import (
     GOOGLE,
     SYSTEM_PROMPT,
     Call,
+    ClientEvent,
     ClientExecutor,
     ClientOptions,
-    Event,
     JsonEventParser,
     Rules,
     one_line,
@@ -176,10 +176,10 @@ class GeminiParser(JsonEventParser):
     def __init__(self, rules: Rules) -> None:
         super().__init__(rules)
         self._answer: list[str] = []
-        self._result: Event | None = None
+        self._result: ClientEvent | None = None
         self._tools: dict[str, str] = {}
 
-    def take(self, event: Event, listener: Listener) -> None:
+    def take(self, event: ClientEvent, listener: Listener) -> None:
         """Take one event."""
         match event.get("type"):
             case "init":
@@ -198,7 +198,7 @@ class GeminiParser(JsonEventParser):
             case "result":
                 self._take_result(event, listener)
 
-    def is_progress(self, event: Event) -> bool:
+    def is_progress(self, event: ClientEvent) -> bool:
         """See `JsonEventParser`."""
         kind = event.get("type")
         if kind == "message":
@@ -219,19 +219,19 @@ class GeminiParser(JsonEventParser):
         status = int(found[1]) if found and is_own else None
         return self.refused_or_failed(error, end, is_own=is_own, status=status, hint=hint)
 
-    def _take_text(self, event: Event, listener: Listener) -> None:
+    def _take_text(self, event: ClientEvent, listener: Listener) -> None:
         text = str(event.get("content", ""))
         self._answer.append(text)
         self.stream(listener, text, Piece.RESPONSE)
 
-    def _take_call(self, event: Event, listener: Listener) -> None:
+    def _take_call(self, event: ClientEvent, listener: Listener) -> None:
         # What was said before a tool call is not the final answer.
         self._answer.clear()
         call = f"{event.get('tool_name')} {one_line(event.get('parameters'))}"
         self._tools[str(event.get("tool_id"))] = one_line(call, 160)
         self.say(listener, f"-> {call}", Piece.ACTION)
 
-    def _take_tool_result(self, event: Event, listener: Listener) -> None:
+    def _take_tool_result(self, event: ClientEvent, listener: Listener) -> None:
         error = event.sub("error")
         output = one_line(event.get("output") or error.get("message") or event.get("status"))
         sign = "<-" if event.get("status") == "success" else "<- error:"
@@ -239,7 +239,7 @@ class GeminiParser(JsonEventParser):
         if error.get("type") in _REFUSALS:
             self.denials.append(self._tools.get(str(event.get("tool_id")), output))
 
-    def _take_result(self, event: Event, listener: Listener) -> None:
+    def _take_result(self, event: ClientEvent, listener: Listener) -> None:
         self._result = event
         stats = event.sub("stats")
         if event.get("status") != "success":

@@ -21,7 +21,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from sequencer.executors.answers import parsed, schema_of, with_structured
-from sequencer.executors.client import ERROR_CHARS, Event, one_line
+from sequencer.executors.client import ERROR_CHARS, ClientEvent, one_line
 from sequencer.executors.client_limits import (
     DEFAULT_WAIT_S,
     TOO_MANY_REQUESTS,
@@ -360,7 +360,7 @@ class Conversation:
         return _Trouble(f"the API's answer broke off: {name}: {error}")
 
     def _explained_status(self, error: anthropic.APIStatusError) -> _Trouble:
-        body = Event.of(error.body).sub("error")
+        body = ClientEvent.of(error.body).sub("error")
         message = one_line(body.get("message") or error.message, ERROR_CHARS)
         kind = str(body.get("type", ""))
         status = error.status_code

@@ -19,9 +19,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from sequencer.executors.client import (
     Call,
+    ClientEvent,
     ClientExecutor,
     ClientOptions,
-    Event,
     JsonEventParser,
     Rules,
     one_line,
@@ -268,11 +268,11 @@ class OpencodeParser(JsonEventParser):
     def __init__(self, rules: Rules) -> None:
         super().__init__(rules)
         self._answer: list[str] = []
-        self._error: Event | None = None
+        self._error: ClientEvent | None = None
         self._last_reason: str | None = None
         self._sum = Usage()
 
-    def take(self, event: Event, listener: Listener) -> None:
+    def take(self, event: ClientEvent, listener: Listener) -> None:
         """Take one event."""
         session = event.get("sessionID")
         if isinstance(session, str):
@@ -293,7 +293,7 @@ class OpencodeParser(JsonEventParser):
                 self._error = event.sub("error")
                 self.say(listener, f"opencode: {self._error_text()}", Piece.ERROR)
 
-    def is_progress(self, event: Event) -> bool:
+    def is_progress(self, event: ClientEvent) -> bool:
         """See `JsonEventParser`."""
         kind = event.get("type")
         is_spoken = kind in ("text", "reasoning")
@@ -321,7 +321,7 @@ class OpencodeParser(JsonEventParser):
             return self.failed(f"{text}\nallow it under permission: in the agent's entry", end)
         return self.failed(f"opencode ended without an answer ({self._last_reason})", end)
 
-    def _take_tool(self, part: Event, listener: Listener) -> None:
+    def _take_tool(self, part: ClientEvent, listener: Listener) -> None:
         self._answer.clear()  # said before a tool call, so not the final answer
         state = part.sub("state")
         given = state.sub("input")
@@ -337,7 +337,7 @@ class OpencodeParser(JsonEventParser):
         if _REFUSED.search(str(error)):
             self.denials.append(one_line(call, 160))
 
-    def _take_step(self, part: Event, listener: Listener) -> None:
+    def _take_step(self, part: ClientEvent, listener: Listener) -> None:
         self._last_reason = str(part.get("reason"))
         tokens = part.sub("tokens")
         cache = tokens.sub("cache")
@@ -349,6 +349,6 @@ class OpencodeParser(JsonEventParser):
         self.count(listener, self._sum.replace(unpriced=min(self._sum.unpriced, 1)))
 
     def _error_text(self) -> str:
-        error = self._error or Event()
+        error = self._error or ClientEvent()
         message = error.sub("data").get("message") or error.get("message")
         return one_line(f"{error.get('name')}: {message}")

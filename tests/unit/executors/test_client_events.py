@@ -11,7 +11,7 @@ import pytest
 
 from sequencer.executors.claude import ClaudeParser
 from sequencer.executors.client import (
-    Event,
+    ClientEvent,
     JsonEventParser,
     is_affordable,
 )
@@ -123,9 +123,9 @@ def test_a_run_that_was_cut_off_anywhere_is_no_success(name: str) -> None:
 
 def test_numbers_from_outside_are_not_trusted() -> None:
     odd: list[Any] = [None, "5", -1, True, float("nan"), float("inf"), 10**30, [], {}]
-    assert [Event(n=value).count("n") for value in odd] == [0] * len(odd)
-    assert [Event(n=value).cost("n") for value in odd] == [0.0] * len(odd)
-    event = Event(count=5, cost=0.25, text="ab")
+    assert [ClientEvent(n=value).count("n") for value in odd] == [0] * len(odd)
+    assert [ClientEvent(n=value).cost("n") for value in odd] == [0.0] * len(odd)
+    event = ClientEvent(count=5, cost=0.25, text="ab")
     assert (event.count("count", "none"), event.cost("cost")) == (5, 0.25)
     assert (event.sub("count"), event.each("text"), event.text("cost")) == ({}, [], "")
 
