@@ -142,11 +142,10 @@ class TeamBudget(Budget):
     """What becomes of tasks that run when a cap is reached; none is started in either case."""
 
 
-class TeamRules(Frozen):
-    """How a team works; read from the settings at each start, so that a cap can be raised."""
+class SharedRules(Frozen):
+    """What ``teams:`` says of how a team works."""
 
     budget: TeamBudget = TeamBudget()
-    role_budgets: dict[Name, Budget] = Field(default_factory=dict)
     max_failures: int = Field(default=5, ge=1, le=10_000)
     """Failed attempts in a row, over all tasks, after which no task is started."""
     max_tasks: int = Field(default=200, ge=1, le=MAX_TASKS)
@@ -160,6 +159,12 @@ class TeamRules(Frozen):
     """Tries a task once more when all its attempts have failed."""
     fallback_model: ModelName | None = None
     """The model of that attempt."""
+
+
+class TeamRules(SharedRules):
+    """How a team works; read from the settings at each start, so that a cap can be raised."""
+
+    role_budgets: dict[Name, Budget] = Field(default_factory=dict)
 
     @property
     def has_fallback(self) -> bool:

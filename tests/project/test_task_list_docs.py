@@ -26,7 +26,7 @@ from sequencer.workflows.teams.lists import (
     list_of,
     read_page,
 )
-from sequencer.workflows.teams.options import MAX_FIXES, builtin_roles, roles
+from sequencer.workflows.teams.options import builtin_roles, roles
 from tests.project.documents import ROOT, fences
 
 PAGE = ROOT / "docs" / "reference" / "teams.md"
@@ -74,7 +74,7 @@ def test_the_figures_are_those_of_the_code() -> None:
     assert f"1 to {MAX_TASKS}." in TEXT
     assert f"up to {MOST} entries" in TEXT
     assert f"up to {MAX_CHARS // 2**20} MiB" in TEXT
-    assert builtin_roles()["verifier"].step["validation"]["max_attempts"] == MAX_FIXES == 3
+    assert builtin_roles()["verifier"].step["validation"]["max_attempts"] == 3
     assert "three judgements" in TEXT.replace("\n", " ")
     assert TaskEntry.model_validate(
         {"id": "a", "subject": "A", "validation": {"fixer": {}}}

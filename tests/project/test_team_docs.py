@@ -8,7 +8,8 @@ from sequencer.documents.keys import dotted
 from sequencer.model.step import Step
 from sequencer.model.team import STEP_FIELDS, Budget, Role
 from sequencer.settings.legacy import TEAM_KEYS
-from sequencer.workflows.teams.options import CLASSIFICATIONS, KEYWORDS, LABELS, ScoreSettings
+from sequencer.workflows.teams.options import ScoreSettings
+from sequencer.workflows.teams.scoring import CLASSIFICATIONS, KEYWORDS, LABELS
 from tests.project.documents import ROOT
 from tests.project.test_configuration_docs import ROW
 

@@ -8,8 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequencer.workflows.requests.options import WORDS, Word
-from sequencer.workflows.teams.options import KEYWORDS, LABELS, ScoreSettings, TeamOptions
-from sequencer.workflows.teams.scoring import Score, decide, phrases_in, score, signals_of
+from sequencer.workflows.teams.options import ScoreSettings, TeamOptions
+from sequencer.workflows.teams.scoring import (
+    KEYWORDS,
+    LABELS,
+    Score,
+    decide,
+    phrases_in,
+    score,
+    signals_of,
+)
 
 SNIPPETS = (
     *(

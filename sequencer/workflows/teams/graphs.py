@@ -11,13 +11,14 @@ Not promised: that an agent can do what a task's step asks; that is known where 
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import islice
-from types import MappingProxyType
+from pathlib import Path
 from typing import Any, Literal
 
 from sequencer.documents.keys import dotted, raise_all
@@ -25,7 +26,7 @@ from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError
 from sequencer.model.net.graph import Edge, Graph, Growth, Node, NodeKind
 from sequencer.model.step import Step
-from sequencer.model.team import MAX_TASKS, TASK_ID, Role, Task, TaskTraits
+from sequencer.model.team import MAX_TASKS, Role, Task, TaskTraits
 from sequencer.model.workflow import Workflow
 from sequencer.workflows.teams.options import FIXER, UNNAMED
 
@@ -391,72 +392,11 @@ TEXT_CHARS = 1_048_576
 ID_CHARS = 70
 """Of a sub-issue's id, so that the tasks that it becomes have ids too."""
 
-_ID = {"type": "string", "pattern": TASK_ID, "maxLength": 80}
-_IDS = {"type": "array", "items": _ID}
-_SAME_AS = "the same as depends_on; of the two one is left out, empty, or equal to the other"
-
-
-def _object(properties: Mapping[str, Any], required: list[str]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": dict(properties),
-        "required": required,
-        "additionalProperties": False,
-    }
-
-
-def _list_of(name: str, item: Mapping[str, Any]) -> dict[str, Any]:
-    listed = {"type": "array", "minItems": 1, "maxItems": MOST, "items": item}
-    return _object({name: listed}, [name])
-
-
-SCHEMAS: Mapping[str, dict[str, Any]] = MappingProxyType(
-    {
-        "tasks": _list_of(
-            "tasks",
-            _object(
-                {
-                    "id": _ID,
-                    "subject": {"type": "string", "minLength": 1, "maxLength": 500},
-                    "description": {"type": "string"},
-                    "active_form": {"type": "string", "maxLength": 500},
-                    "blocked_by": _IDS,
-                    "role": {"type": "string", "minLength": 1, "maxLength": 100},
-                    "weight": {"type": "number", "exclusiveMinimum": 0, "maximum": 1e9},
-                },
-                ["id", "subject", "description"],
-            ),
-        ),
-        "sub-issues": _list_of(
-            "sub_issues",
-            _object(
-                {
-                    "id": {**_ID, "maxLength": ID_CHARS},
-                    "title": {"type": "string", "minLength": 1, "maxLength": 400},
-                    "description": {"type": "string"},
-                    "depends_on": _IDS,
-                    "dependsOn": {**_IDS, "description": _SAME_AS},
-                },
-                ["id", "title", "description"],
-            ),
-        ),
-    }
+_ANSWERS: dict[str, dict[str, Any]] = json.loads(
+    (Path(__file__).parents[2] / "builtin" / "answers.json").read_bytes()
 )
+SCHEMAS: Mapping[str, dict[str, Any]] = {adds: one["schema"] for adds, one in _ANSWERS.items()}
 """What `Task.adds` says -> JSON Schema of the answer, whatever roles there are."""
-
-_EXAMPLES: Mapping[str, str] = MappingProxyType(
-    {
-        "tasks": """{"tasks": [{"id": "api", "subject": "Add the route", "description": "…",
-            "role": "…", "blocked_by": []}]}
-
-`id`, `subject` and `description` have to be there; `blocked_by` names ids of this answer or of
-tasks of the run.""",
-        "sub-issues": """{"sub_issues": [{"id": "api", "title": "The API", "description": "…",
-                 "depends_on": []}]}
-
-`id`, `title` and `description` have to be there; `depends_on` names ids of this answer.""",
-    }
-)
 
 
 def schema_for(adds: Literal["tasks", "sub-issues"], roles: Collection[str]) -> dict[str, Any]:
@@ -474,7 +414,8 @@ def form_for(adds: Literal["tasks", "sub-issues"], roles: Collection[str]) -> st
     >>> print(form_for("tasks", ["verifier", "implementer"]).splitlines()[-1])
     A role is one of: implementer, verifier. Without one it is implementer.
     """
-    text = f"Answer with one JSON object, and nothing else, in this form:\n\n{_EXAMPLES[adds]}"
+    example = "\n".join(_ANSWERS[adds]["example"])
+    text = f"Answer with one JSON object, and nothing else, in this form:\n\n{example}"
     if adds == "sub-issues" or not roles:
         return text
     usual = f" Without one it is {UNNAMED}." if UNNAMED in roles else ""

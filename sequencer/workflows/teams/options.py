@@ -5,18 +5,20 @@ Apart from the scoring and the building themselves, which only those need who st
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 from sequencer.documents.keys import HELD_IN
 from sequencer.model.fields import AfterValidator, BeforeValidator, Field
 from sequencer.model.frozen import Frozen
 from sequencer.model.request import Label
 from sequencer.model.step import ModelName, Name
-from sequencer.model.team import MAX_TASKS, Budget, Role, TeamBudget, TeamRules
+from sequencer.model.team import Budget, Role, SharedRules, TeamRules
 from sequencer.workflows.requests.options import Word
 
 MAX_SCORE = 100
@@ -41,40 +43,8 @@ Keyword = Annotated[str, Field(max_length=100), AfterValidator(_words)]
 """Words as they stand in a text; a ``|`` stands between no two of them."""
 _Score = Annotated[int, Field(ge=0, le=MAX_SCORE)]
 
-CLASSIFICATIONS: Mapping[Word, int] = MappingProxyType({"orchestrator": 80, "debugger": 50})
-"""Points of a request by its kind; the other kinds have none."""
-KEYWORDS: Mapping[str, int] = MappingProxyType(
-    dict.fromkeys(
-        (
-            *("refactor", "migrate", "redesign", "overhaul", "rewrite", "restructure"),
-            *("multiple files", "several files", "many files", "multiple modules"),
-            *("several modules", "multiple services", "several services", "multiple packages"),
-            *("across the codebase", "across the repository", "across the project"),
-            *("throughout the codebase", "end-to-end", "full-stack", "frontend and backend"),
-            *("client and server", "breaking change", "cross-cutting"),
-            *("race condition", "deadlock", "intermittent", "intermittently", "sporadic"),
-            *("sporadically", "flaky", "nondeterministic", "memory leak", "data loss"),
-            *("root cause", "cannot reproduce", "can't reproduce"),
-        ),
-        10,
-    )
-)
-LABELS: Mapping[str, int] = MappingProxyType(
-    {
-        "team": 60,
-        "epic": 30,
-        "size/xl": 30,
-        "large": 20,
-        "size/l": 20,
-        "complex": 20,
-        "small": -30,
-        "size/s": -30,
-        "size/xs": -60,
-        "good first issue": -30,
-        "trivial": -60,
-        "no-team": -100,
-    }
-)
+BUILTIN = Path(__file__).parents[2] / "builtin" / "team.json"
+"""The built-in roles, and points of words, labels and kinds of request."""
 
 
 class Count(Frozen):
@@ -120,7 +90,7 @@ class ScoreSettings(Frozen):
     never: tuple[Word, ...] = ("question", "documentation", "transient", "planning")
     """Kinds of request that score 0, whatever they say."""
     classifications: dict[Word, Points] = Field(default_factory=dict)
-    """Laid over the built-in `CLASSIFICATIONS`, as the next two are over theirs; 0 takes
+    """Laid over the built-in ones, as the next two are over theirs; 0 takes
     an entry away."""
     keywords: dict[Keyword, Points] = Field(default_factory=dict)
     labels: dict[Label, Points] = Field(default_factory=dict)
@@ -145,7 +115,7 @@ class ScoreSettings(Frozen):
     size_from: tuple[_Score, ...] = (60, 80)
 
 
-class TeamOptions(Frozen):
+class TeamOptions(SharedRules):
     """``teams:`` of orchestration.yaml."""
 
     enabled: bool = False
@@ -158,79 +128,29 @@ class TeamOptions(Frozen):
     lead_model: ModelName | None = None
     teammate_model: ModelName | None = None
     """Models of tasks whose role and whose own fields name none."""
-    fallback_agent: Name | None = None
-    fallback_model: ModelName | None = None
-    """Who tries a task once more, and with which model, when all its attempts have failed."""
     score: ScoreSettings = ScoreSettings()
     roles: dict[Name, Annotated[Role, BeforeValidator(_beside_others)]] = Field(
         default_factory=dict
     )
     """Changes to the built-in roles, and roles of one's own."""
-    budget: TeamBudget = TeamBudget()
-    max_failures: int = Field(default=5, ge=1, le=10_000)
-    """Failed attempts in a row, over all tasks, after which no task is started."""
-    max_tasks: int = Field(default=200, ge=1, le=MAX_TASKS)
-    """Of a run, those that were added under way included."""
-    merge: Literal["auto", "listed", "finished"] = "auto"
-    on_write: Literal["warn", "fail"] = "warn"
-    """What a change of the checkout by a task that only reads is."""
 
     @property
     def rules(self) -> TeamRules:
         """Return what a run of a team has to keep to."""
-        return TeamRules(
-            budget=self.budget,
-            role_budgets={
-                name: role.budget for name, role in self.roles.items() if role.budget != Budget()
-            },
-            max_failures=self.max_failures,
-            max_tasks=self.max_tasks,
-            merge=self.merge,
-            on_write=self.on_write,
-            fallback_agent=self.fallback_agent,
-            fallback_model=self.fallback_model,
-        )
+        budgets = {n: role.budget for n, role in self.roles.items() if role.budget != Budget()}
+        shared = {name: getattr(self, name) for name in SharedRules.model_fields}
+        return TeamRules(role_budgets=budgets, **shared)
 
 
 FOLDER = "team"
 """Of the roles' system prompts, below prompts_dir."""
 LEAD = "lead"
-LEAD_ATTEMPTS = 3
 FIXER = "implementer"
 """The role of who mends what a task that judges has refused."""
 UNNAMED = "implementer"
 """The role of what a lead adds without one: leaving a role out gets nobody around what the
 project's roles may do, where they work and what they may use."""
-MAX_FIXES = 3
-"""How often a verifier judges before its task has failed."""
-
 _SHARED = "system/shared.md"
-_LOOKING = {"read": True, "glob": True, "grep": True, "write": False, "edit": False}
-_READ_ONLY = {**_LOOKING, "bash": False}
-
-_ROLES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {
-        "researcher": {"tools": _READ_ONLY},
-        "implementer": {"writes": True, "worktree": True},
-        "verifier": {
-            "tools": {"bash": True, "write": False, "edit": False},
-            "validation": {
-                "fixer": {"name": "validation-fixer", "prompt": "subroutines/validation-fixer.md"},
-                "max_attempts": MAX_FIXES,
-            },
-        },
-        # It may write a message into a file of its own; it changes no file of the project.
-        "git-handler": {"tools": {"bash": True, "edit": False}, "writes": True},
-        "summarizer": {"tools": _READ_ONLY},
-        # A list that is refused is made anew, with the reason in the prompt.
-        LEAD: {
-            "tools": _READ_ONLY,
-            "output": {"format": "json"},
-            "retry": {"max_attempts": LEAD_ATTEMPTS},
-        },
-    }
-)
-"""Role -> what it has beside its system prompt."""
 
 
 @cache
@@ -240,12 +160,12 @@ def builtin_roles() -> Mapping[str, Role]:
     >>> sorted(name for name, role in builtin_roles().items() if role.writes)
     ['git-handler', 'implementer']
     """
+    written = json.loads(BUILTIN.read_bytes())["roles"]
+    prompts = {name: (f"{FOLDER}/{name}.md", _SHARED) for name in written}
     return MappingProxyType(
         {
-            name: Role.model_validate(
-                {"append_system_prompt": (f"{FOLDER}/{name}.md", _SHARED), **fields}
-            )
-            for name, fields in _ROLES.items()
+            name: Role.model_validate({"append_system_prompt": prompts[name], **fields})
+            for name, fields in written.items()
         }
     )
 

@@ -11,6 +11,7 @@ request is a large one.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,14 +20,18 @@ from enum import Enum, auto
 from sequencer.model.request import Request, Route
 from sequencer.workflows.requests.options import WORDS, RoutingSettings, Word
 from sequencer.workflows.teams.options import (
-    CLASSIFICATIONS,
-    KEYWORDS,
-    LABELS,
+    BUILTIN,
     MAX_SCORE,
     Count,
     ScoreSettings,
     TeamOptions,
 )
+
+_POINTS = json.loads(BUILTIN.read_bytes())
+CLASSIFICATIONS: Mapping[Word, int] = _POINTS["classifications"]
+"""Points of a request by its kind; the other kinds have none."""
+KEYWORDS: Mapping[str, int] = dict.fromkeys(_POINTS["keywords"], _POINTS["keyword_points"])
+LABELS: Mapping[str, int] = _POINTS["labels"]
 
 MAX_NAMED = 6
 """Words that one reason lists."""

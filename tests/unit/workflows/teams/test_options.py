@@ -14,15 +14,8 @@ from sequencer.model.step import Step
 from sequencer.model.team import Budget, Role, TeamRules
 from sequencer.project import builtin_texts
 from sequencer.workflows.requests.options import WORDS
-from sequencer.workflows.teams.options import (
-    CLASSIFICATIONS,
-    KEYWORDS,
-    LABELS,
-    ScoreSettings,
-    TeamOptions,
-    builtin_roles,
-    roles,
-)
+from sequencer.workflows.teams.options import ScoreSettings, TeamOptions, builtin_roles, roles
+from sequencer.workflows.teams.scoring import CLASSIFICATIONS, KEYWORDS, LABELS
 from sequencer.workflows.verdicts import verdict_of
 
 WRITTEN: dict[str, Any] = {

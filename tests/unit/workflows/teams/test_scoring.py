@@ -8,15 +8,9 @@ from sequencer.model.request import Request, Route
 from sequencer.workflows.registry import Registry
 from sequencer.workflows.requests.options import WORDS, RoutingSettings, Word
 from sequencer.workflows.requests.routing import route
-from sequencer.workflows.teams.options import (
-    KEYWORDS,
-    Count,
-    Files,
-    ScoreSettings,
-    Subtasks,
-    TeamOptions,
-)
+from sequencer.workflows.teams.options import Count, Files, ScoreSettings, Subtasks, TeamOptions
 from sequencer.workflows.teams.scoring import (
+    KEYWORDS,
     Score,
     classification_of,
     decide,

@@ -4,8 +4,8 @@ from time import process_time
 
 import pytest
 
-from sequencer.workflows.teams.options import KEYWORDS
 from sequencer.workflows.teams.scoring import (
+    KEYWORDS,
     MAX_LINES,
     forms_of,
     phrases_in,
