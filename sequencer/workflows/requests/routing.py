@@ -13,9 +13,12 @@ not fit exactly says nothing, so that the fallback is chosen rather than the wro
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
+from sequencer.documents.reader import parse
 from sequencer.errors import StepFailed, UnknownName
 from sequencer.model.request import Considered, Request, Route, Source
 from sequencer.workflows.requests.options import WORDS, RoutingSettings, Word
@@ -232,147 +235,25 @@ class Guess(NamedTuple):
     reason: str
 
 
-def _pattern(text: str) -> re.Pattern[str]:
-    return re.compile(text, re.VERBOSE | re.IGNORECASE)
+_WRITTEN = Path(__file__).parents[2] / "builtin" / "classification.yaml"
 
 
-def _any(words: str) -> str:
-    """Return a pattern for one of *words*; ``_`` in them stands for white space."""
-    return "(?:" + "|".join(word.replace("_", r"\s+") for word in words.split()) + ")"
+@cache
+def _forms() -> Mapping[str, re.Pattern[str]]:
+    """Return the forms of the rules, by name."""
+    written = parse(_WRITTEN.read_bytes(), _WRITTEN).data
+    parts: dict[str, str] = {
+        name: f"(?:{'|'.join(words.split())})".replace("_", r"\s+")
+        for name, words in written["words"].items()
+    }
 
+    def whole(form: str) -> str:
+        return re.sub(r"\{([A-Z_]+)\}", lambda found: parts[found[1]], form)
 
-_POLITE = _pattern(
-    r"""(?: (?:hi|hello|hey)\b[ ,!]* | please\b[ ,]* | kindly\s+
-        | (?:can|could|would|will)\s+you\s+(?:please\s+|kindly\s+)?
-        | would\s+it\s+be\s+possible\s+to\s+
-        | (?:we|you|i)\s+(?:need|want|have|ought)\s+(?:you\s+)?to\s+
-        | (?:we|you)\s+should\s+ | i(?:'d|\s+would)\s+like\s+(?:you\s+)?to\s+ | let'?s\s+
-        | (?:feat|fix|bug|chore|feature|todo|task)(?:\([^)]*\))?\s*:\s+ )+"""
-)
-_DEBUGGER = _pattern(
-    r"""\b(?:debug|reproduc)\w*\b .{0,80}? \b(?:approv(?:al|e[ds]?)|sign[- ]?off|go[- ]ahead)\b
-      | \b(?:approval|sign[- ]?off)\b .{0,80}? \b(?:debug|reproduc)\w*\b
-      | \breproduce\b .{0,80}? \bbefore\s+(?:you\s+)?(?:fix|chang|touch)\w*"""
-)
-_CHILD = r"(?:sub|child)[- ]?(?:issue|task|ticket|agent)s?"
-_PIECES = (
-    rf"(?:{_CHILD}"
-    r"|(?:smaller|separate|several|individual|atomic)\s+(?:issues?|tasks?|tickets?|pieces?))"
-)
-_ORCHESTRATOR = _pattern(
-    rf"""\b(?:break|split|divide|decompose|cut|slice)\b .{{0,120}}?
-        \b(?:in)?to\b .{{0,40}}? \b{_PIECES}\b
-      | \b(?:create|make|open|file|write|delegate|assign|manage|coordinate)\b
-        .{{0,60}}? \b{_CHILD}\b
-      | ^orchestrate\b"""
-)
-_OUTSIDE = _any(
-    r"""web internet net online google stack\s?overflow linear jira github_issues? slack notion
-    confluence trello asana wikipedia hacker\s?news arxiv news weather calendar inbox e?mails?
-    status\s?page (?:issue\s+)?tracker backlog"""
-)
-_PART = _any(
-    "integration client api module component page service sync webhook button form server log"
-)
-_PRODUCT = _any("login sign auth oauth maps? analytics drive sheets?")
-_TRANSIENT = _pattern(
-    rf"""(?:search|browse|scan|query|check|consult|look\s+(?:in|on|at|through|around))\s+
-          (?:(?:in|on|through|the|our|my|for|latest)\s+){{0,3}}{_OUTSIDE}\b(?!\s+{_PART}s?\b)
-      | (?:search|look|browse)\s+(?:up\s+)?(?:for\s+)?.{{1,120}}?
-          \s(?:on|in)\s+(?:the\s+)?{_OUTSIDE}\s*[.!]?$
-      | (?:search|look)\s+online\b | look\s+up\s+(?!tables?\b)
-      | google\s+(?!{_PRODUCT})\w
-      | (?:what(?:'s|\s+is)|tell\s+me|find\s+out)\s+the\s+(?:weather|time|date|news)\b
-      | (?:fetch|open|summari[sz]e|read)\s+(?:this\s+|the\s+)?
-          (?:url|link|web\s?page|article|https?://)"""
-)
-_DOCUMENTS = _any(
-    r"""read-?me(?:\.\w+)? docs?(?:/\S*)? documentation doc-?strings? changelog
-    contributing(?:\.md)? tutorials? guides? man(?:ual)?\s?pages? user_manual wiki faq how-?tos?
-    javadoc jsdoc typedoc code_comments? release_notes glossary \S+\.(?:md|rst|adoc)"""
-)
-_EDIT = _any(
-    """add update write rewrite edit fix correct improve extend expand clarify polish proof-?read
-    translate reword restructure refresh revise complete create clean_up remove mention explain
-    draft delete describe link"""
-)
-# "Fix the documentation generator" is about a program.
-_PROGRAM = _any(
-    r"""generator builder build parser server endpoint api component button viewer renderer
-    pipeline tests? plugin theme crash\w* upload\w* model service table modal linter checker
-    extract\w* thread feature form widget system editor search"""
-)
-_DOCUMENTATION = _pattern(
-    rf"""document\s+(?!upload|store|storage|type|model|list|scanner)\w
-      | {_EDIT}\b .{{0,80}}? \b{_DOCUMENTS}(?!\w)
-        (?!\s+(?:(?:page|site)\s+)?{_PROGRAM}\b)
-      | docs?(?:\([^)]*\))?:\s
-      | (?:the\s+|our\s+)?{_DOCUMENTS}\s+(?:is|are)\s+
-          (?:outdated|wrong|missing|incomplete|unclear)\b
-      | (?:missing|outdated|wrong|incomplete|no)\s+{_DOCUMENTS}(?!\w)
-      | (?:broken|dead)\s+links?\s+in\s+(?:the\s+)?{_DOCUMENTS}(?!\w)"""
-)
-_QUESTION = _pattern(
-    r"""(?: how|what|why|where|when|who|whom|whose|which )\b
-      | (?: is|are|was|were|does|do|did|has|have|can|could|should|would|will|may )\s+
-        (?:i|we|you|it|he|she|they|there|this|that|these|those|the|a|an|our|any|all|your|my)\b
-      | (?: explain | tell\s+me | help\s+me\s+understand | walk\s+me\s+through
-        | describe\s+(?:how|what|why|where|when) | show\s+me\s+(?:how|where|what|why)
-        | i\s+(?:wonder|don'?t\s+understand) | any\s+idea | question
-        | (?:find|list|count|show)\s+(?:all|every)
-        | search\s+(?:the\s+|our\s+)?(?:code|repo)\w* )\b"""
-)
-_PLAN_NAME = _any("plan proposal roadmap strategy rfc prd spec(?:ification)?")
-_PLANNING = _any("plan propose brainstorm design sketch outline scope estimate evaluate research")
-_THING = _any("selection picker limit table page column field type model mode token")
-_PLAN = _pattern(
-    rf"""(?: {_PLANNING}
-        | explore | investigate\s+(?:options|ways|alternatives|how|whether) | rethink
-        | think\s+about | figure\s+out | come\s+up\s+with
-        | (?:write|create|make|draft|prepare|draw\s+up)\s+(?:a|an|the)\s+
-          (?:\w+\s+){{0,3}}{_PLAN_NAME} )\b
-        (?!\s+{_THING}s?\b)"""
-)
-_WISH = _any(
-    """improve optimi[sz]e enhance moderni[sz]e rework revamp redesign refactor clean_up polish
-    simplify scale stabili[sz]e harden speed_up tidy_up streamline overhaul"""
-)
-_BETTER = _pattern(
-    rf"""{_WISH}\b
-      | make\s .{{1,60}}? \b(?:better|faster|nicer|simpler|cleaner|easier|more\s+\w+|less\s+\w+
-        |scalable|robust|modern|secure|usable|pretty)$"""
-)
-_SPECIFIC = _pattern(
-    r"""[`"'\#@] | \d | \w\(\) | \w\.\w | \w/\w | _
-      | \b(?:when|if|by|from|into|so\s+that|instead|using|with|without|to\s+use|until|after
-        |before|because|via|only)\b"""
-)
-_CODE = _pattern(
-    _any(
-        """add implement create build fix remove delete drop rename replace support allow enable
-        disable upgrade bump downgrade migrate move extract introduce change set make write handle
-        validate use convert port expose return show hide prevent stop increase reduce decrease
-        raise lower cache log test cover integrate wire hook update refactor improve optimi[sz]e
-        debug correct resolve repair patch revert split merge deduplicate sort filter limit
-        throttle retry parse render display send store save load import export generate configure
-        install deploy switch swap turn ensure avoid ignore escape saniti[sz]e encrypt hash pin
-        unpin vendor inline type annotate lint format simplify clean_up enhance speed_up polish
-        let put include provide respect rewrite redirect paginate persist close open connect apply
-        define extend adjust align attach accept reject throw catch mock stub rework
-        get_rid_of check_that verify_that abort bring block call clear"""
-    )
-    + r"\b"
-)
-_SYMPTOM = _pattern(
-    r"""\b(?: crash(?:es|ed|ing)? | exceptions? | traceback | broken | fails? | failed | failing
-        | doesn'?t\s+work | don'?t\s+work | not\s+working | is\s+wrong | regression | leaks?
-        | segfaults? | deadlocks? | hangs? | freezes? | (?:error|err|http|status)\s+[45]\d\d
-        | times?\s+out | throws? | null\s?pointer\w* | off[- ]by[- ]one | infinite\s+loop
-        | bug | typo | race\s+condition | \w*Error | can'?t | cannot | (?:does|do|is|are)\s+not
-        | won'?t | (?:is|are)\s+(?:slow|lost|missing) | (?:should|must)(?:\s+not|n'?t)?\s+\w+
-        | would\s+be\s+(?:nice|great|good|useful|helpful) )\b"""
-)
-_MARKED = _pattern(r"""\W*(?:bug|feature|enhancement|fix)(?:\s+(?:request|report))?\s*[\]):]""")
+    for name, part in written["parts"].items():
+        parts[name] = whole(part)
+    flags = re.VERBOSE | re.IGNORECASE
+    return {name: re.compile(whole(form), flags) for name, form in written["forms"].items()}
 
 
 def classify_by_rules(request: Request) -> Guess:
@@ -383,11 +264,12 @@ def classify_by_rules(request: Request) -> Guess:
     >>> classify_by_rules(Request(title="Strawberries")).word is None
     True
     """
+    forms = _forms()
     lines = [line.strip()[:MAX_LINE_CHARS] for line in request.text.splitlines()[:MAX_LINES]]
     for line in (request.title, *lines):
-        if _DEBUGGER.search(line):
+        if forms["debugger"].search(line):
             return Guess("debugger", "it asks for a reproduction and an approval before the fix")
-        if _ORCHESTRATOR.search(line.strip()):
+        if forms["orchestrator"].search(line.strip()):
             return Guess("orchestrator", "it asks for the work to be broken into pieces")
     first = next((line for line in lines if line), "")
     for line in (request.title, first):
@@ -399,21 +281,22 @@ def classify_by_rules(request: Request) -> Guess:
 
 def _of_line(line: str) -> Guess | None:
     whole = " ".join(line.split())
-    wish = _POLITE.match(whole)
+    forms = _forms()
+    wish = forms["polite"].match(whole)
     rest = whole[wish.end() :] if wish else whole
     if wish and rest.endswith("?"):
         # "Could you add …?" is no question.
         rest = rest.rstrip("? ")
     rules: tuple[tuple[Word, str, Callable[[str], object]], ...] = (
-        ("transient", "it asks for something outside the project", _TRANSIENT.match),
-        ("question", "it begins like a question", _QUESTION.match),
+        ("transient", "it asks for something outside the project", forms["transient"].match),
+        ("question", "it begins like a question", forms["question"].match),
         ("question", "it ends with a question mark", lambda line: line.endswith("?")),
-        ("documentation", "it is about documentation only", _DOCUMENTATION.match),
-        ("planning", "it asks for a plan", _PLAN.match),
+        ("documentation", "it is about documentation only", forms["documentation"].match),
+        ("planning", "it asks for a plan", forms["plan"].match),
         ("planning", "it wants something better without saying what", _is_vague),
-        ("code", "it begins with a change to make", _CODE.match),
-        ("code", "it says what goes wrong or what should be", _SYMPTOM.search),
-        ("code", "it is marked as a bug or a feature", lambda _: _MARKED.match(whole)),
+        ("code", "it begins with a change to make", forms["code"].match),
+        ("code", "it says what goes wrong or what should be", forms["symptom"].search),
+        ("code", "it is marked as a bug or a feature", lambda _: forms["marked"].match(whole)),
     )
     for word, reason, fits in rules:
         if rest and fits(rest):
@@ -423,4 +306,6 @@ def _of_line(line: str) -> Guess | None:
 
 def _is_vague(line: str) -> bool:
     is_short = len(line.split()) <= VAGUE_WORDS
-    return is_short and bool(_BETTER.match(line)) and not _SPECIFIC.search(line)
+    return (
+        is_short and bool(_forms()["better"].match(line)) and not _forms()["specific"].search(line)
+    )
