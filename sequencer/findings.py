@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 
 from sequencer.documents.keys import dotted
 from sequencer.errors import ConfigurationError, SequencerError, StateRefused
+from sequencer.model.dataclass import dataclass
 from sequencer.settings.settings import Settings
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from importlib.resources import files
 from pathlib import Path
@@ -29,6 +28,7 @@ from sequencer.executors.protocol import Executor
 from sequencer.executors.redaction import Redaction
 from sequencer.hooks import load_hooks
 from sequencer.logs import FileLogs, current_branch
+from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Head
 from sequencer.model.names import slug
 from sequencer.model.request import Definition

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
@@ -22,6 +22,7 @@ from sequencer.errors import AgentMissing, ConfigurationError, UnknownName
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.protocol import EVERY_EXECUTOR, Executor, Installed, Objection, Particular
 from sequencer.executors.stand_ins import RehearsalExecutor, RehearsalOptions
+from sequencer.model.dataclass import dataclass
 from sequencer.model.fields import ValidationError
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow

@@ -17,7 +17,7 @@ from sequencer.assembly.workflow_choice import (
 from sequencer.errors import TransitionRefused, UnknownName, UsageRefused
 from sequencer.model.names import slug
 from sequencer.model.net.source import FlowSource
-from sequencer.workflows.flowfile.reader import find_flow, flow_files
+from sequencer.workflows.finding import find_flow, flow_files
 
 if TYPE_CHECKING:
     from sequencer.engine.run import Run

@@ -18,7 +18,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +27,7 @@ from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.text import plain
 from sequencer.errors import StepFailed, StorageFailed, UsageRefused
+from sequencer.model.dataclass import dataclass
 
 if TYPE_CHECKING:
     from sequencer.engine.run import Run

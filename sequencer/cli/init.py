@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -18,6 +18,7 @@ from sequencer.assembly.agents import CLIENTS
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.errors import UsageRefused
+from sequencer.model.dataclass import dataclass
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.project import open_project

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from sequencer.cli.options import NewFile, pass_invocation, save, verb
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError
 from sequencer.history.totals import Cap, Maker, Total, Totals, caps_of, totals_of
+from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Head, Status
 from sequencer.model.workflow import Workflow
 from sequencer.project import Project

@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
@@ -39,6 +39,7 @@ from sequencer.errors import (
     UsageRefused,
     WaitsForPerson,
 )
+from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.line.order import index_with_prompt

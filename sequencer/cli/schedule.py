@@ -12,7 +12,6 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -22,6 +21,7 @@ from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.unattended import OPTION
 from sequencer.errors import UsageRefused
+from sequencer.model.dataclass import dataclass
 from sequencer.model.names import slug
 from sequencer.settings.settings import Settings
 

@@ -30,9 +30,10 @@ from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.project import Project
 from sequencer.settings.location import find_config
-from sequencer.workflows.flowfile.markdown import MAX_CHARS, split
+from sequencer.workflows.finding import MAX_CHARS, ensure_within
+from sequencer.workflows.flowfile.markdown import split
 from sequencer.workflows.flowfile.problems import Findings
-from sequencer.workflows.flowfile.reader import FlowFile, ensure_within
+from sequencer.workflows.flowfile.reader import FlowFile
 from sequencer.workflows.mermaid.chart import Chart
 from sequencer.workflows.mermaid.parser import read_chart
 from sequencer.workflows.mermaid.text import ChartError

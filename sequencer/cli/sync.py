@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from sequencer.git.sides import OtherRun, Relation, Sides, as_known, compare, ru
 from sequencer.git.sides import take_theirs as theirs_taken
 from sequencer.git.store import GitStore
 from sequencer.git.tree import WorkTree
+from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Claim, Head
 from sequencer.model.names import command, slug
 from sequencer.model.outcome import duration

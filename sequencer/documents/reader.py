@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import yaml
 
 from sequencer.documents.file import read_bytes
 from sequencer.errors import ConfigurationError
+from sequencer.model.dataclass import dataclass
 
 MAX_DEPTH = 32
 MAX_NODES = 50_000

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from sequencer.executors.protocol import Executor, Listener
+from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Claim, Head
 from sequencer.model.outcome import Outcome
 from sequencer.model.step import Step

@@ -13,7 +13,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from sequencer.engine.attempt import Prepared
@@ -31,6 +31,7 @@ from sequencer.engine.records import (
 from sequencer.engine.workplaces import Left
 from sequencer.errors import AgentMissing, MachineBusy, SequencerError, out_of_resources
 from sequencer.executors.protocol import Cancellation, StopReason
+from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Claim
 from sequencer.model.kind import Performed
 from sequencer.model.net.ending import NodeEnded, Taken

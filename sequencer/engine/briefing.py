@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from sequencer.engine.composing import request_block, request_value, substitute
 from sequencer.engine.recall import end_of
 from sequencer.engine.values import NodeValues
 from sequencer.errors import StorageFailed
+from sequencer.model.dataclass import dataclass
 from sequencer.model.net.graph import Node
 from sequencer.model.net.marking import Marking, Reference
 from sequencer.model.net.rules import shortened

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any
 
 from sequencer.engine.recall import Memory
+from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Head
 from sequencer.model.request import Definition, Request
 from sequencer.model.workflow import Workflow

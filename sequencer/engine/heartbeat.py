@@ -13,10 +13,10 @@ import math
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from sequencer.errors import MachineBusy, SequencerError, out_of_resources
 from sequencer.executors.protocol import Cancellation, StopReason
+from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Claim
 from sequencer.store.protocol import Store, Telling
 

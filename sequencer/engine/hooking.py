@@ -6,11 +6,11 @@ that raises fails the step that it was asked about, never the program.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from sequencer.errors import StepFailed
+from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Head
 from sequencer.model.outcome import Decision, Outcome
 from sequencer.model.request import Request

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -34,6 +34,7 @@ from sequencer.errors import (
 )
 from sequencer.executors.protocol import StopReason
 from sequencer.model import transitions
+from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Claim, Gate, Head, Status
 from sequencer.model.limits import InvocationLimits, RunLimits
 from sequencer.model.line.order import place, position_at

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 from pathlib import Path
 
 from sequencer.engine.patience import Changes
@@ -16,6 +15,7 @@ from sequencer.errors import (
     UsageRefused,
 )
 from sequencer.model.by_hand import other_kind
+from sequencer.model.dataclass import dataclass
 from sequencer.model.fields import ValidationError
 from sequencer.model.head import FLOW_DOCUMENT, MARKINGS, Flow, Head
 from sequencer.model.names import command

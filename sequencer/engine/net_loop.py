@@ -11,7 +11,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from sequencer.engine.attempt import left
@@ -31,6 +31,7 @@ from sequencer.errors import (
     out_of_resources,
 )
 from sequencer.executors.protocol import StopReason
+from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits, RunLimits
 from sequencer.model.net.marking import FlowStatus, Marking

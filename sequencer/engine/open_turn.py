@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 
 from sequencer.engine.attempt import Turn
@@ -13,6 +13,7 @@ from sequencer.engine.patience import followed
 from sequencer.engine.worker import LineWorker
 from sequencer.errors import ClaimHeld, TransitionRefused
 from sequencer.executors.protocol import Cancellation
+from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Head
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.standing import Readiness, parse_time

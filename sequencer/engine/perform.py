@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any, NamedTuple, Self
 
@@ -25,6 +25,7 @@ from sequencer.engine.workplaces import Left, Workplace
 from sequencer.errors import CorruptState, Interrupted, SequencerError
 from sequencer.executors.attempt_lock import AttemptLock, lock_path
 from sequencer.executors.protocol import StopReason
+from sequencer.model.dataclass import dataclass
 from sequencer.model.fields import ValidationError
 from sequencer.model.head import Claim, Head, Session
 from sequencer.model.kind import Performed

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,6 +47,7 @@ from sequencer.errors import (
 from sequencer.executors.answers import apply_completion
 from sequencer.executors.attempt_lock import AttemptLock
 from sequencer.executors.protocol import EVERY_EXECUTOR, Cancellation, Listener, Piece, StepRequest
+from sequencer.model.dataclass import dataclass
 from sequencer.model.due import bounded
 from sequencer.model.head import Head, Status
 from sequencer.model.kind import Performed

@@ -7,11 +7,12 @@ lets it; of an older output only the name is known, and asking for it is an erro
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from sequencer.errors import StorageFailed
+from sequencer.model.dataclass import dataclass
 from sequencer.model.transitions import Event
 from sequencer.store import results
 from sequencer.store.folder import read_regular

@@ -14,12 +14,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
 from sequencer.engine.attempt import Prepared
 from sequencer.errors import TooManyFailures
+from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Claim, Head, Owner
 from sequencer.model.limits import RunLimits
 from sequencer.model.net.graph import Graph, NodeKind

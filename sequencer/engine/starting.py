@@ -8,7 +8,7 @@ run, so that it does not change under way.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from sequencer.engine.attempt import Agents, Prompts
@@ -16,6 +16,7 @@ from sequencer.engine.fitting import fitted, optional_of, without_comments
 from sequencer.engine.hooking import Hooks, NoHooks
 from sequencer.errors import ConfigurationError, UsageRefused
 from sequencer.executors.protocol import Executor
+from sequencer.model.dataclass import dataclass
 from sequencer.model.request import Considered, Definition, Request, Route
 from sequencer.model.step import Step
 from sequencer.model.team import Role

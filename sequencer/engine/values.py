@@ -7,9 +7,9 @@ prompt that asks for nothing costs nothing. What is inserted is never looked at 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Head
 from sequencer.model.net.graph import Graph, Node
 from sequencer.model.net.marking import Marking, Reference, carried, value_of

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any
 
+from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Head
 from sequencer.model.net.graph import Graph, Node
 from sequencer.model.net.marking import Active, FlowStatus, Marking

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from sequencer.executors.protocol import Cancellation
+from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Head
 from sequencer.model.net.ending import Grower
 from sequencer.model.team import TaskTraits, TeamRules

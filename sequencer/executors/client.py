@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -40,6 +40,7 @@ from sequencer.executors.process import (
 )
 from sequencer.executors.protocol import Cancellation, Listener, Piece, StepRequest
 from sequencer.executors.pump import agent_environment
+from sequencer.model.dataclass import dataclass
 from sequencer.model.fields import Field
 from sequencer.model.frozen import Frozen
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -33,6 +32,7 @@ from sequencer.executors.project_tools import SECRETS, Workbench, call_tool, des
 from sequencer.executors.protocol import Listener, Piece, StepRequest, time_is_over
 from sequencer.executors.tool_words import MESSAGES, taken
 from sequencer.model.addresses import takes_secrets
+from sequencer.model.dataclass import dataclass
 from sequencer.model.fields import AfterValidator, Field
 from sequencer.model.frozen import Frozen
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage

@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -46,6 +46,7 @@ from sequencer.executors.pump import (
     OutputConsumer,
     Pump,
 )
+from sequencer.model.dataclass import dataclass
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import FileMark
 

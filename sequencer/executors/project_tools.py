@@ -17,7 +17,6 @@ import stat
 import tempfile
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -28,6 +27,7 @@ from sequencer.executors.attempt_lock import AttemptLock
 from sequencer.executors.process import ProcessCore, ProcessEnd
 from sequencer.executors.protocol import Cancellation
 from sequencer.executors.pump import Launch, OutputConsumer
+from sequencer.model.dataclass import dataclass
 from sequencer.model.fields import Field, ValidationError
 from sequencer.model.frozen import Frozen, json_schema
 

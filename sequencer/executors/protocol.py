@@ -13,11 +13,11 @@ import os
 import select
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, runtime_checkable
 
+from sequencer.model.dataclass import dataclass
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import Step
 

@@ -24,13 +24,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Protocol
 
 from sequencer.errors import SequencerError, out_of_resources
 from sequencer.executors.attempt_lock import MARK, AttemptLock
 from sequencer.executors.protocol import Cancellation, StopReason, words
+from sequencer.model.dataclass import dataclass
 
 GRACE_S = 5.0
 """Seconds between TERM and KILL; claude 2.1 needs about 1.5 to end its tools."""

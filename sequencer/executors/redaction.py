@@ -16,8 +16,9 @@ import binascii
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache, lru_cache
+
+from sequencer.model.dataclass import dataclass
 
 WORD = rb"[A-Za-z0-9]"
 DASH = rb"[A-Za-z0-9_-]"

@@ -13,7 +13,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from sequencer.errors import (
@@ -51,6 +51,7 @@ from sequencer.git.replica import (
     read_tree,
     revision_of,
 )
+from sequencer.model.dataclass import dataclass
 from sequencer.model.transitions import Transition
 from sequencer.store.identity import utc_now
 from sequencer.store.protocol import Agreed, Draft

@@ -19,7 +19,7 @@ import shlex
 import stat
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from functools import cached_property
 from hashlib import blake2b
@@ -43,6 +43,7 @@ from sequencer.git.tree import (
     parse_status,
 )
 from sequencer.git.worktrees import BRANCHES, FOLDER, RUN_BRANCHES, TRAILER, Worktree
+from sequencer.model.dataclass import dataclass
 
 PATIENCE_S = 3600.0
 """Killed while it writes files, git would leave half of them and a locked index."""

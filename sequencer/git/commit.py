@@ -14,7 +14,6 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,6 +23,7 @@ from sequencer.git.objects import blob_name, quoted
 from sequencer.git.process import GitFailed
 from sequencer.git.selection import Chosen, Selection, is_unchanged
 from sequencer.git.tree import WorkTree
+from sequencer.model.dataclass import dataclass
 from sequencer.model.fields import ValidationError
 from sequencer.model.head import Owner
 from sequencer.store.folder import read_regular

@@ -13,7 +13,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 
 from sequencer.errors import SequencerError
 from sequencer.executors.redaction import Redaction
@@ -53,6 +52,7 @@ from sequencer.git.worktrees import (
     name_of,
     remove,
 )
+from sequencer.model.dataclass import dataclass
 from sequencer.model.names import ref_part, slug
 from sequencer.settings.schema import MIB
 from sequencer.store.identity import this_process

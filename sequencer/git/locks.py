@@ -11,8 +11,9 @@ import re
 import shlex
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from sequencer.model.dataclass import dataclass
 
 STALE_S = 60.0
 """For less git holds one of those that are looked for."""

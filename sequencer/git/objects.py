@@ -9,12 +9,12 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from hashlib import sha1, sha256
 from subprocess import DEVNULL, Popen
 from typing import NamedTuple
 
 from sequencer.git.process import Git, GitFailed, end
+from sequencer.model.dataclass import dataclass
 
 _IDENTITY = b"Sequencer <sequencer@localhost>"
 _SHA1_CHARS = 40

@@ -12,13 +12,13 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import unquote
 
 from sequencer.errors import ConfigurationError
+from sequencer.model.dataclass import dataclass
 
 EVERYTHING: Mapping[str, str] = MappingProxyType({"": "everything"})
 """Allows whatever the repository's own configuration has, now and later."""

@@ -17,12 +17,12 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 from sequencer.errors import ConfigurationError
 from sequencer.git.own_settings import NO_TRANSPORT, TRANSPORTS, SettingsKeeper
+from sequencer.model.dataclass import dataclass
 
 SLICE_S = 0.2
 """How long nobody looks whether a process has ended or is not waited for any more."""

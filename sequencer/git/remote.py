@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
 from urllib.parse import unquote
@@ -20,6 +20,7 @@ from sequencer.errors import CorruptState, RemoteUnreachable, StorageFailed
 from sequencer.git.locks import Lock, in_the_way
 from sequencer.git.own_settings import common_of, named
 from sequencer.git.process import Git, GitFailed
+from sequencer.model.dataclass import dataclass
 from sequencer.store.folder import read_regular
 from sequencer.store.lock import is_network, type_of
 from sequencer.store.watch import Notifier, notifier

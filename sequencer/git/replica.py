@@ -11,7 +11,6 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,6 +18,7 @@ from typing import Annotated, Any
 from sequencer.errors import CorruptState
 from sequencer.git.objects import CommitDraft, Missing, Objects, TreeEntry, blob_name
 from sequencer.git.tree import read_note
+from sequencer.model.dataclass import dataclass
 from sequencer.model.fields import Field
 from sequencer.model.frozen import Frozen
 from sequencer.store import folder as folders

@@ -14,7 +14,7 @@ import os
 import posixpath
 import stat
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from sequencer.executors.redaction import Redaction
 from sequencer.git.objects import Objects
 from sequencer.git.process import Git
 from sequencer.git.tree import Change, Patterns, StatusEntry, TreeStatus, WorkTree
+from sequencer.model.dataclass import dataclass
 from sequencer.settings.schema import CommitOptions
 
 IsSecret = Callable[[bytes], bool]

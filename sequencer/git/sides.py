@@ -12,7 +12,6 @@ import contextlib
 import re
 import time
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -31,6 +30,7 @@ from sequencer.git.process import GitFailed
 from sequencer.git.remote import unreachable
 from sequencer.git.replica import JOURNAL, REMOTE, Known, read_tree
 from sequencer.git.store import LOCAL, GitOptions, GitStore, refs_of
+from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Head
 from sequencer.store import folder as folders
 from sequencer.store import results

@@ -14,7 +14,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from sequencer.git.process import Git, GitFailed
 from sequencer.git.remote import Refs, RefWatch, Remote, remote_folder
 from sequencer.git.waiting import PollPace, SharedLook, SharedWait
 from sequencer.model.by_hand import Placed
+from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Claim, Head, Status
 from sequencer.model.names import ref_part, slug
 from sequencer.model.transitions import Transition

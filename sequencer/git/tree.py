@@ -13,7 +13,6 @@ import os
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +25,7 @@ from sequencer.git.locks import in_the_way
 from sequencer.git.objects import Objects
 from sequencer.git.own_settings import common_of
 from sequencer.git.process import Git, GitFailed
+from sequencer.model.dataclass import dataclass
 from sequencer.model.fields import ValidationError
 from sequencer.model.frozen import Frozen
 from sequencer.store.folder import read_regular

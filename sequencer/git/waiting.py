@@ -15,11 +15,11 @@ import os
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from sequencer.errors import ClaimHeld, RemoteUnreachable
 from sequencer.git.remote import RefWatch
+from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Claim
 from sequencer.store import folder as folders
 from sequencer.store.file import FileStore

@@ -10,11 +10,11 @@ out then, the sums are the run's own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from sequencer.history.timeline import BEGINNINGS, Figures, figures_of, timeline_of
 from sequencer.history.totals import BY_HAND, totals_of
+from sequencer.model.dataclass import dataclass
 from sequencer.model.outcome import Usage, duration, spent
 
 SHORTEST_SHOWN_S = 1.0

@@ -12,12 +12,13 @@ Not promised: that the clocks of two machines agree. Nothing decides by these ti
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from enum import StrEnum
 from graphlib import TopologicalSorter
 from typing import Any, TypeVar
 
+from sequencer.model.dataclass import dataclass
 from sequencer.model.transitions import Event
 
 Facts = Mapping[str, Any]

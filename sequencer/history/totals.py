@@ -6,10 +6,11 @@ Facts are taken one by one and none is kept, so a journal of any length needs li
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 from sequencer.history.timeline import BEGINNINGS, is_failed_by_hand
+from sequencer.model.dataclass import dataclass
 from sequencer.model.limits import RunLimits
 from sequencer.model.net.graph import Graph
 from sequencer.model.outcome import Usage, used

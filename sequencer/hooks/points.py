@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
@@ -16,6 +15,7 @@ import pluggy
 
 from sequencer.engine.hooking import HookContext
 from sequencer.errors import ConfigurationError, UnknownName
+from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Head
 from sequencer.model.outcome import Decision, Outcome
 from sequencer.model.request import Request

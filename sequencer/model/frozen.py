@@ -40,7 +40,7 @@ from sequencer.model.fields import (
 
 _set = object.__setattr__
 """A frozen object's own refuses."""
-_EXPONENT = re.compile(r"(?<=[:,\[ \n])-?\d[\d.]*e[+-]\d")
+_EXPONENT = re.compile(r"(?:^|(?<=[:,\[ \n]))-?\d[\d.]*e[+-]\d")
 
 
 def _validation() -> Any:

@@ -8,12 +8,13 @@ alive are not its business. So the same object serves every store.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from sequencer.errors import SequencerError
 from sequencer.model.by_hand import fresh_head
+from sequencer.model.dataclass import dataclass
 from sequencer.model.due import utc
 from sequencer.model.head import Head, Owner, Work
 from sequencer.model.limits import RunLimits

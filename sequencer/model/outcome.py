@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
+from sequencer.model.dataclass import dataclass
 from sequencer.model.fields import Field
 from sequencer.model.frozen import Frozen
 

@@ -6,11 +6,11 @@ decided here: whether the holder of a claim is alive, and whose position it is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from sequencer.errors import TooManyFailures
+from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Claim, Gate, Head, Status
 from sequencer.model.limits import RunLimits
 from sequencer.model.line.order import present

@@ -9,11 +9,12 @@ which step comes next (`line.order`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any, Literal
 
 from sequencer.errors import ClaimHeld, StaleClaim, TransitionRefused, WaitsForPerson
+from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Claim, Gate, Head, Owner, Session, Status
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 

@@ -13,11 +13,12 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from sequencer.errors import CorruptState, SequencerError, UnsafeFolder
+from sequencer.model.dataclass import dataclass
 from sequencer.model.names import slug
 from sequencer.posting.protocol import LONGEST_PAUSE_S
 from sequencer.store import folder as folders

@@ -12,12 +12,13 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
 from sequencer.errors import SequencerError
 from sequencer.executors.redaction import Redaction
+from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Head
 from sequencer.posting.cursor import (
     ALL,

@@ -8,11 +8,11 @@ A sink makes one try and says how it went. When to try again is `lane`'s to deci
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol
 
 from sequencer.history.metrics import Metrics
+from sequencer.model.dataclass import dataclass
 
 LONGEST_PAUSE_S = 300.0
 """A sink that asks for more is tried again after this."""

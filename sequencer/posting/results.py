@@ -8,12 +8,13 @@ read without their lock, and nothing is posted.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from sequencer.errors import SequencerError
 from sequencer.history.metrics import metrics_of
+from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Head
 from sequencer.model.net.marking import FlowStatus
 from sequencer.model.transitions import Event

@@ -13,11 +13,11 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from sequencer.errors import ConfigurationError, UnsafePath
+from sequencer.model.dataclass import dataclass
 from sequencer.posting.options import ActivityOptions, SinkOptions
 from sequencer.posting.protocol import Post, Sink, Unreachable
 from sequencer.posting.trackers import API_URL, LINEAR_URL, GithubSink, LinearSink

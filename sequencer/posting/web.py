@@ -14,11 +14,11 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, ClassVar
 
+from sequencer.model.dataclass import dataclass
 from sequencer.posting.protocol import LONGEST_PAUSE_S, Post, Refused, Unreachable
 
 if TYPE_CHECKING:

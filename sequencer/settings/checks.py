@@ -7,13 +7,13 @@ Lists of tasks that stand in the settings are made here too, because they are ch
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sequencer.documents.keys import located
 from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
+from sequencer.model.dataclass import dataclass
 from sequencer.model.step import Step
 from sequencer.settings.schema import BUILTIN_AGENTS, Schema
 from sequencer.settings.sources import Layers

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from sequencer.documents.file import leads_out, read_bytes
 from sequencer.errors import ConfigurationError
+from sequencer.model.dataclass import dataclass
 
 CONFIG_NAME = "orchestration.yaml"
 DEFAULT_STATE_FILE = "sync/state.json"

@@ -8,13 +8,14 @@ on are no settings: an agent may call ``sequencer`` itself and must not thereby 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from sequencer.documents import keys, reader
 from sequencer.documents.reader import Document, KeyPath, Position
+from sequencer.model.dataclass import dataclass
 from sequencer.settings.schema import Schema
 
 PREFIX = "SEQUENCER_"

@@ -21,11 +21,11 @@ import secrets
 import stat
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sequencer.errors import StorageFailed, UnsafePath
+from sequencer.model.dataclass import dataclass
 from sequencer.settings.location import CONFIG_NAME, is_inside_agent
 from sequencer.settings.trust import Acts
 

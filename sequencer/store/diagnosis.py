@@ -11,7 +11,7 @@ two branches in which nothing was measured are alike.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 
 from sequencer.errors import CorruptState, EditRefused, NewerSchema, SequencerError
 from sequencer.model.by_hand import accept_edit
+from sequencer.model.dataclass import dataclass
 from sequencer.model.head import MAX_COUNTER, Head
 from sequencer.store import documents as flow_documents
 from sequencer.store.folder import read_regular

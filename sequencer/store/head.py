@@ -14,11 +14,11 @@ import contextlib
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from sequencer.errors import CorruptState, DefinitionChanged, EditRefused, NewerSchema
+from sequencer.model.dataclass import dataclass
 from sequencer.model.fields import ValidationError
 from sequencer.model.frozen import as_json
 from sequencer.model.head import MAX_COUNTER, SCHEMA_VERSION, Head, Status

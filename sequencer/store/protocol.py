@@ -8,11 +8,12 @@ the pure function that it is given.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Claim, Head, Owner
 from sequencer.model.transitions import Transition
 

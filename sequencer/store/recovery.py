@@ -15,13 +15,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from sequencer.errors import CorruptState, EditRefused, NewerSchema, StateRefused
 from sequencer.model.by_hand import accept_edit
+from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Head
 from sequencer.model.transitions import Event, Place
 from sequencer.store import folder as folders

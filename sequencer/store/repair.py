@@ -15,12 +15,12 @@ import fcntl
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 
 from sequencer.errors import CorruptState, StorageFailed, UsageRefused
+from sequencer.model.dataclass import dataclass
 from sequencer.model.head import MAX_COUNTER, Head, Status
 from sequencer.model.transitions import Event, resting_status
 from sequencer.store import folder as folders

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
 from sequencer.errors import UnknownName
+from sequencer.model.dataclass import dataclass
 from sequencer.model.step import Step
 from sequencer.model.workflow import Review, Workflow
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 import os
 import stat
 import time
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
+from sequencer.model.dataclass import dataclass
 
 MAX_NAME_CHARS = 300
 MAX_PROMPT_BYTES = 5 * 1024 * 1024

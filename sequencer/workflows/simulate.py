@@ -16,11 +16,12 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any
 
 from sequencer.documents.keys import dotted, problems_of, raise_all
 from sequencer.errors import ConfigurationError, SequencerError, UnknownName
+from sequencer.model.dataclass import dataclass
 from sequencer.model.fields import AfterValidator, BeforeValidator, Field, ValidationError
 from sequencer.model.net import rules as flow_trace
 from sequencer.model.net.graph import Graph, Node, NodeKind

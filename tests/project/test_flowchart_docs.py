@@ -10,6 +10,7 @@ import pytest
 
 from sequencer.documents.keys import written_fields
 from sequencer.model.net import graph
+from sequencer.workflows import finding
 from sequencer.workflows.flowfile import graph as grouping
 from sequencer.workflows.flowfile import markdown, problems
 from sequencer.workflows.flowfile.reader import read_flow
@@ -67,7 +68,7 @@ def test_the_codes_are_those_that_are_used() -> None:
 
 
 def test_the_figures_are_those_of_the_code() -> None:
-    assert f"{markdown.MAX_CHARS // 2**20} MiB and {markdown.MAX_LINES:,} lines" in PAGE
+    assert f"{finding.MAX_CHARS // 2**20} MiB and {markdown.MAX_LINES:,} lines" in PAGE
     assert f"{grouping.MAX_DEPTH} levels" in PAGE
     assert f"more than {drawing.MAX_EDGES:,} edges" in PAGE
     assert f"{drawing.MAX_EDGES:,} edges (`a & b --> c & d` are four)" in PAGE

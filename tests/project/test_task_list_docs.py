@@ -14,12 +14,12 @@ from sequencer.documents.keys import known_keys, leaves
 from sequencer.documents.reader import parse, parse_value
 from sequencer.model.team import MAX_TASKS, STEP_FIELDS
 from sequencer.settings.settings import load
+from sequencer.workflows.finding import MAX_CHARS
 from sequencer.workflows.mermaid.parser import read_chart
 from sequencer.workflows.teams.entries import FIX, MAX_SIZE, ListFile, TaskEntry
 from sequencer.workflows.teams.graphs import MOST, workflow_of
 from sequencer.workflows.teams.growth import tasks_of_answer
 from sequencer.workflows.teams.lists import (
-    MAX_CHARS,
     SHARED,
     builtin_tasks,
     is_task_list,

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING
 
@@ -37,6 +37,7 @@ from sequencer.engine.events import (
 from sequencer.engine.view import FlowView, NodeState
 from sequencer.errors import SequencerError
 from sequencer.executors.redaction import Redaction
+from sequencer.model.dataclass import dataclass
 from sequencer.model.outcome import Usage
 from sequencer.model.standing import parse_time
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import IO
 
@@ -20,6 +19,7 @@ from sequencer.cli.views.states import ASCII_MARKS, MARKS, STYLES, shown, wrappe
 from sequencer.cli.views.text import cut, width
 from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.errors import StorageFailed
+from sequencer.model.dataclass import dataclass
 from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from sequencer.workflows.mermaid.chart import Chart
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from itertools import pairwise
 
@@ -11,6 +11,7 @@ from sequencer.cli.views.diagram import Drawing
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import cut, short, width
 from sequencer.history.timeline import Execution, Figures, Span, SpanKind, Timeline
+from sequencer.model.dataclass import dataclass
 from sequencer.model.outcome import duration
 from sequencer.model.workflow import Workflow
 

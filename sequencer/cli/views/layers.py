@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 
+from sequencer.model.dataclass import dataclass
 from sequencer.model.net.graph import Graph
 
 SWEEPS = 12

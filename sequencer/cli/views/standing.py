@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from sequencer.engine.run import Run
 from sequencer.engine.view import LINE_CHARS, FlowView
 from sequencer.errors import ConfigurationError, CorruptState, DefinitionChanged
 from sequencer.logs import FileLogs, log_name
+from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Claim, Head
 from sequencer.model.limits import RunLimits
 from sequencer.model.line.order import Description, describe_at, place, present

@@ -8,13 +8,14 @@ gate goes before whatever the agent says.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, ClassVar
 
 from sequencer.errors import SequencerError, UnknownName
 from sequencer.model import by_hand, transitions
+from sequencer.model.dataclass import dataclass
 from sequencer.model.due import POSTPONED_S, due_again, is_past, iso, retry_at, utc, why_put_off
 from sequencer.model.head import Gate, Head, Loop, Owner, Work
 from sequencer.model.kind import Kind, Performed, Room, Words

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
 
 from sequencer.errors import SequencerError
+from sequencer.model.dataclass import dataclass
 from sequencer.model.due import POSTPONED_S, due_again, iso, retry_at, tries_of
 from sequencer.model.head import Claim
 from sequencer.model.kind import Performed

@@ -15,10 +15,11 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any, NamedTuple, Self
 
+from sequencer.model.dataclass import dataclass
 from sequencer.model.net.graph import Graph, Growth, NodeKind, grown_graph
 from sequencer.model.team import TaskTraits
 

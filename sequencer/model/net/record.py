@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
+from sequencer.model.dataclass import dataclass
 from sequencer.model.frozen import as_json
 from sequencer.model.head import MARKINGS, Flow, Status
 from sequencer.model.net.graph import Graph, Growth, grown_graph

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 
+from sequencer.model.dataclass import dataclass
 from sequencer.model.fields import ValidationError
 from sequencer.model.net.graph import MAX_NODES, Edge, Graph, Node, NodeKind, Option
 from sequencer.model.net.rules import DEFAULT, TIMEOUT, normalise

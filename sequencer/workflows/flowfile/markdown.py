@@ -15,20 +15,21 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from markdown_it import MarkdownIt
 
+from sequencer.model.dataclass import dataclass
+from sequencer.workflows.finding import MAX_CHARS
 from sequencer.workflows.flowfile.problems import Findings
 
 if TYPE_CHECKING:
     from markdown_it.rules_block import StateBlock
     from markdown_it.token import Token
 
-MAX_CHARS = 2 * 1024 * 1024
 MAX_LINES = 60_000
 _NODE_LEVEL = 3
 _SETTINGS = "settings"

@@ -6,25 +6,25 @@ executors are.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import field
 from pathlib import Path
 
-from sequencer.documents.file import leads_out, read_bytes
+from sequencer.documents.file import read_bytes
 from sequencer.documents.reader import decode
-from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
+from sequencer.errors import ConfigurationError
+from sequencer.model.dataclass import dataclass
 from sequencer.model.fields import ValidationError
 from sequencer.model.net.graph import Graph
 from sequencer.model.workflow import Workflow
+from sequencer.workflows.finding import MAX_CHARS
 from sequencer.workflows.flowfile.graph import GraphBuilder
-from sequencer.workflows.flowfile.markdown import MAX_CHARS, Excerpt, Parts, split
+from sequencer.workflows.flowfile.markdown import Excerpt, Parts, split
 from sequencer.workflows.flowfile.problems import Findings, FlowProblem
 from sequencer.workflows.flowfile.settings import KEYS, NodeSource, Overrides, read_front, read_node
 from sequencer.workflows.mermaid.chart import Chart
 from sequencer.workflows.mermaid.parser import read_chart
 from sequencer.workflows.mermaid.text import ChartError
-from sequencer.workflows.teams.lists import is_task_list
 
 CHART_SUFFIXES = (".mmd", ".mermaid")
 """Files that are a chart and nothing else."""
@@ -168,124 +168,3 @@ def _sections(
             detail = f"a second section of this id; the first one is in line {first.section.line}"
             findings.error("E-SECTION", section.id or "###", detail, (section.line, 1))
     return found
-
-
-SUFFIX = ".md"
-_FOLDERS = ("", "flows", ".opencode/workflows")
-_HOME_FOLDER = ".config/opencode/workflows"
-_MARKS = (b"```mermaid", b"~~~mermaid", b"``` mermaid", b"~~~ mermaid")
-
-
-class AmbiguousName(ConfigurationError):
-    """Several files have the name, and none was chosen."""
-
-    def __init__(self, name: str, files: tuple[Path, ...]) -> None:
-        """List *files*, which are all called *name*."""
-        self.name = name
-        self.files = files
-        listed = ", ".join(map(str, files))
-        super().__init__(
-            f"several workflows are called {name!r}: {listed}", hint="name one of them by its path"
-        )
-
-
-def folders(project: Path, home: Path) -> tuple[Path, ...]:
-    """Return where workflow files are looked for, in order."""
-    return (*(project / folder for folder in _FOLDERS), home / _HOME_FOLDER)
-
-
-def find_flow(name: str, project: Path, home: Path) -> Path:
-    """Return the file that *name* means: a path, or a name with or without ``.md``.
-
-    A path is relative to the current folder, else to *project*.
-
-    Raises:
-        AmbiguousName: several folders have a file of that name.
-        UnknownName: there is none; the files that there are are listed.
-        UnsafePath: a link of the project leads to a file outside of it.
-        ConfigurationError: it is a README, whose charts show people something.
-    """
-    found = _found(name, project, home)
-    ensure_within(found, project)
-    if _is_about_a_folder(found):
-        raise ConfigurationError(
-            "is about its folder, and no workflow",
-            where=str(found),
-            hint="give the workflow a file name of its own",
-        )
-    return found
-
-
-def ensure_within(path: Path, project: Path) -> None:
-    """Raise UnsafePath if a link of *project* leads *path* to a file outside of it."""
-    if leads_out(path, project):
-        raise UnsafePath(
-            "a link leads out of the project", where=str(path), hint="name the file itself"
-        )
-
-
-def _found(name: str, project: Path, home: Path) -> Path:
-    if "\0" in name or not name.strip():
-        raise UnknownName("flow", name, _known(project, home))
-    for base in (Path.cwd(), project):
-        path = base / name
-        # A folder of that name, or a file without a suffix that a bare word happens to
-        # name, is not what was meant.
-        is_path = os.sep in name or path.suffix
-        if is_path and path.is_file():
-            return path
-        if os.sep in name and (with_suffix := base / f"{name}{SUFFIX}").is_file():
-            return with_suffix
-    found = [] if os.sep in name else list(_called(name, project, home))
-    if not found:
-        raise UnknownName("flow", name, _known(project, home))
-    if len(found) > 1:
-        raise AmbiguousName(name, tuple(found))
-    return found[0]
-
-
-def flow_files(project: Path, home: Path) -> tuple[Path, ...]:
-    """Return the files in the folders of workflows that have a chart or are a list of tasks."""
-    found: list[Path] = []
-    for folder in folders(project, home):
-        try:
-            paths = sorted(folder.iterdir())
-        except OSError:
-            continue
-        for path in paths:
-            is_meant = path.suffix.lower() == SUFFIX and not _is_about_a_folder(path)
-            is_meant = is_meant and not leads_out(path, project)
-            if is_meant and _is_graph(path) and not _is_among(path, found):
-                found.append(path)
-    return tuple(found)
-
-
-def _called(name: str, project: Path, home: Path) -> Iterator[Path]:
-    found: list[Path] = []
-    file = name if name.lower().endswith(SUFFIX) else f"{name}{SUFFIX}"
-    for folder in folders(project, home):
-        path = folder / file
-        # The same file by way of a link, or of a project in the home folder, is one.
-        if path.is_file() and not _is_among(path, found):
-            found.append(path)
-            yield path
-
-
-def _is_among(path: Path, found: list[Path]) -> bool:
-    return any(path.samefile(other) for other in found)
-
-
-def _is_about_a_folder(path: Path) -> bool:
-    return path.stem.lower() == "readme"
-
-
-def _is_graph(path: Path) -> bool:
-    try:
-        data = read_bytes(path, 4 * MAX_CHARS)
-    except ConfigurationError:
-        return False
-    return any(mark in data for mark in _MARKS) or is_task_list(data.decode("utf-8", "replace"))
-
-
-def _known(project: Path, home: Path) -> list[str]:
-    return sorted({path.stem for path in flow_files(project, home)})

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, reduce
 from graphlib import TopologicalSorter
 from itertools import islice
 from operator import or_
 from typing import Any, NamedTuple
 
+from sequencer.model.dataclass import dataclass
 from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.model.net.rules import (
     DEFAULT,

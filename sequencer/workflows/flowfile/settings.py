@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from sequencer.documents.keys import dotted, problems_of
 from sequencer.documents.reader import Document, KeyPath, parse_text
 from sequencer.errors import ConfigurationError
+from sequencer.model.dataclass import dataclass
 from sequencer.model.fields import BeforeValidator, Field, ValidationError
 from sequencer.model.frozen import Frozen, checked
 from sequencer.model.step import ModelName, Name, Output, PromptName, Retry, Step, ToolName

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from difflib import get_close_matches
 from functools import lru_cache
 from html import unescape
 from typing import Any, NamedTuple
 
+from sequencer.model.dataclass import dataclass
 from sequencer.workflows.mermaid.text import (
     SPACES,
     TABLES,

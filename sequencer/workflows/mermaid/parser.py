@@ -9,9 +9,10 @@ and forgotten, but for a node that ``style`` names first, the names of classes, 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from sequencer.model.dataclass import dataclass
 from sequencer.workflows.mermaid.chart import (
     BRACKETS,
     SMALLER,

@@ -16,10 +16,11 @@ import html
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from sequencer.errors import UsageRefused
+from sequencer.model.dataclass import dataclass
 from sequencer.model.names import is_branch_name
 from sequencer.model.request import MAX_ITEMS
 

@@ -15,7 +15,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import Any, Literal
 from sequencer.documents.keys import dotted, raise_all
 from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError
+from sequencer.model.dataclass import dataclass
 from sequencer.model.net.graph import Edge, Graph, Growth, Node, NodeKind
 from sequencer.model.step import Step
 from sequencer.model.team import MAX_TASKS, Role, Task, TaskTraits

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Literal, TypeVar
 
 from sequencer.documents.keys import dotted, problems_of
 from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError, StepFailed, UnknownName
+from sequencer.model.dataclass import dataclass
 from sequencer.model.fields import Field, ValidationError, model_validator
 from sequencer.model.frozen import Frozen
 from sequencer.model.net.graph import Edge, Graph, Growth, Node, NodeKind

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from operator import itemgetter
 from pathlib import Path
@@ -20,10 +20,12 @@ from sequencer.documents.file import read_bytes
 from sequencer.documents.keys import problems_of, raise_all
 from sequencer.documents.reader import Document, KeyPath, Position, decode, parse, parse_text
 from sequencer.errors import ConfigurationError
+from sequencer.model.dataclass import dataclass
 from sequencer.model.fields import ValidationError
 from sequencer.model.net.graph import Graph
 from sequencer.model.team import Role, Task
 from sequencer.model.workflow import Workflow
+from sequencer.workflows.finding import MAX_CHARS
 from sequencer.workflows.teams.entries import ListFile, TaskEntry
 from sequencer.workflows.teams.graphs import list_problems, workflow_of
 
@@ -231,7 +233,6 @@ def load_tasks(
     return list_of(document, roles, name=name, told=told)
 
 
-MAX_CHARS = 2 * 1024 * 1024
 _ID = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 _HEADING = re.compile(rf"(?P<id>{_ID})[ \t]*(?::|—|–)[ \t]+(?P<subject>\S.*)")  # noqa: RUF001 - an en dash is meant
 _HEADING_LINE = re.compile(rf"^ {{0,3}}##[ \t]+{_HEADING.pattern}$", re.MULTILINE)

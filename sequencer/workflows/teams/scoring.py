@@ -14,9 +14,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum, auto
 
+from sequencer.model.dataclass import dataclass
 from sequencer.model.request import Request, Route
 from sequencer.workflows.requests.options import WORDS, RoutingSettings, Word
 from sequencer.workflows.teams.options import (

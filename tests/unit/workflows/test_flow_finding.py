@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
-from sequencer.workflows.flowfile.reader import AmbiguousName, find_flow, flow_files, folders
+from sequencer.workflows.finding import AmbiguousName, find_flow, flow_files, folders
 
 CHART = "```mermaid\nflowchart TD\na\n```\n### a\nGo.\n"
 

@@ -18,7 +18,8 @@ from sequencer.errors import ConfigurationError
 from sequencer.model.fields import ValidationError
 from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.step import Retry, Step
-from sequencer.workflows.flowfile.markdown import MAX_CHARS, MAX_LINES, NodeSection, split
+from sequencer.workflows.finding import MAX_CHARS
+from sequencer.workflows.flowfile.markdown import MAX_LINES, NodeSection, split
 from sequencer.workflows.flowfile.problems import (
     MAX_LISTED,
     MAX_PROBLEMS,

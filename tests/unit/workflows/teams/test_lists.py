@@ -14,9 +14,9 @@ from sequencer.errors import ConfigurationError
 from sequencer.model.fields import ValidationError
 from sequencer.model.step import Step
 from sequencer.model.team import MAX_TASKS, STEP_FIELDS, Role, Task
+from sequencer.workflows.finding import MAX_CHARS
 from sequencer.workflows.teams.entries import ListFile, TaskEntry
 from sequencer.workflows.teams.lists import (
-    MAX_CHARS,
     TaskList,
     has_tasks,
     inline_list,
