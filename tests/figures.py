@@ -196,7 +196,8 @@ def steps(folder: Path) -> dict[str, float]:
     calls = found.stats.items()  # type: ignore[attr-defined]
     stats = sum(row[1] for (_, _, name), row in calls if re.search(r"posix\.(l|f)?stat\b", name))
     return {
-        "calls a step": round(found.total_calls / STEPS),  # type: ignore[attr-defined]
+        # Not what the statistics say: they take functions of one name for one.
+        "calls a step": round(sum(one.callcount for one in profile.getstats()) / STEPS),
         "stat calls a step": round(stats / STEPS, 1),
     }
 
