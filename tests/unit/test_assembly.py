@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 
 from sequencer.assembly.agents import EXECUTORS, ensure_honoured
-from sequencer.assembly.stores import state_path_of
 from sequencer.errors import ConfigurationError, DefinitionChanged, UnknownName
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.stand_ins import ScriptedExecutor, ScriptedOptions, ScriptedOutcome
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.net.source import FlowSource
 from sequencer.model.step import Step
-from sequencer.project import Project, open_project, open_run
+from sequencer.project import Project, open_project
 from sequencer.settings.sources import Given
 from sequencer.workflows.registry import Registry
 from tests.unit.engine.projects import events, head_of, open_scripted, reopen, write_project
@@ -41,23 +40,6 @@ def test_every_recipe_names_what_is_there(kind: str) -> None:
     module = import_module(recipe.module)
     assert getattr(module, recipe.executor).kind == kind
     assert hasattr(getattr(module, recipe.options), "model_validate")
-
-
-def test_looking_at_a_project_makes_no_agent(tmp_path: Path) -> None:
-    made = project(tmp_path, agents={"canned": {"kind": "scripted", "outcomes": []}})
-    assert made.run().next(1)[0]["step"] == "supervisor"
-    with pytest.raises(ConfigurationError) as caught:
-        made.agents.build("canned")
-    assert "outcomes" in str(caught.value)
-    assert "orchestration.yaml" in str(caught.value)
-
-
-def test_an_agent_is_made_once(tmp_path: Path) -> None:
-    made = project(tmp_path)
-    assert made.agents.build("canned") is made.agents.build("canned")
-    name, executor = made.agents.choose(Step(name="main"), "main")
-    assert (name, executor.kind) == ("canned", "scripted")
-    made.agents.close()
 
 
 def test_a_field_that_an_agent_would_ignore_is_refused() -> None:
@@ -138,12 +120,6 @@ def test_all_that_an_agent_can_not_honour_is_said_at_once() -> None:
     assert "todowrite: true instead" in said
 
 
-def test_words_for_tools_are_no_business_of_a_program() -> None:
-    said = honoured("command", {"argv": ["x"]}, tools={"read": False})
-    assert said is not None
-    assert "can't honour tools" in said
-
-
 def test_steps_of_a_project_are_looked_at_before_anything_runs(tmp_path: Path) -> None:
     made = project(tmp_path)
     step = Step(name="main", executor="codex", tools={"write": True})
@@ -159,14 +135,6 @@ def test_an_unknown_store_lists_the_known_ones(tmp_path: Path) -> None:
     assert caught.value.exit_code == 2
 
 
-def test_where_runs_live(tmp_path: Path) -> None:
-    settings = project(tmp_path, state_file="other/place.json").settings
-    assert state_path_of(settings, None) == tmp_path / "other/place.json"
-    assert state_path_of(settings, "nightly") == tmp_path / "other/runs/nightly/place.json"
-    outside = state_path_of(settings, "../../x")
-    assert outside.parent.parent == tmp_path / "other/runs"
-
-
 def test_named_runs_do_not_touch_each_other(tmp_path: Path) -> None:
     made = project(tmp_path)
     assert made.run_names() == []
@@ -176,13 +144,6 @@ def test_named_runs_do_not_touch_each_other(tmp_path: Path) -> None:
     assert head_of(made.run("nightly")).step_index == 2
     assert head_of(made.run()).step_index == 1
     assert (tmp_path / "logs/local/runs/nightly/steps/iter-00002_main.log").is_file()
-
-
-def test_a_sub_folder_uses_the_same_run(tmp_path: Path) -> None:
-    open_scripted(tmp_path).work(limits=InvocationLimits(max_steps=1))
-    (tmp_path / "a/b").mkdir(parents=True)
-    run = open_run(tmp_path / "a/b", environment=ENVIRONMENT)
-    assert head_of(run).step_index == 1
 
 
 def test_what_nobody_asked_for_is_as_the_run_has_it(tmp_path: Path) -> None:
@@ -198,16 +159,6 @@ def test_what_nobody_asked_for_is_as_the_run_has_it(tmp_path: Path) -> None:
     (tmp_path / "orchestration.yaml").write_text(json.dumps(content))
     with pytest.raises(DefinitionChanged, match="review_every_n_cycles"):
         _ = reopen(tmp_path).workflow
-
-
-def test_next_looks_ahead_without_a_file(tmp_path: Path) -> None:
-    run = project(tmp_path, workflow={"name": "review_cadence", "review_every_n": 2}).run()
-    assert [d["step"] for d in run.next(6)] == [
-        *("supervisor", "main", "reviewer", "reviewer"),
-        *("supervisor", "main"),
-    ]
-    assert run.next(1, step_index=10**12)[0]["iteration"] == 10**12 + 1
-    assert not (tmp_path / "sync").exists()
 
 
 def old_state(folder: Path, **content: object) -> None:
@@ -242,17 +193,6 @@ def test_prompts_of_commands_may_be_missing(tmp_path: Path) -> None:
     with pytest.raises(UnknownName):
         made.prompts.read_for(Step(name="verify", prompt="verify.md"), executor)
     made.agents.close()
-
-
-def test_the_names_of_runs_are_those_that_were_given(tmp_path: Path) -> None:
-    (tmp_path / "orchestration.yaml").write_text("agent: {default: rehearsal}\n")
-    project = open_project(tmp_path, environment={})
-    for name in ("plain", "Feature/ä b", "-rf"):
-        project.run(name).control.begin()
-    assert project.run_names() == sorted(["plain", "Feature/ä b", "-rf"])
-    damaged = project.run("plain").store.state_path
-    damaged.write_text("{")
-    assert "plain" in project.run_names()
 
 
 def test_a_run_is_resolved_once_until_its_chart_or_its_head_is_another(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.checks import check_project, check_state
+from sequencer.checks import check_project
 from sequencer.findings import Area, Finding, Level, exit_code
 from sequencer.project import open_project
 from tests.unit.cli.calling import CONFIGURATION, call, project, worked
@@ -24,14 +24,6 @@ def only(folder: Path, level: Level) -> Finding:
     found = findings(folder, level=level)
     assert len(found) == 1, found
     return found[0]
-
-
-def test_a_new_project_is_sound(tmp_path: Path) -> None:
-    assert findings(project(tmp_path)) == []
-
-
-def test_a_run_is_sound(tmp_path: Path) -> None:
-    assert findings(worked(tmp_path, 4)) == []
 
 
 def test_a_missing_prompt_is_an_error_that_lists_the_existing(tmp_path: Path) -> None:
@@ -53,14 +45,6 @@ def test_a_prompt_that_is_no_task_is_an_error(tmp_path: Path, content: bytes, sa
     project(tmp_path)
     (tmp_path / "prompts" / "main.md").write_bytes(content)
     assert said in only(tmp_path, Level.ERROR).message
-
-
-def test_a_prompt_that_leads_outside_is_an_error(tmp_path: Path) -> None:
-    project(tmp_path / "app")
-    (tmp_path / "secret.md").write_text("secret")
-    (tmp_path / "app" / "prompts" / "main.md").unlink()
-    (tmp_path / "app" / "prompts" / "main.md").symlink_to(tmp_path / "secret.md")
-    assert "outside the prompts folder" in only(tmp_path / "app", Level.ERROR).message
 
 
 def test_the_prompt_of_a_review_that_never_comes_is_a_warning(tmp_path: Path) -> None:
@@ -130,15 +114,6 @@ def test_a_system_prompt_has_to_be_there(tmp_path: Path) -> None:
     assert {"'tone.md'" in f.message for f in findings(tmp_path, level=Level.ERROR)} == {True}
 
 
-def test_a_program_needs_no_prompt(tmp_path: Path) -> None:
-    project(
-        tmp_path,
-        "workflow: {name: w}\nagents: {t: {kind: command, argv: [sh]}}\n"
-        "workflows: {w: {steps: [{name: verify, executor: t}]}}\n",
-    )
-    assert findings(tmp_path) == []
-
-
 def test_a_field_that_the_agent_can_not_honour_is_an_error(tmp_path: Path) -> None:
     project(
         tmp_path,
@@ -196,17 +171,6 @@ def test_the_router_needs_its_prompt_and_those_that_it_may_name(tmp_path: Path) 
     said = {f.where: f.message for f in findings(tmp_path, level=Level.ERROR)}
     assert set(said) == {"router.prompt", "router.allowlist"}
     assert "'extra.md'" in said["router.allowlist"]
-
-
-def test_a_router_that_is_off_needs_nothing(tmp_path: Path) -> None:
-    router = "router: {enabled: false, prompt: router.md, allowlist: [extra.md]}\n"
-    project(tmp_path, CONFIGURATION + router)
-    assert findings(tmp_path) == []
-
-
-def test_keys_without_effect_are_notices(tmp_path: Path) -> None:
-    project(tmp_path, CONFIGURATION + "auto_commit_docs: true\n")
-    assert "auto_commit_docs" in only(tmp_path, Level.NOTICE).message
 
 
 def test_a_changed_definition_is_an_error_of_the_state(tmp_path: Path) -> None:
@@ -345,19 +309,3 @@ def test_everything_is_found_at_once(tmp_path: Path) -> None:
     found = findings(tmp_path, level=Level.ERROR)
     assert len(found) == 3
     assert exit_code(found) == 2
-
-
-def test_a_check_changes_nothing(tmp_path: Path) -> None:
-    worked(tmp_path, 2)
-    (tmp_path / "sync" / "state.json").write_text("{")
-
-    def content() -> dict[Path, bytes]:
-        return {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-
-    before = content()
-    findings(tmp_path)
-    assert content() == before
-
-
-def test_a_run_that_was_never_begun_is_no_finding(tmp_path: Path) -> None:
-    assert list(check_state(tmp_path / "sync" / "state.json")) == []

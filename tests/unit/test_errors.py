@@ -2,14 +2,12 @@ from __future__ import annotations
 
 import errno
 import inspect
-import os
 
 import pytest
 
 from sequencer import errors
 from sequencer.errors import (
     ConfigurationError,
-    MachineBusy,
     SequencerError,
     UnknownName,
     out_of_resources,
@@ -54,25 +52,6 @@ def test_every_error_has_its_exit_code() -> None:
     assert all(cls.__doc__ for cls in classes)
 
 
-@pytest.mark.parametrize(
-    ("parts", "text"),
-    [
-        ({}, "what"),
-        ({"where": "file:3"}, "file:3: what"),
-        ({"hint": "do this"}, "what\n  do this"),
-        ({"where": "file", "hint": "do this"}, "file: what\n  do this"),
-    ],
-)
-def test_what_where_and_what_to_do(parts: dict[str, str], text: str) -> None:
-    error = SequencerError("what", **parts)
-    assert str(error) == text
-    assert (error.message, error.where, error.hint) == (
-        "what",
-        parts.get("where"),
-        parts.get("hint"),
-    )
-
-
 def test_an_unknown_name_lists_the_known_ones_and_guesses() -> None:
     error = UnknownName("workflow", "standrad", ["standard", "nightly"], where="f")
     assert (error.kind, error.name, error.known) == (
@@ -111,17 +90,3 @@ def test_what_a_machine_ran_out_of_is_named_with_what_to_do(error: Exception, wo
     made.__cause__ = error
     assert out_of_resources(made) is not None
     assert out_of_resources(found) is found
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        None,
-        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
-        RuntimeError("x"),
-        UnknownName("a", "b", []),
-    ],
-)
-def test_anything_else_is_no_lack(error: BaseException | None) -> None:
-    assert out_of_resources(error) is None
-    assert not isinstance(error, MachineBusy)

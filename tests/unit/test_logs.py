@@ -71,15 +71,6 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-def test_a_log_is_named_after_its_iteration_step_and_attempt(place: Place) -> None:
-    names = [place.write(b"x", attempt=n).relative_to(place.project) for n in (1, 2)]
-    assert [str(name) for name in names] == [
-        "logs/local/steps/iter-00012_main.log",
-        "logs/local/steps/iter-00012_main.2.log",
-    ]
-    assert log_name(10**6, "a b", 1).startswith("iter-1000001_a-b--")
-
-
 def test_a_log_tells_what_it_is_and_how_it_ended(place: Place) -> None:
     outcome = Outcome(
         status=OutcomeStatus.FAILED,
@@ -100,14 +91,6 @@ def test_a_name_with_a_line_end_stays_on_its_line(place: Place) -> None:
     text = place.write(b"", agent="a\nb", prompt="\udcff.md").read_bytes()
     assert rb"'a\nb'" in text
     assert rb"\udcff.md" in text
-
-
-def test_an_existing_log_is_never_written_again(place: Place) -> None:
-    first = place.write(b"first")
-    before = first.read_bytes()
-    second = place.write(b"second")
-    assert second.name == "iter-00012_main.2.log"
-    assert first.read_bytes() == before
 
 
 @pytest.mark.timeout(10)
@@ -201,12 +184,6 @@ def test_branches_never_share_a_folder(branches: list[str]) -> None:
     for folder in folders:
         assert folder.relative_to(logs).parts[1:] == ("steps",)
         assert ".." not in folder.parts
-
-
-def test_named_runs_have_folders_of_their_own() -> None:
-    logs = Path("/l")
-    assert steps_folder(logs, None, "nightly") == Path("/l/local/runs/nightly/steps")
-    assert steps_folder(logs, "main", "../x").parent.parent == Path("/l/main/runs")
 
 
 def git(folder: Path, *arguments: str) -> None:

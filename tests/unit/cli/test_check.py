@@ -8,11 +8,6 @@ from tests.unit.cli.calling import CONFIGURATION, call, project, worked
 from tests.unit.store.broken_runs import edit
 
 
-def test_nothing_is_wrong(tmp_path: Path) -> None:
-    called = call(worked(tmp_path, 2), "check")
-    assert (called.code, called.out) == (0, "nothing is wrong\n")
-
-
 def test_all_errors_of_the_file_at_once_with_their_lines(tmp_path: Path) -> None:
     project(
         tmp_path,
@@ -129,12 +124,3 @@ def test_settings_as_a_table_hide_secrets(tmp_path: Path) -> None:
     assert called.out.splitlines()[0].split() == ["KEY", "VALUE", "FROM"]
     assert secret not in called.out
     assert "workflow.review_every_n" in called.out
-
-
-def test_control_characters_of_a_name_do_not_reach_the_terminal(tmp_path: Path) -> None:
-    project(tmp_path, 'workflow: {name: "a\\x1b]0;owned\\x07"}\n')
-    assert "\x1b" not in call(tmp_path, "check").out
-
-
-def test_help_has_an_example(tmp_path: Path) -> None:
-    assert "sequencer check" in call(tmp_path, "check", "--help").out.split("Example", 1)[1]

@@ -137,7 +137,3 @@ def test_steps_that_overlap_would_be_noticed(
 def test_options_without_a_meaning_are_refused(scratch: Path, arguments: tuple[str, ...]) -> None:
     assert call(scratch, "demo", *arguments).code == 2
     assert list(scratch.iterdir()) == []
-
-
-def test_help_has_an_example(scratch: Path) -> None:
-    assert "sequencer demo" in call(scratch, "demo", "--help").out.split("Example", 1)[1]

@@ -98,23 +98,3 @@ def test_a_position_that_is_not_due(tmp_path: Path) -> None:
     assert "position main" in way
     assert report(folder, "--position", "main")["in_the_way"] == []
     assert report(folder, "--position", "1")["in_the_way"] == []
-
-
-def test_the_end_of_a_procedure(tmp_path: Path) -> None:
-    text = "workflow: {name: once}\nworkflows: {once: {kind: procedure, steps: [main]}}\n"
-    folder = project(tmp_path / "p", text + "agent: {default: rehearsal}\n")
-    assert call(folder, "run", "--quiet").code == 0
-    found = report(folder)
-    assert found["in_the_way"] == ["the run is complete"]
-    assert "step" not in found
-
-
-def test_people_get_lines(tmp_path: Path) -> None:
-    folder = project(tmp_path / "p", CONFIGURATION)
-    lines = call(folder, "tick", "--dry-run").out.splitlines()
-    facts = {line[:12].strip(): line[14:] for line in lines}
-    assert facts["mode"] == "tick"
-    assert facts["agent"] == "a"
-    assert facts["chosen by"] == "agent.default"
-    assert "in the way" not in facts
-    assert call(folder, "tick", "--dry-run", "--agent", "nope").code == 2

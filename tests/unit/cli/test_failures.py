@@ -21,7 +21,7 @@ from sequencer.errors import (
     UnknownName,
     WaitsForPerson,
 )
-from tests.unit.cli.calling import call, project, worked
+from tests.unit.cli.calling import call, worked
 
 ROOT = Path(__file__).parents[3]
 KEY = "sk-ant-api03-" + "a1b2" * 10
@@ -54,11 +54,6 @@ def reported(error: BaseException, *, is_verbose: bool = False) -> tuple[int, st
 )
 def test_every_error_has_its_code(error: BaseException, code: int) -> None:
     assert reported(error)[0] == code
-
-
-def test_what_where_and_what_to_do() -> None:
-    error = SequencerError("is broken", where="state.json:3", hint="mend it")
-    assert reported(error)[1] == "error: state.json:3: is broken\n  mend it\n"
 
 
 def test_a_bug_is_called_one_and_its_traceback_comes_on_request() -> None:
@@ -103,14 +98,6 @@ def test_usage_errors_say_how_it_is_used(tmp_path: Path) -> None:
     assert "'x' is not a valid integer" in text
     assert "Usage: sequencer next" in text
     assert "'sequencer next --help'" in text
-
-
-def test_verbose_counts_also_where_the_error_is_in_the_options(tmp_path: Path) -> None:
-    folder = project(tmp_path / "p")
-    (folder / "orchestration.yaml").write_text("a: [")
-    ended = call(folder, "--verbose", "status")
-    assert ended.code == 2
-    assert "orchestration.yaml" in ended.err
 
 
 def process(folder: Path, arguments: str) -> subprocess.CompletedProcess[str]:

@@ -1,12 +1,9 @@
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from sequencer.cli.views.feed import (
     BURST_BYTES,
-    BYTES_PER_S,
     LAST_CHARS,
     LINE_CHARS,
     Feed,
@@ -32,26 +29,11 @@ def texts(lines: list[FeedLine]) -> list[str]:
     return [line.text for line in lines]
 
 
-def test_only_whole_lines_come_out() -> None:
-    feed = Feed()
-    assert texts(feed.take(b"one\ntw", OUT)) == ["one"]
-    assert texts(feed.take(b"o\n", OUT)) == ["two"]
-    assert texts(feed.take(b"three", OUT)) == []
-    assert texts(feed.finish()) == ["three"]
-    assert feed.finish() == []
-
-
 def test_another_kind_ends_the_line() -> None:
     feed = Feed()
     feed.take(b"thinking", Piece.THOUGHT)
     lines = feed.take(b"answer\n", Piece.RESPONSE)
     assert lines == [FeedLine(Piece.THOUGHT, "thinking"), FeedLine(Piece.RESPONSE, "answer")]
-
-
-def test_lines_are_safe_for_a_terminal() -> None:
-    feed = Feed()
-    assert texts(feed.take(b"\x1b[31mred\x1b[0m\x1b]0;t", OUT)) == []
-    assert texts(feed.take(b"itle\x07!\n", OUT)) == ["red!"]
 
 
 def test_the_newest_words_are_known_before_their_line_ends() -> None:
@@ -97,15 +79,6 @@ def test_it_goes_on_once_the_flood_is_over() -> None:
     lines = texts(feed.take(b"seen\n", OUT))
     assert "14 bytes of output are not shown" in lines[-2]
     assert lines[-1].endswith("seen")
-
-
-def test_a_steady_stream_below_the_allowance_is_shown_whole() -> None:
-    clock = Clock()
-    feed = Feed(clock)
-    for _ in range(100):
-        clock.now += 0.1
-        assert texts(feed.take(b"y" * (BYTES_PER_S // 20) + b"\n", OUT))
-    assert feed.finish() == []
 
 
 def test_what_is_kept_between_chunks_is_bounded() -> None:
@@ -171,11 +144,3 @@ def test_a_line_that_was_begun_before_a_gap_ends_there() -> None:
     feed.take(b" lost\n", OUT, has_room=False)
     lines = feed.take(b"seen\n", OUT)
     assert [text[:8] for text in texts(lines)] == ["begun", "[6 bytes", "seen"]
-
-
-def test_short_lines_take_little_time() -> None:
-    feed = secretive()
-    started = time.thread_time()
-    assert len(feed.take(b"y\n" * (BURST_BYTES // 2), OUT)) == BURST_BYTES // 2
-    # FeedLine by line it would be ten seconds.
-    assert time.thread_time() - started < 3

@@ -10,7 +10,7 @@ import pytest
 from sequencer.cli.gantt import COLUMNS
 from sequencer.cli.views.text import width
 from tests.acceptance.flow_projects import make_project, write_flow
-from tests.unit.cli.calling import Called, call, project, worked
+from tests.unit.cli.calling import Called, call, project
 
 CHART = """\
   plan --> parser & tests
@@ -113,40 +113,6 @@ def test_what_is_refused(finished: Path) -> None:
         ended = call(finished, "gantt", "--run", "f", "--json", *more)
         assert ended.code == 2
         assert "a drawing is no JSON" in ended.err
-
-
-def test_a_person_who_is_waited_for(tmp_path: Path) -> None:
-    folder = make_project(tmp_path)
-    assert call(folder, "run", "review", "--quiet").code == 4
-    told = as_json(folder, "--run", "review")
-    assert not told["is_over"]
-    (fine,) = (one for one in told["executions"] if one["step"] == "fine")
-    assert [span["kind"] for span in fine["spans"]] == ["person"]
-    assert "??" in gantt(folder, "--run", "review").out
-    assert "review - waiting approval" in gantt(folder, "--run", "review").out
-
-
-def test_tries_of_a_task_that_fails(tmp_path: Path) -> None:
-    folder = make_project(tmp_path)
-    retry = "retry: {maxAttempts: 2, backoff: fixed, initialDelay: 10}\n"
-    write_flow(folder, "f", "  a[A] --> b\n", retry, a="Say a", b="please fail")
-    assert call(folder, "run", "f", "--quiet").code == 1
-    told = as_json(folder, "--run", "f")
-    kinds = {one["step"]: [span["kind"] for span in one["spans"]] for one in told["executions"]}
-    assert kinds == {"a": ["done"], "b": ["failed", "failed"]}
-    text = gantt(folder, "--run", "f").out
-    assert "xx" in text
-    assert text.startswith("f - failed\n")
-
-
-def test_a_cycle_is_a_chain(tmp_path: Path) -> None:
-    told = as_json(worked(tmp_path / "p", 4))
-    assert [one["step"] for one in told["executions"]] == [
-        "supervisor", "main", "reviewer", "reviewer",
-    ]  # fmt: skip
-    assert [one["from"] for one in told["executions"]] == [[], [0], [1], [2]]
-    assert (told["figures"]["places"], told["figures"]["peak"]) == (1, 1)
-    assert len(told["critical_path"]) == 4
 
 
 def test_a_run_that_was_never_begun(tmp_path: Path) -> None:

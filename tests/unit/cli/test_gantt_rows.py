@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.cli.views.gantt import Bar, Look, gantt_summary, ticks
-from sequencer.cli.views.text import short, width
+from sequencer.cli.views.gantt import Look, gantt_summary, ticks
+from sequencer.cli.views.text import short
 from tests.unit.cli.charts import chart, side_by_side, team, troubled
 from tests.unit.history.journal_facts import Told
 
@@ -35,30 +35,10 @@ def test_what_each_stretch_of_time_looks_like() -> None:
     assert looks(Told().run("a", 0, 5).claim("b", 5, ["a"]), "b") == [(Look.RUNNING, 5, 1000)]
 
 
-def test_a_persons_wait_and_a_running_task_may_be_critical_too() -> None:
-    by_name = {row.name: row for row in chart(troubled()).rows}
-    assert by_name["fine"].is_critical
-    assert by_name["publish"].is_critical
-    assert not by_name["lost"].is_critical
-    assert chart(Told().claim("a", 0)).rows[0].is_critical
-
-
-def test_only_what_counted_is_on_the_path() -> None:
-    (row,) = (row for row in chart(troubled()).rows if row.name == "flaky")
-    assert [bar.attempt for bar in row.bars if bar.is_critical] == [2]
-
-
 def test_a_node_in_a_loop_has_one_row() -> None:
     told = Told().run("write", 0, 1).run("check", 1, 2, ["write"]).run("write", 2, 3, ["check"])
     assert looks(told, "write") == [(Look.CRITICAL, 0, 1), (Look.CRITICAL, 2, 3)]
     assert len(chart(told).rows) == 2
-
-
-def test_markers_have_no_row_and_are_on_no_path() -> None:
-    told = Told().run("a", 0, 1).tell("started", "m", 1, {"from": ["a"]}).tell("passed", "m", 1)
-    found = chart(told.run("b", 1, 2, ["m"]))
-    assert [row.name for row in found.rows] == ["a", "b"]
-    assert found.critical == ("a", "b")
 
 
 def test_roles_and_tasks_that_nothing_has_reached_yet() -> None:
@@ -78,11 +58,6 @@ def test_a_legend_explains_what_is_there_and_nothing_else() -> None:
         Look.CRITICAL, Look.DONE, Look.FAILED, Look.CUT, Look.PERSON, Look.RETRY,
     )  # fmt: skip
     assert chart(Told()).looks == ()
-
-
-def test_a_bar_in_words() -> None:
-    assert Bar(Look.FAILED, 1, 5.5, attempt=1).told == "failed, 4.5 s"
-    assert Bar(Look.CRITICAL, 0, 75, attempt=3).told == "attempt 3, critical path, 1 min 15 s"
 
 
 # --- the axis ----------------------------------------------------------------------------
@@ -123,13 +98,6 @@ def test_a_ticks_name_is_its_own(total: float) -> None:
 
 
 # --- words -------------------------------------------------------------------------------
-
-
-@given(st.text(max_size=60), st.integers(8, 40))
-def test_a_short_name_fits(text: str, columns: int) -> None:
-    found = short(text, columns)
-    assert width(found) <= columns
-    assert found == text or width(text) > columns
 
 
 def test_a_short_name_keeps_what_tells_it_apart() -> None:

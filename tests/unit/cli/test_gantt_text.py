@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequencer.cli.views.gantt import GLYPHS, LEAST_COLUMNS, NEEDED, drawn
+from sequencer.cli.views.gantt import drawn
 from sequencer.cli.views.text import width
 from tests.unit.cli.charts import HOSTILE, chart, side_by_side, team, troubled
 from tests.unit.history.journal_facts import Told
@@ -59,13 +59,6 @@ def test_troubles_in_ascii() -> None:
     assert text(troubled(), is_ascii=True).isascii()
 
 
-def test_every_look_has_a_character_of_its_own_in_both_alphabets() -> None:
-    assert len({unicode for unicode, _, _ in GLYPHS.values()}) == len(GLYPHS)
-    assert len({plain for _, plain, _ in GLYPHS.values()}) == len(GLYPHS)
-    assert all(plain.isascii() and width(plain) == 1 for _, plain, _ in GLYPHS.values())
-    assert all(width(character) == 1 for character in NEEDED)
-
-
 def test_roles_have_a_column_where_there_are_roles() -> None:
     graph = team({"plan": "researcher", "parser": "implementer"}, more=["later"])
     lines = drawn(chart(side_by_side(), graph=graph), 90, is_ascii=False).text().splitlines()
@@ -83,28 +76,6 @@ def test_a_failure_is_never_hidden_behind_what_came_after() -> None:
     assert line.startswith("◆ a     ✗█████")
 
 
-def test_the_shortest_attempt_is_seen() -> None:
-    told = Told().run("long", 0, 10_000).run("tiny", 10_000, 10_000.01, ["long"])
-    (line,) = (line for line in text(told).splitlines() if line.startswith("◆ tiny"))
-    assert "█" in line
-
-
-def test_a_run_that_took_no_time_is_drawn() -> None:
-    assert "◆ a" in text(Told().run("a", 0, 0))
-
-
-def test_a_run_that_has_not_begun_is_drawn() -> None:
-    assert text(Told()) == ("demo · complete\n\nwall-clock time 0.0 s, work of one worker 0.0 s\n")
-
-
-def test_a_legend_is_broken_where_it_does_not_fit() -> None:
-    lines = text(troubled()).splitlines()
-    assert [line for line in lines if " path   " in line] == [
-        "██ critical path   ━━ accepted   ✗✗ failed"
-    ]
-    assert all(width(line) <= 60 for line in lines[:12])
-
-
 def test_colours_say_the_same_as_the_characters() -> None:
     coloured = drawn(chart(troubled()), 60, is_ascii=False).text(has_colours=True)
     assert "\x1b[1;31m✗✗" in coloured
@@ -119,10 +90,6 @@ def test_hostile_names_can_do_nothing_to_a_terminal() -> None:
     assert "\x1b" not in found
     assert "\u202e" not in found
     assert sum("two lines" in line for line in found.splitlines()) == 2
-
-
-def test_a_narrow_terminal_gets_what_can_be_read() -> None:
-    assert text(side_by_side(), 10) == text(side_by_side(), LEAST_COLUMNS)
 
 
 @settings(max_examples=60)
@@ -144,17 +111,3 @@ def test_no_line_is_wider_than_asked_for(
         told.claim(name, begin).end(name, begin, begin + length)
     for line in text(told, columns, is_ascii=is_ascii).splitlines()[: len(tasks) + 3]:
         assert width(line) <= columns
-
-
-@given(st.lists(st.floats(0.01, 100), min_size=1, max_size=10))
-def test_a_chain_has_its_bars_one_behind_the_other(lengths: list[float]) -> None:
-    told, now = Told(), 0.0
-    for number, length in enumerate(lengths):
-        told.run(f"t{number}", round(now, 3), round(now, 3) + length, [f"t{number - 1}"])
-        now += length
-    lines = text(told, 120).splitlines()[3 : 3 + len(lengths)]
-    begins = [line.index("█") for line in lines]
-    assert begins == sorted(begins)
-    ends = [line.rindex("█") for line in lines]
-    # At most one column is shared.
-    assert all(after >= before for before, after in zip(ends, begins[1:], strict=False))

@@ -17,10 +17,6 @@ agents:
     outcomes:
       - {denials: ["Bash: rm -rf build", "Edit: secrets"], output: done}
 """
-FAILING = """\
-agent: {default: broken}
-agents: {broken: {kind: scripted, outcomes: [{status: failed, error: "no\\x1b[31m luck"}]}}
-"""
 
 
 def facts(folder: Path, *arguments: str) -> list[dict[str, Any]]:
@@ -68,21 +64,6 @@ def test_refused_tool_calls_are_warned_of(tmp_path: Path) -> None:
     assert "warning: the agents' permissions refused 2 tool calls" in ended.err
     assert facts(folder)[-1]["outcome"]["denials"] == ["Bash: rm -rf build", "Edit: secrets"]
     assert call(folder, "history", "--json").err == ""
-
-
-def test_a_failure_says_why_in_one_safe_line(tmp_path: Path) -> None:
-    folder = project(tmp_path / "p", FAILING)
-    assert call(folder, "run", "--quiet").code == 1
-    out = call(folder, "history").out
-    assert "no luck" in out
-    assert "\x1b" not in out
-
-
-def test_a_run_that_was_never_begun(tmp_path: Path) -> None:
-    ended = call(project(tmp_path / "p"), "history")
-    assert (ended.code, ended.out) == (0, "")
-    assert "never begun" in ended.err
-    assert facts(tmp_path / "p") == []
 
 
 @pytest.mark.parametrize("left", [b"", b"rubbish\n"])

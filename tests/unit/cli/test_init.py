@@ -257,10 +257,6 @@ def test_the_project_itself_has_what_init_makes() -> None:
     assert (PROJECT / "orchestration.yaml").read_text() == wanted
 
 
-def test_help_has_an_example(tmp_path: Path) -> None:
-    assert "sequencer init" in call(tmp_path, "init", "--help").out.split("Example", 1)[1]
-
-
 def test_a_folder_that_can_not_be_written_to_is_named(tmp_path: Path) -> None:
     if os.geteuid() == 0:
         pytest.skip("root writes everywhere")

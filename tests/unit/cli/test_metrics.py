@@ -7,7 +7,6 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
-from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -92,13 +91,6 @@ def test_a_damaged_run_does_not_hide_the_others(tmp_path: Path) -> None:
     assert 'sequencer_run_readable{run="(default)"} 1.0' in ended.out
     assert "warning: run docs: " in ended.err
     assert call(folder, "metrics", "--run", "docs").code == 3
-
-
-def test_a_run_that_was_never_begun(tmp_path: Path) -> None:
-    ended = call(project(tmp_path / "p"), "metrics")
-    assert (ended.code, ended.out) == (0, "# EOF\n")
-    assert "never begun" in ended.err
-    assert call(tmp_path / "p", "metrics", "--all-runs").out == "# EOF\n"
 
 
 def test_looking_changes_nothing_and_takes_no_lock(tmp_path: Path) -> None:
@@ -241,18 +233,6 @@ def test_the_roles_and_the_budgets_of_a_team(tmp_path: Path) -> None:
     told = json.loads(call(folder, "gantt", "--run", "errand", "--json").out)
     assert {one["step"]: one["role"] for one in told["executions"]} == roles
     assert told["figures"]["places"] == 2
-
-
-def test_an_attempt_says_when_it_began(tmp_path: Path) -> None:
-    folder = worked(tmp_path / "p", 1)
-    facts = [json.loads(line) for line in call(folder, "history", "--json").out.splitlines()]
-    (done,) = (fact for fact in facts if fact["event"] == "succeeded")
-    began = datetime.fromisoformat(done["outcome"]["began_at"])
-    assert len(done["outcome"]["began_at"]) == len("2026-11-22T12:00:00.000Z")
-    ended = began + timedelta(seconds=done["outcome"]["usage"]["seconds"])
-    # The journal's own moments have whole seconds.
-    assert datetime.fromisoformat(facts[1]["at"]) <= began
-    assert ended <= datetime.fromisoformat(done["at"]) + timedelta(seconds=1.1)
 
 
 def test_who_asks_for_no_metrics_loads_nothing_for_them() -> None:

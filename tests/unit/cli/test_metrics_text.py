@@ -83,11 +83,6 @@ def value(
     return one
 
 
-def families() -> Iterable[Metric]:
-    read = READERS["openmetrics"]
-    return read(metrics_text([seen()], [], "openmetrics").decode())
-
-
 @pytest.mark.parametrize("text_format", FORMATS)
 def test_what_attempts_have_come_to(text_format: str) -> None:
     found = samples([seen(roles={"a": "coder"})], text_format)
@@ -147,32 +142,10 @@ def test_caps_and_what_is_left_of_them() -> None:
     assert not any(name.startswith("sequencer_budget") for name, _ in samples([seen()]))
 
 
-def test_several_runs_and_one_that_can_not_be_read() -> None:
-    found = samples([seen(), seen("a"), seen("b")], unreadable=["broken"])
-    runs = {dict(labels)["run"] for (name, labels) in found if name == "sequencer_run_claims"}
-    assert runs == {DEFAULT_RUN, "a", "b"}
-    assert value(found, "sequencer_run_readable", run="broken") == 0
-    alone = samples([], unreadable=[None])
-    assert value(alone, "sequencer_run_readable", run=DEFAULT_RUN) == 0
-
-
-def test_the_model_is_the_attempts_own_or_what_is_configured() -> None:
-    models = {"b": "gpt"}
-    one = seen(model_of=lambda maker: maker.model or models.get(maker.step, ""))
-    found = samples([one])
-    assert value(found, "sequencer_steps_accepted_total", step="a", model="opus") == 1
-    assert value(found, "sequencer_steps_accepted_total", step="b", model="gpt") == 1
-
-
 def test_makers_that_come_to_the_same_labels_are_summed() -> None:
     both = Told().claim("a", 0).end("a", 0, 1, model="opus").claim("a", 1).end("a", 1, 2)
     one = seen(tallies=totals_of(both.facts), model_of=lambda maker: maker.model or "opus")
     assert value(samples([one]), "sequencer_steps_accepted_total", step="a") == 2
-
-
-def test_nothing_to_tell_is_a_document_too() -> None:
-    assert metrics_text([], [], "openmetrics") == b"# EOF\n"
-    assert metrics_text([], [], "prometheus") == b""
 
 
 def test_where_the_two_formats_differ() -> None:
@@ -184,21 +157,6 @@ def test_where_the_two_formats_differ() -> None:
     assert "# TYPE sequencer_cost_usd_total counter\n" in second
     assert "# UNIT" not in second
     assert samples([seen()], "openmetrics") == samples([seen()], "prometheus")
-
-
-def test_a_unit_is_the_end_of_a_name() -> None:
-    for family in families():
-        assert not family.unit or family.name.endswith(f"_{family.unit}")
-        assert family.documentation
-        assert family.name.startswith("sequencer_")
-
-
-def test_what_may_be_less_than_it_was_says_so() -> None:
-    for family in families():
-        if family.type == "counter":
-            is_of_head = family.name.startswith("sequencer_run_")
-            assert ("exact" in family.documentation) is is_of_head
-            assert ("journal still has" in family.documentation) is not is_of_head
 
 
 def test_every_line_is_one_that_the_specification_knows() -> None:

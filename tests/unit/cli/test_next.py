@@ -70,11 +70,6 @@ def test_far_ahead_is_as_quick(tmp_path: Path) -> None:
     assert [step["review"] for step in found] == [(cycle + 1) % 3 == 0 for cycle in cycles]
 
 
-@pytest.mark.parametrize("workflow", ["standard", "standard2", "review_cadence", "review_cadence2"])
-def test_the_built_in_workflows_need_no_file(tmp_path: Path, workflow: str) -> None:
-    assert len(steps(tmp_path, "--workflow", workflow)) == 10
-
-
 def test_it_begins_where_the_run_is(tmp_path: Path) -> None:
     folder = worked(tmp_path / "p", 3)
     assert call(folder, "next", "--json", "--count", "1").json[0]["step_index"] == 3

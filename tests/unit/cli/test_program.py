@@ -12,7 +12,7 @@ from sequencer import __version__
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import Verb
 from sequencer.cli.program import COMMANDS, NAME, group
-from tests.unit.cli.calling import call, project, worked
+from tests.unit.cli.calling import call, project
 
 ROOT = Path(__file__).parents[3]
 
@@ -60,17 +60,6 @@ def test_every_option_is_explained(name: str) -> None:
         if isinstance(option, click.Option) and not option.help
     ]
     assert silent == []
-
-
-def test_the_first_screen(tmp_path: Path) -> None:
-    ended = call(tmp_path, "--help")
-    assert ended.code == 0
-    for name, entry in COMMANDS.items():
-        assert f"  {name} " in ended.out
-        assert entry.section in ended.out
-    assert "Exit codes" in ended.out
-    assert "_SEQUENCER_COMPLETE=bash_source" in ended.out
-    assert call(tmp_path, "-h") == ended
 
 
 def test_without_a_verb_the_first_screen_is_shown_as_an_error(tmp_path: Path) -> None:
@@ -122,21 +111,6 @@ def test_global_options_stand_before_or_behind(tmp_path: Path, arguments: tuple[
     folder = project(tmp_path / "p")
     assert call(folder, "run", "--run", "nightly", "--max-steps", "3", "--quiet").code == 0
     assert call(folder, *arguments).json["step_index"] == 3
-
-
-def test_the_later_of_two_names_counts(tmp_path: Path) -> None:
-    folder = project(tmp_path / "p")
-    assert call(folder, "run", "--run", "nightly", "--max-steps", "1", "--quiet").code == 0
-    assert call(folder, "--run", "other", "status", "--json", "--run", "nightly").code == 0
-
-
-def test_another_configuration(tmp_path: Path) -> None:
-    folder = worked(tmp_path / "p", 2)
-    config = str(folder / "orchestration.yaml")
-    assert call(tmp_path, "--config", config, "status", "--json").json["step_index"] == 2
-    ended = call(tmp_path, "--config", "missing.yaml", "status")
-    assert ended.code == 2
-    assert "missing.yaml: there is no such file" in ended.err
 
 
 def test_a_verb_without_facts_refuses_json() -> None:

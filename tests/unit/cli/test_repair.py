@@ -13,14 +13,6 @@ def files(folder: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in (folder / "sync").iterdir() if p.is_file()}
 
 
-def test_a_sound_run_has_nothing_to_repair(tmp_path: Path) -> None:
-    worked(tmp_path, 2)
-    called = call(tmp_path, "repair")
-    assert called.code == 0
-    assert called.out.splitlines()[-1] == "proposed: nothing has to be repaired"
-    assert call(tmp_path, "repair", "--apply").out == "nothing has to be repaired\n"
-
-
 def test_it_shows_everything_and_changes_nothing(tmp_path: Path) -> None:
     worked(tmp_path, 4)
     bad = damage_line(tmp_path / "sync" / "journal.jsonl", 2)
@@ -121,22 +113,3 @@ def test_a_named_run_is_repaired_alone(tmp_path: Path) -> None:
     assert list((tmp_path / "sync" / "runs" / "night").glob("damaged-*"))
     assert files(tmp_path) == before
     assert call(tmp_path, "--run", "nihgt", "repair").code == 2
-
-
-def test_many_bad_lines_are_counted(tmp_path: Path) -> None:
-    worked(tmp_path, 1)
-    with (tmp_path / "sync" / "journal.jsonl").open("ab") as file:
-        file.write(b"x\n" * 80)
-    assert "and 30 more such lines" in call(tmp_path, "repair").out
-
-
-def test_a_run_that_was_never_begun_has_nothing_to_repair(tmp_path: Path) -> None:
-    worked(tmp_path, 0)
-    called = call(tmp_path, "repair", "--apply")
-    assert (called.code, called.out) == (0, "nothing has to be repaired\n")
-    assert not (tmp_path / "sync").exists()
-    assert call(tmp_path, "repair").code == 0
-
-
-def test_help_has_an_example(tmp_path: Path) -> None:
-    assert "sequencer repair" in call(tmp_path, "repair", "--help").out.split("Example", 1)[1]

@@ -108,14 +108,6 @@ def test_what_was_shown_already_is_not_overwritten_but_ended() -> None:
     assert streamed([b"line\n", b"\rnext"]) == "line\nnext"
 
 
-def test_a_flood_of_carriage_returns_leaves_one_line() -> None:
-    flood = b"".join(b"%d%%\r" % number for number in range(50_000)) + b"done\n"
-    assert streamed([flood]) == "done\n"
-    shown = streamed([b"\r" * 1000] * 100)
-    assert shown.strip() == ""
-    assert len(shown) < 10
-
-
 def test_bytes_that_are_no_utf_8_are_replaced_and_split_letters_are_not() -> None:
     assert streamed([b"\xff\xfe ok"]) == "\ufffd\ufffd ok"
     assert streamed(["é".encode()[:1], "é".encode()[1:]]) == "é"
@@ -138,18 +130,6 @@ def test_the_held_back_part_is_bounded() -> None:
     for _ in range(200):
         sanitiser.feed(b"\x1b[" + b"1" * 10_000)
     assert len(sanitiser.finish()) < 20_000
-
-
-def test_a_finished_stream_leaves_nothing_to_the_next() -> None:
-    sanitiser = Sanitiser()
-    assert sanitiser.feed(b"one\x1b]0;half a title") == "one"
-    sanitiser.finish()
-    assert sanitiser.feed(b"two") == "two"
-
-
-@given(HOSTILE)
-def test_nothing_that_moves_a_terminal_is_left(text: str) -> None:
-    assert CONTROL.search(plain(text)) is None
 
 
 @given(st.lists(HOSTILE.map(str.encode), max_size=8), st.binary(max_size=40))

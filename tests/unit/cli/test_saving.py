@@ -37,14 +37,6 @@ def test_something_else_is_left_as_it_is(tmp_path: Path) -> None:
         save_numbers(tmp_path / "folder", b"1")
 
 
-def test_only_the_beginning_is_looked_at(tmp_path: Path) -> None:
-    asked: list[bytes] = []
-    path = tmp_path / "large"
-    path.write_bytes(b"7" * 100_000)
-    save(path, b"1", is_ours=lambda head: not asked.append(head), what="anything")  # type: ignore[func-returns-value]
-    assert [len(head) for head in asked] == [512]
-
-
 @pytest.mark.parametrize("umask", [0o022, 0o077])
 def test_a_mode_of_its_own_or_that_of_new_files(tmp_path: Path, umask: int) -> None:
     before = os.umask(umask)
@@ -70,9 +62,3 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(StorageFailed, match="can't be written") as caught:
         save_numbers(tmp_path / "no" / "n.txt", b"1")
     assert str(tmp_path / "no" / "n.txt") in str(caught.value)
-
-
-def test_what_can_not_be_finished_leaves_nothing_behind(tmp_path: Path) -> None:
-    with pytest.raises(TypeError):
-        save_numbers(tmp_path / "n.txt", "a text")  # type: ignore[arg-type]
-    assert list(tmp_path.iterdir()) == []

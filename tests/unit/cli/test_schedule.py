@@ -115,12 +115,6 @@ def test_keys_come_from_a_file_and_are_not_inlined(
     assert "key=from the file" in log
 
 
-def test_the_comments_say_why_there_is_no_lock(tmp_path: Path) -> None:
-    out = call(project(tmp_path), "crontab").out
-    assert "No flock is needed" in out
-    assert "--env-file" in out
-
-
 def test_a_named_run_is_passed_on(tmp_path: Path) -> None:
     folder = worked(tmp_path / "app", 0)
     call(folder, "run", "--run", "Nightly build", "--max-steps", "1", "--quiet")

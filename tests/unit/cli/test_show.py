@@ -49,15 +49,6 @@ def test_all_workflows_are_listed(folder: Path) -> None:
     assert re.match(r"release +procedure +build, publish +- +orchestration.yaml", found["release"])
 
 
-def test_a_gate_and_a_validation_are_shown(folder: Path) -> None:
-    lines = {
-        line.split()[1]: line
-        for line in call(folder, "show", "debugger-full").out.split("\n\n")[1].splitlines()
-    }
-    assert lines["get-approval"].endswith("7200 s, single turn, gate")
-    assert lines["verifications"].endswith("4 judgements, 'validation-fixer' between them")
-
-
 def test_a_workflow_that_extends_another_is_shown_as_it_runs(folder: Path) -> None:
     text = CONFIGURATION.replace(
         "  release: {", "  mine: {extends: plan-mode, before: {plan-summary: [look]}}\n  release: {"
@@ -66,15 +57,6 @@ def test_a_workflow_that_extends_another_is_shown_as_it_runs(folder: Path) -> No
     shown = call(folder, "show", "mine", "--json").json
     assert shown["step_names"] == ["preparation", "look", "plan-summary"]
     assert (shown["kind"], shown["source"]) == ("procedure", "orchestration.yaml")
-
-
-def test_json_lists_the_same(folder: Path) -> None:
-    found = {entry["name"]: entry for entry in call(folder, "show", "--json").json}
-    assert found["nightly"]["review_every"] == 4
-    assert found["nightly"]["is_chosen"] is True
-    assert found["release"]["kind"] == "procedure"
-    assert found["standard"]["source"] == "built in"
-    assert found["standard"]["digest"].startswith("sha256:")
 
 
 def test_one_workflow_as_a_table(folder: Path) -> None:
@@ -150,10 +132,6 @@ def test_a_chart_is_all_that_is_printed(folder: Path) -> None:
     called = call(folder, "show", "nightly", "--mermaid")
     assert called.out.startswith("flowchart TD\n")
     assert called.err == ""
-
-
-def test_help_has_an_example(folder: Path) -> None:
-    assert "sequencer show" in call(folder, "show", "--help").out.split("Example", 1)[1]
 
 
 def test_a_workflow_of_many_steps_does_not_blow_the_list_up(tmp_path: Path) -> None:

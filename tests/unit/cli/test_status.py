@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -63,13 +62,6 @@ def test_before_the_run_began(tmp_path: Path) -> None:
     assert "never begun" in text
     assert "review_cadence, review_every_n_cycles 2" in text
     assert not (folder / "sync").exists()
-
-
-def test_a_run_that_was_never_begun_is_no_error(tmp_path: Path) -> None:
-    (tmp_path / "prompts").mkdir()
-    ended = call(tmp_path, "status")
-    assert (ended.code, ended.err) == (0, "")
-    assert [path.name for path in tmp_path.iterdir()] == ["prompts"]
 
 
 def test_the_head_and_what_comes_next(tmp_path: Path) -> None:
@@ -132,15 +124,6 @@ def test_who_holds_the_step(tmp_path: Path) -> None:
         process.wait()
         assert call(folder, "status", "--json").json["busy"] is False
         assert "gone; the next run or tick takes over" in call(folder, "status").out
-
-
-def test_the_end_of_a_procedure(tmp_path: Path) -> None:
-    text = "workflow: {name: once}\nworkflows: {once: {kind: procedure, steps: [main]}}\n"
-    folder = project(tmp_path / "p", text + "agent: {default: rehearsal}\n")
-    assert call(folder, "run", "--quiet").code == 0
-    facts = call(folder, "status", "--json").json
-    assert (facts["status"], facts["next"]) == ("complete", None)
-    assert "the run is complete" in call(folder, "status").out
 
 
 def test_another_definition_is_said_and_the_head_shown(tmp_path: Path) -> None:
@@ -234,17 +217,6 @@ def test_watching_prints_a_line_a_change_and_ends_with_ctrl_c(tmp_path: Path) ->
         assert process.wait(10) == 0
         assert process.stderr is not None
         assert process.stderr.read() == ""
-
-
-def test_watching_as_json(tmp_path: Path) -> None:
-    folder = worked(tmp_path / "p", 0)
-    with watching(folder, "--json") as process:
-        assert json.loads(line_of(process))["status"] == "idle"
-        assert call(folder, "run", "--max-steps", "1", "--quiet").code == 0
-        seen: dict[str, Any] = {"step_index": 0}
-        while not (seen["step_index"] == 1 and not seen["busy"]):
-            seen = json.loads(line_of(process))
-        assert seen["next"]["step"] == "main"
 
 
 def test_watching_uses_no_cpu_while_nothing_happens(tmp_path: Path) -> None:

@@ -92,19 +92,6 @@ def test_an_unknown_step_is_refused_and_a_known_one_without_a_log_is_not(tmp_pat
     assert call(folder, "log", "77").code == 0
 
 
-def test_a_log_of_a_step_that_is_not_in_the_workflow_any_more(tmp_path: Path) -> None:
-    folder = worked(tmp_path / "p", 1)
-    (logs(folder) / "iter-00001_retired.log").write_text("old\n")
-    assert "old" in shown(folder, "retired")
-
-
-def test_a_named_run_has_its_own_logs(tmp_path: Path) -> None:
-    folder = worked(tmp_path / "p", 1)
-    assert call(folder, "run", "--run", "nightly", "--max-steps", "2", "--quiet").code == 0
-    assert len(titles(shown(folder, "--run", "nightly"))) == 2
-    assert len(titles(shown(folder))) == 1
-
-
 def test_a_second_attempt_stands_behind_the_first(tmp_path: Path) -> None:
     folder = worked(tmp_path / "p", 2)
     assert call(folder, "rewind", "0").code == 0

@@ -60,14 +60,3 @@ def test_resume_of_a_run_that_goes_on_is_refused(tmp_path: Path) -> None:
     called = call(tmp_path, "resume")
     assert called.code == 3
     assert "neither paused nor stopped" in called.err
-
-
-@pytest.mark.parametrize("verb", ["stop", "pause"])
-def test_json_prints_the_head(tmp_path: Path, verb: str) -> None:
-    worked(tmp_path, 1)
-    assert call(tmp_path, "--json", verb).json == state(tmp_path)
-
-
-@pytest.mark.parametrize("verb", ["stop", "pause", "resume"])
-def test_every_help_has_an_example(tmp_path: Path, verb: str) -> None:
-    assert f"sequencer {verb}" in call(tmp_path, verb, "--help").out.split("Example", 1)[1]

@@ -26,10 +26,6 @@ def test_wide_letters_take_two_columns_and_marks_none() -> None:
     assert [width(line) for line in lines] == [7, 7, 7]
 
 
-def test_a_head_alone_is_a_table() -> None:
-    assert columns(("A", "B"), []) == "A  B"
-
-
 @given(st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=5))
 def test_every_second_column_starts_at_the_same_place(rows: list[tuple[str, str]]) -> None:
     found = columns(("A", "B"), [(a, f"|{b}") for a, b in rows])

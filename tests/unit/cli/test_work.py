@@ -55,12 +55,6 @@ def test_the_summary_as_json(tmp_path: Path) -> None:
     }
 
 
-def test_quiet_leaves_the_final_line(tmp_path: Path) -> None:
-    ended = call(project(tmp_path / "p"), "run", "--max-steps", "2", "--quiet")
-    assert ended.err == ""
-    assert len(ended.out.splitlines()) == 1
-
-
 @pytest.mark.parametrize(
     ("options", "steps"),
     [
@@ -222,14 +216,6 @@ def test_a_limited_agent_makes_the_next_tick_wait(tmp_path: Path) -> None:
     assert "usage limit of agent '" in again.out
 
 
-def test_a_tick_is_one_step(tmp_path: Path) -> None:
-    folder = project(tmp_path / "p", TWO_AGENTS)
-    for index in (1, 2, 3):
-        facts = call(folder, "tick", "--json").json
-        assert facts["steps"] == 1
-        assert facts["head"]["step_index"] == index
-
-
 def test_a_tick_never_waits(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", TWO_AGENTS + "run: {max_wait_s: 60}\n")
     ended = call(folder, "tick", "--max-wait", "3")
@@ -238,14 +224,6 @@ def test_a_tick_never_waits(tmp_path: Path) -> None:
     assert call(folder, "tick", "--max-wait", "0", "--quiet").code == 0
     for option in ("--mode", "--step-index"):
         assert f"No such option '{option}'" in call(folder, "tick", option, "1").err
-
-
-def test_a_named_run_begins(tmp_path: Path) -> None:
-    folder = project(tmp_path / "p", TWO_AGENTS)
-    facts = call(folder, "--run", "nightly", "run", "--max-steps", "1", "--json").json
-    assert facts["run"] == "nightly"
-    assert (folder / "sync" / "runs" / "nightly" / "state.json").exists()
-    assert not (folder / "sync" / "state.json").exists()
 
 
 def test_places_instead_of_names(tmp_path: Path) -> None:

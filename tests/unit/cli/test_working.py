@@ -11,7 +11,7 @@ from sequencer.engine.events import AttemptEnded, AttemptStarted
 from sequencer.engine.loop import Summary
 from sequencer.engine.run import Run
 from sequencer.errors import Interrupted, StaleClaim, StepFailed, StorageFailed, UnknownName
-from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.outcome import Outcome, Usage
 from sequencer.project import open_project
 from sequencer.workflows.builtin import BuiltinPrompts, BuiltinWorkflows
 from tests.unit.cli.calling import call, project, state, worked
@@ -49,11 +49,6 @@ def test_what_was_done_before_an_error_is_counted() -> None:
 )
 def test_a_step_that_the_store_did_not_take_is_not_counted(error: Interrupted, steps: int) -> None:
     assert tally(outcome(), outcome()).summary(error).usage.steps == steps
-
-
-def test_a_refusal_after_a_failed_step_takes_nothing_away() -> None:
-    counted = tally(outcome(), outcome(status=OutcomeStatus.FAILED))
-    assert counted.summary(StaleClaim("x")).usage.steps == 1
 
 
 def test_the_end_in_one_line() -> None:

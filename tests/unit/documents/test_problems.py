@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sequencer.documents.keys import ConfigurationErrors, located, problems_of, raise_all
+from sequencer.documents.keys import ConfigurationErrors, problems_of, raise_all
 from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError, UnknownName
 from sequencer.model.fields import ValidationError
@@ -20,14 +20,6 @@ def messages(raw: object) -> list[str]:
     return [str(problem.error) for problem in problems_of(refused.value, Schema, where)]
 
 
-def test_one_problem_is_raised_as_it_is_and_none_is_silent() -> None:
-    raise_all([])
-    only = ConfigurationError("one")
-    with pytest.raises(ConfigurationError) as refused:
-        raise_all([only])
-    assert refused.value is only
-
-
 def test_several_problems_are_one_error_that_says_all() -> None:
     errors: list[ConfigurationError] = [
         ConfigurationError("one", where="f:1", hint="do this"),
@@ -43,11 +35,6 @@ def test_several_problems_are_one_error_that_says_all() -> None:
         "unknown workflow 'x'",
         "  known workflows: y",
     ]
-
-
-def test_the_place_comes_before_the_key() -> None:
-    assert located("f:1:2", ("a", "b")) == "f:1:2: a.b"
-    assert located("f", ()) == "f"
 
 
 def test_messages_are_in_the_words_of_the_file() -> None:
@@ -70,13 +57,6 @@ def test_a_long_value_is_not_repeated_and_a_strange_one_is_escaped() -> None:
     assert long == "file:2: limits.max_steps: expected a whole number"
     (strange,) = messages({"limits": {"max_steps": "\x1b[2J"}})
     assert "\x1b" not in strange
-
-
-def test_a_missing_value_is_told_apart() -> None:
-    with pytest.raises(ValidationError) as refused:
-        Schema.model_validate({"workflows": {"w": {"colour": 1}}})
-    found = {p.path[-1]: p.is_missing for p in problems_of(refused.value, Schema, where)}
-    assert found == {"steps": True, "colour": False}
 
 
 def test_a_refused_step_does_not_make_its_list_too_short() -> None:

@@ -11,7 +11,7 @@ from sequencer.engine.hooking import HookFailed, Hooks, NoHooks
 from sequencer.hooks.calling import MAX_TRACEBACK_CHARS
 from sequencer.model.outcome import Decision, Move, Outcome
 from sequencer.model.step import Step
-from sequencer.model.workflow import Review, Workflow
+from sequencer.model.workflow import Workflow
 from tests.unit.hooks.hook_files import HEAD, OUTCOME, REQUEST, WORKFLOW, context, loaded
 
 
@@ -89,13 +89,6 @@ def test_of_those_that_write_each_gets_what_the_last_one_made(tmp_path: Path, po
         assert asked(context(tmp_path), None) == "13"
 
 
-def test_an_empty_system_prompt_takes_it_away_and_the_next_hook_sees_none(tmp_path: Path) -> None:
-    away = "@hookimpl\ndef sequencer_system_prompt(text):\n    return ''\n"
-    look = "@hookimpl\ndef sequencer_system_prompt(text):\n    return repr(text)\n"
-    assert loaded(tmp_path, away).system_prompt(context(tmp_path), "text") is None
-    assert loaded(tmp_path, away, look).system_prompt(context(tmp_path), "text") == "None"
-
-
 STEPS = """
 @hookimpl
 def sequencer_steps(request, workflow):
@@ -114,18 +107,6 @@ def test_steps_are_added_and_taken_away(tmp_path: Path, kind: str) -> None:
     assert [step.name for step in made.steps] == ["reproduce", "coding", "verifications"]
     assert (made.name, made.kind, made.steps[0].model) == (WORKFLOW.name, "procedure", "opus")
     assert len(WORKFLOW.steps) == 3
-
-
-def test_steps_are_made_one_hook_after_the_other_and_a_review_stays(tmp_path: Path) -> None:
-    cycle = Workflow("demo", (Step(name="a"),), Review(every=2, step=Step(name="check")))
-    more = """
-    @hookimpl
-    def sequencer_steps(workflow):
-        return [*workflow.steps, sequencer.Step(name=f"s{len(workflow.steps)}")]
-    """
-    made = loaded(tmp_path, more, more).steps(REQUEST, cycle)
-    assert [step.name for step in made.steps] == ["a", "s1", "s2"]
-    assert (made.review, made.name, made.kind) == (cycle.review, "demo", "cycle")
 
 
 def test_a_hook_knows_the_step_the_run_and_the_request(tmp_path: Path) -> None:
@@ -196,14 +177,6 @@ def test_a_persons_interrupt_passes(tmp_path: Path) -> None:
     source = "@hookimpl\ndef sequencer_prompt(text):\n    raise KeyboardInterrupt\n"
     with pytest.raises(KeyboardInterrupt):
         loaded(tmp_path, source).prompt(context(tmp_path), "")
-
-
-def test_an_exception_from_elsewhere_is_blamed_on_the_line_that_called(tmp_path: Path) -> None:
-    source = "import json\n@hookimpl\ndef sequencer_prompt(text):\n\n    return json.loads(text)\n"
-    with pytest.raises(HookFailed) as failed:
-        loaded(tmp_path, source).prompt(context(tmp_path), "{")
-    assert failed.value.where == f"{tmp_path / 'hooks0.py'}:8"
-    assert "json/decoder.py" in failed.value.traceback
 
 
 def test_a_hook_that_never_ends_calling_itself_has_a_short_traceback(tmp_path: Path) -> None:

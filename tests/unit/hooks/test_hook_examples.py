@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
-
-import pytest
 
 from sequencer.engine.hooking import Hooks
 from sequencer.hooks import load_hooks
-from sequencer.model.outcome import Decision, Move, Outcome, OutcomeStatus
-from sequencer.model.request import Request
 from sequencer.model.step import Step
-from tests.unit.hooks.hook_files import OUTCOME, context
+from tests.unit.hooks.hook_files import context
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "hooks"
 CODING, VERIFICATIONS = Step(name="coding"), Step(name="verifications")
@@ -40,13 +35,6 @@ def test_half_of_the_runs_get_one_more_instruction(tmp_path: Path) -> None:
     ]
 
 
-def test_a_step_without_a_file_in_the_groups_folder_is_left_alone(tmp_path: Path) -> None:
-    project, hooks = example("ab-prompts", tmp_path)
-    for number in range(20):
-        facts = context(project, run_id=str(number), step=VERIFICATIONS)
-        assert hooks.prompt(facts, TEXT) == TEXT
-
-
 def test_a_worktree_has_prompts_of_its_own(tmp_path: Path) -> None:
     project, hooks = example("worktree-prompts", tmp_path)
 
@@ -69,51 +57,3 @@ def test_a_worktree_has_prompts_of_its_own(tmp_path: Path) -> None:
     # A template has changed the step's own text: both are told.
     assert hooks.prompt(context(spike, step=CODING), "Other.") == f"{own}\n\nOther."
     assert hooks.prompt(context(spike, step=VERIFICATIONS), TEXT) == TEXT
-
-
-def test_a_submodule_is_no_worktree(tmp_path: Path) -> None:
-    project, hooks = example("worktree-prompts", tmp_path)
-    (project / ".git").write_text("gitdir: ../.git/modules/spike\n")
-    assert hooks.prompt(context(project, step=CODING), TEXT) == TEXT
-
-
-@pytest.mark.parametrize(
-    ("labels", "model"),
-    [
-        (("architecture",), "opus"),
-        (("bug", "Typo"), "haiku"),
-        (("typo", "architecture"), "haiku"),
-        (("bug",), "sonnet"),
-        ((), "sonnet"),
-    ],
-)
-def test_the_labels_choose_the_model(tmp_path: Path, labels: tuple[str, ...], model: str) -> None:
-    project, hooks = example("model-by-label", tmp_path)
-    request = Request(title="Split the billing module", labels=labels)
-    assert hooks.model(context(project, request=request), "sonnet") == model
-    assert hooks.model(context(project, request=None), None) is None
-
-
-def test_verifications_are_tried_three_times(tmp_path: Path) -> None:
-    project, hooks = example("retry-verifications", tmp_path)
-    failed = Outcome(status=OutcomeStatus.FAILED, error="exit code 1")
-    attempts = [context(project, step=VERIFICATIONS, attempt=number) for number in (1, 2, 3, 4)]
-    assert [hooks.transition(facts, failed) for facts in attempts] == [
-        Decision(Move.RETRY, None, "attempt 1 of 3 failed"),
-        Decision(Move.RETRY, None, "attempt 2 of 3 failed"),
-        None,
-        None,
-    ]
-    assert hooks.transition(attempts[0], OUTCOME) is None
-    assert hooks.transition(context(project, step=CODING), failed) is None
-
-
-def test_the_check_of_that_example_passes_at_its_third_call(tmp_path: Path) -> None:
-    project, _ = example("retry-verifications", tmp_path)
-    codes = [
-        subprocess.run(
-            [sys.executable, "check.py"], cwd=project, check=False, capture_output=True
-        ).returncode
-        for _ in range(3)
-    ]
-    assert codes == [1, 1, 0]

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.engine.hooking import NoHooks
 from sequencer.errors import ConfigurationError, NotTrusted, UnsafePath
 from sequencer.hooks import load_hooks
 from sequencer.hooks.loading import MAX_BYTES, MODULE_PREFIX
@@ -29,10 +28,6 @@ def refused(project: Path, *names: str) -> ConfigurationError:
     return found.value
 
 
-def test_a_project_without_hooks_has_none(tmp_path: Path) -> None:
-    assert isinstance(load_hooks((), tmp_path), NoHooks)
-
-
 def test_without_hooks_nothing_of_pluggy_is_imported(tmp_path: Path) -> None:
     code = (
         "import sys, pathlib, sequencer, sequencer.cli.status\n"
@@ -43,33 +38,6 @@ def test_without_hooks_nothing_of_pluggy_is_imported(tmp_path: Path) -> None:
         "assert 'pluggy' in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
-
-
-def test_the_library_has_what_a_hook_file_needs() -> None:
-    import sequencer  # noqa: PLC0415 - it is what the test is about
-
-    decision = sequencer.Decision(sequencer.Move.GOTO, "plan", "why")
-    assert (decision.move, decision.target) == ("goto", "plan")
-    assert {"hookimpl", "Decision", "Move", "HookContext"} <= set(sequencer.__all__)
-    assert sequencer.HookContext is type(context(Path()))
-
-
-def test_a_file_is_loaded_and_asked(tmp_path: Path) -> None:
-    assert loaded(tmp_path, PROMPT).prompt(context(tmp_path), "Do it") == "Do it!"
-
-
-def test_the_folder_of_a_file_and_a_link_within_the_project_are_fine(tmp_path: Path) -> None:
-    write(tmp_path, PROMPT, "team/own.py")
-    (tmp_path / "hooks.py").symlink_to("team/own.py")
-    assert load_hooks(["hooks.py"], tmp_path).prompt(context(tmp_path), "a") == "a!"
-
-
-def test_the_project_itself_may_be_a_link(tmp_path: Path) -> None:
-    real = tmp_path / "real"
-    real.mkdir()
-    write(real, PROMPT)
-    (tmp_path / "link").symlink_to("real")
-    assert load_hooks(["hooks.py"], tmp_path / "link").prompt(context(tmp_path), "a") == "a!"
 
 
 @pytest.mark.parametrize("name", ["../own.py", "/etc/own.py", "link.py", "folder/own.py"])
@@ -101,13 +69,6 @@ def test_what_is_no_hook_file_is_refused_at_once(tmp_path: Path, name: str, said
     os.mkfifo(tmp_path / "fifo.py")
     (tmp_path / "large.py").write_bytes(b"#" * (MAX_BYTES + 1))
     assert said in str(refused(tmp_path, name))
-
-
-def test_a_file_of_the_greatest_size_is_loaded(tmp_path: Path) -> None:
-    write(tmp_path, PROMPT)
-    path = tmp_path / "hooks.py"
-    path.write_bytes(path.read_bytes().ljust(MAX_BYTES, b"#"))
-    assert load_hooks(["hooks.py"], tmp_path).prompt(context(tmp_path), "a") == "a!"
 
 
 @pytest.mark.parametrize("again", ["hooks.py", "./hooks.py", "link.py", "sub/../hooks.py"])
@@ -142,11 +103,6 @@ def test_a_file_that_can_not_be_loaded_is_named_with_its_line(
     assert not [module for module in left if module.__file__ == str(tmp_path / "hooks.py")]
 
 
-@pytest.mark.parametrize("source", ["\0", "# coding: nothing\n"])
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path, source: str) -> None:
-    assert "SyntaxError" in refused(tmp_path, write(tmp_path, source, heading="")).message
-
-
 def test_a_keyboard_interrupt_while_it_loads_is_a_persons(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         load_hooks([write(tmp_path, "raise KeyboardInterrupt\n")], tmp_path)
@@ -171,15 +127,6 @@ def test_a_module_beside_it_can_be_imported_and_nothing_is_left_behind(tmp_path:
     assert (sys.path, sys.dont_write_bytecode) == (before, bytecode)
     names = sorted(path.name for path in tmp_path.rglob("*"))
     assert names == ["beside_the_hooks.py", "hooks0.py"]
-
-
-def test_a_folder_that_was_importable_before_stays_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(tmp_path))
-    before = list(sys.path)
-    loaded(tmp_path, PROMPT)
-    assert sys.path == before
 
 
 def test_a_file_of_the_project_does_not_take_the_place_of_an_installed_module(
@@ -214,28 +161,6 @@ def test_a_file_is_a_module_of_its_own_by_which_classes_can_be_found(tmp_path: P
     assert first.startswith(MODULE_PREFIX)
     assert second.startswith(MODULE_PREFIX)
     assert first != second
-
-
-def test_what_was_changed_is_loaded_anew(tmp_path: Path) -> None:
-    assert loaded(tmp_path, PROMPT).prompt(context(tmp_path), "a") == "a!"
-    changed = loaded(tmp_path, PROMPT.replace("!", "?"))
-    assert changed.prompt(context(tmp_path), "a") == "a?"
-
-
-@pytest.mark.parametrize(
-    ("written", "hooks"),
-    [
-        ("", ()),
-        ("hooks:", ()),
-        ("hooks: []", ()),
-        ("hooks: [b.py, sub/a.py]", ("b.py", "sub/a.py")),
-    ],
-)
-def test_the_configuration_names_the_files(
-    tmp_path: Path, written: str, hooks: tuple[str, ...]
-) -> None:
-    (tmp_path / "orchestration.yaml").write_text(f"{written}\n")
-    assert load(tmp_path, env={}).hooks == hooks
 
 
 @pytest.mark.parametrize("written", ["hooks.py", "{a: b}", "[3]", "['']", "true"])

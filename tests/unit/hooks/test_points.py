@@ -11,7 +11,7 @@ import pytest
 from sequencer.engine.hooking import Hooks
 from sequencer.errors import ConfigurationError
 from sequencer.hooks.points import POINTS, Points
-from tests.unit.hooks.hook_files import HEADING, context, loaded
+from tests.unit.hooks.hook_files import context, loaded
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "how-to" / "hooks.md"
 
@@ -75,20 +75,6 @@ def test_a_file_without_a_hook_is_refused(tmp_path: Path, source: str) -> None:
     assert "@sequencer.hookimpl" in str(error.hint)
 
 
-def test_helpers_and_names_from_elsewhere_are_no_hooks(tmp_path: Path) -> None:
-    source = """
-    from sequencer.hooks.points import POINTS as sequencer_points
-
-    def helper(text):
-        return text.upper()
-
-    @hookimpl
-    def sequencer_prompt(text):
-        return helper(text)
-    """
-    assert loaded(tmp_path, source).prompt(context(tmp_path), "a") == "A"
-
-
 def test_one_function_can_have_any_name_and_several_can_serve_one_point(tmp_path: Path) -> None:
     source = """
     @hookimpl(specname="sequencer_prompt")
@@ -100,31 +86,6 @@ def test_one_function_can_have_any_name_and_several_can_serve_one_point(tmp_path
         return text + "2"
     """
     assert loaded(tmp_path, source).prompt(context(tmp_path), "") == "21"
-
-
-def test_a_hook_may_be_decorated(tmp_path: Path) -> None:
-    source = """
-    import functools
-
-    def loud(function):
-        @functools.wraps(function)
-        def wrapped(*args, **kwargs):
-            return function(*args, **kwargs) + "!"
-        return wrapped
-
-    @hookimpl
-    @loud
-    def sequencer_prompt(text):
-        return text
-
-    @loud
-    @hookimpl
-    def sequencer_model(model):
-        return model
-    """
-    hooks = loaded(tmp_path, source)
-    assert hooks.prompt(context(tmp_path), "a") == "a!"
-    assert hooks.model(context(tmp_path), "m") == "m!"
 
 
 def test_a_hook_asks_for_what_it_needs_and_no_more(tmp_path: Path) -> None:
@@ -141,7 +102,3 @@ def test_a_hook_asks_for_what_it_needs_and_no_more(tmp_path: Path) -> None:
     hooks = loaded(tmp_path, source)
     assert hooks.prompt(context(tmp_path), "a") == "none"
     assert hooks.model(context(tmp_path), None) == "verifications"
-
-
-def test_the_heading_of_these_tests_is_three_lines() -> None:
-    assert HEADING.count("\n") == 3

@@ -113,16 +113,6 @@ def test_one_sink_that_is_down_does_not_stop_another(store: FileStore, desk: Des
     assert told(desk) == ["0", "1", "2"]
 
 
-def test_a_refused_result_does_not_hold_up_the_next(store: FileStore, desk: Desk) -> None:
-    desk.answers.append(Reply(422, "no"))
-    with invoked(store, hook(desk), thoughts=False) as now:
-        now.step(store, "one")
-        now.step(store, "two")
-    assert told(desk) == ["one", "two"]
-    assert "HTTP 422" in now.notices[0]
-    assert len((store.folder / "activity" / "refused.jsonl").read_text().splitlines()) == 1
-
-
 def test_two_processes_do_not_post_the_same(store: FileStore, desk: Desk) -> None:
     desk.answers.append(Reply(hangs=True))
     with (

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -93,27 +92,12 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     assert not file.path.is_symlink()
 
 
-def test_a_torn_replacement_leaves_the_old_one(tmp_path: Path) -> None:
-    file = CursorFile(tmp_path, "hook")
-    file.write(HERE)
-    (file.folder / f"hook.json.{os.getpid()}.tmp").write_text('{"run_')
-    assert file.read() == HERE
-    file.write(Cursor("run-1", 13, 0))
-    assert names(file.folder) == ["hook.json"]
-
-
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     mine, theirs = CursorFile(tmp_path, "hook"), CursorFile(tmp_path, "hook")
     with mine.held() as is_mine, theirs.held() as is_theirs:
         assert (is_mine, is_theirs) == (True, False)
     with theirs.held() as is_theirs:
         assert is_theirs
-
-
-def test_two_sinks_do_not_wait_for_each_other(tmp_path: Path) -> None:
-    with CursorFile(tmp_path, "a").held() as a, CursorFile(tmp_path, "b").held() as b:
-        assert a
-        assert b
 
 
 def test_a_refusal_is_one_line(tmp_path: Path) -> None:
@@ -131,11 +115,6 @@ def test_a_refusal_is_one_line(tmp_path: Path) -> None:
 )
 def test_what_is_behind_a_cursor(place: tuple[int, int], *, is_before: bool) -> None:
     assert HERE.is_before(*place) is is_before
-
-
-def test_the_run_goes_on() -> None:
-    assert moved_to_run(HERE, "run-1", 40, was_reset=False) == HERE
-    assert moved_to_run(HERE, "run-1", 12, was_reset=False) == HERE
 
 
 def test_a_run_that_was_begun_since() -> None:

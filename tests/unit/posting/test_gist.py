@@ -26,11 +26,6 @@ def taken(gist: Gist) -> tuple[str, ...] | None:
     return ("action", *(part for part in parts if part is not None))
 
 
-def test_nothing_was_said(gist: Gist) -> None:
-    assert not gist.has_news
-    assert gist.take() is None
-
-
 def test_a_thought_grows(gist: Gist) -> None:
     gist.write(b"I have to ", Piece.THOUGHT)
     gist.write(b"look at ", Piece.THOUGHT)
@@ -38,11 +33,6 @@ def test_a_thought_grows(gist: Gist) -> None:
     gist.write(b"the tests.\n", Piece.THOUGHT)
     assert taken(gist) == ("thought", "I have to look at the tests.")
     assert taken(gist) is None
-
-
-def test_what_an_agent_says_while_it_works_is_a_thought(gist: Gist) -> None:
-    gist.write(b"Let me see.\n", Piece.RESPONSE)
-    assert taken(gist) == ("thought", "Let me see.")
 
 
 def test_the_newest_wins(gist: Gist) -> None:
@@ -133,8 +123,3 @@ def test_a_flood_is_left_out_up_to_the_next_change(gist: Gist) -> None:
     gist.write(b"-> Read a\n", Piece.ACTION)
     gist.write(b"I see\n", Piece.THOUGHT)
     assert taken(gist) == ("thought", "I see")
-
-
-def test_control_sequences_go(gist: Gist) -> None:
-    gist.write(b"\x1b[1mbold\x1b[0m \xff\n", Piece.THOUGHT)
-    assert taken(gist) == ("thought", "bold \ufffd")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -62,25 +61,6 @@ def test_a_failure_and_the_success_after_it(tmp_path: Path) -> None:
         worked(tmp_path, run, desk, 1)
         told = [(one["type"], one["body"].split("\n")[0], one["attempt"]) for one in results(desk)]
     assert told == [("error", "it broke", 1), ("response", "mended", 2)]
-
-
-def test_the_agents_words_are_thoughts_and_its_answer_is_a_response(tmp_path: Path) -> None:
-    run = open_scripted(tmp_path, {"status": "ok", "output": "the answer"})
-    with open_desk() as desk:
-        worked(tmp_path, run, desk, 1)
-        kinds = [seen.body["type"] for seen in desk.seen]
-    assert kinds[-1] == "response"
-    assert set(kinds[:-1]) <= {"thought"}
-
-
-def test_a_command_whose_output_is_no_event_posts_its_result_only(tmp_path: Path) -> None:
-    code = "print('working'); print('done')"
-    agents = {"tests": {"kind": "command", "argv": [sys.executable, "-c", code]}}
-    run = open_scripted(tmp_path, agents=agents, agent={"default": "tests"})
-    with open_desk() as desk:
-        worked(tmp_path, run, desk, 1)
-        assert [seen.body["type"] for seen in desk.seen] == ["response"]
-        assert "done" in desk.seen[0].body["body"]
 
 
 def test_the_next_process_posts_what_the_last_one_could_not(tmp_path: Path) -> None:

@@ -50,17 +50,3 @@ def test_killed_once(tmp_path: Path, moment: str, times: list[int]) -> None:
         keys = [seen.headers["idempotency-key"] for seen in desk.seen]
     assert list(dict.fromkeys(keys)) == KEYS
     assert [Counter(keys)[key] for key in KEYS] == times
-
-
-def test_killed_after_each_post(tmp_path: Path) -> None:
-    owe(tmp_path)
-    with open_desk() as desk:
-        for _ in range(3):
-            assert process(tmp_path, desk, "after-post") == -signal.SIGKILL
-        for _ in RESULTS:
-            assert process(tmp_path, desk, "after-cursor") == -signal.SIGKILL
-        assert process(tmp_path, desk, "never") == 0
-        keys = [seen.headers["idempotency-key"] for seen in desk.seen]
-        bodies = {seen.headers["idempotency-key"]: seen.body["body"] for seen in desk.seen}
-    assert keys == [KEYS[0]] * 3 + KEYS
-    assert bodies == dict(zip(KEYS, RESULTS, strict=True))

@@ -44,16 +44,6 @@ def test_a_new_sink_is_not_flooded_with_what_was_before(store: FileStore) -> Non
     assert told.box.bodies == ["new"]
 
 
-def test_a_run_that_is_begun_later_is_told_whole(tmp_path: Path) -> None:
-    store = new_store(tmp_path)
-    told = lane_for(store)
-    told.deliver()
-    begin(store)
-    succeed(store)
-    told.deliver()
-    assert told.box.keys == ["run-1:2:0"]
-
-
 def test_several_results_of_one_record_are_told_apart(store: FileStore) -> None:
     told = lane_for(store)
     record(store, (Event.SUCCEEDED, {"output": "end"}), (Event.COMPLETED, None))
@@ -118,17 +108,6 @@ def test_nothing_is_lost_where_the_first_process_died_before_it_wrote_a_cursor(
     assert told.notices == []
 
 
-def test_what_another_process_posted_meanwhile_is_not_posted_again(store: FileStore) -> None:
-    first, second = lane_for(store), lane_for(store)
-    succeed(store, "one")
-    first.deliver()
-    second.deliver()
-    succeed(store, "two")
-    second.deliver()
-    first.deliver()
-    assert (first.box.bodies, second.box.bodies) == (["one"], ["two"])
-
-
 def test_a_reset_drops_nothing(store: FileStore) -> None:
     told = lane_for(store)
     succeed(store, "of the old run")
@@ -182,16 +161,6 @@ def test_the_pauses_grow_up_to_five_minutes(store: FileStore) -> None:
     assert pauses[-1] == 300.0
 
 
-def test_nothing_is_tried_during_a_pause(store: FileStore) -> None:
-    told = lane_for(store, Box(trouble=[unreachable()]))
-    succeed(store)
-    told.deliver()
-    told.clock.now += 0.9
-    for _ in range(5):
-        told.deliver()
-    assert told.box.tries == 1
-
-
 @pytest.mark.parametrize(("asked", "waited"), [(42.0, 42.0), (0.0, 1.0), (9e9, 300.0)])
 def test_a_sink_says_how_long_to_wait(store: FileStore, asked: float, waited: float) -> None:
     told = lane_for(store, Box(trouble=[unreachable(asked)]))
@@ -212,19 +181,6 @@ def test_the_next_process_keeps_to_the_pause_that_a_sink_asked_for(store: FileSt
     later.deliver()
     assert later.box.bodies == ["done"]
     assert later.notices == ["activity sink 'box' can be reached again"]
-
-
-def test_another_process_tries_at_once_where_no_pause_was_asked_for(store: FileStore) -> None:
-    told = lane_for(store, Box(trouble=[unreachable()]))
-    succeed(store)
-    told.deliver()
-    later = lane_for(store, Box(trouble=[unreachable()]), told.clock)
-    later.deliver()
-    assert later.box.tries == 1
-    kept = CursorFile(store.folder, "box").read()
-    assert kept is not None
-    assert kept.trouble is not None
-    assert (kept.trouble.tries, kept.trouble.error) == (2, "nobody is there")
 
 
 def test_a_refused_result_is_recorded_and_the_next_one_comes(store: FileStore) -> None:
@@ -309,15 +265,6 @@ def test_a_run_that_can_not_be_read_at_first_is_not_told_from_its_beginning(
     succeed(store, "new")
     told.deliver()
     assert told.box.bodies == ["new"]
-
-
-def test_a_folder_that_can_not_be_written_is_an_outage(tmp_path: Path) -> None:
-    store = begin(new_store(tmp_path))
-    (store.folder / "activity").write_text("in the way")
-    told = lane_for(store)
-    told.deliver()
-    assert len(told.notices) == 1
-    assert "its cursor can't be made" in told.notices[0]
 
 
 def test_delivery_stops_when_the_time_is_over(store: FileStore) -> None:

@@ -47,20 +47,6 @@ def test_the_last_error_and_the_tries_of_all_processes_are_told(store: FileStore
     )
 
 
-def test_one_try_is_told_as_people_say_it() -> None:
-    waits = Pending(sink="box", pending=2, tries=1, error="HTTP 500")
-    assert waits.text(str) == "2 posts wait for sink 'box': HTTP 500, tried once"
-
-
-def test_a_result_of_several_in_one_record_waits_alone(store: FileStore) -> None:
-    told = lane_for(store, Box(trouble=[None, unreachable()]))
-    succeed(store, "one")
-    succeed(store, "two")
-    told.deliver()
-    (one,) = seen(store)
-    assert one.pending == 1
-
-
 def test_a_refused_result_waits_no_more_but_is_told(store: FileStore) -> None:
     told = lane_for(store, Box(trouble=[refused()]))
     succeed(store)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.posting.protocol import Activity, ActivityType
-from sequencer.posting.text import MAX_SHORT_CHARS, hidden, polished, without_controls
+from sequencer.posting.text import hidden, polished, without_controls
 from tests.unit.posting.runs import REDACTION, SECRET
 
 
@@ -50,16 +50,7 @@ def test_every_text_is_clean(tmp_path: Path) -> None:
     assert {getattr(clean, name) for name in fields} == {"a [secret] b"}
 
 
-def test_short_texts_are_cut(tmp_path: Path) -> None:
-    clean = polished(activity(result="y" * 9000), REDACTION, tmp_path, 100)
-    assert clean.result == "y" * MAX_SHORT_CHARS
-
-
 NAME = "results/0-1-0123456789abcdef/output.txt"
-
-
-def test_a_body_that_fits_is_whole(tmp_path: Path) -> None:
-    assert polished(activity(body="z" * 100), REDACTION, tmp_path, 100).body == "z" * 100
 
 
 def test_an_output_file_is_read_up_to_the_limit(tmp_path: Path) -> None:

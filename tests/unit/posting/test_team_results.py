@@ -16,10 +16,9 @@ from sequencer.model.transitions import Event
 from sequencer.model.workflow import Workflow
 from sequencer.posting.poster import Poster
 from sequencer.posting.protocol import Activity, ActivityType, Post
-from sequencer.posting.sinks import JsonlSink
 from sequencer.posting.trackers import content_of, result_text
 from sequencer.store.file import FileStore
-from tests.unit.engine.flow.labs import Actor, Hold, Lab, failed, said
+from tests.unit.engine.flow.labs import Actor, Lab, failed
 from tests.unit.engine.flow.team_labs import task
 from tests.unit.engine.flow.team_labs import team as crew
 from tests.unit.posting.crews import GRAPH, named, node, team, tell
@@ -78,16 +77,6 @@ def test_a_process_that_only_posts_the_end_knows_it_too(store: FileStore) -> Non
     assert later.box.bodies == ["All is done."]
 
 
-def test_what_others_left_is_known_before_anybody_asks_for_a_board(store: FileStore) -> None:
-    lane_for(store)
-    tell(store, Event.SUCCEEDED, "plan", output="All is done.")
-    tell(store, Event.COMPLETED, "", status="completed")
-    with invoked(store, box := Box(), graph=GRAPH):
-        pass
-    assert box.bodies == ["All is done.", "All is done."]
-    assert box.posts[0].activity.title == "succeeded: Read and plan (researcher)"
-
-
 def test_what_is_no_steps_has_no_empty_name() -> None:
     end = Activity(type=ActivityType.RESPONSE, at="now", step="", step_index=7, event="completed")
     assert result_text(replace(end, title="the run is complete")) == "the run is complete"
@@ -104,16 +93,6 @@ def test_a_large_summary_is_read_from_its_file(store: FileStore) -> None:
     tell(store, Event.COMPLETED, "", status="completed")
     told.deliver()
     assert told.box.bodies == ["long summary", "long summary"]
-
-
-def test_an_end_without_any_result_is_an_end(store: FileStore) -> None:
-    told = knowing(store, sum="Sum it up")
-    tell(store, Event.COMPLETED, "", status="failed")
-    told.deliver()
-    assert (told.box.bodies, told.box.posts[0].activity.title) == (
-        [""],
-        "the run has ended: failed",
-    )
 
 
 @pytest.mark.parametrize("status", ["failed", "cancelled", "timed_out", "completed_after_error"])
@@ -136,14 +115,6 @@ def test_a_failed_end_says_what_has_failed(tmp_path: Path) -> None:
     end = told.box.posts[-1].activity
     assert (end.title, end.body) == ("the run has ended: failed", "task 'b' failed: no disk")
     store.close()
-
-
-def test_the_end_of_another_run_says_nothing_twice(store: FileStore) -> None:
-    told = lane_for(store)
-    tell(store, Event.SUCCEEDED, "a", output="said")
-    tell(store, Event.COMPLETED, "", status="completed")
-    told.deliver()
-    assert told.box.bodies == ["said", ""]
 
 
 def test_a_teams_news_are_thoughts_that_are_not_dropped(store: FileStore) -> None:
@@ -213,40 +184,3 @@ def test_a_whole_team(tmp_path: Path) -> None:
     assert sorted(results[1:3]) == [("build", "built"), ("log", "")]
     assert results[3:] == [("sum", "All is done."), ("", "All is done.")]
     assert box.posts[-1].activity.title.endswith("the run is complete")
-
-
-def test_a_result_is_told_while_others_still_work(tmp_path: Path) -> None:
-    hold, box = Hold("built"), Box()
-    graph = team(node("plan"), node("build"))
-    made = lab_of(tmp_path, graph, {"plan": "the plan", "build": hold})
-    with Poster(new_store(tmp_path), [box], REDACTION, lambda _: None) as activities:
-        working = made.works(on_event=activities)
-        try:
-            until(lambda: "the plan" in box.bodies)
-            assert working.is_on
-        finally:
-            hold.go.set()
-        working.end()
-    assert [post.activity.step for post in box.posts if post.key] == ["plan", "build", ""]
-
-
-def test_a_failure_is_an_error_and_the_rest_goes_on(tmp_path: Path) -> None:
-    graph = team(node("plan"), node("build"), node("sum", "build"))
-    says = {"plan": said("fine"), "build": failed("conflict in x.py")}
-    box = posted(tmp_path, lab_of(tmp_path, graph, says))
-    told = {post.activity.step: post.activity for post in box.posts if post.key}
-    assert (told["build"].type, told["plan"].type) == (ActivityType.ERROR, ActivityType.RESPONSE)
-    assert "conflict in x.py" in told["build"].body
-    assert "failed" in told[""].title
-    assert "sum" not in told
-
-
-def test_a_file_has_each_result_once(tmp_path: Path) -> None:
-    graph = team(*(node(f"t{n}") for n in range(12)), size=6)
-    sink = JsonlSink("file", tmp_path / "sync" / "activity.jsonl")
-    with Poster(new_store(tmp_path), [sink], REDACTION, lambda _: None) as activities:
-        lab_of(tmp_path, graph, {}).work(on_event=activities)
-    lines = sink.path.read_text().splitlines()
-    results = [line for line in lines if '"key"' in line]
-    assert sum('"event": "succeeded"' in line for line in results) == 12
-    assert len(results) == 13

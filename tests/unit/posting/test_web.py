@@ -59,12 +59,6 @@ def test_how_long_to_wait(written: str, seconds: float | None) -> None:
     assert retry_after_s(answer(503, retry_after=written), lambda: 1000.0) == seconds
 
 
-def test_a_pause_is_part_of_the_outage() -> None:
-    with pytest.raises(Unreachable) as outage:
-        judge(answer(429, retry_after="9"))
-    assert outage.value.retry_after_s == 9.0
-
-
 def test_a_request_and_its_answer() -> None:
     with open_desk(Reply(201, {"ok": True}, {"X-Thing": "7"})) as desk:
         web = Web()

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from sequencer.posting.protocol import Refused, Unreachable
 from sequencer.posting.web import WebhookSink
 from tests.unit.posting.desk import Desk, Reply, open_desk
-from tests.unit.posting.posts import action, result
+from tests.unit.posting.posts import result
 
 
 @pytest.fixture(name="desk")
@@ -45,21 +44,6 @@ def test_the_signature_is_that_of_the_body(desk: Desk, sink: WebhookSink) -> Non
     assert b"s3cret" not in seen.raw
 
 
-def test_without_a_secret_nothing_is_signed(desk: Desk) -> None:
-    sink = WebhookSink("hook", desk.url, {})
-    sink.post(result())
-    sink.close()
-    assert "x-sequencer-signature" not in desk.wait_for(1)[0].headers
-
-
-def test_a_thought_or_an_action_has_no_key(desk: Desk, sink: WebhookSink) -> None:
-    sink.post(action())
-    (seen,) = desk.wait_for(1)
-    assert "idempotency-key" not in seen.headers
-    assert "key" not in seen.body
-    assert (seen.body["type"], seen.body["action"]) == ("action", "Bash")
-
-
 def test_the_same_result_twice_is_the_same_request(desk: Desk, sink: WebhookSink) -> None:
     sink.post(result())
     sink.post(result(in_doubt=True))
@@ -68,23 +52,3 @@ def test_the_same_result_twice_is_the_same_request(desk: Desk, sink: WebhookSink
         second.raw,
         second.headers["idempotency-key"],
     )
-
-
-@pytest.mark.parametrize(
-    ("reply", "error"),
-    [
-        (Reply(500), Unreachable),
-        (Reply(429, headers={"Retry-After": "7"}), Unreachable),
-        (Reply(302, headers={"Location": "http://127.0.0.1:1/"}), Unreachable),
-        (Reply(404), Unreachable),
-        (Reply(drops=True), Unreachable),
-        (Reply(400, "no"), Refused),
-        (Reply(413), Refused),
-    ],
-)
-def test_trouble(desk: Desk, sink: WebhookSink, reply: Reply, error: type[Exception]) -> None:
-    desk.answers.append(reply)
-    with pytest.raises(error):
-        sink.post(result())
-    sink.post(result())
-    assert len(desk.seen) == 2

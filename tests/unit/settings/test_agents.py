@@ -62,10 +62,6 @@ def test_the_order_of_choice(tmp_path: Path) -> None:
     assert choose_agent(settings, step, "supervisor") == ("a7", "agent.default")
 
 
-def test_nothing_configured_is_auto(tmp_path: Path) -> None:
-    assert choose_agent(settings_of(tmp_path, ""), Step(name="a"), "a").name == "auto"
-
-
 @pytest.mark.parametrize(
     ("old", "position"),
     [("galph", "supervisor"), ("ralph", "main"), ("loop", "main")],
@@ -77,16 +73,6 @@ def test_old_role_keys(tmp_path: Path, old: str, position: str) -> None:
     assert choose_agent(settings, Step(name=other), other).name == "auto"
     overrides = AgentOverrides(by_step={old: "gemini"})
     assert choose_agent(settings, Step(name=position), position, overrides).name == "gemini"
-
-
-def test_the_present_word_wins_over_the_old_one(tmp_path: Path) -> None:
-    settings = settings_of(tmp_path, "agent: {roles: {loop: codex, main: claude}}")
-    assert choose_agent(settings, Step(name="main"), "main").name == "claude"
-
-
-def test_a_step_that_is_called_loop_is_itself(tmp_path: Path) -> None:
-    settings = settings_of(tmp_path, "agent: {roles: {loop: codex, main: claude}}")
-    assert choose_agent(settings, Step(name="loop"), "loop").name == "codex"
 
 
 @pytest.mark.parametrize("key", ["main", "main.md", "prompts/main.md"])
@@ -152,11 +138,3 @@ def test_auto_prefers_a_client_that_has_the_models() -> None:
     assert resolve_auto(there, {}, lambda kind: kind == "codex") == "codex"
     # What none has is then refused by name, and not as if nothing were installed.
     assert resolve_auto(there, {}, lambda kind: kind == "gemini") == "claude"
-
-
-def test_a_step_with_its_own_text_has_no_prompt_file(tmp_path: Path) -> None:
-    text = "agent:\n  default: claude\n  prompts: {main.md: codex}\n"
-    (tmp_path / "orchestration.yaml").write_text(text, encoding="utf-8")
-    settings = load(tmp_path, env={})
-    step = Step(name="a/../..", text="Do it.")
-    assert choose_agent(settings, step, "a/../..", AgentOverrides()).name == "claude"

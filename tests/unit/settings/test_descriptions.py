@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
-import pytest
-
-from sequencer.errors import ConfigurationError
 from sequencer.model.step import Step, Validation
 from sequencer.model.workflow import Review, Workflow
 from tests.unit.settings.loading import loaded
@@ -48,17 +44,3 @@ def test_a_workflow_that_extends_another_has_its_description(tmp_path: Path) -> 
     assert [same.description, other.description] == ["For all", "For me"]
     assert [step.description for step in same.steps] == ["Plans", "", ""]
     assert other.steps[0].description == "Plans well"
-
-
-@pytest.mark.parametrize(
-    ("document", "where"),
-    [
-        ({"step_defaults": {"description": "x"}}, "step_defaults.description"),
-        ({"workflows": {"w": {"steps": ["a"], "description": "x" * 501}}}, "workflows.w.descr"),
-        ({"workflows": {"w": {"steps": [{"name": "a", "description": 5}]}}}, "steps[0].descr"),
-    ],
-)
-def test_what_can_be_no_description(document: dict[str, Any], where: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError) as raised:
-        loaded(tmp_path, json.dumps(document))
-    assert where in str(raised.value)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.settings.loading import loaded, refusal, refusals
+from tests.unit.settings.loading import loaded, refusal
 
 EXTENDING = """
 agents:
@@ -84,16 +84,6 @@ def test_a_circle_of_workflows_is_refused_at_its_place(tmp_path: Path) -> None:
     error = refusal(tmp_path, text)
     assert str(error.where).endswith("orchestration.yaml:2:7: workflows.a.extends")
     assert "'a' extends 'b', 'b' extends 'a'" in error.message
-
-
-def test_a_refused_definition_is_no_unknown_workflow_besides(tmp_path: Path) -> None:
-    text = "workflow: {name: a}\nrouting: {fallback: a}\nworkflows: {a: {extends: b}}\n"
-    error = refusal(tmp_path, text)
-    assert "unknown workflow 'b'" in error.message
-    messages = [
-        one.message for one in refusals(tmp_path, text.replace("extends: b", "extends: [b]"))
-    ]
-    assert messages == ["expected text; put it in quotes"]
 
 
 def test_feedback_has_to_lead_back(tmp_path: Path) -> None:

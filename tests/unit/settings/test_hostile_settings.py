@@ -15,7 +15,6 @@ from sequencer.documents.keys import (
     ConfigurationErrors,
     annotation_at,
     is_mapping,
-    known_keys,
     leaves,
 )
 from sequencer.errors import ConfigurationError
@@ -24,7 +23,7 @@ from sequencer.settings.legacy import FLAT_KEYS, IGNORED_KEYS
 from sequencer.settings.location import locate
 from sequencer.settings.schema import Schema
 from sequencer.settings.settings import Settings, load
-from sequencer.settings.sources import DEFAULT, Given, variable_name
+from sequencer.settings.sources import variable_name
 from tests.property.amounts import EXAMPLES, PART, in_memory
 
 _Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -142,61 +141,6 @@ def test_any_text_in_a_variable_is_read_or_refused_by_its_name(
         assert all(variable_name(path) in str(error.where) for error in found)
     else:
         assert found.sources[path].name == variable_name(path)
-
-
-numbers = st.one_of(st.none(), st.integers(1, 1_000))
-
-
-@settings(max_examples=200)
-@given(in_file=numbers, in_env=numbers, in_flag=numbers)
-def test_the_last_layer_that_says_something_decides(
-    folder: Path, in_file: int | None, in_env: int | None, in_flag: int | None
-) -> None:
-    text = "run:\n" + (f"  max_steps: {in_file}\n" if in_file else "")
-    (folder / "orchestration.yaml").write_text(text, encoding="utf-8")
-    found = load(
-        folder,
-        env={"SEQUENCER_RUN__MAX_STEPS": str(in_env)} if in_env else {},
-        flags={("run", "max_steps"): Given("--max-steps", in_flag)},
-    )
-    assert found.run.max_steps == (in_flag or in_env or in_file or 20)
-    kind = found.sources["run", "max_steps"].kind
-    said = [("flag", in_flag), ("environment", in_env), ("file", in_file), ("default", 20)]
-    assert kind == next(word for word, value in said if value)
-
-
-@settings(max_examples=200)
-@given(
-    length=st.integers(1, 6),
-    every=st.integers(-2, 9),
-    chosen=st.one_of(st.none(), st.integers(-2, 9)),
-    index=st.integers(0, 10**12),
-)
-def test_a_definition_in_the_file_runs_as_it_is_written(
-    folder: Path, length: int, every: int, chosen: int | None, index: int
-) -> None:
-    steps = [f"s{number}" for number in range(length)]
-    data = {
-        "workflow": {"name": "w", "review_every_n": chosen},
-        "workflows": {"w": {"steps": steps, "review": {"every": every, "step": "look"}}},
-    }
-    found = loaded(folder, data)
-    assert isinstance(found, Settings)
-    effective = every if chosen is None else chosen
-    told = describe(found.chosen_workflow(), index)
-    is_review = effective > 0 and (index // length + 1) % effective == 0
-    assert told["review"] is is_review
-    assert told["position"] == steps[index % length]
-    assert told["step"] == ("look" if is_review else steps[index % length])
-
-
-def test_defaults_are_what_the_schema_says(folder: Path) -> None:
-    found = loaded(folder, {})
-    assert isinstance(found, Settings)
-    assert {path for path, source in found.sources.items() if source is DEFAULT} == {
-        path for path, _ in leaves(Schema)
-    }
-    assert known_keys(Schema, ()) == tuple(Schema.model_fields)
 
 
 def test_ten_thousand_steps_are_read_and_one_more_is_refused(folder: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from sequencer.documents import keys
 from sequencer.errors import ConfigurationError, UnsafePath
 from sequencer.model.line.order import resolve
-from sequencer.settings.legacy import COMMIT_KEYS, FLAT_KEYS, IGNORED_KEYS, VARIABLES
+from sequencer.settings.legacy import COMMIT_KEYS, IGNORED_KEYS, VARIABLES
 from sequencer.settings.schema import Schema
 from sequencer.settings.settings import Settings, load
 from sequencer.workflows.router import RouterMode
@@ -115,13 +115,6 @@ def test_the_flat_spelling(tmp_path: Path) -> None:
     assert str(settings.sources["router", "mode"]).endswith(":5")
 
 
-@pytest.mark.parametrize("order", ["flat-first", "nested-first"])
-def test_a_nested_key_wins_over_its_flat_twin(tmp_path: Path, order: str) -> None:
-    parts = ["workflow_name: standard2\n", "workflow: {name: review_cadence}\n"]
-    settings = loaded(tmp_path, "".join(parts if order == "flat-first" else parts[::-1]))
-    assert settings.workflow.name == "review_cadence"
-
-
 @pytest.mark.parametrize(
     ("text", "every"),
     [
@@ -136,24 +129,11 @@ def test_the_cadence_of_the_router_is_inherited(tmp_path: Path, text: str, every
     assert settings.chosen_workflow().review_every == every
 
 
-def test_an_inherited_cadence_names_the_key_that_it_comes_from(tmp_path: Path) -> None:
-    settings = loaded(tmp_path, "workflow: standard\nrouter:\n  review_every_n: 3\n")
-    assert str(settings.sources["workflow", "review_every_n"]).endswith(":3")
-    assert "orchestration.yaml:3:3" in settings.notices[0]
-
-
 def test_a_wrong_value_of_a_flat_key_is_found_where_it_stands(tmp_path: Path) -> None:
     with pytest.raises(UnsafePath) as refused:
         loaded(tmp_path, "workflow: standard\nrouter_allowlist: [a, ../b]\n")
     place = f"{tmp_path / 'orchestration.yaml'}:2:23"
     assert refused.value.where == f"{place}: router.allowlist[1]"
-
-
-def test_flat_keys_and_ignored_keys_are_no_settings(tmp_path: Path) -> None:
-    known = set(loaded(tmp_path, "").sources)
-    flat = FLAT_KEYS.keys() | COMMIT_KEYS.keys() | IGNORED_KEYS
-    assert not {(key,) for key in flat} & known
-    assert set(COMMIT_KEYS.values()) < known
 
 
 GIT = "store: {kind: git}\n"
@@ -237,14 +217,6 @@ def test_without_git_each_key_is_noticed_once_and_nothing_is_committed(tmp_path:
     assert loaded(tmp_path, "").notices == ()
 
 
-def test_a_variable_about_commits_is_noticed_too(tmp_path: Path) -> None:
-    env = {"SEQUENCER_COMMIT__PATHS": "a,b"}
-    assert load(tmp_path, env=env).commit.paths == ("a", "b")
-    assert "SEQUENCER_COMMIT__PATHS" in load(tmp_path, env=env).notices[0]
-    kind = {"SEQUENCER_STORE__KIND": "git"}
-    assert load(tmp_path, env=env | kind).notices == ()
-
-
 def noticed(tmp_path: Path, text: str, **variables: str) -> tuple[str, ...]:
     (tmp_path / "orchestration.yaml").write_text(text, encoding="utf-8")
     return load(tmp_path, env=variables).notices
@@ -265,12 +237,6 @@ def test_names_that_anybody_may_have_are_noticed_in_its_projects_only(tmp_path: 
     assert noticed(tmp_path, "workflow: standard\n", STATE_FILE="x", POLL_INTERVAL="5") == ()
     found = noticed(tmp_path, "main_prompt: main.md\n", STATE_FILE="x", POLL_INTERVAL="5")
     assert [notice.split()[2] for notice in found] == ["POLL_INTERVAL", "STATE_FILE"]
-
-
-def test_its_variables_change_nothing(tmp_path: Path) -> None:
-    (tmp_path / "orchestration.yaml").write_text(WHOLE, encoding="utf-8")
-    plain = load(tmp_path, env={})
-    assert load(tmp_path, env=dict.fromkeys(VARIABLES, "5")).values == plain.values
 
 
 @pytest.mark.parametrize("name", VARIABLES)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import ConfigurationError
-from sequencer.settings.location import Location, find_config, locate
+from sequencer.settings.location import find_config, locate
 from sequencer.settings.settings import load
 
 
@@ -24,18 +24,6 @@ def write(project: Path, text: str) -> Path:
     return path
 
 
-def test_the_nearest_file_above_is_found(project: Path) -> None:
-    outer = write(project, "")
-    assert find_config(project / "src" / "deep") == outer
-    inner = write(project / "src", "")
-    assert find_config(project / "src" / "deep") == inner
-
-
-def test_without_a_file_the_folder_itself_is_the_project(project: Path) -> None:
-    assert find_config(project) is None
-    assert locate(project, None, {}) == Location(None, project, project / "sync" / "state.json")
-
-
 def test_from_a_sub_folder_the_same_state_is_used(project: Path) -> None:
     write(project, "state_file: run/state.json\n")
     here = locate(project / "src" / "deep", None, {})
@@ -49,12 +37,6 @@ def test_an_explicit_file_decides_over_a_nearer_one(project: Path, tmp_path: Pat
     here = locate(project, Path("../orchestration.yaml"), {})
     assert here.state_path.resolve() == tmp_path / "other.json"
     assert find_config(project, other) == other
-
-
-def test_an_explicit_file_that_is_not_there_is_an_error(project: Path) -> None:
-    write(project, "")
-    with pytest.raises(ConfigurationError, match="no such file"):
-        find_config(project, Path("typo.yaml"))
 
 
 def test_a_linked_file_belongs_to_the_folder_of_the_link(project: Path, tmp_path: Path) -> None:
@@ -170,10 +152,6 @@ def test_both_refuse_what_is_no_path(project: Path, text: str) -> None:
         with pytest.raises(ConfigurationError) as refused:
             look()
         assert str(path) in str(refused.value)
-
-
-def test_without_a_file_both_agree_too(project: Path) -> None:
-    assert locate(project, None, {}).state_path == load(project, env={}).state_file
 
 
 PROBE = """

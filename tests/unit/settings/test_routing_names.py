@@ -70,11 +70,3 @@ def test_a_project_that_never_routes_may_call_a_cycle_like_a_procedure(tmp_path:
     settings = loaded(tmp_path, "workflows: {full-development: {steps: [a]}}")
     assert settings.registry.get("full-development").kind == "cycle"
     assert "full-development" not in settings.registry.procedure_names
-
-
-def test_routing_is_shown_with_its_sources(tmp_path: Path) -> None:
-    settings = loaded(tmp_path, ROUTING)
-    rows = {key: (value, str(source)) for key, value, source in settings.rows()}
-    assert rows["routing.fallback"] == ("mine", f"{tmp_path}/orchestration.yaml:9")
-    assert rows["routing.labels.orchestrator"][1] == "default"
-    assert rows["routing.system_prompts.scoper.labels"][0] == ["rfc"]

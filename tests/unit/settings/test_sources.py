@@ -83,10 +83,6 @@ def test_the_identity_variables_are_those_that_agents_get() -> None:
     assert {f"SEQUENCER_{name}" for name in told.split()} == IDENTITY_VARIABLES
 
 
-def test_no_setting_has_the_name_of_an_identity_variable() -> None:
-    assert not {variable_name(path) for path, _ in leaves(Schema)} & IDENTITY_VARIABLES
-
-
 @pytest.mark.parametrize(
     ("variable", "said"),
     [
@@ -135,12 +131,6 @@ def test_a_wrong_flag_is_named_as_it_is_typed(tmp_path: Path) -> None:
         load(tmp_path, env={}, flags=flags)
 
 
-def test_a_flag_that_was_not_given_changes_nothing(tmp_path: Path) -> None:
-    write(tmp_path, "run: {max_steps: 3}\n")
-    settings = load(tmp_path, env={}, flags={("run", "max_steps"): Given("--max-steps", None)})
-    assert settings.run.max_steps == 3
-
-
 def test_an_empty_section_takes_nothing_back(tmp_path: Path) -> None:
     write(tmp_path, "workflow_name: standard2\nworkflow: {}\nagents: {}\n")
     settings = load(tmp_path, env={})
@@ -155,10 +145,6 @@ def test_a_mapping_that_is_replaced_whole_leaves_no_sources_behind(tmp_path: Pat
     rows = {key: (value, str(source)) for key, value, source in settings.rows()}
     assert rows["agents.claude"] == ({}, "SEQUENCER_AGENTS__CLAUDE")
     assert "agents.claude.argv" not in rows
-
-
-def test_variables_have_the_names_of_their_keys() -> None:
-    assert variable_name(("store", "journal", "keep")) == "SEQUENCER_STORE__JOURNAL__KEEP"
 
 
 def test_every_scalar_key_can_be_set_by_a_variable(tmp_path: Path) -> None:

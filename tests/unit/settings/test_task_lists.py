@@ -31,13 +31,6 @@ def test_a_list_is_a_workflow_of_its_own(tmp_path: Path) -> None:
     assert "mine" not in settings.registry.procedure_names
 
 
-def test_it_is_known_where_a_task_stands(tmp_path: Path) -> None:
-    found = loaded(tmp_path, TEAM).registry.lists["mine"]
-    assert found.file == tmp_path / "orchestration.yaml"
-    assert found.where("build", "model").startswith(f"{tmp_path}/orchestration.yaml:7:")
-    assert found.where("build", "model").endswith("workflows.mine.tasks[1].model")
-
-
 def test_it_can_be_what_is_run_by_default(tmp_path: Path) -> None:
     settings = loaded(tmp_path, f"workflow: mine\n{TEAM}")
     assert settings.chosen_workflow().kind == "graph"
@@ -137,8 +130,3 @@ def test_a_list_in_a_file_of_its_own(tmp_path: Path, name: str) -> None:
     assert workflow.graph is not None
     assert workflow.graph.is_team
     assert settings.registry.get("mine") is workflow
-
-
-def test_a_list_replaces_a_built_in_workflow(tmp_path: Path) -> None:
-    settings = loaded(tmp_path, "workflows: {standard: {tasks: [{id: a, subject: A}]}}")
-    assert settings.registry.get("standard").kind == "graph"

@@ -107,13 +107,6 @@ def test_a_wrong_value_is_refused_at_its_place(
     assert said in str(error)
 
 
-def test_several_wrong_fields_of_a_role_are_told_at_once(tmp_path: Path) -> None:
-    text = "teams: {roles: {a: {timeout_s: -1, max_turns: 0}, b: {modle: x}}}\n"
-    wheres = [str(error.where) for error in refusals(tmp_path, text)]
-    ends = ["roles.a.timeout_s", "roles.a.max_turns", "roles.b"]
-    assert [where.partition(": teams.")[2] for where in wheres] == ends
-
-
 # --- the other names ------------------------------------------------------------------
 
 
@@ -135,11 +128,6 @@ def test_the_other_names_stand_beside_other_keys_of_teams(tmp_path: Path) -> Non
     for lines in (text, "".join(reversed(text.splitlines(keepends=True)))):
         teams = loaded(tmp_path, lines).teams
         assert (teams.enabled, teams.lead_model, teams.score.min_size) == (True, "x", 3)
-
-
-@pytest.mark.parametrize("text", ["enableAgentTeams:\n", "teamConfig:\n", "teamConfig: {}\n"])
-def test_a_name_without_a_value_changes_nothing(tmp_path: Path, text: str) -> None:
-    assert loaded(tmp_path, text).teams == loaded(tmp_path, "").teams
 
 
 def test_variables_and_flags_win(tmp_path: Path) -> None:

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
 import io
-import threading
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from sequencer.executors.redaction import Redaction
 from sequencer.model.transitions import Event
 from tests.unit.cli.flow.facts import fact
 from tests.unit.cli.flow.terminals import terminal
-from tests.unit.cli.flow.views import HOSTILE, graph, of, with_node
+from tests.unit.cli.flow.views import graph, of, with_node
 
 MOMENT = datetime(2026, 11, 22, 12, 3, 4, tzinfo=UTC)
 
@@ -91,25 +90,6 @@ def test_a_line_for_every_fact() -> None:
     ]
 
 
-def test_times_are_those_of_the_place() -> None:
-    stream = io.StringIO()
-    there = MOMENT.astimezone(timezone(timedelta(hours=-5)))
-    shown = Lines(stream, redaction=Redaction(), now=lambda: there)
-    shown.show(of(graph("a")), [fact(Event.CLAIMED, "a"), fact(Event.SUCCEEDED, "a", at="?")])
-    assert stream.getvalue() == "07:03:04 start a\n07:03:04 done a\n"
-
-
-def test_what_was_over_before_is_no_news() -> None:
-    shown, stream = plain()
-    view = of(graph("a --> b"), "completed")
-    shown.show(view, None)
-    shown.show(view)
-    assert stream.getvalue() == ""
-    shown.show(replace(view, status="running"))
-    shown.show(view)
-    assert stream.getvalue().startswith("12:03:04 completed")
-
-
 def test_secrets_stay_hidden_in_lines() -> None:
     secret = "sk-ant-" + "a1b2c3d4" * 6
     shown, stream = plain(Redaction([secret]))
@@ -120,15 +100,6 @@ def test_secrets_stay_hidden_in_lines() -> None:
     assert secret not in stream.getvalue()
 
 
-@pytest.mark.parametrize("text", HOSTILE)
-def test_hostile_texts_are_one_line(text: str) -> None:
-    shown, stream = plain()
-    failed = fact(Event.FAILED, "a", error=text, type="Template")
-    shown.show(of(graph("a"), "running"), [failed])
-    assert len(stream.getvalue().splitlines()) == 1
-    assert "\x1b" not in stream.getvalue()
-
-
 def test_an_encoding_that_lacks_letters(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with path.open("w", encoding="ascii") as stream:
@@ -137,40 +108,3 @@ def test_an_encoding_that_lacks_letters(tmp_path: Path) -> None:
         shown.show(of(graph("a"), "completed"))
     assert "notice: ??" in path.read_text()
     assert "completed ? 0 of 1" in path.read_text()
-
-
-def test_lines_of_many_threads_stay_whole() -> None:
-    shown, stream = plain()
-
-    def say(number: int) -> None:
-        for _ in range(30):
-            shown.notice(f"{number} " * 20)
-
-    threads = [threading.Thread(target=say, args=(n,)) for n in range(6)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
-    lines = stream.getvalue().splitlines()
-    assert len(lines) == 180
-    assert all(len(set(line.split()[2:])) == 1 for line in lines)
-
-
-@pytest.mark.parametrize(
-    "status",
-    ["completed", "completed_after_error", "failed", "timed_out", "max_iterations", "cancelled"],
-)
-def test_every_end_has_a_line(status: str) -> None:
-    shown, stream = plain()
-    shown.show(of(graph("a"), "running"))
-    shown.show(of(graph("a"), status))
-    shown.show(of(graph("a"), status))
-    words = status.replace("_", " ")
-    assert stream.getvalue() == f"12:03:04 {words} · 0 of 1 nodes done\n"
-
-
-@pytest.mark.parametrize("status", ["not-started", "running", "waiting"])
-def test_what_goes_on_has_no_line(status: str) -> None:
-    shown, stream = plain()
-    shown.show(of(graph("a"), status))
-    assert stream.getvalue() == ""

@@ -53,42 +53,12 @@ def test_no_two_turns_of_a_channel_touch(starts: list[int], chance: object) -> N
                 assert columns.setdefault((x, row), line) == line, "two lines share a column"
 
 
-def test_two_lines_that_change_places() -> None:
-    channel = Channel()
-    channel.add(0, 2, 8, comes="above", goes="below")
-    channel.add(1, 8, 2, comes="above", goes="below")
-    channel.settle(set())
-    # Neither can be above the other as a whole: one of them turns twice.
-    assert len(channel.turns) == 3
-
-
-def test_a_straight_line_needs_no_track() -> None:
-    channel = Channel()
-    channel.add(0, 4, 4, comes="above", goes="below")
-    assert channel.turns == []
-    assert channel.settle({4}) == 0
-
-
-def test_lines_that_have_nothing_to_do_with_each_other_share_a_track() -> None:
-    assert set(tracks(settled((0, 3), (8, 5), (10, 14))).values()) == {0}
-
-
-def test_one_that_ends_where_another_begins_is_below_it() -> None:
-    found = tracks(settled((4, 9), (0, 4)))
-    assert found[1] > found[0]
-
-
 def test_nested_turns_do_not_cross() -> None:
     # To the left the leftmost is on top, to the right the rightmost.
     left = tracks(settled((10, 0), (12, 4), (14, 8)))
     assert left[0] < left[1] < left[2]
     right = tracks(settled((0, 10), (2, 12), (4, 14)))
     assert right[2] < right[1] < right[0]
-
-
-def test_what_turns_back_is_next_to_its_box() -> None:
-    found = tracks(settled((2, 12), loops=((6, 20),)))
-    assert found[1] < found[0]
 
 
 def test_the_inner_of_two_that_turn_back_is_nearer() -> None:
@@ -110,18 +80,3 @@ def test_a_ring_of_three() -> None:
     assert upper.end == lower.start
     # In a column that nobody else has.
     assert upper.end not in {0, 4, 8}
-
-
-def test_two_rings_at_once() -> None:
-    channel = settled((0, 4), (4, 0), (10, 14), (14, 10))
-    assert len(channel.turns) == 6
-
-
-def test_a_ring_beside_a_line_that_passes() -> None:
-    channel = settled((0, 4), (4, 0), (2, 2))
-    middle = {turn.end for turn in channel.turns} - {0, 4}
-    assert 2 not in middle
-
-
-def test_an_empty_channel_has_no_height() -> None:
-    assert Channel().settle(set()) == 0

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 
 from sequencer.cli.views.mermaid import LOOKS, charted, classed
-from sequencer.engine.view import FlowView, NodeState, NodeView
+from sequencer.engine.view import FlowView, NodeState
 from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from sequencer.workflows.mermaid.parser import read_chart
-from tests.unit.cli.flow.views import HOSTILE, flows, graph, of, views
+from tests.unit.cli.flow.views import graph, of, views
 
 CHART = "flowchart TD\n  a[One] --> b\n  b -->|x| c((End))\n"
 
@@ -25,22 +25,6 @@ def test_the_authors_text_stays_to_the_letter() -> None:
         "    class a seqDone",
         "    class b seqRunning",
     ]
-
-
-def test_a_run_that_has_not_begun_adds_nothing() -> None:
-    assert classed(CHART, of(shape())) == CHART
-
-
-@pytest.mark.parametrize("state", [s for s in NodeState if s is not NodeState.PENDING])
-def test_every_state_has_a_class(state: NodeState) -> None:
-    found = classed(CHART, of(shape(), "running", c=str(state)))
-    name = "Waiting" if state is NodeState.READY else str(state).title()
-    assert f"class c seq{name}\n" in found
-
-
-def test_nodes_of_one_state_are_named_together() -> None:
-    found = classed(CHART, of(shape(), "running", a="done", c="done"))
-    assert "    class a,c seqDone\n" in found
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\n\n", "\n%% the end", "\n  "])
@@ -88,15 +72,6 @@ def test_other_ids_are_named_as_they_are(name: str) -> None:
     assert read_chart(found).nodes == read_chart(text).nodes
 
 
-@pytest.mark.parametrize("name", list(flows()))
-def test_the_flows_mean_the_same_with_their_classes(name: str) -> None:
-    run = of(flows()[name], "running", **dict.fromkeys(flows()[name].by_id, "done"))
-    text = charted(run)
-    bare = charted(of(flows()[name]))
-    assert read_chart(text).edges == read_chart(bare).edges
-    assert read_chart(text).classes == {"seqDone"}
-
-
 def test_a_graph_that_nobody_drew() -> None:
     nodes = (
         Node(id="end", kind=NodeKind.HUMAN, label="Sure?"),
@@ -129,22 +104,6 @@ def test_a_made_chart_says_the_same_whatever_the_names_are(found: FlowView) -> N
     assert [(e.source, e.target) for e in chart.edges] == [
         (number[e.source], number[e.target]) for e in found.graph.edges
     ]
-
-
-@pytest.mark.parametrize("label", HOSTILE)
-def test_hostile_labels_stay_labels(label: str) -> None:
-    nodes = (Node(id="a", kind=NodeKind.AGENT, label=label), Node(id="b", kind=NodeKind.AGENT))
-    edges = (Edge(source="a", target="b", label=label),)
-    made = FlowView(
-        label,
-        Graph(nodes=nodes, edges=edges, entries=("a",)),
-        tuple(NodeView(node, NodeState.DONE) for node in nodes),
-        "running",
-    )
-    chart = read_chart(charted(made))
-    assert [node.id for node in chart.nodes] == ["n0", "n1"]
-    assert len(chart.edges) == 1
-    assert "\x1b" not in charted(made)
 
 
 def contrast(one: str, other: str) -> float:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequencer.cli.views.layers import GAP, Port, Rows, arranged, middles, ports, spread
-from tests.unit.cli.flow.views import RELEASE, chain, flows, graph
+from tests.unit.cli.flow.views import RELEASE, graph
 
 
 def room(text: str) -> tuple[int, int]:
@@ -28,11 +28,6 @@ def test_what_is_spread_keeps_its_distances(wanted: list[tuple[float, int]]) -> 
         assert found == [round(wanted[0][0])]
 
 
-def test_what_weighs_more_moves_less() -> None:
-    assert spread([10, 10], [4], [100, 1]) == [10, 14]
-    assert spread([10, 10], [4], [1, 100]) == [6, 10]
-
-
 @given(st.lists(st.one_of(st.none(), st.integers(-20, 40)), max_size=7))
 def test_ports_are_inside_the_border_and_apart(wanted: list[int | None]) -> None:
     width = 2 * max(1, len(wanted)) + 1
@@ -41,18 +36,6 @@ def test_ports_are_inside_the_border_and_apart(wanted: list[int | None]) -> None
     assert len(found) == len(wanted)
     assert all(b - a >= 2 for a, b in pairwise(found))
     assert all(10 - width // 2 < column < 10 + width // 2 for column in found)
-
-
-def test_nothing_to_spread() -> None:
-    assert spread([], []) == []
-
-
-def test_what_has_room_stays_where_it_wants_to_be() -> None:
-    assert spread([1.4, 9.6, 30.0], [3, 3]) == [1, 10, 30]
-
-
-def test_a_crowd_moves_to_both_sides() -> None:
-    assert spread([10.0, 10.0, 10.0], [5, 5]) == [5, 10, 15]
 
 
 @pytest.mark.parametrize("chart", [RELEASE, "a --> b & c & d --> e\na --> e", "a --> b --> c"])
@@ -68,47 +51,8 @@ def test_neighbours_of_a_row_keep_their_distance(chart: str) -> None:
             assert blank >= (GAP if are_boxes else 1)
 
 
-@pytest.mark.parametrize("name", list(flows()))
-def test_what_follows_alone_is_right_below(name: str) -> None:
-    shape = flows()[name]
-    found = arranged(shape, dict.fromkeys(shape.by_id, (7, 3)), room)
-    column = middles(found)
-    for row in found.rows:
-        # Where a row has a neighbour there may be no room for it.
-        if len(row) == 1 and len(found.items[row[0]].below) == 1:
-            below = found.items[row[0]].below[0]
-            alone = len(found.rows[found.items[below].row]) == 1
-            if alone and len(found.items[below].above) == 1:
-                assert column[below] == column[row[0]]
-
-
-def test_a_line_that_passes_many_rows_is_straight() -> None:
-    shape = graph("a --> b --> c --> d --> e --> f\na --> f")
-    found = arranged(shape, dict.fromkeys(shape.by_id, (7, 3)), room)
-    column = middles(found)
-    long = next(chain_ for chain_ in found.chains.values() if len(chain_) > 2)
-    assert len({column[n] for n in long[1:-1]}) == 1
-
-
-def test_a_chain_has_one_column() -> None:
-    shape = chain(20)
-    found = arranged(shape, dict.fromkeys(shape.by_id, (9, 3)), room)
-    assert set(middles(found)) == {4}
-
-
 def test_lines_leave_a_box_in_the_order_of_their_ends() -> None:
     found = ports(10, 21, [Port(0, 40), Port(1, -5), Port(2, 10), Port(3, None)])
     assert sorted(found, key=found.__getitem__) == [1, 2, 0, 3]
     # What can go straight does.
     assert found[2] == 10
-
-
-def test_the_outermost_loop_is_leftmost() -> None:
-    found = ports(10, 21, [Port(0, None, 0), Port(1, None, 2), Port(2, None, 1)])
-    assert sorted(found, key=found.__getitem__) == [1, 2, 0]
-
-
-def test_one_line_leaves_in_the_middle() -> None:
-    assert ports(10, 9, [Port(7, 90)]) == {7: 10}
-    assert ports(10, 9, [Port(7, 12)]) == {7: 12}
-    assert ports(10, 9, []) == {}

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequencer.cli.views.frame import USUAL, Frame, chosen, counted
+from sequencer.cli.views.frame import USUAL, Frame, chosen
 from sequencer.cli.views.nodes import Heard
 from sequencer.cli.views.text import width
 from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.model.net.graph import Graph, Node, NodeKind
 from tests.unit.cli.flow.terminals import Terminal, terminal
-from tests.unit.cli.flow.views import HOSTILE, chain, graph, of, views, with_node
+from tests.unit.cli.flow.views import chain, graph, of, views, with_node
 
 NOW = datetime(2026, 11, 22, 12, 0, 0, tzinfo=UTC)
 HALF_A_MINUTE_AGO = "2026-11-22T11:59:30Z"
@@ -61,13 +61,6 @@ def test_columns_go_as_the_terminal_gets_narrower(screen: Terminal, columns: int
     assert "30.0 s" in found[1]
 
 
-@pytest.mark.parametrize("size", [(1, 1), (2, 3), (7, 2), (12, 4), (500, 200)])
-def test_odd_sizes(screen: Terminal, size: tuple[int, int]) -> None:
-    found = lines(screen, of(chain(30), "running", n7="running"), size)
-    assert len(found) <= max(2, size[1])
-    assert all(width(line) < max(2, size[0]) for line in found)
-
-
 def test_a_terminal_that_knows_no_size_is_a_usual_one(screen: Terminal) -> None:
     screen.resize(0, 0)
     assert Frame(screen.stream).measure() == USUAL
@@ -95,30 +88,6 @@ def test_what_is_heard_goes_before_what_is_known(screen: Terminal) -> None:
     assert "from before" in lines(screen, view, (100, 20), a=Heard("", 0.0))[1]
 
 
-def test_what_was_heard_of_a_node_that_is_over_is_forgotten(screen: Terminal) -> None:
-    view = with_node(running(), "a", state=NodeState.DONE, cost_usd=0.5, last_line="known")
-    found = lines(screen, view, (100, 20), a=Heard("heard", 0.5))[1]
-    assert "known" in found
-    assert "0.5000" in found
-
-
-def test_long_names_leave_room_for_the_rest(screen: Terminal) -> None:
-    name = "a_very_long_name_of_a_node_" * 3
-    found = lines(screen, running(name, last_line="said"), (80, 20))
-    assert "running" in found[1]
-    assert "said" in found[1]
-    assert "…" in found[1]
-
-
-@pytest.mark.parametrize("text", HOSTILE)
-def test_columns_stay_straight_whatever_is_said(screen: Terminal, text: str) -> None:
-    view = running()
-    found = lines(screen, view, (100, 20), a=Heard(text, 0.0))
-    place = found[0].index("STATE")
-    assert found[1][place:].startswith("running")
-    assert len(found) == 4
-
-
 def test_marks_of_states(screen: Terminal) -> None:
     nodes = tuple(Node(id=f"n{n}", kind=NodeKind.AGENT) for n in range(len(NodeState)))
     seen = tuple(NodeView(node, state) for node, state in zip(nodes, NodeState, strict=True))
@@ -127,13 +96,6 @@ def test_marks_of_states(screen: Terminal) -> None:
     assert marks[:3] == "·○○"
     assert marks[3] in "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
     assert marks[4:] == "↻?✓✗–"  # noqa: RUF001 - a dash that is no minus
-
-
-def test_the_spinner_turns(screen: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sequencer.cli.views.frame.time.monotonic", lambda: 0.0)
-    first = lines(screen, running(), (100, 20))[1][0]
-    monkeypatch.setattr("sequencer.cli.views.frame.time.monotonic", lambda: 0.126)
-    assert lines(screen, running(), (100, 20))[1][0] != first
 
 
 def test_an_encoding_that_has_no_marks(tmp_path: Path) -> None:
@@ -167,11 +129,6 @@ def nodes_in(*states: NodeState) -> list[NodeView]:
     ]
 
 
-def test_all_where_there_is_room() -> None:
-    nodes = nodes_in(NodeState.PENDING, NodeState.DONE)
-    assert chosen(nodes, 2) == (nodes, [])
-
-
 def test_what_a_person_waits_for_comes_first() -> None:
     nodes = nodes_in(
         *(NodeState.PENDING, NodeState.CANCELLED, NodeState.DONE, NodeState.WAITING),
@@ -203,22 +160,6 @@ def test_the_others_are_those_around_what_runs() -> None:
     states = [NodeState.DONE] * 50 + [NodeState.RUNNING] + [NodeState.PENDING] * 50
     kept, _ = chosen(nodes_in(*states), 8)
     assert [node.node.id for node in kept] == [f"n{n}" for n in range(47, 54)]
-
-
-def test_a_run_that_is_over_is_shown_from_its_beginning() -> None:
-    kept, _ = chosen(nodes_in(*[NodeState.DONE] * 40), 6)
-    assert [node.node.id for node in kept] == ["n0", "n1", "n2", "n3", "n4"]
-
-
-def test_no_room_at_all() -> None:
-    nodes = nodes_in(NodeState.RUNNING, NodeState.DONE)
-    assert chosen(nodes, 0) == ([], nodes)
-    assert chosen(nodes, 1) == ([], nodes)
-
-
-def test_the_rest_is_counted() -> None:
-    nodes = nodes_in(NodeState.DONE, NodeState.PENDING, NodeState.PENDING)
-    assert counted(nodes) == "2 pending, 1 done"
 
 
 def test_the_rest_is_told_in_a_line_of_its_own(screen: Terminal) -> None:
@@ -271,8 +212,3 @@ def test_on_a_low_terminal_the_table_keeps_half_of_it(
         assert any(" n30 " in line for line in found)
     if size[0] >= 20:
         assert found[-1] == "the end"
-
-
-def test_without_a_graph_there_is_only_what_stands_around(screen: Terminal) -> None:
-    found = between(screen, None, (80, 24), 3)
-    assert [line.split()[0] for line in found] == ["above"] * 3 + ["the"]

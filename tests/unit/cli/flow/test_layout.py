@@ -8,11 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sequencer.cli.views.diagram import Drawn, Texts
-from sequencer.cli.views.layers import arranged, crossings, place_count, ranks
-from sequencer.cli.views.layout import WAYS, EdgeLine, Layout, Words, laid_out
+from sequencer.cli.views.layers import arranged, crossings, ranks
+from sequencer.cli.views.layout import WAYS, EdgeLine, Layout, laid_out
 from sequencer.engine.view import FlowView
-from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
-from tests.unit.cli.flow.views import RELEASE, cells, chain, flows, graph, of, view, views
+from tests.unit.cli.flow.views import RELEASE, cells, flows, graph, of, view, views
 
 
 def layout(shown: FlowView, direction: str = "TB") -> Layout:
@@ -81,21 +80,6 @@ def test_the_flows_with_known_traces(name: str) -> None:
     assert found.width <= 60
 
 
-def test_a_dense_graph_and_a_large_one() -> None:
-    nodes = tuple(Node(id=f"n{n}", kind=NodeKind.AGENT) for n in range(7))
-    every = tuple(Edge(source=a.id, target=b.id) for a in nodes for b in nodes)
-    dense = of(Graph(nodes=nodes, edges=every, entries=("n0",)))
-    ensure_sound(dense, layout(dense))
-    steps = chain(200)
-    more = tuple(Edge(source=f"n{n}", target=f"n{n + 3}") for n in range(0, 190, 7))
-    large = of(Graph(nodes=steps.nodes, edges=(*steps.edges, *more), entries=("n0",)))
-    ensure_sound(large, layout(large))
-
-
-def test_the_same_graph_is_laid_out_the_same_way() -> None:
-    assert layout(view(RELEASE)) == layout(view(RELEASE))
-
-
 def test_a_node_is_below_all_that_lead_to_it() -> None:
     shape = graph(RELEASE)
     depth = ranks(shape)
@@ -110,10 +94,6 @@ def test_what_errors_jump_to_stands_right_above_what_it_leads_to() -> None:
     assert depth == {"a": 0, "b": 1, "c": 2, "d": 3, "h": 2}
 
 
-def test_passing_lines_are_counted() -> None:
-    assert place_count(graph("a --> b --> c\na --> c")) == 3 + 4
-
-
 def test_the_order_of_a_row_saves_crossings() -> None:
     # In text order every line would cross every other one.
     shape = graph("s --> a & b & c\na --> z\nb --> y\nc --> x\nx & y & z --> e")
@@ -121,47 +101,8 @@ def test_the_order_of_a_row_saves_crossings() -> None:
     assert crossings(arranged(shape, sizes, lambda text: (len(text), 1))) == 0
 
 
-def test_a_chain_is_one_straight_line() -> None:
-    found = layout(of(chain(9)))
-    assert len({x for line in found.lines for x, _ in line.points}) == 1
-
-
-def test_a_fork_stands_over_the_middle_of_its_branches() -> None:
-    found = layout(view("a --> b & c & d\nb & c & d --> j"))
-    middle = {box.node: box.x + box.width // 2 for box in found.boxes}
-    assert middle["a"] == middle["c"] == middle["j"]
-    assert middle["c"] - middle["b"] == middle["d"] - middle["c"]
-
-
-def test_a_loop_goes_around_on_the_right() -> None:
-    found = layout(view("a --> b --> c\nc -->|again| a\nc --> d"))
-    loop = next(line for line in found.lines if line.is_loop)
-    right = max(box.x + box.width for box in found.boxes)
-    assert max(x for x, _ in loop.points) >= right
-    assert loop.label is not None
-    assert loop.label.lines == ("↺ again",)
-    # It goes up.
-    assert loop.points[-1][1] < loop.points[0][1]
-
-
 def test_the_inner_loop_is_inside_the_outer_one() -> None:
     found = layout(view("p --> h{{R}}\nh -->|ok| e((End))\nh -->|no| p\nh -->|more| p"))
     inner, outer = (line for line in found.lines if line.is_loop)
     assert max(x for x, _ in inner.points) < max(x for x, _ in outer.points)
     assert not set(cells(inner.points)) & set(cells(outer.points)), "they cross"
-
-
-def test_words_say_what_a_drawing_takes_up() -> None:
-    words = Words(
-        {"a": (4, 3), "b": (9, 5)},
-        lambda text: (text,),
-        lambda text: (text,),
-        len,
-        label_rows=2,
-        head_rows=3,
-    )
-    found = laid_out(graph("a -->|next| b"), words)
-    boxes = {box.node: box for box in found.boxes}
-    # Odd, so that there is a middle.
-    assert (boxes["a"].width, boxes["b"].width) == (5, 9)
-    assert boxes["b"].y == 3 + 2 + 3

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from sequencer.cli.views.board import MAX_NOTICES, REDRAW_S, Table
-from sequencer.engine.view import NodeState, NodeView
+from sequencer.cli.views.board import MAX_NOTICES, Table
+from sequencer.engine.view import NodeState
 from sequencer.executors.protocol import Piece
 from sequencer.executors.redaction import Redaction
 from sequencer.model.net.graph import Graph, Node, NodeKind
@@ -157,29 +157,6 @@ def test_a_terminal_that_changes_its_size() -> None:
         shown.close()
 
 
-def test_it_paints_at_most_four_times_a_second(live: tuple[Table, Terminal]) -> None:
-    shown, screen = live
-    view = of(graph("a"), "running", a="running")
-    shown.show(view)
-    seen = Saying(shown.hear)
-    seen.started(attempt("a"))
-    screen.wait_for("demo")
-    screen.raw = b""
-    begun = time.monotonic()
-    while time.monotonic() - begun < 1.5:
-        seen.write(b"line\n", Piece.OUTPUT)
-        screen.read(0.002)
-    assert 2 <= screen.raw.count(b"demo") <= 1.5 / REDRAW_S + 2
-
-
-def test_the_clock_runs_while_something_runs(live: tuple[Table, Terminal]) -> None:
-    shown, screen = live
-    view = of(graph("a"), "running", a="running")
-    shown.show(with_node(view, "a", since=since(10)))
-    screen.wait_for("10.")
-    screen.wait_for("11.")
-
-
 def test_a_wait_for_the_next_attempt_is_counted_down(live: tuple[Table, Terminal]) -> None:
     shown, screen = live
     view = of(graph("a"), "running", a="retrying")
@@ -197,18 +174,6 @@ def test_nothing_happens_while_nothing_runs(live: tuple[Table, Terminal]) -> Non
     before = time.process_time()
     assert screen.read(1.2) == 0
     assert time.process_time() - before < 0.2
-
-
-def test_ascii_where_the_encoding_has_no_more() -> None:
-    with terminal(90, 20, encoding="latin-1") as screen:
-        shown = Table(screen.stream, redaction=Redaction())
-        view = of(graph("a --> b"), "running", a="running", b="done")
-        shown.show(with_node(view, "a", last_line="z" * 200))
-        screen.wait_for("demo - running")
-        shown.close()
-        screen.drain()
-        assert screen.raw.isascii()
-        assert "+ b" in "\n".join(screen.screen())
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -315,12 +280,6 @@ def test_a_terminal_that_goes_away_fails_nobody() -> None:
         screen.stream.close()
 
 
-def test_closing_before_anything_was_shown() -> None:
-    with terminal() as screen:
-        Table(screen.stream, redaction=Redaction()).close()
-        assert screen.read(0.1) == 0
-
-
 def test_the_newest_line_goes_when_the_node_is_over(live: tuple[Table, Terminal]) -> None:
     shown, screen = live
     view = of(graph("a"), "running", a="running")
@@ -335,13 +294,3 @@ def test_the_newest_line_goes_when_the_node_is_over(live: tuple[Table, Terminal]
     screen.wait_for("failed so")
     assert not any("busy" in line or "1.0000" in line for line in screen.screen())
     assert shown._nodes == {}
-
-
-def test_a_node_view_without_an_observer_shows_what_another_process_says(
-    live: tuple[Table, Terminal],
-) -> None:
-    shown, screen = live
-    view = of(graph("a"), "running")
-    elsewhere = NodeView(view.nodes[0].node, NodeState.RUNNING, 1, since=since(3), last_line="far")
-    shown.show(replace(view, nodes=(elsewhere,)))
-    screen.wait_for("far")

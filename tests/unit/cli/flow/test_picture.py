@@ -121,10 +121,6 @@ def test_followed_lines_are_drawn_last() -> None:
     assert [wide for _, wide in strokes] == ["1.6", "2.4"]
 
 
-def test_what_errors_jump_to_is_told_below() -> None:
-    assert ">on error → h</text>" in flow_svg(of(graph("a --> b\nh", on_error="h")))
-
-
 def test_texts_are_not_wider_than_their_boxes() -> None:
     labels = ("WWWWWWWWWWWWWWWWWWWW", "MMMM mmmm @@@@ %%%% WWWW", "計画を立てる人を計画を立てる人")
     nodes = tuple(
@@ -203,18 +199,6 @@ def test_a_graph_that_nobody_could_follow_is_refused() -> None:
 # --- the file --------------------------------------------------------------------------
 
 
-def test_a_new_file_is_for_whom_files_are(tmp_path: Path) -> None:
-    path = tmp_path / "flow.svg"
-    umask = os.umask(0o027)
-    try:
-        save(path, b"<svg/>")
-    finally:
-        os.umask(umask)
-    assert path.read_bytes() == b"<svg/>"
-    assert stat.S_IMODE(path.stat().st_mode) == 0o640
-    assert list(tmp_path.iterdir()) == [path]
-
-
 @pytest.mark.parametrize("head", [b"\x89PNG\r\n\x1a\nold", b"<svg old", b"", b'<?xml?>\n<svg "'])
 def test_an_earlier_picture_is_replaced(tmp_path: Path, head: bytes) -> None:
     path = tmp_path / "flow"
@@ -241,20 +225,6 @@ def test_a_folder_and_a_pipe_stay(tmp_path: Path) -> None:
         with pytest.raises(UsageRefused):
             save(path, b"new")
     assert stat.S_ISFIFO(pipe.lstat().st_mode)
-
-
-def test_a_link_stays_a_link(tmp_path: Path) -> None:
-    target, link = tmp_path / "real.svg", tmp_path / "flow.svg"
-    target.write_bytes(b"<svg/>")
-    link.symlink_to(target)
-    save(link, b"<svg new/>")
-    assert link.is_symlink()
-    assert target.read_bytes() == b"<svg new/>"
-
-
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(StorageFailed, match="No such file"):
-        save(tmp_path / "none" / "flow.svg", b"x")
 
 
 def test_a_full_disk_leaves_the_earlier_picture(

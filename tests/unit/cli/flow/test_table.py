@@ -9,10 +9,9 @@ from hypothesis import given, settings
 
 from sequencer.cli.views.nodes import node_summary, node_table, nodes_json
 from sequencer.cli.views.states import state_words
-from sequencer.cli.views.text import width
 from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.model.net.graph import Node, NodeKind
-from tests.unit.cli.flow.views import HOSTILE, graph, of, view, views
+from tests.unit.cli.flow.views import graph, views
 
 NOW = datetime(2026, 11, 22, 12, 0, 0, tzinfo=UTC)
 
@@ -92,21 +91,6 @@ def test_a_summary_without_a_clock_has_what_is_over() -> None:
     )
 
 
-def test_loops_are_told_where_there_can_be_some() -> None:
-    assert "loop" not in node_summary(view("a --> b"))
-    assert "0 loops of at most 50" in node_summary(view("a -->|again| a\na -->|on| b"))
-
-
-@pytest.mark.parametrize("text", HOSTILE)
-def test_hostile_texts_keep_the_columns(text: str) -> None:
-    shown = run(a={"state": NodeState.FAILED, "last_line": text})
-    lines = node_table(shown, NOW).splitlines()
-    assert len(lines) == 6
-    assert "\x1b" not in node_table(shown, NOW)
-    assert lines[1].startswith("a     failed ")
-    assert width(lines[1]) - lines[0].index("LAST") <= 80
-
-
 def test_json_says_all_of_it() -> None:
     shown = run(
         iterations=1,
@@ -152,8 +136,3 @@ def test_any_run_is_a_table(shown: FlowView) -> None:
     assert len(lines) == len(shown.nodes) + 3
     assert all(line.isprintable() or not line for line in lines[:1])
     json.dumps(nodes_json(shown))
-
-
-def test_the_usual_statuses() -> None:
-    assert node_summary(of(graph("a"))).startswith("not started · 0 of 1")
-    assert node_summary(of(graph("a"), "max_iterations")).startswith("max iterations")

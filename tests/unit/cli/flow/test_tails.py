@@ -62,24 +62,11 @@ def last(held: Claim, folder: Path) -> str | None:
     return found.last if found is not None else None
 
 
-def test_the_newest_line_of_what_runs(tmp_path: Path) -> None:
-    folder = written(tmp_path, claim(), b"reads a.py\nwrites b.py\n\n   \n")
-    assert last(claim(), folder) == "writes b.py"
-
-
-def test_a_line_that_is_not_ended_yet(tmp_path: Path) -> None:
-    assert last(claim(), written(tmp_path, claim(), b"one\ntw")) == "tw"
-
-
 def test_who_has_said_nothing_has_no_line(tmp_path: Path) -> None:
     folder = written(tmp_path, claim(), b"")
     # The three lines at the beginning are the program's own.
     assert folder.joinpath("iter-00004_build.log").read_text().count("# ") == 3
     assert heard_of([claim()], folder) == {}
-
-
-def test_a_heading_of_an_agent_is_no_title(tmp_path: Path) -> None:
-    assert last(claim(), written(tmp_path, claim(), b"# Plan\n")) == "# Plan"
 
 
 @pytest.mark.parametrize(
@@ -120,10 +107,6 @@ def test_several_at_once_and_one_of_another_machine(tmp_path: Path) -> None:
         folder = written(tmp_path, claim(name), f"{name} works\n".encode())
     found = heard_of([claim("a"), claim("b"), claim("elsewhere")], folder)
     assert {name: one.last for name, one in found.items()} == {"a": "a works", "b": "b works"}
-
-
-def test_no_folder_is_no_error(tmp_path: Path) -> None:
-    assert heard_of([claim()], tmp_path / "logs") == {}
 
 
 def test_neither_a_link_nor_a_pipe_is_followed(tmp_path: Path) -> None:

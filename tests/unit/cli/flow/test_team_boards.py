@@ -16,7 +16,7 @@ from sequencer.cli.views.facts import told
 from sequencer.cli.views.frame import Frame
 from sequencer.cli.views.nodes import Heard
 from sequencer.cli.views.text import columns_of, width
-from sequencer.engine.view import FlowView, NodeState
+from sequencer.engine.view import FlowView
 from sequencer.executors.protocol import Piece
 from sequencer.executors.redaction import Redaction
 from sequencer.model.outcome import Usage
@@ -92,18 +92,6 @@ def test_the_name_of_the_run_goes_before_its_figures(screen: Terminal) -> None:
     assert drawn(screen, chart_view, 60, 20)[-1].startswith("ttt")
 
 
-def test_a_terminal_without_the_marks(tmp_path: Path) -> None:
-    with (tmp_path / "x").open("w", encoding="ascii") as stream:
-        text = Frame(stream).drawn(at_work(), {}, NOW).plain
-    assert text.isascii()
-    assert "running - 1 done" in text
-
-
-def test_tasks_that_are_added_have_their_lines(screen: Terminal) -> None:
-    before, after = numbered(3, running=1), numbered(5, running=1)
-    assert len(drawn(screen, after, 100, 24)) == len(drawn(screen, before, 100, 24)) + 2
-
-
 # --- on a terminal -----------------------------------------------------------------------
 
 
@@ -155,16 +143,6 @@ def test_lines_name_the_task_and_its_role() -> None:
     ]
 
 
-def test_a_flowchart_is_told_as_ever() -> None:
-    used = {"seconds": 12.3, "input_tokens": 12_000}
-    found = lines_of(
-        fact(Event.CLAIMED, "a", attempt=1),
-        fact(Event.SUCCEEDED, "a", usage=used),
-        view=of(chart("a --> b")),
-    )
-    assert found == ["start a", "done a 12.3 s"]
-
-
 def test_what_only_teams_know() -> None:
     assert lines_of(
         fact(Event.INVALID, "verify", reason="two tests fail", number=1),
@@ -205,21 +183,3 @@ def test_the_end_in_a_log_has_all_tasks() -> None:
     assert found[1].startswith("plan    Read and plan")
     assert "[secret]" in found[1]
     assert found[-1].startswith("12:03:04 completed · 1 done, 1 running, 3 waiting")
-
-
-def test_a_log_without_umlauts_gets_question_marks() -> None:
-    raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding="ascii")
-    board = Lines(stream, redaction=Redaction(), now=lambda: MOMENT)
-    board.show(with_node(at_work(), "plan", status="failed", last_line="größer"))
-    stream.flush()
-    assert b"gr??er" in raw.getvalue()
-
-
-def test_a_failed_task_stands_out(screen: Terminal) -> None:
-    failed = with_node(at_work(), "build", state=NodeState.FAILED, last_line="no such file")
-    found = drawn(screen, failed, 100, 20)
-    assert found[2].startswith("✗ build")
-    assert "1 failed" in found[-1]
-    # Who comes behind it waits for it.
-    assert found[4].endswith("build")

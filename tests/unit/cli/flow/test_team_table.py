@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 from sequencer.cli.views.nodes import (
     BLOCKED,
     COST,
-    GOES,
     HEAD,
     LAST,
-    LEAST,
     ROLE,
     STATE,
     SUBJECT,
@@ -24,7 +22,6 @@ from sequencer.cli.views.nodes import (
     TOKENS,
     Heard,
     blocked,
-    counted_tasks,
     elapsed,
     node_summary,
     node_table,
@@ -93,22 +90,6 @@ def test_the_table() -> None:
     ]
 
 
-def test_a_flowchart_has_the_table_that_it_had() -> None:
-    assert node_table(of(chart("a --> b")), NOW).startswith("NODE  STATE")
-
-
-def test_only_those_that_are_not_done_block() -> None:
-    assert dict(zip("pblvc", blocked(at_work()), strict=True)) == {
-        "p": (),
-        "b": (),
-        "l": (),
-        "v": ("build",),
-        "c": ("verify", "log"),
-    }
-    later = with_node(at_work(), "log", state=NodeState.DONE)
-    assert blocked(later)[-1] == ("verify",)
-
-
 def test_what_was_added_under_way_blocks_too() -> None:
     # As after a failed verification: nobody's traits name the fix, but an edge does.
     first = graph()
@@ -119,13 +100,6 @@ def test_what_was_added_under_way_blocks_too() -> None:
     shown = run_of(whole, {"build": {"state": NodeState.DONE}})
     assert row(shown, "verify")[BLOCKED] == "fix-1"
     assert row(shown, "fix-1")[ROLE] == "-"
-
-
-@pytest.mark.parametrize(
-    "state", [s for s in NodeState if s not in (NodeState.PENDING, NodeState.WAITING)]
-)
-def test_who_has_begun_is_not_blocked(state: NodeState) -> None:
-    assert row(view(commit={"state": state}), "commit")[BLOCKED] == "-"
 
 
 def test_what_runs_shows_what_it_does_until_it_speaks() -> None:
@@ -161,26 +135,6 @@ def test_how_a_state_is_said() -> None:
     assert row(view(log=past), "log")[STATE] == "retry in 0:00"
 
 
-@pytest.mark.parametrize("text", HOSTILE)
-def test_hostile_texts_keep_the_columns(text: str) -> None:
-    task = graph().by_id["plan"].task
-    assert task is not None
-    node = Node(
-        id="plan",
-        kind=NodeKind.AGENT,
-        label=text or "x",
-        task=task.replace(active_form=text),
-    )
-    seen = NodeView(node, NodeState.RUNNING, since=TWO_MINUTES_AGO)
-    for columns in (60, 80, 120, None):
-        found = task_lines([task_cells(seen, ("a",), NOW)], columns)
-        assert len(found) == 2
-        assert "\x1b" not in found[1]
-        assert "\n" not in found[1]
-        assert found[1].index("running") == found[0].index("STATE") or not text.isascii()
-        assert columns is None or width(found[1]) <= columns
-
-
 # --- room --------------------------------------------------------------------------------
 
 
@@ -200,22 +154,6 @@ def test_hostile_texts_keep_the_columns(text: str) -> None:
 )
 def test_columns_go_as_the_terminal_gets_narrower(columns: int | None, expected: list[int]) -> None:
     assert heads(node_table(numbered(12), NOW, columns)) == [HEAD[place] for place in expected]
-
-
-def test_the_order_in_which_they_go_is_told() -> None:
-    shown = numbered(12)
-    kept = [len(heads(node_table(shown, NOW, columns))) for columns in range(130, 25, -1)]
-    assert kept == sorted(kept, reverse=True)
-    assert set(GOES) == set(range(len(HEAD))) - {TASK, STATE}
-
-
-def test_a_column_that_says_nothing_goes_first() -> None:
-    shown = view(plan={"state": NodeState.RUNNING, "since": TWO_MINUTES_AGO})
-    gone: list[str] = []
-    for columns in range(130, 40, -1):
-        found = heads(node_table(shown, NOW, columns))
-        gone += [name for name in HEAD if name not in found and name not in gone]
-    assert gone == ["COST", "TOKENS", "ROLE", "BLOCKED BY", "SUBJECT"]
 
 
 def test_where_nobody_shows_who_blocks_the_last_line_says_so() -> None:
@@ -267,16 +205,6 @@ def test_nothing_is_ever_wider(names: list[str], said: str, columns: int) -> Non
     assert all(width(line) <= columns for line in found)
 
 
-def test_longer_lines_move_nothing() -> None:
-    short, long = at_work(), at_work(build={"since": TWO_MINUTES_AGO, "last_line": "y" * 500})
-    bare = with_node(long, "plan", last_line="z" * 300)
-    assert (
-        node_table(short, NOW, 100).partition("\n")[0]
-        == node_table(bare, NOW, 100).partition("\n")[0]
-    )
-    assert min(LEAST.values()) > 4
-
-
 # --- totals ------------------------------------------------------------------------------
 
 
@@ -294,13 +222,6 @@ def test_totals_leave_out_what_there_is_no_room_for() -> None:
         RUNNING,
     ]
     assert totals(shown, NOW, 5) == "1 done, 1 running, 3 waiting"
-
-
-def test_every_state_is_counted_once() -> None:
-    nodes = [NodeView(Node(id=f"n{n}", kind=NodeKind.AGENT), s) for n, s in enumerate(NodeState)]
-    found = counted_tasks(nodes)
-    assert found == "1 done, 1 running, 5 waiting, 1 failed, 1 cancelled"
-    assert sum(int(part.split()[0]) for part in found.split(", ")) == len(NodeState)
 
 
 def test_elapsed_goes_on_while_somebody_works() -> None:

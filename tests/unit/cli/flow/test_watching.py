@@ -82,18 +82,6 @@ def test_a_run_in_a_pipe_tells_every_fact_in_the_journals_order(tmp_path: Path) 
     assert told[-1][9:].startswith("max iterations · ")
 
 
-def test_what_another_process_did_before_is_no_news(tmp_path: Path) -> None:
-    project = make_project(tmp_path)
-    assert cli(project, "run", "review", "--quiet").returncode == 4
-    assert cli(project, "answer", "fine", "approve").returncode == 0
-    before = len(in_journal(project, "review"))
-    ended = cli(project, "run", "review")
-    assert ended.returncode == 0, ended.stderr
-    told = [line for line in ended.stderr.splitlines() if line[2:3] == ":"]
-    assert started_and_done(told) == in_journal(project, "review")[before:]
-    assert "draft" not in " ".join(told)
-
-
 def test_a_reset_while_it_is_watched_breaks_nothing(tmp_path: Path) -> None:
     project = make_project(tmp_path)
     assert cli(project, "run", "review", "--quiet").returncode == 4
