@@ -237,9 +237,8 @@ class Performances:
     ) -> None:
         """Let the agent work where its task is to be done, and take what it leaves there."""
         claim, node = attempt.claim, marking.graph.by_id[attempt.claim.step]
-        task = node.task
         team = self.performer.team
-        if team is None or task is None:
+        if team is None or node.task is None:
             self._keep(attempt, perform(attempt, performer))
             return
         if claim.attempt > 1:
@@ -249,14 +248,7 @@ class Performances:
             wait.settle(attempt.cancellation)
         # After a retry, and behind a fix, attempts are counted anew; what was used is not.
         is_first = claim.attempt == 1 and claim.step not in marking.team.spent
-        place = team.workplaces.open(
-            claim.step,
-            claim.token,
-            run_id=attempt.run_id,
-            subject=node.label,
-            traits=task,
-            is_first=is_first,
-        )
+        place = team.workplaces.open(node, claim.token, attempt.run_id, is_first=is_first)
         for text in place.notices:
             performer.emit(Noticed(text))
         is_accepted = False

@@ -10,7 +10,8 @@ from sequencer.executors.protocol import Cancellation
 from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Head
 from sequencer.model.net.ending import Grower
-from sequencer.model.team import TaskTraits, TeamRules
+from sequencer.model.net.graph import Node
+from sequencer.model.team import TeamRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +47,9 @@ class Workplace(Protocol):
 class Workplaces(Protocol):
     """Of one run."""
 
-    def open(
-        self,
-        task: str,
-        token: int,
-        *,
-        run_id: str,
-        subject: str,
-        traits: TaskTraits,
-        is_first: bool,
-    ) -> Workplace:
-        """Return where the attempt with *token* at *task* works, which has *traits*.
+    def open(self, node: Node, token: int, run_id: str, *, is_first: bool) -> Workplace:
+        """Return where the attempt with *token* at the task *node* works.
 
-        Its *subject* is what it is about.
         Where it is not the first, its notices say whether an earlier one's work is there.
 
         Raises:
@@ -114,18 +105,9 @@ class OneWorkplace:
 
     folder: Path
 
-    def open(
-        self,
-        task: str,
-        token: int,
-        *,
-        run_id: str,
-        subject: str,
-        traits: TaskTraits,
-        is_first: bool,
-    ) -> Workplace:
+    def open(self, node: Node, token: int, run_id: str, *, is_first: bool) -> Workplace:
         """See `Workplaces.open`."""
-        del task, token, run_id, subject, traits, is_first
+        del node, token, run_id, is_first
         return ProjectFolder(self.folder)
 
     def clean(self, live: Collection[int]) -> tuple[str, ...]:

@@ -45,6 +45,7 @@ from sequencer.git.worktrees import (
     token_in,
     trailers,
 )
+from sequencer.model.net.graph import Node
 from sequencer.model.team import TaskTraits
 
 _FAILURES = (GitFailed, SequencerError, OSError)
@@ -272,27 +273,21 @@ class GitWorkplaces:
     # --- opening -------------------------------------------------------------------
 
     def open(
-        self,
-        task: str,
-        token: int,
-        *,
-        run_id: str,
-        subject: str,
-        traits: TaskTraits,
-        is_first: bool,
+        self, node: Node, token: int, run_id: str, *, is_first: bool
     ) -> OwnPlace | SharedPlace:
         """See `Workplaces.open`."""
+        traits, task = node.task or TaskTraits(), node.id
         if not traits.writes:
-            made: OwnPlace | SharedPlace = self._reading(token)
-        elif not traits.worktree:
+            return self._reading(token)
+        if not traits.worktree:
             # One that only reads has nothing to isolate.
-            made = self._writing(task, token)
-        else:
-            made = self._isolated(task, token, run_id, subject)
-            if not is_first and self.merged(task, run_id):
-                # Its process ended between the merge and the record of it.
-                told = f"the work of an earlier attempt at {task} is in the checkout already"
-                made.notices += (told,)
+            return self._writing(task, token)
+        made = self._isolated(task, token, run_id, node.label)
+        if not is_first and self.merged(task, run_id):
+            # Its process ended between the merge and the record of it.
+            made.notices += (
+                f"the work of an earlier attempt at {task} is in the checkout already",
+            )
         return made
 
     def _isolated(self, task: str, token: int, run_id: str, subject: str) -> OwnPlace | SharedPlace:

@@ -13,6 +13,7 @@ from sequencer.git.own_settings import EVERYTHING
 from sequencer.git.places import GitWorkplaces, OwnPlace, SharedPlace
 from sequencer.git.process import Git
 from sequencer.git.tree import Folders
+from sequencer.model.net.graph import Node, NodeKind
 from sequencer.model.team import TaskTraits
 from tests.unit.git.clones import ENVIRONMENT, everything, git, said, write
 
@@ -56,7 +57,8 @@ def placed(
 ) -> OwnPlace | SharedPlace:
     """Return where *task* works; it writes in a worktree unless *traits* say something else."""
     chosen = TaskTraits.model_validate({"worktree": True} | traits)
-    return places.open(task, token, run_id=RUN_ID, subject=subject, traits=chosen, is_first=True)
+    node = Node.model_construct(id=task, kind=NodeKind.AGENT, label=subject, task=chosen)
+    return places.open(node, token, RUN_ID, is_first=True)
 
 
 def opened(

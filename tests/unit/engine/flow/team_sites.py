@@ -10,6 +10,7 @@ from typing import Any
 
 from sequencer.engine.workplaces import Left, Workplace
 from sequencer.errors import StorageFailed
+from sequencer.model.net.graph import Node
 from sequencer.model.team import TaskTraits
 from tests.unit.engine.flow.team_labs import (
     TeamLab,
@@ -62,18 +63,11 @@ class Site:
         with self._lock:
             self.said.append(what)
 
-    def open(
-        self,
-        task: str,
-        token: int,
-        *,
-        run_id: str,
-        subject: str,
-        traits: TaskTraits,
-        is_first: bool,
-    ) -> Workplace:
+    def open(self, node: Node, token: int, run_id: str, *, is_first: bool) -> Workplace:
         assert run_id
-        assert subject
+        task, traits = node.id, node.task
+        assert node.label
+        assert traits is not None
         self.firsts.append((task, is_first))
         self.note("open", task)
         self.opened.append(traits)

@@ -10,7 +10,7 @@ import pytest
 
 from sequencer.engine.workplaces import Left, OneWorkplace, ProjectFolder
 from sequencer.errors import StepFailed, StorageFailed, TransitionRefused
-from sequencer.model.team import TaskTraits
+from sequencer.model.net.graph import Node, NodeKind
 from tests.unit.engine.flow.labs import Hold, failed, let_go, said, until
 from tests.unit.engine.flow.team_labs import (
     AT_ONCE,
@@ -162,7 +162,7 @@ def test_after_a_retry_it_is_not_the_first_attempt(tmp_path: Path) -> None:
 
 def test_the_projects_folder_is_a_place_that_leaves_all_as_it_is(tmp_path: Path) -> None:
     places = OneWorkplace(tmp_path)
-    place = places.open("a", 1, run_id="r", subject="A", traits=TaskTraits(), is_first=True)
+    place = places.open(Node(id="a", kind=NodeKind.AGENT), 1, "r", is_first=True)
     assert place == ProjectFolder(tmp_path)
 
     def never() -> None:
