@@ -24,6 +24,7 @@ from sequencer.store.strictjson import parse_object
 MAX_LISTED_STEPS = 12
 
 _note = click.option("--note", metavar="TEXT", help="Why; it is kept in the history.")
+_node = click.argument("node", required=False)
 _workflow = click.option(
     "--workflow",
     metavar="NAME",
@@ -79,38 +80,62 @@ def _begun(run: Run, verb_name: str) -> Head:
 
 @verb("stamp")
 @click.argument("verdict", type=click.Choice(["ok", "fail"]))
+@_node
 @_note
+@click.option("--output", metavar="TEXT", help="What NODE says instead; a choice goes by it.")
 @pass_invocation
-def stamp(invocation: Invocation, verdict: str, note: str | None) -> None:
+def stamp(
+    invocation: Invocation, verdict: str, node: str | None, note: str | None, output: str | None
+) -> None:
     """Accept the present step by hand, or mark it as failed.
 
-    For a step that you did yourself, or whose agent did the work and failed afterwards.
+    For a step that you did yourself, or whose agent did the work and failed afterwards. In a
+    flowchart or a team NODE is the one that is meant.
 
     \b
     Examples:
       sequencer stamp ok --note "finished by hand"
       sequencer stamp fail --note "the tests are red"
+      sequencer --run login-timeout stamp ok verify --output "it works"
     """
+    if output is not None and (node is None or verdict == "fail"):
+        raise UsageRefused("is for a node that is accepted", where="--output")
     run = invocation.run()
-    before = run.head
-    head = run.control.stamp_ok(note) if verdict == "ok" else run.control.stamp_fail(note)
-    step = before.expected_step if before else run.next(1, 0)[0]["step"]
-    index = before.step_index if before else 0
-    tell(invocation, run, head, f"stamped {verdict}: step {step!r}, step_index {index}")
+    here = _present(run, node)
+    if verdict == "ok":
+        redact = invocation.project().redaction.hide_text
+        said = None if output is None else redact(output)
+        head = run.control.stamp_ok(note, node, said)
+    else:
+        head = run.control.stamp_fail(note, node)
+    tell(invocation, run, head, f"stamped {verdict}: {here}")
+
+
+def _present(run: Run, node: str | None) -> str:
+    """Return in words what a change of *node*, or of the present step, is about."""
+    if node is not None:
+        return f"node {node!r}"
+    head = run.head
+    step = head.expected_step if head else run.next(1)[0]["step"]
+    return f"step {step!r}, step_index {head.step_index if head else 0}"
 
 
 @verb("retry")
+@_node
 @pass_invocation
-def retry(invocation: Invocation) -> None:
+def retry(invocation: Invocation, node: str | None) -> None:
     """Forget the failures of the present step, so that it may be tried again at once.
 
+    In a flowchart or a team, of NODE; without one, of all that have failed.
+
     \b
-    Example:
+    Examples:
       sequencer retry && sequencer run
+      sequencer --run login-timeout retry verify
     """
     run = invocation.run()
     failures = _begun(run, "retry").failures_in_row
-    head = run.control.retry()
+    head = run.control.retry(node)
     told = _last_note(run, "resumed")
     # Of a graph it says which nodes are tried again.
     forgotten = f"the failures in a row ({failures}) are forgotten"
@@ -124,20 +149,21 @@ def _last_note(run: Run, event: str) -> str | None:
 
 
 @verb("skip")
+@_node
 @_note
 @pass_invocation
-def skip(invocation: Invocation, note: str | None) -> None:
-    """Go on without the present step.
+def skip(invocation: Invocation, node: str | None, note: str | None) -> None:
+    """Go on without the present step; in a flowchart or a team without NODE.
 
     \b
-    Example:
+    Examples:
       sequencer skip --note "nothing to review this time"
+      sequencer --run login-timeout skip docs
     """
     run = invocation.run()
-    before = run.head
-    head = run.control.skip(note)
-    step = before.expected_step if before else run.next(1, 0)[0]["step"]
-    tell(invocation, run, head, f"skipped: step {step!r}, step_index {head.step_index - 1}")
+    here = _present(run, node)
+    head = run.control.skip(note, node)
+    tell(invocation, run, head, f"skipped: {here}")
 
 
 @verb("set")
@@ -212,25 +238,37 @@ def reset(
 
 
 @verb("rewind")
-@click.argument("step_index", metavar="N", type=click.IntRange(min=0))
+@click.argument("to", metavar="N|NODE")
 @pass_invocation
-def rewind(invocation: Invocation, step_index: int) -> None:
+def rewind(invocation: Invocation, to: str) -> None:
     """Go back: the step at step_index N runs next, and all from there on run again.
+
+    In a flowchart or a team NODE and everything that it leads to run again; what others have
+    brought there is kept. A run in which nothing has started starts at NODE.
 
     \b
     Examples:
       sequencer history          shows which step had which step_index
       sequencer rewind 4
+      sequencer --run login-timeout rewind implement
     """
     run = invocation.run()
-    before = _begun(run, "rewind")
-    head = run.control.rewind(step_index)
-    again = before.step_index - step_index
+    before = _begun(run, "rewind") if run.kind.has_one_place else run.head
+    head = run.control.rewind(to)
+    told = [fact["outcome"] for fact in run.history() if fact["event"] == "rewound"][-1]
+    if "again" in told:
+        names = ", ".join(told["again"][:MAX_LISTED_STEPS])
+        more = len(told["again"]) - MAX_LISTED_STEPS
+        names += f" and {more} more" if more > 0 else ""
+        tell(invocation, run, head, f"back to {to!r}; these run again: {names or 'none'}")
+        return
+    was = head.step_index if before is None else before.step_index
+    again = was - head.step_index
     listed = run.next(min(again, MAX_LISTED_STEPS)) if again else []
     names = ", ".join(f"{entry['step_index']} {entry['step']}" for entry in listed)
-    more = f" and {again - len(listed)} more" if again > len(listed) else ""
-    done = f"{again} steps run again: {names}{more}" if again else "no step runs again"
-    tell(invocation, run, head, f"back from step_index {before.step_index} to {step_index}; {done}")
+    rest = f" and {again - len(listed)} more" if again > len(listed) else ""
+    done = f"{again} steps run again: {names}{rest}" if again else "no step runs again"
+    tell(invocation, run, head, f"back from step_index {was} to {head.step_index}; {done}")
 
 
 @verb("adopt")

@@ -149,20 +149,22 @@ class Control:
             self.nodes.keep_document(made)
         return made
 
-    def stamp_ok(self, note: str | None = None) -> Head:
-        """Accept the present step by hand; of a fixer only the fixing is accepted."""
-        self.kind.ensure_may("stamp")
-        return self._by_hand("stamp", note=note)
+    def stamp_ok(
+        self, note: str | None = None, node: str | None = None, output: str | None = None
+    ) -> Head:
+        """Accept the present step by hand; of a fixer only the fixing is accepted.
 
-    def stamp_fail(self, note: str | None = None) -> Head:
-        """Mark the present step as failed."""
-        self.kind.ensure_may("stamp")
-        return self._by_hand("fail", note=note)
+        Of a graph accept *node*, as if it had said *output*.
+        """
+        return self._by_hand("stamp", note=note, node=node, output=output)
 
-    def skip(self, note: str | None = None) -> Head:
-        """Leave the present step out; after a fixer the judgement comes again."""
-        self.kind.ensure_may("skip")
-        return self._by_hand("skip", note=note)
+    def stamp_fail(self, note: str | None = None, node: str | None = None) -> Head:
+        """Mark the present step, or *node*, as failed."""
+        return self._by_hand("fail", note=note, node=node)
+
+    def skip(self, note: str | None = None, node: str | None = None) -> Head:
+        """Leave the present step out, or *node*; after a fixer the judgement comes again."""
+        return self._by_hand("skip", note=note, node=node)
 
     def skip_to(self, step_index: int, note: str, *, present: int) -> Head:
         """Skip the steps from *present* up to *step_index*, in one change; see `skip`.
@@ -171,7 +173,7 @@ class Control:
             ClaimHeld: somebody works on the run, whose step would be taken away.
             TransitionRefused: the run is not at *present* any more.
         """
-        self.kind.ensure_may("skip")
+        self.kind.ensure_may("start-prompt")
         skip = partial(self._decided, verb="skip", by="", words={"note": note})
 
         def change(head: Head) -> Transition:
@@ -188,14 +190,19 @@ class Control:
 
         return self._change(change)
 
-    def retry(self) -> Head:
-        """Let what has failed be tried again at once; of a graph, what its end has stopped too."""
-        return self._by_hand("retry")
+    def retry(self, node: str | None = None) -> Head:
+        """Let what has failed be tried again at once; of a graph, what its end has stopped too.
 
-    def rewind(self, step_index: int) -> Head:
-        """Go back to *step_index*, whose step runs next."""
-        self.kind.ensure_may("rewind")
-        return self._by_hand("rewind", step_index=step_index)
+        With *node*, only that one.
+        """
+        return self._by_hand("retry", node=node)
+
+    def rewind(self, to: int | str) -> Head:
+        """Go back to the step_index *to*, whose step runs next; in a graph to the node *to*.
+
+        Whatever the node leads to runs again as well.
+        """
+        return self._by_hand("rewind", to=str(to))
 
     def set_field(self, field: str, value: Any) -> Head:
         """See `by_hand.edit_field`."""

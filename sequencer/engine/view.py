@@ -85,7 +85,7 @@ class FlowView:
 
 LINE_CHARS = 200
 _BEGINNINGS = {Event.INITIALISED, Event.RESET}
-_ENDS = {Event.SUCCEEDED, Event.ANSWERED, Event.PASSED}
+_ENDS = {Event.SUCCEEDED, Event.ANSWERED, Event.PASSED, Event.STAMPED, Event.SKIPPED}
 
 
 @dataclass(slots=True)
@@ -121,6 +121,8 @@ class Story:
             self.followed.clear()
             self.began = None
             return
+        for name_again in outcome.get("again", ()) if event == Event.REWOUND else ():
+            self._told(name_again).end = NodeState.PENDING
         for cancelled in outcome.get("cancelled", ()):
             self._told(cancelled).end = NodeState.CANCELLED
         if not name:

@@ -45,7 +45,9 @@ def decided(kind: Line | Net, before: Head, record: Mapping[str, Any]) -> Transi
     """Return what the kind makes of *before* where *record* tells of one decision or one claim."""
     event, told = record["event"], record["outcome"] or {}
     at, note = datetime.fromisoformat(record["at"]), told.get("note") or ""
-    words = {"note": note or None, "text": note or told.get("output"), "node": record["step"]}
+    words = {"note": note or None, "text": note or told.get("output"), "node": None}
+    if not kind.has_one_place:
+        words["node"] = record["step"] or None
     verb = _VERBS.get(event)
     if event == "resumed":
         verb = "retry" if note.startswith("retry") else "resume"
@@ -53,7 +55,7 @@ def decided(kind: Line | Net, before: Head, record: Mapping[str, Any]) -> Transi
         word, _, rest = note.partition(": ")
         verb, words["note"] = ("stamp" if word == "ok" else "fail"), rest or None
     elif event == "rewound":
-        verb, words["step_index"] = "rewind", int(re.sub(r"\D", "", note))
+        verb, words["to"] = "rewind", re.sub(r"\D", "", note)
     elif event == "claimed" and isinstance(kind, Line) and not before.claims:
         claim = Head.model_validate(record["head"]).claims[0]
         return kind.begin(

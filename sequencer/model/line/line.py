@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from sequencer.errors import SequencerError, UnknownName
+from sequencer.errors import SequencerError, UnknownName, UsageRefused
 from sequencer.model import by_hand, transitions
 from sequencer.model.dataclass import dataclass
 from sequencer.model.due import POSTPONED_S, due_again, is_past, iso, retry_at, utc, why_put_off
@@ -486,7 +486,7 @@ class Line(Kind[Ended]):
             "skip": lambda: self._passed(head, verb, note, when),
             "fail": lambda: by_hand.stamp_fail(head, note, at=when),
             "retry": lambda: by_hand.retry(head, at=when),
-            "rewind": lambda: self._rewound(head, words["step_index"], when),
+            "rewind": lambda: self._rewound(head, words["to"], when),
             "approve": lambda: gates.approve(
                 head, self._at(head, head.step_index), note, at=when, by=by, token=token
             ),
@@ -495,6 +495,11 @@ class Line(Kind[Ended]):
                 head, words["text"], self._back(head), at=when, by=by, token=token
             ),
         }
+        if words.get("node") is not None:
+            raise UsageRefused(
+                f"{verb}: the run goes from step to step, and {words['node']!r} is no node of it",
+                hint="leave the name out: it is about the present step",
+            )
         if verb in ways:
             return ways[verb]()
         if verb == "adopt" and head.flow is not None:
@@ -521,8 +526,13 @@ class Line(Kind[Ended]):
         decide = by_hand.skip if verb == "skip" else by_hand.stamp_ok
         return decide(head, following, note, at=at)
 
-    def _rewound(self, head: Head, step_index: int, at: str) -> Transition:
+    def _rewound(self, head: Head, to: str, at: str) -> Transition:
         ensure_definition(head, self.workflow)
+        if not to.isdecimal():
+            raise UsageRefused(
+                f"rewind: {to!r} is no step_index", hint="'sequencer history' shows them"
+            )
+        step_index = int(to)
         # Beyond the end of a procedure there is no place; `rewind` refuses it by itself.
         is_behind = step_index <= head.step_index
         here = place(self.workflow, step_index) if is_behind else Place(step_index, "", "")

@@ -61,6 +61,11 @@ class TeamState:
         """Change the state; the words are the methods below that begin with ``_do_``."""
         _TEAM_WORDS[word](self, *arguments)
 
+    def forget(self, task: str) -> None:
+        """Let *task* begin as if it never had; what it has used stays."""
+        self.notes.pop(task, None)
+        self.refusals.pop(task, None)
+
     def as_json(self) -> dict[str, Any]:
         """Return what is not empty."""
         return {name: value for name, value in vars(self).items() if value}
@@ -482,6 +487,21 @@ class Marking:
             if error:
                 # All that waited for it has begun without it.
                 self._do_block(name, *error)
+
+    def _do_rewind(self, region: list[str], tokens: list[list[Any]]) -> None:
+        """Forget the nodes of *region*, and put down *tokens*: a node and its sources each."""
+        for name in region:
+            for known in (self.waiting, self.active, self.done, self.outputs, self.lost):
+                known.pop(name, None)
+            self.team.forget(name)
+        self.keys = {key: name for key, name in self.keys.items() if name not in region}
+        if self.error is not None and self.error.get("node") in region:
+            self.error = None
+        self.status, self.failure = FlowStatus.RUNNING, None
+        self._count_anew()
+        for name, sources in tokens:
+            self._do_token(name, None)
+            self.waiting[name] |= dict.fromkeys(sources)
 
     def _do_end(self, status: str) -> None:
         self.status = FlowStatus(status)

@@ -6,30 +6,31 @@ outputs. Both are read and kept by whom the net is given; the net itself decides
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from datetime import datetime
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
-from sequencer.errors import SequencerError, TransitionRefused, UnknownName, UsageRefused
+from sequencer.errors import SequencerError, TransitionRefused, UsageRefused
 from sequencer.model import by_hand
 from sequencer.model.due import is_past, utc
 from sequencer.model.head import Head, Owner, Work
 from sequencer.model.kind import Kind, Room, Words
 from sequencer.model.line.order import Description, describe_node, present
+from sequencer.model.net import by_hand as hands
 from sequencer.model.net import record as flow_record
 from sequencer.model.net.adopting import adopted
+from sequencer.model.net.by_hand import Outputs
 from sequencer.model.net.ending import Grower, NodeEnded, Taken, Taking
-from sequencer.model.net.graph import Graph, Growth, Node
+from sequencer.model.net.graph import Graph, Growth
 from sequencer.model.net.marking import FlowStatus, Marking, Reference, carried, text_of
 from sequencer.model.net.record import Chain
-from sequencer.model.net.rules import is_choice, normalise
+from sequencer.model.net.rules import is_choice
 from sequencer.model.net.transition import OpenTransition, busy_ms, rest_of, transition_of
 from sequencer.model.outcome import Usage
 from sequencer.model.transitions import Place, Transition
 from sequencer.model.workflow import Workflow, ensure_definition, with_graph
 
-MAX_ANSWER_CHARS = 20_000
 _NOT_OF_A_GRAPH = {
     "async": (
         "mode async keeps no run, and a graph can't continue without one",
@@ -70,16 +71,6 @@ class Markings(Protocol):
 
         Raises: see `take`.
         """
-
-
-class Outputs(Protocol):
-    """Keeps what attempts and people have said."""
-
-    def read_output(self, name: str) -> str:
-        """Return the output of one execution, ``<step_index>-<token>``."""
-
-    def keep_output(self, step_index: int, token: int, output: str) -> Reference | None:
-        """Keep *output* as that of its execution; None: it is empty."""
 
 
 class Net(Kind[NodeEnded]):
@@ -204,11 +195,12 @@ class Net(Kind[NodeEnded]):
     # --- by hand -------------------------------------------------------------------
 
     def by_hand(self, head: Head, verb: str, words: Words, *, at: datetime, by: str) -> Transition:
-        """See `Kind.by_hand`; words: node, text, token and note."""
+        """See `Kind.by_hand`; words: node, text, token, note and output."""
         if (refusal := self.refusal(verb)) is not None:
             raise refusal
-        if verb in _ACTS:
-            return self._made(head, self.act(verb, words, by=by), None, at)
+        if verb in hands.ACTS:
+            act = partial(hands.ACTS[verb], words=words, by=by, outputs=self._outputs)
+            return self._made(head, act, None, at)
         here = present(self.workflow, head)
         made = by_hand.of_every_kind(head, verb, words, self.workflow, here, at=utc(at))
         if verb != "adopt":
@@ -270,13 +262,6 @@ class Net(Kind[NodeEnded]):
     @staticmethod
     def refusal(verb: str) -> SequencerError | None:
         """See `Kind.refusal`."""
-        if verb in ("stamp", "fail", "skip", "rewind"):
-            return TransitionRefused(
-                f"{'stamp' if verb == 'fail' else verb}: the run is one of a graph, which has no "
-                "line of steps",
-                hint="'sequencer answer' answers a node, 'retry' puts back what failed, "
-                "'reset' begins again",
-            )
         if verb in ("approve", "feedback"):
             return TransitionRefused(
                 f"{verb}: the run is one of a graph, whose questions are answered",
@@ -287,137 +272,15 @@ class Net(Kind[NodeEnded]):
         message, where, hint = _NOT_OF_A_GRAPH[verb]
         return UsageRefused(message, where=where, hint=hint)
 
-    def act(self, verb: str, words: Words, *, by: str) -> Act:
-        """Return what a person does to the marking with *verb*.
-
-        Raises:
-            UsageRefused: what they say is too long or empty.
-        """
-        if verb == "tell":
-            _ensure_message(words["text"])
-        return partial(_ACTS[verb], net=self, words=words, by=by)
-
     @staticmethod
     def asked(marking: Marking, name: str, said: str) -> int:
         """Return the token of the question of *name*, to which *said* can be the answer.
 
-        Raises: see `asked_at` and `value_said`.
+        Raises: see `hands.asked_at` and `hands.value_said`.
         """
-        node, token = asked_at(marking, name)
-        value_said(node, said)
+        node, token = hands.asked_at(marking, name)
+        hands.value_said(node, said)
         return token
-
-    def answered(self, step: OpenTransition, name: str, value: str, record: Words) -> None:
-        """Take *value* as the answer to the question of *name*; of two answers one counts."""
-        token = step.marking.active[name].token
-        reference = self._outputs.keep_output(step.head.step_index, token, value)
-        step.answer(name, value, reference, record)
-
-    def told(self, step: OpenTransition, name: str, text: str, by: str) -> None:
-        """Keep the message *text* to task *name*."""
-        token = step.head.token + 1
-        reference = self._outputs.keep_output(step.head.step_index, token, text)
-        step.tell(name, token, str(reference), {"by": by, "output": text[:1000]})
-
-
-def asked_at(marking: Marking, name: str) -> tuple[Node, int]:
-    """Return the node *name*, which asks a person, and the token of its question.
-
-    Raises:
-        UnknownName: no node of this name waits for an answer.
-    """
-    active = marking.active.get(name)
-    if active is None or active.since is None:
-        waiting = [other for other, one in marking.active.items() if one.since]
-        raise UnknownName("open question", name, waiting, where="sequencer answer")
-    return marking.graph.by_id[name], active.token
-
-
-def value_said(node: Node, said: str) -> str:
-    """Return the answer that *said* is to the question of *node*.
-
-    Raises:
-        UsageRefused: it is too long, or empty.
-        UnknownName: it is none of the options.
-    """
-    text = said.strip()
-    if len(said) > MAX_ANSWER_CHARS:
-        raise UsageRefused(
-            f"answer: {len(said)} characters are too many, {MAX_ANSWER_CHARS} are allowed",
-            hint="write it to a file in the project, and name the file",
-        )
-    for option in node.options:
-        if normalise(text) in (normalise(option.value), normalise(option.label)):
-            return option.value
-    if node.options and not node.allows_custom_input:
-        known = [option.value for option in node.options]
-        raise UnknownName("answer", text[:80], known, where=f"node {node.id!r}")
-    if not text:
-        raise UsageRefused("answer: the text is empty", hint="say something")
-    return said
-
-
-def _answer(step: OpenTransition, *, net: Net, words: Words, by: str) -> None:
-    name, token = words["node"], words.get("token")
-    node, asked = asked_at(step.marking, name)
-    if token is not None and asked != token:
-        raise TransitionRefused(
-            f"answer: what you saw was answered meanwhile; {name!r} asks again",
-            hint="'sequencer gates' shows the question",
-        )
-    expires = step.marking.active[name].due
-    if expires is not None and datetime.fromisoformat(expires) <= step.now:
-        raise TransitionRefused(
-            f"answer: the time of {name!r} was over at {expires}",
-            hint="'sequencer run' or 'tick' goes on as the flow says for that",
-        )
-    value = value_said(node, words["text"])
-    net.answered(step, name, value, {"by": by, "output": value[:1000]})
-
-
-def _ensure_message(text: str) -> None:
-    if not text.strip() or len(text) > MAX_ANSWER_CHARS:
-        raise UsageRefused(
-            f"tell: a message has 1 to {MAX_ANSWER_CHARS} characters",
-            hint="write a long one to a file in the project, and name the file",
-        )
-
-
-def _tell(step: OpenTransition, *, net: Net, words: Words, by: str) -> None:
-    marking, name = step.marking, words["node"]
-    if not marking.graph.is_team:
-        raise TransitionRefused("tell: the run is no team's, so it has no tasks")
-    if marking.status is not FlowStatus.RUNNING:
-        raise TransitionRefused(f"tell: the run has ended as {marking.status}")
-    if name not in marking.graph.by_id:
-        raise UnknownName("task", name, marking.graph.by_id, where="sequencer tell")
-    if marking.done.get(name) and not marking.is_live(name):
-        raise TransitionRefused(
-            f"tell: task {name!r} is done, and nobody would read it",
-            hint="'sequencer status' shows what is still to be done",
-        )
-    net.told(step, name, words["text"], by)
-
-
-def _retry(step: OpenTransition, **_: Any) -> None:
-    step.restore()
-
-
-def _reject(step: OpenTransition, *, net: Net, words: Words, by: str) -> None:
-    del net
-    if step.marking.status is not FlowStatus.RUNNING:
-        raise TransitionRefused(f"reject: the run has ended as {step.marking.status}")
-    note = words.get("note")
-    step.cancel({"by": by, **({"note": note} if note else {})})
-
-
-_ACTS: Mapping[str, Callable[..., None]] = {
-    "answer": _answer,
-    "tell": _tell,
-    "retry": _retry,
-    "reject": _reject,
-}
-"""Verb -> what a person does to the marking with it."""
 
 
 def time_left_ms(head: Head, marking: Marking, now: datetime) -> float:

@@ -78,8 +78,17 @@ class Course:
 
     # --- how an execution ends -----------------------------------------------------
 
-    def succeed(self, name: str, output: str, reference: Reference | None = None) -> None:
-        """Accept *output* of *name*, kept at *reference*, and follow the edges that it picks."""
+    def succeed(
+        self,
+        name: str,
+        output: str,
+        reference: Reference | None = None,
+        event: Event | None = None,
+    ) -> None:
+        """Accept *output* of *name*, kept at *reference*, and follow the edges that it picks.
+
+        *event* is what is told instead of what nodes of its kind do.
+        """
         node = self.graph.by_id[name]
         blocked = self._in_the_way(node)
         if blocked is not None:
@@ -88,7 +97,8 @@ class Course:
             return
         has_choice = is_choice(self.graph, name)
         chosen = {"choice": shortened(output)} if has_choice else {}
-        done = _SUCCEEDED if node.kind is _AGENT else _DONE.get(node.kind, Event.PASSED)
+        usual = _SUCCEEDED if node.kind is _AGENT else _DONE.get(node.kind, Event.PASSED)
+        done = event or usual
         self.facts.append(FlowFact(done, name, chosen))
         try:
             places = choose(self.graph, name, output) if has_choice else self.graph.outgoing[name]
@@ -447,6 +457,9 @@ def _exhausted(node: str, details: Mapping[str, Any]) -> str:
 _LINES: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
     **dict.fromkeys((Event.CLAIMED, Event.STARTED, Event.ASKED), _begun),
     **dict.fromkeys((Event.SUCCEEDED, Event.ANSWERED, Event.PASSED), _done),
+    Event.STAMPED: lambda node, _: f"stamped {node}",
+    Event.SKIPPED: lambda node, _: f"skipped {node}",
+    Event.REWOUND: lambda node, _: f"back to {node}",
     Event.FAILED: _failed,
     Event.LOOPED: lambda node, more: f"loop {node} -> {more.get('to')} #{more.get('number')}",
     Event.EXPIRED: _expired,

@@ -257,39 +257,85 @@ class OpenTransition:
         self.course.cancel()
         self._take_facts(None, record)
 
-    def tell(self, name: str, token: int, reference: str, record: Mapping[str, Any]) -> None:
-        """Keep a message to task *name*, whose text is at *reference*."""
-        self.head = self.head.replace(token=token)
+    def tell(self, name: str, reference: str, record: Mapping[str, Any]) -> None:
+        """Keep a message to task *name*, whose text is at *reference*, under the newest token."""
         self.course.do("team", "tell", name, reference, record.get("by", ""), self.at)
-        self.facts.append(Fact(Event.TOLD, name, self.head.step_index, token, 0, record))
+        head = self.head
+        self.facts.append(Fact(Event.TOLD, name, head.step_index, head.token, 0, record))
+
+    def pass_by_hand(
+        self,
+        name: str,
+        event: Event,
+        output: str,
+        reference: Reference | None,
+        record: Mapping[str, Any],
+    ) -> None:
+        """Leave *name*, which has begun, as if it had said *output*; stamped, it is a step."""
+        team = self.marking.team
+        if team.streak or name in team.notes:
+            self.course.do("team", "accepted", name)
+        self.course.succeed(name, output, reference, event)
+        self._take_facts(None, record)
+        if event is Event.STAMPED:
+            head, index = self.head, self.head.step_index + 1
+            usage = head.usage.plus(Usage(steps=1))
+            self.head = head.replace(step_index=index, iteration=index + 1, usage=usage)
+
+    def fail_by_hand(self, name: str, message: str, record: Mapping[str, Any]) -> None:
+        """Let *name*, which has begun, fail for good."""
+        self.course.tell(Event.STAMPED, name, **record)
+        self.course.fail(name, "ByHand", message)
+        self._take_facts(None, {})
+
+    def rewind(
+        self, name: str, region: list[str], tokens: list[list[Any]], again: list[str]
+    ) -> None:
+        """Take back *region*, where *name* leads to, and put down *tokens*; *again* run again."""
+        self.course.do("rewind", region, tokens)
+        self.head = self.head.replace(exit_reason=None)
+        told = {"note": f"to {name}", "again": again}
+        self.facts.append(Fact(Event.REWOUND, name, self.head.step_index, outcome=told))
+
+    def put_back(self) -> None:
+        """Put the tokens back that were there when the run ended."""
+        self.course.do("restore")
+        self.head = self.head.replace(exit_reason=None)
+        self._begin_again()
 
     def warn(self, what: str, message: str) -> None:
         """Keep a warning, once."""
         self.course.do("team", "warn", what)
         self.facts.append(Fact(Event.WARNED, "", self.head.step_index, outcome={"note": message}))
 
-    def restore(self) -> None:
+    def restore(self, only: str | None = None) -> None:
         """Put the tokens back that were there when the run failed, or make tries due at once.
+
+        With *only*, of this node; other tasks of a team that have failed stay so.
 
         Raises:
             TransitionRefused: nothing failed, and nothing waits for another try.
         """
-        marking = self.marking
+        marking, what = self.marking, "nothing" if only is None else f"{only!r} has not"
         streak = marking.team.failures
         if marking.graph.is_team:
             self.course.do("team", "again")
         if marking.ended_at:
-            was = str(marking.status)
-            self.course.do("restore")
-            self.head = self.head.replace(exit_reason=None)
+            was, lost = str(marking.status), marking.lost
             self._tell_by_hand(f"retry: the run was {was}")
-            self._begin_again()
+            self.put_back()
+            for name, error in lost.items():
+                if only not in (None, name):
+                    self.course.do("block", name, error)
             return
         resting = [name for name, active in marking.active.items() if rests(active)]
         failed = list(marking.needed())
-        if not resting and not failed and not streak:
+        if only is not None:
+            resting, failed = ([only] if only in names else [] for names in (resting, failed))
+        if not resting and not failed and (not streak or only is not None):
             raise TransitionRefused(
-                "retry: nothing failed, and no node waits for another try",
+                f"retry: {what} failed, and {'no node waits' if only is None else 'waits not'} "
+                "for another try",
                 hint="'sequencer status' shows where the run stands",
             )
         for name in resting:

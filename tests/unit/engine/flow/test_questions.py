@@ -16,8 +16,8 @@ from sequencer.errors import (
     UnknownName,
     UsageRefused,
 )
+from sequencer.model.net.by_hand import MAX_ANSWER_CHARS
 from sequencer.model.net.graph import Option
-from sequencer.model.net.net import MAX_ANSWER_CHARS
 from tests.unit.engine.flow.labs import Lab, lab
 
 YES = Option(label="Looks good", value="approve", description="It is merged then.")

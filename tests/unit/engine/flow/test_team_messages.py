@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import TransitionRefused, UnknownName, UsageRefused
-from sequencer.model.net.net import MAX_ANSWER_CHARS
+from sequencer.model.net.by_hand import MAX_ANSWER_CHARS
 from sequencer.store.memory import MemoryRun
 from tests.unit.engine.flow.labs import Hold, failed, lab, let_go, until
 from tests.unit.engine.flow.team_labs import AT_ONCE, JUDGE, YES, adds, no, task, team

@@ -1,0 +1,314 @@
+"""What a person does to a graph's run: answers, messages, and changes of single nodes.
+
+A node that somebody runs is left to them. What a change takes back is every node behind it
+along forward edges, and nothing else: what others have brought there comes again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Mapping
+from datetime import datetime
+from typing import Any, Protocol
+
+from sequencer.errors import TransitionRefused, UnknownName, UsageRefused
+from sequencer.model.kind import Words
+from sequencer.model.net.graph import Graph, Node, NodeKind
+from sequencer.model.net.marking import FlowStatus, Marking, Reference, text_of
+from sequencer.model.net.rules import TIMEOUT, NoMatchingBranch, choose, is_choice, normalise
+from sequencer.model.net.transition import OpenTransition
+from sequencer.model.transitions import Event
+
+MAX_ANSWER_CHARS = 20_000
+
+
+class Outputs(Protocol):
+    """Keeps what attempts and people have said."""
+
+    def read_output(self, name: str) -> str:
+        """Return the output of one execution, ``<step_index>-<token>``."""
+
+    def keep_output(self, step_index: int, token: int, output: str) -> Reference | None:
+        """Keep *output* as that of its execution; None: it is empty."""
+
+
+def asked_at(marking: Marking, name: str) -> tuple[Node, int]:
+    """Return the node *name*, which asks a person, and the token of its question.
+
+    Raises:
+        UnknownName: no node of this name waits for an answer.
+    """
+    active = marking.active.get(name)
+    if active is None or active.since is None:
+        waiting = [other for other, one in marking.active.items() if one.since]
+        raise UnknownName("open question", name, waiting, where="sequencer answer")
+    return marking.graph.by_id[name], active.token
+
+
+def value_said(node: Node, said: str) -> str:
+    """Return the answer that *said* is to the question of *node*.
+
+    Raises:
+        UsageRefused: it is too long, or empty.
+        UnknownName: it is none of the options.
+    """
+    text = said.strip()
+    if len(said) > MAX_ANSWER_CHARS:
+        raise UsageRefused(
+            f"answer: {len(said)} characters are too many, {MAX_ANSWER_CHARS} are allowed",
+            hint="write it to a file in the project, and name the file",
+        )
+    for option in node.options:
+        if normalise(text) in (normalise(option.value), normalise(option.label)):
+            return option.value
+    if node.options and not node.allows_custom_input:
+        known = [option.value for option in node.options]
+        raise UnknownName("answer", text[:80], known, where=f"node {node.id!r}")
+    if not text:
+        raise UsageRefused("answer: the text is empty", hint="say something")
+    return said
+
+
+def _answer(step: OpenTransition, *, words: Words, by: str, outputs: Outputs) -> None:
+    name, token = words["node"], words.get("token")
+    node, asked = asked_at(step.marking, name)
+    if token is not None and asked != token:
+        raise TransitionRefused(
+            f"answer: what you saw was answered meanwhile; {name!r} asks again",
+            hint="'sequencer gates' shows the question",
+        )
+    expires = step.marking.active[name].due
+    if expires is not None and datetime.fromisoformat(expires) <= step.now:
+        raise TransitionRefused(
+            f"answer: the time of {name!r} was over at {expires}",
+            hint="'sequencer run' or 'tick' goes on as the flow says for that",
+        )
+    value = value_said(node, words["text"])
+    # Of two answers one counts.
+    reference = outputs.keep_output(step.head.step_index, asked, value)
+    step.answer(name, value, reference, {"by": by, "output": value[:1000]})
+
+
+def _ensure_message(text: str) -> None:
+    if not text.strip() or len(text) > MAX_ANSWER_CHARS:
+        raise UsageRefused(
+            f"tell: a message has 1 to {MAX_ANSWER_CHARS} characters",
+            hint="write a long one to a file in the project, and name the file",
+        )
+
+
+def _tell(step: OpenTransition, *, words: Words, by: str, outputs: Outputs) -> None:
+    marking, name, text = step.marking, words["node"], words["text"]
+    _ensure_message(text)
+    if not marking.graph.is_team:
+        raise TransitionRefused("tell: the run is no team's, so it has no tasks")
+    if marking.status is not FlowStatus.RUNNING:
+        raise TransitionRefused(f"tell: the run has ended as {marking.status}")
+    if name not in marking.graph.by_id:
+        raise UnknownName("task", name, marking.graph.by_id, where="sequencer tell")
+    if marking.done.get(name) and not marking.is_live(name):
+        raise TransitionRefused(
+            f"tell: task {name!r} is done, and nobody would read it",
+            hint="'sequencer status' shows what is still to be done",
+        )
+    reference = _kept(step, text, outputs)
+    step.tell(name, str(reference), {"by": by, "output": text[:1000]})
+
+
+def _retry(step: OpenTransition, *, words: Words, **_: Any) -> None:
+    name = words.get("node")
+    if name is not None:
+        _ensure_known(step.marking, name)
+        _ensure_nobody_runs(step, "retry", (name,))
+    step.restore(name)
+
+
+def _reject(step: OpenTransition, *, words: Words, by: str, **_: Any) -> None:
+    if step.marking.status is not FlowStatus.RUNNING:
+        raise TransitionRefused(f"reject: the run has ended as {step.marking.status}")
+    note = words.get("note")
+    step.cancel({"by": by, **({"note": note} if note else {})})
+
+
+def _stamp(step: OpenTransition, *, words: Words, outputs: Outputs, **_: Any) -> None:
+    name, text = _begun(step, "stamp", words), words.get("output") or ""
+    if step.marking.graph.by_id[name].kind is NodeKind.HUMAN:
+        raise TransitionRefused(
+            f"stamp: {name!r} asks a person", hint=f"'sequencer answer {name} VALUE' answers"
+        )
+    _ensure_way(step.marking.graph, name, text, "stamp")
+    told = _noted("ok", words.get("note"))
+    step.pass_by_hand(name, Event.STAMPED, text, _kept(step, text, outputs), told)
+
+
+def _fail(step: OpenTransition, *, words: Words, **_: Any) -> None:
+    name, note = _begun(step, "stamp", words), words.get("note")
+    step.fail_by_hand(name, note or "failed by hand", _noted("fail", note))
+
+
+def _skip(step: OpenTransition, *, words: Words, **_: Any) -> None:
+    name, note = _begun(step, "skip", words), words.get("note")
+    reference = step.hand_on(step.marking, name)[1]
+    _ensure_way(step.marking.graph, name, "", "skip")
+    step.pass_by_hand(name, Event.SKIPPED, "", reference, {"note": note} if note else {})
+
+
+def _rewind(step: OpenTransition, *, words: Words, outputs: Outputs, **_: Any) -> None:
+    """Take back a node and all behind it; in a run in which nothing has begun, start there."""
+    name = _named(step.marking, "rewind", {"node": words.get("to")})
+    if step.marking.ended_at:
+        step.put_back()
+    marking = step.marking
+    graph, diverted = marking.graph, marking.error or {}
+    region, broke = _behind(graph, name), diverted.get("node")
+    if broke in region and graph.on_error is not None:
+        region |= _behind(graph, graph.on_error)
+    _ensure_nobody_runs(step, "rewind", region)
+    _ensure_adds_nothing_twice(marking, region)
+    if not (marking.done or marking.active):
+        # Not at its entries.
+        region = set(graph.by_id)
+    elif name != broke and not {name} & {*marking.waiting, *marking.active, *marking.done}:
+        raise TransitionRefused(
+            f"rewind: the run has not come to {name!r} yet",
+            hint="'sequencer skip NODE' goes forward",
+        )
+    tokens = [[name, _brought(marking, region, name, outputs)]]
+    for other in graph.order:
+        if other in region and other != name:
+            sources = _brought(marking, region, other, outputs)
+            tokens += [[other, sources]] if sources else []
+    again = [one for one in graph.order if one in region and one in marking.done]
+    step.rewind(name, sorted(region, key=graph.order.__getitem__), tokens, again)
+
+
+def _ensure_adds_nothing_twice(marking: Marking, region: Collection[str]) -> None:
+    for growth in marking.growths:
+        by = growth.added_by
+        task = None if by is None else marking.graph.by_id[by].task
+        if by in region and task is not None and task.adds is not None:
+            raise TransitionRefused(
+                f"rewind: {by!r} has added tasks, and would add them once more",
+                hint="go back to a task after it, or 'sequencer reset' begins again",
+            )
+
+
+# --- which nodes are meant ---------------------------------------------------------------
+
+
+def _named(marking: Marking, verb: str, words: Words) -> str:
+    name: str | None = words.get("node")
+    if name is None:
+        raise TransitionRefused(
+            f"{verb}: the run is one of a graph, which may be at several nodes at once",
+            hint=f"name one: 'sequencer {verb} … NODE'; 'sequencer status' shows them",
+        )
+    _ensure_known(marking, name)
+    return name
+
+
+def _ensure_known(marking: Marking, name: str) -> None:
+    if name not in marking.graph.by_id:
+        raise UnknownName("node", name, marking.graph.by_id)
+
+
+def _ensure_nobody_runs(step: OpenTransition, verb: str, names: Collection[str]) -> None:
+    for claim in step.head.claims:
+        if claim.step in names:
+            raise TransitionRefused(
+                f"{verb}: node {claim.step!r} is being run by process {claim.owner.pid} on "
+                f"{claim.owner.host}",
+                hint="wait for its end, stop it, or 'sequencer takeover --force'",
+            )
+
+
+def _begun(step: OpenTransition, verb: str, words: Words) -> str:
+    """Return the node that is meant, once it has begun; one that may start begins here."""
+    name = _named(step.marking, verb, words)
+    _ensure_nobody_runs(step, verb, (name,))
+    if step.marking.ended_at:
+        step.put_back()
+    marking = step.marking
+    if marking.status is not FlowStatus.RUNNING:
+        raise TransitionRefused(
+            f"{verb}: the run has ended as {marking.status}",
+            hint="'sequencer rewind NODE' goes back to a node, 'sequencer reset' begins again",
+        )
+    if name not in marking.active:
+        if not marking.may_start(name):
+            raise TransitionRefused(
+                f"{verb}: {name!r} can't start now",
+                hint="'sequencer next' shows what can, 'sequencer rewind NODE' goes back",
+            )
+        step.course.do("start", name, None)
+    return name
+
+
+def _ensure_way(graph: Graph, name: str, text: str, verb: str) -> None:
+    """Return if *text*, said by *name*, picks a way to go."""
+    try:
+        choose(graph, name, text)
+    except NoMatchingBranch as error:
+        raise TransitionRefused(
+            f"{verb}: what {name!r} says picks the way: {error}",
+            hint=f"'sequencer stamp ok {name} --output TEXT' says it",
+        ) from None
+
+
+def _behind(graph: Graph, name: str) -> set[str]:
+    """Return *name* and every node that it leads to, loops aside."""
+    found, pending = {name}, [name]
+    while pending:
+        here = pending.pop()
+        jump = None if here in graph.back_jumps else graph.by_id[here].on_timeout
+        ahead = {*graph.forward[here], *([] if jump is None else [jump])} - found
+        found |= ahead
+        pending += ahead
+    return found
+
+
+def _brought(marking: Marking, region: Collection[str], name: str, outputs: Outputs) -> list[str]:
+    """Return which nodes outside *region* have a token at *name*, or had one that was used."""
+    graph, active = marking.graph, marking.active.get(name)
+    found = dict.fromkeys([*marking.waiting.get(name, ()), *(active.sources if active else ())])
+    for source in graph.incoming[name]:
+        is_past = source in marking.done and not marking.is_live(source)
+        if is_past and name in graph.forward[source]:
+            found |= dict.fromkeys([source] if name in _ways(marking, source, outputs) else [])
+    return [source for source in found if source not in region]
+
+
+def _ways(marking: Marking, name: str, outputs: Outputs) -> set[str]:
+    """Return where the run went after *name* was done the last time."""
+    graph, places = marking.graph, marking.graph.outgoing[name]
+    if is_choice(graph, name):
+        said = text_of(marking.outputs.get(name), outputs.read_output)
+        if not said and graph.by_id[name].kind is NodeKind.HUMAN:
+            said = TIMEOUT
+        with contextlib.suppress(NoMatchingBranch):
+            places = choose(graph, name, said)
+    return {graph.edges[place].target for place in places}
+
+
+def _noted(verdict: str, note: str | None) -> dict[str, str]:
+    return {"note": f"{verdict}: {note}" if note else verdict}
+
+
+def _kept(step: OpenTransition, text: str, outputs: Outputs) -> Reference | None:
+    """Keep *text* under a token of its own."""
+    token = step.head.token + 1
+    step.head = step.head.replace(token=token)
+    return outputs.keep_output(step.head.step_index, token, text)
+
+
+ACTS: Mapping[str, Callable[..., None]] = {
+    "answer": _answer,
+    "tell": _tell,
+    "retry": _retry,
+    "reject": _reject,
+    "stamp": _stamp,
+    "fail": _fail,
+    "skip": _skip,
+    "rewind": _rewind,
+}
+"""Verb -> what a person does to the marking with it."""

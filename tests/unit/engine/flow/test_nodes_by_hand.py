@@ -1,0 +1,289 @@
+"""What a person does to single nodes of a graph's run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.errors import SequencerError, TransitionRefused, UnknownName
+from sequencer.model.head import Status
+from sequencer.model.net import record as flow_record
+from sequencer.model.net.marking import Marking
+from sequencer.model.team import Task
+from sequencer.store.memory import MemoryRun
+from tests.flows import workflow
+from tests.unit.engine.flow.labs import Lab, failed, lab, said
+from tests.unit.engine.flow.team_labs import TeamLab, adds, task, team
+
+DIAMOND = "a --> b & c; b & c --> j --> e"
+LOOP = "w --> q; q -->|again| w; q -->|good| x; q -->|bad| y; x & y --> e"
+
+
+@pytest.fixture(params=[False, True], ids=["in-head", "in-documents"])
+def _where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param:
+        monkeypatch.setattr(flow_record, "INLINE_ENTRIES", 0)
+        monkeypatch.setattr(flow_record, "INLINE_BYTES", 0)
+
+
+def done(made: Lab) -> str:
+    return "".join(made.accepted())
+
+
+# --- rewind ------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("_where")
+@pytest.mark.parametrize(
+    ("to", "again"), [("a", "abcje"), ("b", "bje"), ("c", "cje"), ("j", "je"), ("e", "e")]
+)
+def test_a_node_and_what_it_leads_to_run_again(tmp_path: Path, to: str, again: str) -> None:
+    made = lab(tmp_path, DIAMOND)
+    made.work()
+    token = made.head.token
+    head = made.run().control.rewind(to)
+    assert (head.status, head.exit_reason, head.expected_step) == (Status.WAITING_NEXT, None, to)
+    made.work()
+    assert sorted(done(made)) == sorted("abcje" + again)
+    assert made.status == "completed"
+    (fact,) = made.facts("rewound")
+    assert sorted(fact["outcome"]["again"]) == sorted(again)
+    assert made.head.token > token, "no token is granted twice"
+
+
+def test_what_others_have_brought_is_kept(tmp_path: Path) -> None:
+    made = lab(tmp_path, DIAMOND, {"b": [said("old"), said("new")], "c": said("c")},
+               prompts={"j": "{{output}}"})  # fmt: skip
+    made.work()
+    made.run().control.rewind("b")
+    made.work()
+    old, new = made.actor.prompts_of("j")
+    assert '"b": "old"' in old.replace('":"', '": "')
+    assert '"b": "new"' in new.replace('":"', '": "')
+    assert '"c": "c"' in new.replace('":"', '": "')
+
+
+def test_the_way_that_was_taken_is_known(tmp_path: Path) -> None:
+    made = lab(tmp_path, LOOP, {"q": [said("again"), said("good")]})
+    made.work()
+    assert done(made) == "wqwqxe"
+    made.run().control.rewind("e")
+    made.work()
+    assert done(made) == "wqwqxee", "y was not chosen, and is not waited for"
+    made.run().control.rewind("x")
+    made.work()
+    assert done(made) == "wqwqxeexe"
+    with pytest.raises(TransitionRefused, match="has not come to 'y' yet"):
+        made.run().control.rewind("y")
+
+
+def test_another_choice_may_follow(tmp_path: Path) -> None:
+    made = lab(tmp_path, LOOP, {"q": [said("good"), said("bad")]})
+    made.work()
+    made.run().control.rewind("q")
+    made.work()
+    assert done(made) == "wqxeqye"
+
+
+def test_a_run_that_failed_goes_back(tmp_path: Path) -> None:
+    made = lab(tmp_path, DIAMOND, {"j": [failed(), said()]})
+    made.refused()
+    made.run().control.rewind("b")
+    made.work()
+    assert sorted(done(made)) == sorted("abcbje")
+
+
+def test_a_node_after_which_the_run_was_diverted_comes_again(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a --> b --> c; err --> z", {"b": [failed(), said()]}, on_error="err")
+    made.refused()
+    assert made.status == "completed_after_error"
+    made.run().control.rewind("b")
+    made.work()
+    assert made.status == "completed"
+    assert made.accepted() == ["a", "err", "z", "b", "c"]
+
+
+def test_what_runs_after_the_error_is_taken_back_too(tmp_path: Path) -> None:
+    says: dict[str, Any] = {"b": [failed(), said()], "err": failed()}
+    made = lab(tmp_path, "a --> b --> c; err --> z", says, on_error="err")
+    made.refused()
+    made.run().control.rewind("b")
+    made.work()
+    assert (made.status, made.accepted()) == ("completed", ["a", "b", "c"])
+
+
+def test_only_the_way_that_was_taken_brings_something(tmp_path: Path) -> None:
+    made = lab(tmp_path, "q -->|good| e; q -->|bad| y; y --> e",
+               {"q": said("bad"), "y": said("of y")}, prompts={"e": "{{output}}"})  # fmt: skip
+    made.work()
+    made.run().control.rewind("e")
+    made.work()
+    once, again = made.actor.prompts_of("e")
+    assert once == again
+    assert "of y" in again
+
+
+def test_tasks_of_a_team_run_again(tmp_path: Path) -> None:
+    tasks = [Task(id="a", subject="a"), Task(id="b", subject="b", blocked_by=("a",))]
+    made = team(tmp_path, [*tasks, Task(id="c", subject="c", blocked_by=("b",))])
+    made.work()
+    made.run().control.rewind("b")
+    made.work()
+    assert done(made) == "abcbc"
+
+
+def test_a_task_that_has_added_others_does_not_run_again(tmp_path: Path) -> None:
+    made = team(tmp_path, (task("a"), task("b", "a", adds="tasks")), {"b": adds(("x",))})
+    made.work()
+    assert done(made) == "abx"
+    for name in "ab":
+        with pytest.raises(TransitionRefused, match="'b' has added tasks"):
+            made.run().control.rewind(name)
+    made.run().control.rewind("x")
+    made.work()
+    assert done(made) == "abxx"
+
+
+def test_what_is_taken_back_leaves_nothing_behind() -> None:
+    graph = workflow("a --> b").graph
+    assert graph is not None
+    marking = Marking(graph, done={"a": 1, "b": 1}, keys={"k": "b", "l": "a"}, outputs={"b": "0-1"})
+    marking.team.notes["b"], marking.team.refusals["b"] = "why", 2
+    marking.apply(["rewind", ["b"], [["b", ["a"]]]])
+    assert (marking.done, marking.keys, marking.outputs) == ({"a": 1}, {"l": "a"}, {})
+    assert (marking.team.notes, marking.team.refusals) == ({}, {})
+    assert marking.waiting == {"b": {"a": None}}
+
+
+def test_a_run_in_which_nothing_has_started_starts_there(tmp_path: Path) -> None:
+    made = lab(tmp_path, DIAMOND)
+    made.run().control.rewind("b")
+    made.work()
+    assert done(made) == "bje"
+
+
+def test_a_node_that_runs_is_left_alone(tmp_path: Path) -> None:
+    memory = MemoryRun()
+    made = lab(tmp_path, DIAMOND, memory=memory)
+    made.claimed()
+    control = made.run().control
+    for change in (
+        partial(control.rewind, "a"),
+        partial(control.stamp_ok, node="a"),
+        partial(control.skip, node="a"),
+        partial(control.retry, "a"),
+    ):
+        with pytest.raises(TransitionRefused, match="node 'a' is being run by process"):
+            change()
+    memory.close()
+
+
+# --- stamp, skip, retry ------------------------------------------------------------------
+
+
+def test_a_failed_node_is_accepted_by_hand(tmp_path: Path) -> None:
+    made = lab(tmp_path, DIAMOND, {"b": failed()}, prompts={"j": "{{output}}"})
+    made.refused()
+    before = made.head
+    head = made.run().control.stamp_ok("did it", "b", "by hand")
+    assert head.usage.steps == before.usage.steps + 1
+    assert head.step_index == before.step_index + 1
+    made.work()
+    assert made.status == "completed"
+    assert "by hand" in made.actor.prompts_of("j")[0]
+    assert made.facts("stamped")[0]["outcome"]["note"] == "ok: did it"
+
+
+def test_a_choice_by_hand_needs_what_picks_the_way(tmp_path: Path) -> None:
+    made = lab(tmp_path, LOOP, {"q": failed()})
+    made.refused()
+    control = made.run().control
+    for change in (partial(control.stamp_ok, node="q"), partial(control.skip, node="q")):
+        with pytest.raises(TransitionRefused, match="what 'q' says picks the way") as refused:
+            change()
+        assert "stamp ok q --output TEXT" in (refused.value.hint or "")
+    made.run().control.stamp_ok(node="q", output="bad")
+    made.work()
+    assert done(made) == "wye"
+
+
+def test_a_node_that_is_skipped_hands_on_what_reached_it(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a --> b --> c", {"a": said("from a")}, prompts={"c": "{{output}}"})
+    made.work(limits={"max_steps": 1})
+    made.run().control.skip("not now", "b")
+    made.work()
+    assert done(made) == "ac"
+    assert "from a" in made.actor.prompts_of("c")[0]
+    assert made.head.usage.steps == 2
+
+
+def test_a_node_fails_by_hand(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a --> b; err --> z", on_error="err")
+    made.work(limits={"max_steps": 1})
+    made.run().control.stamp_fail("the tests are red", "b")
+    made.refused()
+    assert made.status == "completed_after_error"
+    assert made.facts("failed")[0]["outcome"]["error"] == "the tests are red"
+
+
+def crew(folder: Path) -> TeamLab:
+    tasks = [Task.model_validate({"id": one, "subject": one}) for one in "ab"]
+    last = Task.model_validate({"id": "c", "subject": "c", "blocked_by": ["a", "b"]})
+    return team(folder, [*tasks, last], {"a": [failed(), said()], "b": [failed(), said()]})
+
+
+def test_of_a_team_one_failed_task_is_tried_again(tmp_path: Path) -> None:
+    made = crew(tmp_path)
+    made.refused()
+    made.run().control.retry("a")
+    made.refused()
+    assert made.accepted() == ["a"]
+    made.run().control.stamp_ok("by hand", "b")
+    made.work()
+    assert made.accepted() == ["a", "c"]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        (lambda c: c.stamp_ok(), TransitionRefused, "may be at several nodes at once"),
+        (lambda c: c.stamp_fail(), TransitionRefused, "may be at several nodes at once"),
+        (lambda c: c.skip(), TransitionRefused, "may be at several nodes at once"),
+        (lambda c: c.skip(node="nobody"), UnknownName, "unknown node 'nobody'"),
+        (lambda c: c.rewind("nobody"), UnknownName, "unknown node 'nobody'"),
+        (lambda c: c.stamp_ok(node="e"), TransitionRefused, "'e' can't start now"),
+        (lambda c: c.rewind("e"), TransitionRefused, "has not come to 'e' yet"),
+        (lambda c: c.retry("b"), TransitionRefused, "'b' has not failed"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    tmp_path: Path, change: Callable[[Any], object], error: type[SequencerError], words: str
+) -> None:
+    made = lab(tmp_path, DIAMOND)
+    made.work(limits={"max_steps": 1})
+    before = made.head
+    with pytest.raises(error, match=words):
+        change(made.run().control)
+    assert made.head == before
+
+
+def test_a_run_that_is_over_is_not_skipped_along(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a")
+    made.work()
+    with pytest.raises(TransitionRefused, match="has ended as completed") as refused:
+        made.run().control.skip(node="a")
+    assert "rewind NODE" in (refused.value.hint or "")
+
+
+def test_a_question_is_answered_and_not_stamped(tmp_path: Path) -> None:
+    made = lab(tmp_path, "h{{Sure?}} --> a")
+    made.refused()
+    with pytest.raises(TransitionRefused, match="'h' asks a person"):
+        made.run().control.stamp_ok(node="h")
+    made.run().control.skip(node="h")
+    made.work()
+    assert done(made) == "a"
