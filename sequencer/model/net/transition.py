@@ -329,7 +329,7 @@ class OpenTransition:
                     self.course.do("block", name, error)
             return
         resting = [name for name, active in marking.active.items() if rests(active)]
-        failed = list(marking.needed())
+        failed = list(marking.needed() if only is None else marking.failed)
         if only is not None:
             resting, failed = ([only] if only in names else [] for names in (resting, failed))
         if not resting and not failed and (not streak or only is not None):
