@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -27,10 +27,8 @@ from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.text import plain
 from sequencer.errors import StepFailed, StorageFailed, UsageRefused
-from sequencer.model.dataclass import dataclass
-
-if TYPE_CHECKING:
-    from sequencer.engine.run import Run
+from sequencer.project import open_project, open_run
+from sequencer.store.journal import JournalFile
 
 POSITIONS = ("supervisor", "main")
 REVIEW_EVERY = 2
@@ -73,13 +71,18 @@ _PROMPTS = {
 }
 
 
-@dataclass(slots=True)
-class _Child:
-    """One of the two processes, and the thread that shows what it says."""
-
-    position: str
-    process: subprocess.Popen[bytes]
-    reader: threading.Thread
+_NEXT = """
+your own project:
+  sequencer init --workflow review_cadence && sequencer check
+  sequencer run --mode sync --position supervisor     in one terminal
+  sequencer run --mode sync --position main           in another"""
+_KEPT = """
+look around:  cd {folder}
+  sequencer status      sequencer history      sequencer log 1
+  cat sync/state.json   ls logs/local/steps"""
+_GONE = "'sequencer demo --keep' keeps the folder with its state, journal and logs"
+Children = list[tuple[str, "subprocess.Popen[bytes]", threading.Thread]]
+"""Of each process the position, and the thread that shows what it says."""
 
 
 @verb("demo", has_json=False)
@@ -108,8 +111,6 @@ def demo(invocation: Invocation, steps: int, seconds: float, keep: bool) -> None
     """
     if invocation.config is not None or invocation.run_name is not None:
         raise UsageRefused("demo makes a project of its own: no --config and no --run")
-    from sequencer.project import open_project  # noqa: PLC0415 - pydantic; `--help` needs none
-
     folder = Path(tempfile.mkdtemp(prefix="sequencer-demo-"))
     is_kept = True
     try:
@@ -123,7 +124,8 @@ def demo(invocation: Invocation, steps: int, seconds: float, keep: bool) -> None
         is_kept = keep
         if keep:
             open_project(folder, environment={}).trust.keep()
-        _say_what_next(invocation, folder, is_kept=keep)
+        for line in ((_KEPT if keep else _GONE) + "\n" + _NEXT).split("\n"):
+            invocation.echo(line.format(folder=folder))
     except KeyboardInterrupt:
         is_kept = keep
         raise
@@ -164,14 +166,13 @@ def _run_both(invocation: Invocation, folder: Path, limit_s: float) -> None:
     Raises:
         StepFailed: one of them failed, or took longer than *limit_s*.
     """
-    children: list[_Child] = []
+    children: Children = []
     deadline = time.monotonic() + limit_s
     try:
         for position in POSITIONS:
-            child = _start(invocation, folder, position)
-            children.append(child)
+            children.append(_started(invocation, folder, position))
         # If one fails the other would wait for it without end.
-        while any(c.process.poll() is None for c in children) and not _failed(children):
+        while any(one.poll() is None for _, one, _ in children) and not _failed(children):
             if time.monotonic() > deadline:
                 raise StepFailed(f"not done after {limit_s:.0f} s", where=str(folder))
             time.sleep(POLL_S)
@@ -179,25 +180,25 @@ def _run_both(invocation: Invocation, folder: Path, limit_s: float) -> None:
         failed = _failed(children)
         _end(children)
     if failed:
-        said = ", ".join(f"{c.position} with {c.process.returncode}" for c in failed)
-        raise StepFailed(f"a process of the demo ended: {said}", where=str(folder))
+        raise StepFailed(f"a process of the demo ended: {', '.join(failed)}", where=str(folder))
 
 
-def _failed(children: list[_Child]) -> list[_Child]:
-    return [child for child in children if child.process.poll()]
+def _failed(children: Children) -> list[str]:
+    """Return in words which processes have ended with an error."""
+    return [f"{position} with {one.returncode}" for position, one, _ in children if one.poll()]
 
 
-def _start(invocation: Invocation, folder: Path, position: str) -> _Child:
+def _started(
+    invocation: Invocation, folder: Path, position: str
+) -> tuple[str, subprocess.Popen[bytes], threading.Thread]:
     argv = [
         *(sys.executable, "-P", "-c", "from sequencer.cli import main; main()"),
         *("run", "--mode", "sync", "--position", position),
         *("--config", str(folder / "orchestration.yaml")),
     ]
-    from sequencer.settings.trust_record import VARIABLE  # noqa: PLC0415 - see `demo`
-
     # A setting of the person's own shell would be one of the demo as well.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("SEQUENCER_")}
-    environment |= {"PYTHONUNBUFFERED": "1", VARIABLE: str(folder)}
+    environment |= {"PYTHONUNBUFFERED": "1", "SEQUENCER_TRUST": str(folder)}
     process = subprocess.Popen(  # noqa: S603 - our own program and a folder that we made
         argv,
         cwd=folder,
@@ -206,11 +207,10 @@ def _start(invocation: Invocation, folder: Path, position: str) -> _Child:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
-    reader = threading.Thread(
-        target=_relay, args=(invocation, process, position), name=f"demo-{position}", daemon=True
-    )
+    relay = (invocation, process, position)
+    reader = threading.Thread(target=_relay, args=relay, name=f"demo-{position}", daemon=True)
     reader.start()
-    return _Child(position, process, reader)
+    return position, process, reader
 
 
 def _relay(invocation: Invocation, process: subprocess.Popen[bytes], position: str) -> None:
@@ -225,22 +225,22 @@ def _relay(invocation: Invocation, process: subprocess.Popen[bytes], position: s
                 invocation.echo(label + text)
 
 
-def _end(children: list[_Child]) -> None:
+def _end(children: Children) -> None:
     """Leave no process behind, whatever happens meanwhile."""
-    for child in children:
-        if child.process.poll() is None:
-            child.process.terminate()
+    for _, process, _ in children:
+        if process.poll() is None:
+            process.terminate()
     deadline = time.monotonic() + END_S
-    for child in children:
-        while child.process.poll() is None:
+    for _, process, reader in children:
+        while process.poll() is None:
             try:
-                child.process.wait(max(deadline - time.monotonic(), 0.1))
+                process.wait(max(deadline - time.monotonic(), 0.1))
             except subprocess.TimeoutExpired:
-                child.process.kill()
+                process.kill()
             except KeyboardInterrupt:
                 # The second Ctrl-C: those who wait for their agents are not waited for.
                 deadline = 0.0
-        child.reader.join(READER_S)
+        reader.join(READER_S)
 
 
 def _show(invocation: Invocation, folder: Path, steps: int, took_s: float) -> None:
@@ -249,8 +249,6 @@ def _show(invocation: Invocation, folder: Path, steps: int, took_s: float) -> No
     Raises:
         StepFailed: the order is not the workflow's, or two steps overlapped.
     """
-    from sequencer.project import open_run  # noqa: PLC0415 - pydantic; `--help` needs none
-
     run = open_run(folder, environment={})
     facts = [fact for fact in run.history() if fact["event"] == "succeeded"]
     order = [(fact["step_index"], fact["step"]) for fact in facts]
@@ -266,38 +264,11 @@ def _show(invocation: Invocation, folder: Path, steps: int, took_s: float) -> No
         raise StepFailed(
             f"the order is wrong: {json.dumps(order)}, {json.dumps(trace)}", where=str(folder)
         )
-    owners = _owners(run, steps)
+    journal = JournalFile(run.store.state_path.parent, 2**40, 1)
+    claims = (claim for record in journal.records() for claim in record.data["head"]["claims"])
+    owners = {claim["owner"]["pid"] for claim in claims if claim["step_index"] < steps}
     invocation.echo(
         f"strict order: {steps} steps, each accepted once, as the workflow says; the agent's own "
         "trace shows each step ended before the next began"
     )
-    invocation.echo(f"{owners} processes took turns; {took_s:.1f} s in all")
-
-
-def _owners(run: Run, steps: int) -> int:
-    """Return how many processes held claims in the first *steps* steps."""
-    from sequencer.store.journal import JournalFile  # noqa: PLC0415
-
-    journal = JournalFile(run.store.state_path.parent, 2**40, 1)
-    owners = {
-        claim["owner"]["pid"]
-        for record in journal.records()
-        for claim in record.data["head"]["claims"]
-        if claim["step_index"] < steps
-    }
-    return len(owners)
-
-
-def _say_what_next(invocation: Invocation, folder: Path, *, is_kept: bool) -> None:
-    if is_kept:
-        invocation.echo("")
-        invocation.echo(f"look around:  cd {folder}")
-        invocation.echo("  sequencer status      sequencer history      sequencer log 1")
-        invocation.echo("  cat sync/state.json   ls logs/local/steps")
-    else:
-        invocation.echo("'sequencer demo --keep' keeps the folder with its state, journal and logs")
-    invocation.echo("")
-    invocation.echo("your own project:")
-    invocation.echo("  sequencer init --workflow review_cadence && sequencer check")
-    invocation.echo("  sequencer run --mode sync --position supervisor     in one terminal")
-    invocation.echo("  sequencer run --mode sync --position main           in another")
+    invocation.echo(f"{len(owners)} processes took turns; {took_s:.1f} s in all")
