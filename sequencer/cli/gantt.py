@@ -14,7 +14,7 @@ from sequencer.cli.context import Invocation
 from sequencer.cli.options import NewFile, pass_invocation, verb
 from sequencer.cli.views.diagram import can_write, print_drawing
 from sequencer.cli.views.gantt import NEEDED, Gantt, chart_of, drawn
-from sequencer.cli.views.pictures import gantt_svg, png_of, save
+from sequencer.cli.views.pictures import draw, gantt_svg
 from sequencer.cli.views.text import columns_of
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, UsageRefused
@@ -25,6 +25,8 @@ from sequencer.model.workflow import Workflow
 COLUMNS = 100
 """Where it is printed to no terminal."""
 _FILE = NewFile()
+_SECONDS = ("wall_s", "work_s", "people_s", "critical_s")
+_RATIOS = ("speed_up", "overhead", "utilisation", "peak", "places")
 
 
 @verb("gantt")
@@ -59,9 +61,12 @@ def gantt(invocation: Invocation, svg: Path | None, png: Path | None, width: int
     if not chart.rows:
         invocation.say("nothing has happened yet")
         return
-    _draw(invocation, chart, svg, png)
-    if not (svg or png):
-        _print(chart, width)
+    if svg or png:
+        draw(invocation, gantt_svg(chart), svg, png)
+        return
+    columns = width or columns_of(sys.stdout) or COLUMNS
+    is_ascii = not can_write(sys.stdout, NEEDED)
+    print_drawing(drawn(chart, columns, is_ascii=is_ascii), sys.stdout)
 
 
 def _workflow_of(invocation: Invocation, run: Run, head: Head | None) -> Workflow | None:
@@ -90,25 +95,6 @@ def _title(run: Run, head: Head | None) -> str:
     return f"{name}{head.workflow_name} · {status.replace('_', ' ').replace('-', ' ')}"
 
 
-def _draw(invocation: Invocation, chart: Gantt, svg: Path | None, png: Path | None) -> None:
-    if not (svg or png):
-        return
-
-    text = gantt_svg(chart)
-    pictures = [(svg, text.encode())] if svg else []
-    pictures += [(png, png_of(text))] if png else []
-    for path, data in pictures:
-        save(path, data)
-        invocation.say(f"{path} was written")
-
-
-def _print(chart: Gantt, width: int | None) -> None:
-
-    stream = sys.stdout
-    columns = width or columns_of(stream) or COLUMNS
-    print_drawing(drawn(chart, columns, is_ascii=not can_write(stream, NEEDED)), stream)
-
-
 def _as_json(
     run: Run, head: Head | None, timeline: Timeline, figures: Figures, chart: Gantt
 ) -> dict[str, Any]:
@@ -121,15 +107,8 @@ def _as_json(
         "is_over": timeline.is_over,
         "began_at": datetime.fromtimestamp(begin, UTC).isoformat() if timeline.spans else None,
         "figures": {
-            "wall_s": round(figures.wall_s, 6),
-            "work_s": round(figures.work_s, 6),
-            "people_s": round(figures.people_s, 6),
-            "critical_s": round(figures.critical_s, 6),
-            "speed_up": figures.speed_up,
-            "overhead": figures.overhead,
-            "utilisation": figures.utilisation,
-            "peak": figures.peak,
-            "places": figures.places,
+            **{name: round(getattr(figures, name), 6) for name in _SECONDS},
+            **{name: getattr(figures, name) for name in _RATIOS},
         },
         "critical_path": list(chart.critical),
         "executions": [

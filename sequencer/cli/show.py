@@ -18,7 +18,8 @@ from sequencer.cli.views.diagram import print_diagram
 from sequencer.cli.views.facts import look
 from sequencer.cli.views.mermaid import chart, charted, classed
 from sequencer.cli.views.nodes import node_table, nodes_json
-from sequencer.cli.views.pictures import flow_png, flow_svg, save
+from sequencer.cli.views.pictures import draw as draw_picture
+from sequencer.cli.views.pictures import flow_svg
 from sequencer.cli.views.tables import columns, purposes
 from sequencer.cli.views.text import columns_of, one_line
 from sequencer.documents.file import read_bytes
@@ -449,14 +450,8 @@ def _present(
         invocation.echo(drawn.rstrip(), is_verbatim=True)
     if draw["diagram"]:
         print_diagram(view, sys.stdout, chart)
-    for path, make in ((draw["svg"], _svg_of), (draw["png"], flow_png)):
-        if path is not None:
-            save(path, make(view, chart))
-            invocation.say(f"{path} was written")
-
-
-def _svg_of(view: FlowView, chart: Chart | None) -> bytes:
-    return flow_svg(view, chart).encode()
+    if draw["svg"] or draw["png"]:
+        draw_picture(invocation, flow_svg(view, chart), draw["svg"], draw["png"])
 
 
 def _view(

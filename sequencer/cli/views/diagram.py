@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise, product
 from typing import IO
 
-from sequencer.cli.views.layers import place_count
-from sequencer.cli.views.layout import Box, EdgeLine, Layout, Words, laid_out
+from sequencer.cli.views.layers import Group, place_count
+from sequencer.cli.views.layout import Box, EdgeLine, Frame, Layout, Words, laid_out
 from sequencer.cli.views.states import ASCII_MARKS, MARKS, STYLES, shown, wrapped
 from sequencer.cli.views.text import cut, width
 from sequencer.engine.view import FlowView, NodeState, NodeView
@@ -70,8 +70,15 @@ class Drawing:
 
 
 def _coloured(text: str, style: str) -> str:
-    codes = ";".join(str(_CODES[word]) for word in style.split())
-    return f"\x1b[{codes}m{text}\x1b[0m" if codes else text
+    codes, ground = [], 38
+    for word in style.split():
+        if word.startswith("#"):
+            parts = ";".join(str(part) for part in bytes.fromhex(word[1:]))
+            codes.append(f"{ground};2;{parts}")
+        elif word != "on":
+            codes.append(str(_CODES[word]))
+        ground = 48 if word == "on" else 38
+    return f"\x1b[{';'.join(codes)}m{text}\x1b[0m" if codes else text
 
 
 def drawing(
@@ -94,7 +101,7 @@ def drawing(
     # What is too wide from left to right may fit from the top.
     for direction, wrap in product(dict.fromkeys((drawn.direction, "TB")), WRAPS):
         texts = Texts(view, wrap, drawn, is_ascii=is_ascii)
-        layout = laid_out(graph, texts.words(), direction)
+        layout = laid_out(graph, texts.words(), direction, drawn.groups(graph, width))
         if layout.width * layout.height > MOST_CELLS:
             return listing(view, is_ascii=is_ascii)
         if best is None or layout.width < best[0].width:
@@ -202,10 +209,34 @@ class Drawn:
     """How the author of a graph has drawn it; without a chart as its nodes' kinds are."""
 
     def __init__(self, chart: Chart | None) -> None:
-        self.direction = "TB" if chart is None else chart.direction
-        nodes, edges = ((), ()) if chart is None else (chart.nodes, chart.edges)
-        self._shapes = {node.id: node.shape for node in nodes}
-        self._strokes = {(e.source, e.target, e.label): e.stroke for e in edges}
+        self._chart = chart = chart or Chart("TB", (), ())
+        self.direction = chart.direction
+        self._shapes = {node.id: node.shape for node in chart.nodes}
+        self._strokes = {(e.source, e.target, e.label): e.stroke for e in chart.edges}
+
+    def groups(self, graph: Graph, measured: Callable[[str], int]) -> list[Group]:
+        """Return the groups of those that are in *graph*; *measured* is a title's columns."""
+        found: dict[str, Group] = {}
+        # In closing order: those inside a group come before it.
+        for one in self._chart.subgraphs:
+            inner = [found[name] for name in one.nodes if name in found]
+            nodes = {name for name in one.nodes if name in graph.by_id}
+            nodes.update(*(group.nodes for group in inner))
+            if nodes:
+                levels = 1 + max((group.levels for group in inner), default=0)
+                title = cut(shown(one.title), LABEL_COLUMNS)
+                columns = measured(title) + 2 if title else 0
+                found[one.id] = Group(one.id, title, frozenset(nodes), levels, columns)
+        return list(found.values())
+
+    def colors(self, name: str) -> dict[str, str]:
+        """Return fill, stroke and color of a node or a group, as far as they can be told."""
+        found = dict(self._chart.colors.get(name, {}))
+        if "fill" in found and "color" not in found:
+            red, green, blue = bytes.fromhex(found["fill"][1:])
+            is_light = 0.3 * red + 0.6 * green + 0.1 * blue > 128  # noqa: PLR2004 - half of 255
+            found["color"] = "#212529" if is_light else "#ffffff"
+        return found
 
     def shape(self, node: Node) -> str:
         """Return square, round, stadium, circle, hexagon or diamond."""
@@ -240,6 +271,22 @@ class _Canvas:
             row[x : x + size] = [character, *[""] * (size - 1)]
             self._styles[y][x : x + size] = [style] * size
             x += size
+
+    def frame(self, frame: Frame, style: str) -> None:
+        """Draw a group's frame; lines may cross it."""
+        glyphs = "..:''-" if self._is_ascii else "╭╮┆╰╯╌"
+        inner, bottom = glyphs[5] * (frame.width - 2), frame.y + frame.height - 1
+        self.put(frame.x, frame.y, glyphs[0] + inner + glyphs[1], style)
+        self.put(frame.x, bottom, glyphs[3] + inner + glyphs[4], style)
+        for y in range(frame.y + 1, bottom):
+            self.put(frame.x, y, glyphs[2], style)
+            self.put(frame.x + frame.width - 1, y, glyphs[2], style)
+
+    def title(self, frame: Frame, style: str) -> None:
+        """Write a group's title into the upper edge of its frame."""
+        if title := _encodable(frame.group.title, self._is_ascii):
+            text = cut(f" {title} ", frame.width - 2, dots="")
+            self.put(frame.x + frame.title, frame.y, text, style)
 
     def line(self, line: EdgeLine, style: str, stroke: str) -> None:
         """Draw the way from corner to corner, and its head."""
@@ -301,13 +348,23 @@ def _painted(
     states = {node.node.id: node for node in view.nodes}
     edges = view.graph.edges
     has_run = bool(view.followed) or view.status not in ("not-started", "")
+    for frame in layout.frames:
+        canvas.frame(frame, drawn.colors(frame.group.name).get("stroke", "dim"))
     for line in layout.lines:
         style = "dim" if has_run and line.place not in view.followed else ""
         canvas.line(line, style, drawn.stroke(edges[line.place]))
+    for frame in layout.frames:
+        canvas.title(frame, "bold")
     for box in layout.boxes:
         node = states[box.node]
         glyphs = _borders(drawn.shape(node.node), is_ascii=is_ascii)
-        _box(canvas, box, node, texts.lines[box.node], glyphs)
+        style = STYLES[node.state]
+        if node.state is NodeState.PENDING:
+            colors = drawn.colors(box.node)
+            style = colors.get("stroke", "")
+            if "fill" in colors:
+                style = f"{colors['color']} on {colors['fill']}"
+        _box(canvas, box, style, texts.lines[box.node], glyphs)
     for line in layout.lines:
         x, y = line.points[0]
         node = states[edges[line.place].source]
@@ -329,8 +386,7 @@ def _borders(shape: str, *, is_ascii: bool) -> str:
     return "+-+|++" if is_ascii else "┌─┐│└┘"
 
 
-def _box(canvas: _Canvas, box: Box, view: NodeView, lines: list[str], glyphs: str) -> None:
-    style = "" if view.state is NodeState.PENDING else STYLES[view.state]
+def _box(canvas: _Canvas, box: Box, style: str, lines: list[str], glyphs: str) -> None:
     inner = box.width - 2
     canvas.put(box.x, box.y, glyphs[0] + glyphs[1] * inner + glyphs[2], style)
     above = (box.height - 2 - len(lines)) // 2

@@ -33,9 +33,25 @@ class Item:
     place: int = -1
     """Of the edge in ``graph.edges``; -1 for a node."""
     is_label: bool = False
+    path: tuple[int, ...] = ()
+    """The groups that it is in, the outermost first."""
     above: list[int] = field(default_factory=list)
     """Items of the row above that a line comes from."""
     below: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Nodes that stand in one frame."""
+
+    name: str
+    title: str
+    nodes: frozenset[str]
+    """Those of the groups inside it, too."""
+    levels: int = 1
+    """How many frames are in one another here, itself included."""
+    width: int = 0
+    """Of its title, in columns of the plan."""
 
 
 @dataclass(slots=True)
@@ -47,6 +63,7 @@ class Rows:
     of_node: dict[str, int]
     chains: dict[int, list[int]]
     """For each edge that closes no loop the items that it leads through, its ends included."""
+    groups: Sequence[Group] = ()
 
 
 def ranks(graph: Graph) -> dict[str, int]:
@@ -85,11 +102,24 @@ def place_count(graph: Graph) -> int:
 
 
 def arranged(
-    graph: Graph, sizes: dict[str, tuple[int, int]], label_room: Callable[[str], tuple[int, int]]
+    graph: Graph,
+    sizes: dict[str, tuple[int, int]],
+    label_room: Callable[[str], tuple[int, int]],
+    groups: Sequence[Group] = (),
 ) -> Rows:
-    """Return the rows of *graph* in an order with few crossings; *sizes* are the nodes'."""
+    """Return the rows of *graph* in an order with few crossings; *sizes* are the nodes'.
+
+    What is in one of *groups* stands side by side in its row.
+    """
     found = _rows(graph, sizes, label_room)
+    found.groups = sorted(groups, key=lambda group: -len(group.nodes))
+    for item in found.items:
+        edge = graph.edges[item.place] if item.node is None else None
+        ends = {item.node} if edge is None else {edge.source, edge.target}
+        item.path = tuple(n for n, g in enumerate(found.groups) if g.nodes.issuperset(ends))
     _first_order(found, graph)
+    for row in found.rows:
+        row[:] = _gathered(row, found.items)
     _untangle(found)
     return found
 
@@ -170,7 +200,20 @@ def _sort(row: list[int], rows: list[list[int]], items: list[Item], *, is_down: 
         near = items[number].above if is_down else items[number].below
         return mean(places[n] for n in near) if near else place * scale
 
-    row[:] = [number for _, number in sorted(enumerate(row), key=middle)]
+    row[:] = _gathered([number for _, number in sorted(enumerate(row), key=middle)], items)
+
+
+def _gathered(row: list[int], items: list[Item], level: int = 0) -> list[int]:
+    """Return *row* with what is in one group side by side, and so within each group."""
+    if all(len(items[number].path) <= level for number in row):
+        return row
+    together: dict[int, list[tuple[int, int]]] = {}
+    for place, number in enumerate(row):
+        path = items[number].path
+        key = path[level] if len(path) > level else -1 - number
+        together.setdefault(key, []).append((place, number))
+    clusters = sorted(together.values(), key=lambda one: mean(place for place, _ in one))
+    return [n for one in clusters for n in _gathered([n for _, n in one], items, level + 1)]
 
 
 def mean(values: Iterable[float]) -> float:
@@ -194,6 +237,7 @@ def crossings(found: Rows) -> int:
 
 
 SETTLING_SWEEPS = 10
+CLEARING_SWEEPS = 50
 GAP = 3
 """Blank columns between two boxes."""
 NARROW_GAP = 1
@@ -236,7 +280,9 @@ def _apart(left: Item, right: Item) -> int:
     are_lines = left.node is None and right.node is None
     is_label = left.is_label or right.is_label
     gap = NARROW_GAP if are_lines and not is_label else GAP - 1 if are_lines else GAP
-    return left.width // 2 + right.width // 2 + gap + 1
+    shared = sum(1 for a, b in zip(left.path, right.path, strict=False) if a == b)
+    frames = len(left.path) + len(right.path) - 2 * shared
+    return left.width // 2 + right.width // 2 + gap + frames + 1
 
 
 def middles(found: Rows) -> list[int]:
@@ -256,8 +302,63 @@ def middles(found: Rows) -> list[int]:
             _settle(items, row, column, wanted, weights)
         if sweep >= SETTLING_SWEEPS // 2:
             _straighten(found, column)
+    _clear(found, column)
     left = min(column[n] - items[n].width // 2 for n in range(len(items)))
+    frames = (extent(found, column, group)[0] - group.levels for group in found.groups)
+    left = min([left, *frames])
     return [value - left for value in column]
+
+
+def _clear(found: Rows, column: list[int]) -> None:
+    """Move to the right what would stand in a frame that it does not belong to."""
+    for _ in range(CLEARING_SWEEPS):
+        # Each of them, also after one that was cleared.
+        if not sum(_is_cleared(found, column, group) for group in found.groups):
+            return
+
+
+def extent(found: Rows, column: list[int], group: Group) -> tuple[int, int, range]:
+    """Return the columns from which and to which *group* reaches, and its rows."""
+    inside = [found.of_node[name] for name in group.nodes]
+    left = min(column[n] - found.items[n].width // 2 for n in inside)
+    right = max(column[n] + found.items[n].width // 2 for n in inside)
+    rows = [found.items[n].row for n in inside]
+    return left, max(right, left + group.width), range(min(rows), max(rows) + 1)
+
+
+def _is_cleared(found: Rows, column: list[int], group: Group) -> bool:
+    """Return whether something that stood in the frame of *group* was moved out of it."""
+    items = found.items
+    left, right, rows = extent(found, column, group)
+    for row in (found.rows[number] for number in rows):
+        members = [p for p, n in enumerate(row) if items[n].node in group.nodes]
+        for place, number in enumerate(row):
+            item, half = items[number], items[number].width // 2
+            if item.node is None or item.node in group.nodes:
+                continue
+            gap = group.levels + len(item.path) + 1
+            if column[number] + half + gap < left or column[number] - half - gap > right:
+                continue
+            if not members or place > members[0]:
+                moved, by = row[place:], right + gap + 1 - (column[number] - half)
+            else:
+                # The whole group makes room, with all that stands right of it.
+                by = column[number] + half + gap + 1 - left
+                moved = [
+                    n
+                    for other in (found.rows[number] for number in rows)
+                    for n in _from_first(other, items, group)
+                ]
+            for one in moved:
+                column[one] += by
+            return True
+    return False
+
+
+def _from_first(row: list[int], items: list[Item], group: Group) -> list[int]:
+    """Return what stands in *row* from the first member of *group* on."""
+    first = next((p for p, n in enumerate(row) if items[n].node in group.nodes), len(row))
+    return row[first:]
 
 
 def _near(item: Item, *, is_down: bool, is_both: bool) -> list[int]:

@@ -7,11 +7,12 @@ lines never share a piece of a track or of a column; they only cross.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
+from itertools import pairwise
 
-from sequencer.cli.views.layers import Port, Rows, arranged, middles, ports
+from sequencer.cli.views.layers import Group, Port, Rows, arranged, extent, middles, ports
 from sequencer.model.net.graph import Graph
 
 
@@ -185,6 +186,19 @@ class EdgeLine:
 
 
 @dataclass(frozen=True, slots=True)
+class Frame:
+    """A group's, around its boxes."""
+
+    group: Group
+    x: int
+    y: int
+    width: int
+    height: int
+    title: int = 1
+    """Where in its upper edge the title begins: where no line crosses it, if there is room."""
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
     """All of it."""
 
@@ -192,6 +206,8 @@ class Layout:
     height: int
     boxes: tuple[Box, ...]
     lines: tuple[EdgeLine, ...]
+    frames: tuple[Frame, ...] = ()
+    """Of groups, the outermost first; one that would hold a stranger is left out."""
     way: tuple[int, int] = (0, 1)
     """Columns and rows of a step in the direction in which the graph goes: down."""
 
@@ -223,15 +239,31 @@ class Words:
 WAYS = {"TB": (0, 1), "TD": (0, 1), "BT": (0, -1), "LR": (1, 0), "RL": (-1, 0)}
 
 
-def laid_out(graph: Graph, words: Words, direction: str = "TB") -> Layout:
-    """Return the layout of *graph*; the same one for the same arguments."""
+def laid_out(
+    graph: Graph, words: Words, direction: str = "TB", groups: Sequence[Group] = ()
+) -> Layout:
+    """Return the layout of *graph* and its *groups*; the same one for the same arguments."""
     way = WAYS.get(direction, WAYS["TB"])
     is_across = way[0] != 0
     if is_across:
         sizes = {name: size[::-1] for name, size in words.sizes.items()}
         words = replace(words, sizes=sizes, is_across=True)
-    plan = _Plan(graph, words).layout()
-    return plan if way == WAYS["TB"] else _turned(plan, way)
+    plan = _Plan(graph, words, groups).layout()
+    found = plan if way == WAYS["TB"] else _turned(plan, way)
+    return replace(found, frames=tuple(_titled(found, frame) for frame in found.frames))
+
+
+def _titled(layout: Layout, frame: Frame) -> Frame:
+    """Return *frame* with its title where nothing else is drawn."""
+    taken: set[int] = set()
+    for line in layout.lines:
+        for (x, y), (to_x, to_y) in pairwise(line.points):
+            if min(y, to_y) <= frame.y <= max(y, to_y):
+                taken.update(range(min(x, to_x), max(x, to_x) + 1))
+    wide = min(frame.group.width, frame.width - 2)
+    places = range(1, frame.width - wide)
+    free = (p for p in places if not taken & set(range(frame.x + p, frame.x + p + wide)))
+    return replace(frame, title=next(free, 1))
 
 
 def _turned(plan: Layout, way: tuple[int, int]) -> Layout:
@@ -253,7 +285,17 @@ def _turned(plan: Layout, way: tuple[int, int]) -> Layout:
         replace(one, points=tuple(place(x, y)[:2] for x, y in one.points), label=label(one.label))
         for one in plan.lines
     )
-    return Layout(wide, high, boxes, lines, way)
+    frames = tuple(Frame(f.group, *place(f.x, f.y, f.width, f.height)) for f in plan.frames)
+    return Layout(wide, high, boxes, lines, frames, way)
+
+
+def _overlap(frame: Frame, box: Box) -> bool:
+    return (
+        frame.x < box.x + box.width
+        and box.x < frame.x + frame.width
+        and frame.y < box.y + box.height
+        and box.y < frame.y + frame.height
+    )
 
 
 @dataclass(slots=True)
@@ -271,12 +313,13 @@ class _Loop:
 
 
 class _Plan:
-    def __init__(self, graph: Graph, words: Words) -> None:
+    def __init__(self, graph: Graph, words: Words, groups: Sequence[Group]) -> None:
         self.graph, self.words = graph, words
         sizes = self._roomy(words.sizes)
-        self.rows: Rows = arranged(graph, sizes, lambda text: words.room(words.label(text)))
+        self.rows: Rows = arranged(graph, sizes, lambda text: words.room(words.label(text)), groups)
         self.items = self.rows.items
         self.column = middles(self.rows)
+        self.extents = [extent(self.rows, self.column, group) for group in self.rows.groups]
         self.loops = self._loops()
         self.leaves: dict[int, int] = {}
         self.enters: dict[int, int] = {}
@@ -284,6 +327,8 @@ class _Plan:
         self._place_loops()
         self.high: list[int] = []
         """Of each row, once it is known."""
+        self.head_rows: list[int] = []
+        """Above the boxes of each row."""
         self.channels = [Channel() for _ in range(len(self.rows.rows) + 1)]
         self._turn()
 
@@ -346,6 +391,9 @@ class _Plan:
             max((self.column[n] + self.items[n].width // 2 for n in row), default=0)
             for row in self.rows.rows
         ]
+        for group, (_, right, rows) in zip(self.rows.groups, self.extents, strict=True):
+            for number in rows:
+                edges[number] = max(edges[number], right + group.levels)
         placed: list[_Loop] = []
         for loop in self.loops:
             inside = [
@@ -384,9 +432,23 @@ class _Plan:
         right = max([right, *(loop.column + 2 + loop.width for loop in self.loops)])
         corners = [x + 1 for line in drawn for x, _ in line.points]
         labels = [line.label for line in drawn if line.label]
+        frames = self._frames(tops, boxes)
         right = max([right, *corners, *(label.x + label.width for label in labels)])
+        right = max([right, *(frame.x + frame.width for frame in frames)])
         height = max([height, *(label.y + label.height for label in labels)])
-        return Layout(right, height, boxes, tuple(sorted(drawn, key=lambda line: line.place)))
+        ordered = tuple(sorted(drawn, key=lambda line: line.place))
+        return Layout(right, height, boxes, ordered, frames)
+
+    def _frames(self, tops: list[int], boxes: tuple[Box, ...]) -> tuple[Frame, ...]:
+        found = []
+        for group, (left, right, rows) in zip(self.rows.groups, self.extents, strict=True):
+            pad, top = group.levels, tops[rows[0]] - self.head_rows[rows[0]]
+            high = tops[rows[-1]] + self.high[rows[-1]] - top + 2 * pad
+            frame = Frame(group, left - pad, top - pad, right - left + 1 + 2 * pad, high)
+            strangers = (box for box in boxes if box.node not in group.nodes)
+            if not any(_overlap(frame, box) for box in strangers):
+                found.append(frame)
+        return tuple(found)
 
     def _heights(self) -> tuple[list[int], list[int], int]:
         straight = self._straight()
@@ -395,15 +457,22 @@ class _Plan:
         for number, row in enumerate(self.rows.rows):
             track_tops.append(y)
             y += self.channels[number].settle(straight[number])
-            y += self.words.head_rows if number in entered else 0
+            y += self._levels(number, 0)
+            self.head_rows.append(self.words.head_rows if number in entered else 0)
+            y += self.head_rows[number]
             tops.append(y)
             # A label stands beside the row from which its loop goes back.
             labels = (loop.height for loop in self.loops if loop.bottom == number)
             self.high.append(max([0, *labels, *(self.items[n].height for n in row)]))
-            y += self.high[-1]
+            y += self.high[-1] + self._levels(number, -1)
         track_tops.append(y)
         y += self.channels[-1].settle(straight[len(self.rows.rows)])
         return tops, track_tops, y
+
+    def _levels(self, row: int, end: int) -> int:
+        """Return how many frames, one in the other, begin (0) or end (-1) at *row*."""
+        pairs = zip(self.rows.groups, self.extents, strict=True)
+        return max((group.levels for group, (_, _, rows) in pairs if rows[end] == row), default=0)
 
     def _straight(self) -> dict[int, set[int]]:
         """Return the columns in which lines pass each channel without a turn."""

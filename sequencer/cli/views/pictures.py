@@ -15,11 +15,12 @@ from itertools import pairwise
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+from sequencer.cli.context import Invocation
 from sequencer.cli.options import save as save_file
 from sequencer.cli.views.diagram import MOST_PLACES, Drawn, Texts, jumps
 from sequencer.cli.views.gantt import Bar, Gantt, Look, Row, gantt_summary, ticks
 from sequencer.cli.views.layers import place_count
-from sequencer.cli.views.layout import Box, EdgeLine, Label, Layout, Words, laid_out
+from sequencer.cli.views.layout import Box, EdgeLine, Frame, Label, Layout, Words, laid_out
 from sequencer.cli.views.mermaid import LOOKS
 from sequencer.cli.views.nodes import node_summary
 from sequencer.cli.views.states import shown
@@ -33,8 +34,12 @@ from sequencer.workflows.mermaid.chart import Chart
 EXTRA = "pip install 'step-sequencer[picture]'"
 FONTS = "DejaVu Sans, Verdana, sans-serif"
 TEXT, SMALL = 14, 12
-INK, PALE_INK, FAINT = "#212529", "#495057", "#ced4da"
+INK, PALE_INK, FAINT, GROUND = "#212529", "#495057", "#ced4da", "#f8f9fa"
 MOST_PIXELS = 24_000_000
+FIRST_UNCOMMON, NO_LETTER = 0x590, "\U0010fffd"
+"""Before it stand Latin, Greek and Cyrillic, which the picture's own font has."""
+MOST_LETTERS = 8
+"""More are not looked at: each costs a picture."""
 SCALE = 2.0
 """Pixels a point, unless the picture is too large for it."""
 
@@ -105,6 +110,31 @@ def png_of(text: str) -> bytes:
         )
 
 
+def without_font(text: str) -> str:
+    """Return those of the first uncommon letters of *text* that a PNG of this machine lacks."""
+
+    def drawn(letter: str) -> bytes:
+        return png_of("\n".join((*beginning(20, 20, ""), words(letter, 2, 16, INK), "</svg>")))
+
+    letters = dict.fromkeys(c for c in text if ord(c) >= FIRST_UNCOMMON and c.isalpha())
+    nothing = drawn(NO_LETTER)
+    return "".join(c for c in list(letters)[:MOST_LETTERS] if drawn(c) == nothing)
+
+
+def draw(invocation: Invocation, picture: str, svg: Path | None, png: Path | None) -> None:
+    """Write *picture*, an SVG document, into the files that are named."""
+    made = [] if svg is None else [(svg, picture.encode())]
+    made += [] if png is None else [(png, png_of(picture))]
+    for path, data in made:
+        save(path, data)
+        invocation.say(f"{path} was written")
+    if png is not None and (missing := without_font(picture)):
+        invocation.say(
+            f"notice: no font on this machine has {missing}, so {png} shows boxes in their place; "
+            "install one (fonts-noto-cjk has Chinese, Japanese and Korean), or use --svg"
+        )
+
+
 def save(path: Path, data: bytes) -> None:
     """Write a picture to *path*, all of it or nothing, in place of an earlier picture.
 
@@ -142,7 +172,7 @@ def _cells(text: str, size: int) -> int:
     return math.ceil(points(text, size) / CELL)
 
 
-_GROWN = {"diamond": (1.7, 2.5)}
+_GROWN = {"diamond": (1.7, 2.5), "circle": (1.3, 1.2), "doublecircle": (1.3, 1.2)}
 """How much larger than its text a shape is, across and down."""
 
 
@@ -169,7 +199,8 @@ def flow_svg(view: FlowView, chart: Chart | None = None) -> str:
     words = Words(
         sizes, texts.label, texts.loop_label, lambda text: _cells(text, SMALL) + 1, 2, head_rows=2
     )
-    layout = laid_out(view.graph, words, drawn.direction)
+    groups = drawn.groups(view.graph, lambda title: _cells(title, SMALL))
+    layout = laid_out(view.graph, words, drawn.direction, groups)
     return "\n".join(_Picture(view, layout, texts, drawn).parts()) + "\n"
 
 
@@ -202,16 +233,40 @@ class _Picture:
         yield words(said, FLOW_MARGIN, FLOW_MARGIN + 6, INK)
         left = (wide - layout.width * CELL) // 2
         yield f'<g transform="translate({left} {FLOW_MARGIN + HEADER})">'
+        for frame in layout.frames:
+            yield from self._frame(frame)
         # Lines that were followed lie over the others where they cross.
         for line in sorted(layout.lines, key=lambda one: one.place in view.followed):
             yield from self._line(line)
         for box in layout.boxes:
             yield from self._box(box, self._states[box.node])
+        for frame in layout.frames:
+            yield from self._title(frame)
         yield "</g>"
         for number, note in enumerate(notes):
             y = high - FLOW_MARGIN - LINE_STEP * (len(notes) - 1 - number)
             yield words(note, FLOW_MARGIN, y, PALE_INK, size=SMALL)
         yield "</svg>"
+
+    def _frame(self, frame: Frame) -> Iterator[str]:
+        colors = self._drawn.colors(frame.group.name)
+        yield (
+            f'<rect x="{frame.x * CELL}" y="{frame.y * CELL_ROW}" width="{frame.width * CELL}" '
+            f'height="{frame.height * CELL_ROW}" rx="8" fill="{colors.get("fill", GROUND)}" '
+            f'stroke="{colors.get("stroke", FAINT)}"/>'
+        )
+
+    def _title(self, frame: Frame) -> Iterator[str]:
+        """Yield the title of a group, below the upper edge of its frame."""
+        title = _fitting(frame.group.title, (frame.width - 2) * CELL)
+        colors = self._drawn.colors(frame.group.name)
+        x, y = (frame.x + frame.title) * CELL, frame.y * CELL_ROW + 3
+        # Where a line can't be avoided the title stands over it.
+        yield (
+            f'<rect x="{x}" y="{y}" width="{points(title, SMALL):g}" height="15" '
+            f'fill="{colors.get("fill", GROUND)}"/>'
+        )
+        yield words(title, x, y + 12, colors.get("color", PALE_INK), size=SMALL)
 
     def _line(self, line: EdgeLine) -> Iterator[str]:
         edge = self._view.graph.edges[line.place]
@@ -277,7 +332,7 @@ class _Picture:
             top = y + rows / 2 - 8
             yield (
                 f'<rect x="{middle - wide / 2:g}" y="{top:g}" width="{wide}" '
-                f'height="{high:g}" fill="#ffffff"/>'
+                f'height="{high:g}" fill="{self._ground(label)}"/>'
             )
         for number, text in enumerate(label.lines):
             base = y + rows * (number + 0.5) + 4
@@ -286,9 +341,20 @@ class _Picture:
             else:
                 yield words(text, middle, base, ink, size=SMALL, anchor="middle")
 
+    def _ground(self, label: Label) -> str:
+        """Return the colour that *label* stands on."""
+        found = "#ffffff"
+        for frame in self._layout.frames:
+            is_across = frame.x <= label.x < frame.x + frame.width
+            if is_across and frame.y <= label.y < frame.y + frame.height:
+                found = self._drawn.colors(frame.group.name).get("fill", GROUND)
+        return found
+
     def _box(self, box: Box, view: NodeView) -> Iterator[str]:
         state = NodeState.WAITING if view.state is NodeState.READY else view.state
         looks = dict(part.split(":") for part in LOOKS.get(state, _PLAIN).split(","))
+        if state is NodeState.PENDING:
+            looks |= self._drawn.colors(box.node)
         style = " ".join(f'{name}="{value}"' for name, value in looks.items() if name != "color")
         x, y = box.x * CELL, box.y * CELL_ROW
         wide, high = box.width * CELL, box.height * CELL_ROW
@@ -319,7 +385,10 @@ def _shape(shape: str, x: int, y: int, wide: int, high: int) -> str:
             *((right - side, bottom), (x + side, bottom), (x, middle)),
         )
         return f'<polygon points="{" ".join(f"{a:g},{b:g}" for a, b in corners)}"'
-    turn = {"square": 5, "round": 12}.get(shape, high / 2)
+    if shape in ("circle", "doublecircle"):
+        center = f'cx="{x + wide / 2:g}" cy="{y + high / 2:g}"'
+        return f'<ellipse {center} rx="{wide / 2:g}" ry="{high / 2:g}"'
+    turn = {"round": 12, "stadium": high / 2}.get(shape, 5)
     return f'<rect x="{x}" y="{y}" width="{wide}" height="{high}" rx="{turn:g}"'
 
 

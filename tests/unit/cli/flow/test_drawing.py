@@ -18,6 +18,7 @@ from sequencer.cli.views.text import width
 from sequencer.engine.view import FlowView
 from sequencer.errors import StorageFailed
 from sequencer.model.net.graph import Graph, Node, NodeKind
+from sequencer.workflows.mermaid.parser import read_chart
 from tests.unit.cli.flow.views import (
     HOSTILE,
     RELEASE,
@@ -326,3 +327,39 @@ def test_a_full_disk_is_said_so() -> None:
         with pytest.raises(OSError, match="No space left"):
             stream.flush()
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+# --- groups and colors -------------------------------------------------------------------
+
+
+COLORED = """flowchart TD
+a --> b
+subgraph one [One of them]
+b
+end
+style a fill:#112233,stroke:#ff0000
+classDef hot stroke:#00ff00
+class b hot
+"""
+
+
+def test_groups_have_frames_with_their_titles() -> None:
+    chart = read_chart(COLORED)
+    shown = of(graph("a --> b"))
+    text = drawing(shown, chart=chart).text()
+    lines = text.splitlines()
+    assert "╭ One of them ╌╮" in text
+    top, bottom = (n for n, line in enumerate(lines) if "╌╌" in line or "One of" in line)
+    (inside,) = (n for n, line in enumerate(lines) if "│ b │" in line)
+    assert top < inside < bottom
+    assert ". One of them -." in drawing(shown, chart=chart, is_ascii=True).text()
+
+
+def test_an_authors_colors_are_seen_until_a_run_has_its_own() -> None:
+    chart = read_chart(COLORED)
+    text = drawing(of(graph("a --> b")), chart=chart).text(has_colours=True)
+    # A dark ground gets light letters.
+    assert "\x1b[38;2;255;255;255;48;2;17;34;51m┌" in text
+    assert "\x1b[38;2;0;255;0m│ b │" in text
+    ran = of(graph("a --> b"), "running", a="done", b="failed")
+    assert "48;2" not in drawing(ran, chart=chart).text(has_colours=True)

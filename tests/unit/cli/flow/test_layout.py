@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sequencer.cli.views.diagram import Drawn, Texts
-from sequencer.cli.views.layers import arranged, crossings, ranks
+from sequencer.cli.views.layers import Group, arranged, crossings, ranks
 from sequencer.cli.views.layout import WAYS, EdgeLine, Layout, laid_out
 from sequencer.engine.view import FlowView
 from tests.unit.cli.flow.views import RELEASE, cells, flows, graph, of, view, views
@@ -106,3 +107,54 @@ def test_the_inner_loop_is_inside_the_outer_one() -> None:
     inner, outer = (line for line in found.lines if line.is_loop)
     assert max(x for x, _ in inner.points) < max(x for x, _ in outer.points)
     assert not set(cells(inner.points)) & set(cells(outer.points)), "they cross"
+
+
+# --- groups ------------------------------------------------------------------------------
+
+
+def grouped(shown: FlowView, cuts: list[int]) -> list[Group]:
+    """Return groups of neighbors in the text, the first of them with another one inside."""
+    names = [node.node.id for node in shown.nodes]
+    bounds = sorted({0, *(cut % (len(names) + 1) for cut in cuts), len(names)})
+    parts = [frozenset(names[a:b]) for a, b in pairwise(bounds)]
+    found = [Group(f"g{n}", f"Group {n}", part, 1, 9) for n, part in enumerate(parts)]
+    inner = frozenset(names[: max(1, len(parts[0]) // 2)])
+    return [Group("in", "Inner", inner, 1, 7), replace(found[0], levels=2), *found[1:]]
+
+
+@given(views(), st.lists(st.integers(0, 30), max_size=3), st.sampled_from(sorted(WAYS)))
+@settings(max_examples=60)
+def test_frames_hold_their_own_and_nobody_else(
+    shown: FlowView, cuts: list[int], direction: str
+) -> None:
+    words = Texts(shown, 18, Drawn(None), is_ascii=False).words()
+    groups = grouped(shown, cuts)
+    found = laid_out(shown.graph, words, direction, groups)
+    ensure_sound(shown, found)
+    for frame in found.frames:
+        assert 0 <= frame.x <= frame.x + frame.width <= found.width
+        assert 0 <= frame.y <= frame.y + frame.height <= found.height
+        for box in found.boxes:
+            across = frame.x < box.x and box.x + box.width < frame.x + frame.width
+            down = frame.y < box.y and box.y + box.height < frame.y + frame.height
+            assert (across and down) is (box.node in frame.group.nodes), (frame, box)
+
+
+@pytest.mark.parametrize("direction", sorted(WAYS))
+def test_a_branch_beside_a_group_stands_outside(direction: str) -> None:
+    shown = view("a --> b & x\nb --> c --> d\nx --> y --> d")
+    group = Group("g", "Two steps", frozenset("bc"), 1, 11)
+    words = Texts(shown, 18, Drawn(None), is_ascii=False).words()
+    (frame,) = laid_out(shown.graph, words, direction, [group]).frames
+    assert frame.group is group
+    # What stands between the members makes room.
+    apart = Group("h", "Both ends", frozenset("ad"), 1, 11)
+    found = laid_out(shown.graph, words, direction, [apart])
+    assert [one.group for one in found.frames] == [apart]
+    ensure_sound(shown, found)
+
+
+def test_without_groups_nothing_is_moved() -> None:
+    shown = view(RELEASE)
+    words = Texts(shown, 18, Drawn(None), is_ascii=False).words()
+    assert laid_out(shown.graph, words) == layout(shown)

@@ -12,10 +12,11 @@ from xml.etree import ElementTree as ET
 import pytest
 from hypothesis import given, settings
 
-from sequencer.cli.views.pictures import EXTRA, flow_png, flow_svg, save
+from sequencer.cli.views.pictures import EXTRA, flow_png, flow_svg, save, without_font
 from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.errors import StorageFailed, UsageRefused
 from sequencer.model.net.graph import Graph, Node, NodeKind
+from sequencer.workflows.mermaid.parser import read_chart
 from tests.unit.cli.flow.views import (
     HOSTILE,
     RELEASE,
@@ -29,7 +30,9 @@ from tests.unit.cli.flow.views import (
 )
 
 SPACE = "{http://www.w3.org/2000/svg}"
-ALLOWED = {f"{SPACE}{name}" for name in ("svg", "title", "rect", "text", "g", "path", "polygon")}
+ALLOWED = {
+    f"{SPACE}{name}" for name in ("svg", "title", "rect", "text", "g", "path", "polygon", "ellipse")
+}
 
 
 def parsed(text: str) -> ET.Element:
@@ -241,3 +244,23 @@ def test_a_full_disk_leaves_the_earlier_picture(
         save(path, b"<svg new/>")
     assert path.read_bytes() == b"<svg old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_groups_and_colors_of_the_chart() -> None:
+    chart = read_chart(
+        "flowchart TD\na --> b\nsubgraph one [One <of> them]\nb\nend\nstyle a fill:#112233\n"
+        "style one fill:#eeffee,stroke:#00aa00\n"
+    )
+    text = flow_svg(of(graph("a --> b")), chart)
+    assert "One &lt;of&gt; them" in text
+    assert 'rx="8" fill="#eeffee" stroke="#00aa00"/>' in text
+    assert 'fill="#112233" stroke="#868e96"' in text
+    # Dark ground, light letters.
+    assert 'fill="#ffffff" text-anchor="middle">a</text>' in text
+    ran = flow_svg(of(graph("a --> b"), "running", a="done"), chart)
+    assert "#112233" not in ran
+
+
+def test_letters_that_no_font_has_are_told() -> None:
+    assert without_font("<text>plan → ✓ Ж</text>") == ""
+    assert without_font("a\U00012000b\U00012000") in ("\U00012000", "")
