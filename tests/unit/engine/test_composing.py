@@ -111,12 +111,6 @@ def test_no_feedback_is_shown_where_nobody_gave_any() -> None:
         assert text == "Debug login\n"
 
 
-def test_what_a_check_found_is_added() -> None:
-    head = new_head(loop=Loop(stage="fix", round=1, reason="2 tests fail"))
-    text = compose("{{request.title}}", head=head)
-    assert text == "Debug login\n\n# What the check found (round 1)\n\n2 tests fail\n"
-
-
 def no(number: int, reason: str) -> dict[str, Any]:
     verdict = {"pass": False, "round": number, "reason": reason}
     return {"event": "invalid", "step": "check", "outcome": {"verdict": verdict}}
@@ -130,15 +124,6 @@ def test_a_fixer_learns_of_the_rounds_before_its_own() -> None:
     assert asked == f"Debug login: {before}\n"
     added = compose("{{request.title}}", *facts, head=head)
     assert added.endswith(f"2 fails\n\n## What the rounds before found and tried\n\n{before}\n")
-
-
-def test_in_the_first_round_nothing_is_read_for_the_ones_before() -> None:
-    def recalled() -> Memory:
-        raise AssertionError
-
-    head = new_head(loop=Loop(stage="fix", round=1, reason="1 fails"))
-    text = Composer(head, REQUEST, {}, recalled).compose("{{validation.earlier}}|{{request.title}}")
-    assert text == "|Debug login\n"
 
 
 def test_what_a_tracker_says_of_the_request() -> None:
@@ -193,11 +178,6 @@ def test_what_is_inserted_is_never_looked_at_again() -> None:
     composer = Composer(new_head(), evil, table, lambda: inserted)
     text = composer.compose("{{request.title}} {{output}}")
     assert text == "x {{steps.secret.output}} {{feedback}}\n"
-
-
-def test_other_braces_are_text() -> None:
-    text = "{{ user.name }} {{}} {{state.x}} {{request}"
-    assert compose(text, request=None) == f"{text}\n"
 
 
 def test_literal_substitutions_are_made_in_the_file_only() -> None:

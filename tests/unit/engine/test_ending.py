@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from sequencer.model.head import Gate, Head, Loop
+from sequencer.model.head import Head, Loop
 from sequencer.model.kind import Performed
 from sequencer.model.line.line import (
     MAX_ROUNDS,
-    Ended,
     EndingKind,
     ending_of,
     gate_of,
@@ -53,18 +52,6 @@ def fixer() -> Place:
     return found
 
 
-def test_without_anything_special_the_step_behind_comes_next() -> None:
-    ended = ending(at(0))
-    assert (ended.kind, ended.following, ended.has_gate) == (EndingKind.ACCEPT, at(1), False)
-    assert ending(at(0), FAILED).kind is EndingKind.FAIL
-    assert ending(at(0), Outcome(status=OutcomeStatus.COMPLETE)).is_done
-
-
-def test_a_step_that_requires_approval_opens_a_gate() -> None:
-    assert ending(at(1)).has_gate
-    assert ending(at(1), FAILED).kind is EndingKind.FAIL
-
-
 def test_a_no_loops_until_it_is_exhausted() -> None:
     assert ending(at(3), FAILED, verdict=NO).kind is EndingKind.NO
     assert ending(at(3), verdict=YES).following == at(4)
@@ -72,10 +59,6 @@ def test_a_no_loops_until_it_is_exhausted() -> None:
     exhausted = ending(at(3), FAILED, last, verdict=NO)
     assert exhausted.kind is EndingKind.FAIL
     assert exhausted.error == "it said no 2 times: 2 fail"
-
-
-def test_a_judge_that_broke_is_a_failure_and_no_judgement() -> None:
-    assert ending(at(3), FAILED).kind is EndingKind.FAIL
 
 
 def test_exhaustion_may_be_let_pass() -> None:
@@ -146,10 +129,6 @@ def test_a_hook_that_names_no_step_fails_it() -> None:
     assert "known steps: ask, build, plan, tell, verify" in str(ended.error)
 
 
-def test_a_skip_at_the_end_is_the_end() -> None:
-    assert ending(at(4), decision=Decision(Move.SKIP)).following == at(5)
-
-
 def test_in_a_cycle_goto_goes_on_to_where_the_step_comes_next() -> None:
     def index_from(here: int, target: str) -> int:
         there = place(CYCLE, here)
@@ -178,20 +157,3 @@ def test_where_feedback_goes_and_until_when_a_gate_waits() -> None:
     assert (plain.feedback_to, plain.round, plain.expires_at) == (0, 2, None)
     first = gate_of(PROCEDURE, new_head(), PROCEDURE.steps[1], 0, NOW)
     assert first.feedback_to == 0
-
-
-def test_a_gate_of_another_step_counts_anew() -> None:
-    before = Gate(step="other", step_index=0, token=1, opened_at="x", round=4)
-    assert gate_of(PROCEDURE, new_head(gate=before), PROCEDURE.steps[1], 1, NOW).round == 1
-
-
-def test_what_a_process_may_go_on_with_at_once() -> None:
-    def following(here: Place, **made: Any) -> Place | None:
-        ran = performed(here, **made)
-        return Ended(ran, ending_of(PROCEDURE, new_head(), ran, 20), {}).next_place
-
-    assert following(at(0)) == at(1)
-    assert following(at(1)) is None  # a gate
-    assert following(at(4)) is None  # the end
-    assert following(fixer()) is None
-    assert Ended(performed(at(0)), None, {}).next_place is None

@@ -38,18 +38,6 @@ def as_role(name: str, executor: str) -> tuple[Step, tuple[str, ...]]:
     return step(executor, **fields), tuple(fields)
 
 
-def test_what_nobody_brought_is_left_alone(project: Project) -> None:
-    one = step("program", tools={"bash": False})
-    assert fitted(project.agents, one, "task", ()) == (one, ())
-
-
-def test_a_program_has_no_tools_to_take_away(project: Project) -> None:
-    one = step("program", tools={"bash": False}, timeout_s=9)
-    found, lost = fitted(project.agents, one, "task", ("tools",))
-    assert lost == ("tools",)
-    assert (found.tools, found.timeout_s, found.text) == (None, 9, "Do it")
-
-
 def test_what_the_author_wrote_stays_and_is_refused(project: Project) -> None:
     one = step("program", tools={"bash": False}, max_turns=3)
     found, lost = fitted(project.agents, one, "task", ("tools",))
@@ -108,13 +96,6 @@ def graph_of(*steps: Step, is_team: bool = False, **tasks: TaskTraits) -> Workfl
     return Workflow("demo", steps, kind="graph", graph=graph)
 
 
-def test_what_the_tasks_of_a_team_can_do_without() -> None:
-    names = (Step(name=name, text="Go.", temperature=0.5) for name in "abc")
-    tasks = {"a": TaskTraits(brought=("tools",)), "b": TaskTraits(), "c": TaskTraits()}
-    assert optional_of(graph_of(*names, is_team=True, **tasks)) == {"a": ("tools",)}
-    assert optional_of(Workflow("line", (Step(name="a", prompt="a.md", temperature=0.5),))) == {}
-
-
 def test_what_the_nodes_of_a_flowchart_can_do_without() -> None:
     found = optional_of(
         graph_of(
@@ -124,15 +105,6 @@ def test_what_the_nodes_of_a_flowchart_can_do_without() -> None:
         )
     )
     assert found == {"a": ("temperature",), "b": ("temperature", "continue_session")}
-
-
-def test_a_node_does_without_a_temperature_and_nothing_else(project: Project) -> None:
-    one = step("program", tools={"read": True}, temperature=0.5, continue_session=True)
-    found, lost = fitted(project.agents, one, "node", OF_A_FLOWCHART)
-    assert (found.temperature, found.continue_session, found.tools) == (None, False, one.tools)
-    assert lost == ("temperature", "continue_session")
-    with pytest.raises(ConfigurationError, match="can't honour tools"):
-        project.agents.choose(found, "node")
 
 
 def test_a_temperature_that_is_too_high_for_the_agent_is_left_out(project: Project) -> None:

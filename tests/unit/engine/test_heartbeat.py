@@ -79,17 +79,6 @@ def test_a_long_step_after_many_short_ones_beats_in_time(
     heartbeat.close()
 
 
-def test_a_step_after_a_long_rest_beats_in_time(tmp_path: Path, cancellation: Cancellation) -> None:
-    store = FileStore(tmp_path / "state.json", ttl_s=LONG_S)
-    claim, heartbeat = held(store), Heartbeat(store)
-    heartbeat.begin(claim, cancellation)
-    heartbeat.end(claim)
-    time.sleep(0.5 * LONG_S)  # the thread sleeps without an end by now
-    heartbeat.begin(claim, cancellation)
-    assert beats_in_time(tmp_path)
-    heartbeat.close()
-
-
 def test_a_shorter_lease_wakes_the_thread_earlier(
     tmp_path: Path, cancellation: Cancellation
 ) -> None:
@@ -178,14 +167,6 @@ def test_ending_and_beginning_at_once_never_mixes_claims() -> None:
     heartbeat.close()
     assert "heartbeat" not in {thread.name for thread in threading.enumerate()}
     store.close()
-
-
-def test_closing_what_was_never_begun() -> None:
-    before = threading.active_count()
-    heartbeat = Heartbeat(MemoryStore())
-    heartbeat.close()
-    heartbeat.close()
-    assert threading.active_count() == before
 
 
 def test_several_claims_are_kept_alive_at_once(tmp_path: Path, cancellation: Cancellation) -> None:
@@ -329,28 +310,6 @@ def test_it_goes_on_while_the_end_is_pushed(cancellation: Cancellation) -> None:
     last = len(store.numbers)
     time.sleep(TTL_S)
     assert len(store.numbers) == last
-    heartbeat.close()
-    store.close()
-
-
-def test_a_claim_that_is_lost_meanwhile_is_beaten_no_more(cancellation: Cancellation) -> None:
-    store = Pushing()
-    claim, heartbeat = held(store), Heartbeat(store)
-    with heartbeat.going_on(claim):
-        cases.release(store, claim.token)
-        time.sleep(2 * TTL_S)
-    assert store.numbers == []
-    assert not cancellation.is_set()
-    heartbeat.close()
-    store.close()
-
-
-def test_where_nothing_is_pushed_no_beat_comes_after_the_agent(tmp_path: Path) -> None:
-    store = FileStore(tmp_path / "state.json", ttl_s=TTL_S)
-    claim, heartbeat = held(store), Heartbeat(store)
-    with heartbeat.going_on(claim):
-        time.sleep(2 * TTL_S)
-    assert not (tmp_path / "beats").exists()
     heartbeat.close()
     store.close()
 

@@ -8,7 +8,6 @@ import pytest
 
 from sequencer.errors import (
     StepFailed,
-    WaitsForPerson,
 )
 from sequencer.model.head import Status
 from sequencer.project import open_project
@@ -47,14 +46,6 @@ def test_a_hook_moves_the_run(tmp_path: Path, body: str, ran: list[str]) -> None
     recorder = Recorder()
     work(run, on_event=recorder)
     assert [name for name, _, _ in recorder.steps] == ran
-
-
-def test_a_hook_opens_a_gate(tmp_path: Path) -> None:
-    (tmp_path / "hooks.py").write_text(HOOKS.format(body="return Decision(Move.GATE)"))
-    run = started(tmp_path, steps=["reproduce", "build", "tell"], hooks=["hooks.py"])
-    with pytest.raises(WaitsForPerson, match="'build' waits"):
-        work(run)
-    assert run.approve(by="ann").expected_step == "tell"
 
 
 def test_a_hook_that_raises_fails_the_step_with_its_traceback_in_the_log(tmp_path: Path) -> None:

@@ -9,14 +9,6 @@ import pytest
 from sequencer.model.names import command
 
 
-def test_the_default_run_needs_no_name() -> None:
-    assert command(None, "reset") == "'sequencer reset'"
-
-
-def test_a_named_run_is_named() -> None:
-    assert command("review-2", "retry") == "'sequencer --run review-2 retry'"
-
-
 @pytest.mark.parametrize("name", ["my run", "it's", "$HOME", "a;b", "", 'a"b'])
 def test_an_odd_name_can_be_typed_as_it_stands(name: str) -> None:
     assert shlex.split(command(name, "adopt")) == ["sequencer", "--run", name, "adopt"]

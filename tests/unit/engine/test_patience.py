@@ -82,13 +82,6 @@ def test_the_pauses_get_longer(told: list[str], monkeypatch: pytest.MonkeyPatch)
     stop.close()
 
 
-def test_nothing_is_told_of_a_store_that_answers(told: list[str]) -> None:
-    waiting, stop = patient(Remote(0), told)
-    waiting.before_step(begin)
-    assert told == []
-    stop.close()
-
-
 def test_the_time_ends_it_and_a_tick_has_none(told: list[str]) -> None:
     store = Remote(10**9)
     store.patience_s = 0.2

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from sequencer.engine.loop import Mode
-from sequencer.engine.recall import recall
 from sequencer.errors import (
     CorruptState,
     StepFailed,
@@ -59,41 +58,6 @@ def test_a_rejected_run_is_over(tmp_path: Path) -> None:
         run.approve(by="bob")
 
 
-def test_feedback_twice_and_then_approval(tmp_path: Path) -> None:
-    run = started(tmp_path, *judged(PASS))
-    for number, text in enumerate(("look at the retry", "and at the proxy"), start=1):
-        head = until_gate(run)
-        assert head.gate is not None
-        assert head.gate.round == number
-        back = run.feedback(text, by="ann")
-        assert (back.step_index, back.expected_step) == (0, "reproduce")
-        run = reopened(tmp_path)
-    head = until_gate(run)
-    assert head.gate is not None
-    assert head.gate.round == 3
-    run.approve(by="ann")
-    work(run)
-    assert events(run).count("feedback") == 2
-    assert head_of(run).status is Status.COMPLETE
-
-
-def test_the_prompt_of_the_step_before_has_the_feedback(tmp_path: Path) -> None:
-    (tmp_path / "note.sh").write_text("cat > prompt-$SEQUENCER_TOKEN.txt\n")
-    steps = [{**(s if isinstance(s, dict) else {"name": s}), "executor": "note"} for s in STEPS[:3]]
-    agents = {"note": {"kind": "command", "argv": ["sh", "note.sh"]}}
-    run = started(tmp_path, steps=steps, more_agents=agents)
-    until_gate(run)
-    run.feedback("look at the retry", by="ann")
-    until_gate(reopened(tmp_path))
-    first, asked, second = ((tmp_path / f"prompt-{token}.txt").read_text() for token in (1, 2, 3))
-    assert (
-        first == "Do reproduce.\n\n# Request: Debug login timeout\n\nIt times out.\n\nLabels: bug\n"
-    )
-    assert "look at the retry" not in asked
-    assert second.startswith(first.rstrip())
-    assert second.endswith("# What a person said about the last result\n\nlook at the retry\n")
-
-
 def test_judging_passes_at_the_third_try(tmp_path: Path) -> None:
     run = started(tmp_path, *judged(NO, NO, PASS), steps=STEPS[3:])
     recorder = Recorder()
@@ -142,13 +106,6 @@ def test_rounds_that_say_no_to_the_end_start_again_a_few_times_only(tmp_path: Pa
     assert events(run).count("claimed") == calls + 7
 
 
-@pytest.mark.parametrize("answer", ["all good", '{"pass": "yes"}', "", "[1, 2]"])
-def test_an_answer_without_a_verdict_is_a_no(tmp_path: Path, answer: str) -> None:
-    run = started(tmp_path, *judged(answer, PASS), steps=STEPS[3:])
-    work(run)
-    assert events(run).count("invalid") == 1
-
-
 def test_a_test_run_judges_by_its_exit_code(tmp_path: Path) -> None:
     (tmp_path / "check.sh").write_text("test -e fixed || { echo 1 failed; exit 3; }\n")
     (tmp_path / "fix.sh").write_text("cat > prompt.txt; touch fixed\n")
@@ -178,13 +135,6 @@ def test_a_test_run_judges_by_its_exit_code(tmp_path: Path) -> None:
         *("invalid", "fixed", "succeeded", "succeeded", "completed")
     ]
     assert "1 failed" in (tmp_path / "prompt.txt").read_text()
-
-
-def test_one_tick_is_one_step_of_a_loop(tmp_path: Path) -> None:
-    run = started(tmp_path, steps=STEPS[3:])
-    for expected in ("invalid", "fixed", "invalid"):
-        reopened(tmp_path).work(Mode.TICK, UNLIMITED)
-        assert events(run)[-1] == expected
 
 
 def test_a_crash_in_a_loop_repeats_one_attempt(tmp_path: Path) -> None:
@@ -229,18 +179,6 @@ def test_a_missing_value_fails_the_step_before_an_agent_runs(tmp_path: Path) -> 
         work(reopened(tmp_path))
 
 
-def test_outputs_go_from_step_to_step(tmp_path: Path) -> None:
-    outcomes = [{"step": "reproduce", "output": "x" * 10_000}, {"step": "build", "output": "short"}]
-    run = started(tmp_path, *outcomes, steps=["reproduce", "build", "tell"])
-    (tmp_path / "prompts" / "tell.md").write_text("{{steps.reproduce.output}}|{{output}}\n")
-    recorder = Recorder()
-    (tmp_path / "hooks.py").write_text("")
-    work(run, on_event=recorder)
-    assert head_of(run).status is Status.COMPLETE
-    record = next(f for f in run.history() if f["event"] == "succeeded")["outcome"]
-    assert record["output_file"].startswith("results/0-1-")
-
-
 def test_a_tampered_definition_is_refused_until_it_is_adopted(tmp_path: Path) -> None:
     run = started(tmp_path, steps=["reproduce", "tell"])
     path = run.store.state_path.with_name("definition.json")
@@ -262,14 +200,6 @@ def test_a_run_without_its_definition_goes_nowhere(tmp_path: Path) -> None:
         work(reopened(tmp_path))
     with pytest.raises(CorruptState):
         reopened(tmp_path).control.reset()
-
-
-def test_defaults_are_those_of_the_start(tmp_path: Path) -> None:
-    (tmp_path / "slow.sh").write_text("sleep 0.5\n")
-    agents = {"slow": {"kind": "command", "argv": ["sh", "slow.sh"]}}
-    steps = [{"name": "build", "executor": "slow", "timeout_s": None}]
-    started(tmp_path, steps=steps, more_agents=agents, step_defaults={"timeout_s": 0.1})
-    work(reopened(tmp_path))
 
 
 def test_a_fix_by_hand_is_judged(tmp_path: Path) -> None:
@@ -321,17 +251,6 @@ def test_a_gate_in_a_cycle_goes_back_within_the_cycle(tmp_path: Path) -> None:
         work(run)
     assert "make it blue" in (tmp_path / "prompt-2-main.txt").read_text()
     assert "make it blue" not in (tmp_path / "prompt-0-main.txt").read_text()
-
-
-def test_settled_feedback_is_not_repeated(tmp_path: Path) -> None:
-    run = started(tmp_path, *judged(PASS))
-    until_gate(run)
-    run.feedback("old", by="ann")
-    until_gate(reopened(tmp_path))
-    run.approve(by="ann")
-    reopened(tmp_path).work(Mode.TICK, UNLIMITED)
-    memory = recall(run.store.state_path.parent, run.history())
-    assert memory.feedback == []
 
 
 def test_async_mode_goes_through_a_procedure_without_a_run(tmp_path: Path) -> None:

@@ -26,7 +26,6 @@ from tests.contract import store_cases as cases
 from tests.unit.engine.projects import (
     OK,
     Recorder,
-    events,
     head_of,
     in_background,
     open_scripted,
@@ -70,12 +69,6 @@ def run() -> MemoryRun:
 
 
 # --- the place of one process -----------------------------------------------------------
-
-
-def test_nobody_else_means_going_on(run: MemoryRun) -> None:
-    mine = queue_in(run)
-    assert not mine.yields(1)
-    assert mine.may_claim(present(MemoryStore(run)))
 
 
 def test_a_step_is_left_to_who_waits_for_it_and_to_nobody_else(run: MemoryRun) -> None:
@@ -160,12 +153,6 @@ def test_two_that_may_take_every_step_take_turns(tmp_path: Path) -> None:
     assert all("limit of 12 steps" in answers[0].reason for _, answers in threads)
 
 
-def test_alone_a_commit_and_the_next_claim_stay_one_record(tmp_path: Path) -> None:
-    run = open_scripted(tmp_path)
-    run.work(Mode.SYNC, InvocationLimits(max_steps=4))
-    assert [fact["revision"] for fact in run.history()] == [1, 2, 3, 3, 4, 4, 5, 5, 6]
-
-
 def test_combined_mode_gives_way_to_nobody(tmp_path: Path) -> None:
     run = open_scripted(tmp_path, SHORT)
     with run.turn():
@@ -221,28 +208,6 @@ def test_one_in_the_middle_of_the_queue_can_be_ended_and_gives_up_in_time(tmp_pa
         assert isinstance(ended[0], Interrupted)
     first.join(10)
     assert head_of(run).step_index == 2
-
-
-def test_one_in_the_middle_of_the_queue_hears_of_a_pause(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(queueing, "RECHECK_S", 0.3)
-    run, recorders, stops = open_scripted(tmp_path), [Recorder(), Recorder()], list[Any]()
-    threads = []
-    with run.turn():
-        for number, recorder in enumerate(recorders, 1):
-            threads.append(
-                in_background(reopen(tmp_path), Mode.SYNC, on_event=recorder, on_ready=stops.append)
-            )
-            until_queued(tmp_path, number)
-        run.control.pause()
-    until(lambda: all("is paused" in recorder.waits[-1][0] for recorder in recorders))
-    for stop in stops:
-        stop()
-    for thread, _ in threads:
-        thread.join(5)
-    assert all("is paused" in recorder.waits[-1][0] for recorder in recorders)
-    assert events(run)[-1] == "succeeded"
 
 
 def hold_the_queue(folder: Path) -> None:

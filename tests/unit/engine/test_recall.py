@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.recall import MAX_OUTPUT_BYTES, recall
+from sequencer.engine.recall import recall
 from sequencer.errors import CorruptState, StorageFailed, UnsafeFolder
 from sequencer.store import results
 
@@ -73,48 +73,10 @@ def test_an_output_is_a_plain_file_and_reached_without_a_link(tmp_path: Path) ->
         memory.output("plan")
 
 
-def test_nothing_was_said_at_the_beginning(tmp_path: Path) -> None:
-    memory = recall(tmp_path, [{"event": "initialised", "step": "plan"}])
-    assert (memory.last(), memory.steps, memory.feedback) == ("", [], [])
-
-
 def test_a_new_run_in_the_same_journal_forgets_the_old_one(tmp_path: Path) -> None:
     old = [fact("succeeded", "plan", output="old"), fact("feedback", "ask", note="x", round=1)]
     memory = recall(tmp_path, [*old, fact("reset", "plan", note="run 1 ended")])
     assert (memory.steps, memory.feedback) == ([], [])
-
-
-def test_feedback_is_kept_in_order(tmp_path: Path) -> None:
-    memory = recall(
-        tmp_path,
-        [
-            fact("feedback", "ask", note="one", round=1),
-            fact("feedback", "ask", note="two", round=2),
-        ],
-    )
-    assert [(said.gate, said.round, said.text) for said in memory.feedback] == [
-        ("ask", 1, "one"),
-        ("ask", 2, "two"),
-    ]
-
-
-def test_a_large_output_is_read_from_its_file(tmp_path: Path) -> None:
-    (tmp_path / "results" / "0-1").mkdir(parents=True)
-    path = tmp_path / "results" / "0-1" / "output.txt"
-    path.write_text("large")
-    memory = recall(tmp_path, [fact("succeeded", "plan", output_file="results/0-1/output.txt")])
-    assert memory.output("plan") == "large"
-    path.write_bytes(b"x" * (MAX_OUTPUT_BYTES + 1))
-    with pytest.raises(StorageFailed, match="more than"):
-        memory.output("plan")
-    path.unlink()
-    with pytest.raises(StorageFailed, match="No such file"):
-        memory.output("plan")
-
-
-def test_a_step_without_an_output_said_nothing(tmp_path: Path) -> None:
-    memory = recall(tmp_path, [fact("succeeded", "plan", status="ok")])
-    assert memory.output("plan") == ""
 
 
 @pytest.mark.parametrize("is_sealed", [True, False])

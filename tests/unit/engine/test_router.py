@@ -82,13 +82,6 @@ def test_no_answer_fails_the_step_where_only_the_router_selects(tmp_path: Path) 
     assert head_of(run).step_index == 0
 
 
-def test_no_answer_needs_the_prompt_that_the_workflow_selects(tmp_path: Path) -> None:
-    run = routed(tmp_path, "", "router_first")
-    (tmp_path / "prompts/supervisor.md").unlink()
-    with pytest.raises(StepFailed, match=r"supervisor\.md"):
-        one_step(run)
-
-
 def test_an_allow_list_opens_other_prompts(tmp_path: Path) -> None:
     run = routed(tmp_path, "secret.md", allowlist=["secret.md"])
     one_step(run)
@@ -116,10 +109,3 @@ def test_a_router_without_a_prompt_is_no_router_unless_it_is_all_there_is(tmp_pa
     with pytest.raises(ConfigurationError, match="router"):
         one_step(open_scripted(tmp_path, router={"enabled": True, "mode": "router_only"}))
     assert head_of(run).step_index == 1
-
-
-def test_router_only_needs_no_prompt_of_the_workflow(tmp_path: Path) -> None:
-    run = routed(tmp_path, "main.md", "router_only")
-    (tmp_path / "prompts/supervisor.md").unlink()
-    one_step(run)
-    assert head_of(run).last_prompt == "main.md"

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.records import chance
 from sequencer.model.due import (
     DEFAULT_PAUSE_S,
     JITTER_S,
@@ -14,14 +13,12 @@ from sequencer.model.due import (
     limit_end,
     outage_end,
     retry_at,
-    why_put_off,
 )
 from sequencer.model.head import Status
 from sequencer.model.limits import RunLimits
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.standing import Readiness, parse_time, standing
 from sequencer.model.step import Retry, Step
-from sequencer.model.workflow import Workflow
 from tests.contract.store_cases import WORKFLOW, make_claim, new_head
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -65,12 +62,6 @@ def test_what_may_happen_next(update: dict[str, Any], kind: Readiness) -> None:
     assert here.is_final == (kind in (Readiness.STOPPED, Readiness.COMPLETE, Readiness.LIMIT))
     assert (here.until is not None) == (kind is Readiness.NOT_YET)
     assert (here.claim is not None) == (kind is Readiness.HELD)
-
-
-def test_a_procedure_ends_behind_its_last_step() -> None:
-    procedure = Workflow("p", WORKFLOW.steps, kind="procedure")
-    assert standing(new_head(step_index=1), procedure, LIMITS, NOW).kind is Readiness.READY
-    assert standing(new_head(step_index=2), procedure, LIMITS, NOW).kind is Readiness.COMPLETE
 
 
 def test_times_are_utc_unless_they_say_otherwise() -> None:
@@ -122,31 +113,6 @@ def test_pauses_of_an_outage_grow_to_a_quarter_of_an_hour() -> None:
     assert set(pauses[7:]) == {900}
     late = parse_time(outage_end(3, NOW, 1.0))
     assert late == NOW + timedelta(seconds=150), "many that wait don't come back at once"
-
-
-def test_why_a_step_is_put_off_fits_into_a_head() -> None:
-    long = Outcome(status=OutcomeStatus.UNAVAILABLE, error="claude:\n" + "x" * 5000)
-    said = why_put_off(long, "claude")
-    assert said.startswith("the agent is unavailable (claude: xxx")
-    assert "\n" not in said
-    assert len(said) < 250
-
-
-def test_the_last_attempt_that_finds_nobody_has_failed() -> None:
-    down = Outcome(status=OutcomeStatus.UNAVAILABLE, error="HTTP 529")
-    assert bounded(down, 2, 3) is down
-    failed = bounded(down, 3, 3)
-    assert failed.status is OutcomeStatus.FAILED
-    assert failed.error is not None
-    assert "still unavailable" in failed.error
-    assert "limits.max_attempts: 3" in failed.error
-    assert "HTTP 529" in failed.error
-
-
-def test_chance_is_a_part_of_one() -> None:
-    found = [chance() for _ in range(100)]
-    assert all(0 <= one < 1 for one in found)
-    assert len(set(found)) > 1
 
 
 def test_the_last_attempt_that_meets_a_limit_has_failed() -> None:

@@ -37,13 +37,6 @@ def test_steps_are_resolved_by_labels(tmp_path: Path) -> None:
     assert plain.added_system_prompts == ("system/shared.md",)
 
 
-def test_an_orchestrator_is_one_without_a_label_too(tmp_path: Path) -> None:
-    plain = define(tmp_path, Request(title="x"), "orchestrator-full").workflow.steps[0]
-    assert plain.added_system_prompts == ("system/orchestrator.md", "system/shared.md")
-    epic = Request(title="x", labels=("epic",))
-    assert define(tmp_path, epic).workflow.steps[0] == plain
-
-
 def test_defaults_and_substitutions_are_kept(tmp_path: Path) -> None:
     settings: dict[str, Any] = {
         "step_defaults": {"timeout_s": 77},
@@ -64,16 +57,6 @@ def test_a_definition_survives_its_file(tmp_path: Path) -> None:
     again = Definition.model_validate_json(made.to_json())
     assert again == made
     assert again.workflow.digest() == made.workflow.digest()
-
-
-def test_a_command_has_no_turns_to_limit(tmp_path: Path) -> None:
-    agents = {"canned": {"kind": "command", "argv": ["true"]}}
-    made = define(tmp_path, BUG, agents=agents)
-    assert not any(step.single_turn for step in made.workflow.steps)
-    assert made.notes == (
-        "step 'get-approval' is a command, so single_turn is left out",
-        "step 'concise-summary' is a command, so single_turn is left out",
-    )
 
 
 def test_comment_tools_are_taken_from_steps_that_have_tools(tmp_path: Path) -> None:
@@ -125,19 +108,6 @@ def test_a_prompt_that_asks_for_a_step_that_does_not_exist_is_refused(tmp_path: 
     (tmp_path / "prompts" / "main.md").write_text("{{steps.supervisor.output}} {{steps.x}}\n")
     with pytest.raises(ConfigurationError, match=r"steps\.x"):
         found.starter.define(BUG, "mine")
-
-
-def test_a_project_s_own_prompt_goes_before_the_one_that_comes_along(tmp_path: Path) -> None:
-    found = project(tmp_path)
-    assert "# " in found.prompts.read("subroutines/coding-activity.md")
-    own = tmp_path / "prompts" / "subroutines"
-    own.mkdir()
-    (own / "coding-activity.md").write_text("Ours.\n")
-    assert found.prompts.read("subroutines/coding-activity.md") == "Ours.\n"
-    with pytest.raises(UnknownName):
-        found.prompts.read("subroutines/nothing.md")
-    with pytest.raises(UnknownName):
-        found.prompts.read("reviewer2.md")
 
 
 def test_a_run_is_begun_once(tmp_path: Path) -> None:

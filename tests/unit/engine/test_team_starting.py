@@ -10,7 +10,7 @@ import pytest
 from sequencer.engine.starting import WantedTeam
 from sequencer.errors import ConfigurationError, UsageRefused
 from sequencer.model.request import Definition, Request
-from tests.unit.engine.test_starting import BUG, CODE, project
+from tests.unit.engine.test_starting import CODE, project
 
 QUESTION = Request(title="How does it work?")
 
@@ -39,11 +39,6 @@ def test_the_journal_says_what_was_said(
     assert (made["uses_team"], made["why"], made["size"]) == (True, why, size)
 
 
-def test_no_team_was_said(tmp_path: Path) -> None:
-    made = told(define(tmp_path, BUG, WantedTeam(asked=False), "debugger-full"))
-    assert (made["uses_team"], made["why"]) == (False, "--no-team was given")
-
-
 @pytest.mark.parametrize(
     ("wanted", "where"),
     [
@@ -59,12 +54,6 @@ def test_a_team_for_what_can_t_be_shared_out_is_refused(
         define(tmp_path, QUESTION, wanted, "simple-question")
     assert caught.value.where == where
     assert "full-development, debugger-full, orchestrator-full" in str(caught.value)
-
-
-@pytest.mark.parametrize("wanted", [WantedTeam(), WantedTeam(asked=False)])
-def test_nobody_wants_one_there(tmp_path: Path, wanted: WantedTeam) -> None:
-    made = told(define(tmp_path, QUESTION, wanted, "simple-question"))
-    assert made["uses_team"] is False
 
 
 def test_a_request_for_which_too_few_tasks_are_allowed_is_refused_by_the_key(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -21,11 +20,9 @@ from sequencer.errors import (
     UnsafeFolder,
 )
 from sequencer.executors.protocol import StopReason
-from sequencer.model import due
 from sequencer.model.limits import InvocationLimits
 from tests.unit.engine.projects import (
     FAILED,
-    OK,
     Recorder,
     events,
     head_of,
@@ -147,18 +144,6 @@ def test_a_turn_that_waits_for_a_date_starts_when_it_comes(tmp_path: Path) -> No
         assert 0.2 < time.monotonic() - started < 3
 
 
-def test_a_large_output_goes_to_a_file_of_its_own(tmp_path: Path) -> None:
-    run = open_scripted(tmp_path)
-    text = "ä" * 4_000
-    with run.turn() as turn:
-        turn.output = text
-    outcome = facts(tmp_path)[-1]["outcome"]
-    assert outcome["output_bytes"] == 8_000
-    assert "output" not in outcome
-    assert (tmp_path / "sync" / outcome["output_file"]).read_text() == text
-    assert (tmp_path / "sync/state.json").stat().st_size < 4096
-
-
 def test_an_executor_with_a_bug_leaves_no_claim(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,18 +206,6 @@ def test_async_mode_leaves_the_run_alone(tmp_path: Path) -> None:
     assert before != held
 
 
-def test_async_mode_tries_again_after_a_failure(tmp_path: Path) -> None:
-    retry = {"max_attempts": 3, "initial_delay_s": 0.1}
-    run = open_scripted(tmp_path, {**FAILED, "attempt": 1}, OK, step_defaults={"retry": retry})
-    started = time.monotonic()
-    summary, seen = work_beside(run, max_steps=1)
-    assert time.monotonic() - started > 0.1
-    assert (summary.usage.steps, summary.failures) == (1, 1)
-    assert seen.steps == [("supervisor", 0, 1), ("supervisor", 0, 2)]
-    assert seen.waits[0][0].startswith("retry")
-    assert seen.logs[1].name == "iter-00001_supervisor.2.log"
-
-
 def test_async_mode_gives_up_where_no_try_is_left(tmp_path: Path) -> None:
     run = open_scripted(tmp_path, FAILED, step_defaults={"retry": {"max_attempts": 2}})
     seen = Recorder()
@@ -240,21 +213,6 @@ def test_async_mode_gives_up_where_no_try_is_left(tmp_path: Path) -> None:
         run.work(Mode.ASYNC, on_event=seen, step_index=4)
     assert len(seen.steps) == 2
     assert "--step-index 4" in str(caught.value.hint)
-
-
-def test_async_mode_waits_for_a_usage_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(due, "DEFAULT_PAUSE_S", 0.2)
-    monkeypatch.setattr(due, "GROWING_PAUSE_S", 0.1)
-    monkeypatch.setattr(due, "JITTER_S", 0.0)
-    main = {**OK, "step": "main", "step_index": 1}
-    run = open_scripted(tmp_path, main, {"status": "limited"}, {"status": "limited"}, OK)
-    started = time.monotonic()
-    summary, seen = work_beside(run, max_steps=2)
-    assert time.monotonic() - started > 0.4
-    assert (summary.usage.steps, summary.failures) == (2, 0)
-    assert seen.ends == ["limited", "limited", "ok", "ok"]
 
 
 def test_async_mode_sleeps_until_it_is_interrupted(tmp_path: Path) -> None:
@@ -279,20 +237,3 @@ def test_async_mode_spends_no_more_than_it_may(tmp_path: Path) -> None:
     summary, seen = work_beside(run, max_cost_usd=1.0)
     assert "USD are spent" in summary.reason
     assert len(seen.steps) == 1
-
-
-def test_a_result_folder_of_async_mode_is_gone_afterwards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(scratch))
-    work_beside(open_scripted(tmp_path / "project"))
-    assert list(scratch.iterdir()) == []
-
-
-def test_facts_of_a_turn_are_json(tmp_path: Path) -> None:
-    run = open_scripted(tmp_path)
-    with run.turn() as turn:
-        turn.output = "x"
-    assert json.loads(json.dumps(facts(tmp_path))) == facts(tmp_path)

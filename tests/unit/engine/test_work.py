@@ -115,13 +115,6 @@ def test_a_step_is_retried_by_itself(tmp_path: Path, backoff: str) -> None:
     assert events(run).count("failed") == 2
 
 
-def test_retries_end(tmp_path: Path) -> None:
-    run = open_scripted(tmp_path, FAILED, step_defaults={"retry": {"max_attempts": 2}})
-    with pytest.raises(StepFailed, match="attempt 2"):
-        run.work()
-    assert head_of(run).failures_in_row == 2
-
-
 def test_a_usage_limit_is_nobodys_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(due, "DEFAULT_PAUSE_S", 0.3)
     monkeypatch.setattr(due, "GROWING_PAUSE_S", 0.2)
@@ -192,15 +185,6 @@ def test_max_cycles(tmp_path: Path) -> None:
     summary = run.work(limits=InvocationLimits(max_cycles=2))
     assert "2 cycles" in summary.reason
     assert head_of(run).step_index == 4
-
-
-def test_tick_runs_one_step_and_never_waits(tmp_path: Path) -> None:
-    run = open_scripted(tmp_path)
-    for index in range(3):
-        summary = run.work(Mode.TICK)
-        assert summary.usage.steps == 1
-        assert head_of(run).step_index == index + 1
-        assert head_of(run).claims == ()
 
 
 def test_tick_leaves_other_positions_alone(tmp_path: Path) -> None:

@@ -45,19 +45,6 @@ def test_no_chain_is_longer(dag: Dag) -> None:
     assert list(path) in chains or not durations
 
 
-def test_small_ones() -> None:
-    assert critical_path({}, {}) == ()
-    assert critical_path({"a": 0.0}, {}) == ("a",)
-    assert critical_path({"a": 1, "b": 2}, {}) == ("b",)
-    assert critical_path({"a": 1, "b": 1}, {"b": ["a"]}) == ("a", "b")
-
-
-def test_of_equals_the_first_is_taken() -> None:
-    assert critical_path({"a": 1, "b": 1, "c": 1}, {}) == ("a",)
-    diamond = {"d": ["b", "c"], "b": ["a"], "c": ["a"]}
-    assert critical_path(dict.fromkeys("abcd", 1.0), diamond) == ("a", "b", "d")
-
-
 def test_a_long_chain_is_no_deep_recursion() -> None:
     count = 20_000
     blockers = {n: [n - 1] for n in range(1, count)}
@@ -126,12 +113,6 @@ def test_two_people_at_once_are_waited_for_once() -> None:
     assert figures(told).people_s == pytest.approx(20)
     assert figures(told).speed_up is None
     assert figures(told).utilisation is None
-
-
-def test_a_run_that_has_not_begun_has_no_ratio() -> None:
-    found = figures(Told())
-    assert (found.wall_s, found.work_s, found.critical, found.places) == (0.0, 0.0, (), 1)
-    assert (found.speed_up, found.overhead, found.utilisation) == (None, None, None)
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)), min_size=1, max_size=8))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.history.timeline import Execution, Span, SpanKind, timeline_of
+from sequencer.history.timeline import Execution, timeline_of
 from tests.unit.history.journal_facts import NOON_S, Told
 
 LATER = NOON_S + 1000
@@ -101,14 +101,6 @@ def test_a_gate_behind_a_step_is_a_wait_in_its_own_row() -> None:
     assert plan.seconds == pytest.approx(12)
 
 
-@pytest.mark.parametrize("decision", ["approved", "rejected", "feedback"])
-def test_every_decision_ends_the_wait(decision: str) -> None:
-    told = Told().tell("claimed", "plan", 0, token=1)
-    told.tokens["plan"] = 1
-    told.end("plan", 0, 2, gate=True).tell(decision, "plan", 9)
-    assert spans(told, "plan")[-1] == ("person", 2, 9)
-
-
 def test_what_runs_now_ends_now() -> None:
     told = Told().run("a", 0, 1).claim("b", 1, ["a"]).claim("c", 1, ["a"])
     told.tell("asked", "d", 1, {"from": ["a"]}, token=9)
@@ -117,11 +109,6 @@ def test_what_runs_now_ends_now() -> None:
     assert spans(told, "d", now) == [("person", 1, 20)]
     assert not timeline_of(told.facts, now).is_over
     assert not executions(told)[1].is_accepted
-
-
-def test_a_clock_that_is_behind_makes_no_negative_span() -> None:
-    told = Told().claim("a", 30)
-    assert spans(told, "a", NOON_S) == [("running", 30, 30)]
 
 
 def test_a_lost_process_and_who_takes_over() -> None:
@@ -169,30 +156,10 @@ def test_the_end_of_the_run_ends_everything() -> None:
     assert spans(told, "b", NOON_S + 11)[-1] == ("running", 9, 11)
 
 
-def test_a_marker_takes_no_time_and_still_links() -> None:
-    told = Told().run("a", 0, 1.5)
-    told.tell("started", "all", 1.5, {"from": ["a"]}).tell("passed", "all", 1.5)
-    told.run("b", 1.6, 2, ["all"])
-    found = executions(told)
-    assert sources(told) == [("a", []), ("all", ["a"]), ("b", ["all"])]
-    assert (found[1].spans, found[1].seconds) == ([], 0.0)
-    assert found[1].end == pytest.approx(NOON_S + 1.5)
-
-
 def test_an_answer_that_leads_nowhere_has_failed() -> None:
     told = Told().run("a", 0, 1).tell("failed", "a", 1, {"type": "NoMatchingBranch"}, token=1)
     assert spans(told, "a") == [("failed", 0, 1)]
     assert not executions(told)[0].is_accepted
-
-
-def test_a_verification_that_says_no_and_its_fix() -> None:
-    told = Told().run("code", 0, 1).claim("check", 1, ["code"]).end("check", 1, 2, "invalid")
-    told.tell("grown", "check", 2, {"tasks": ["fix"]})
-    told.run("fix", 2, 4, ["check"]).run("check", 4, 5, ["fix"])
-    assert sources(told) == [
-        ("code", []), ("check", ["code"]), ("fix", ["check"]), ("check", ["fix"]),
-    ]  # fmt: skip
-    assert spans(told, "check") == [("failed", 1, 2), ("done", 4, 5)]
 
 
 def serial(told: Told, step: str, index: int, began: float, event: str = "succeeded") -> None:
@@ -223,30 +190,10 @@ def test_a_step_that_a_person_stamped_was_accepted() -> None:
     assert spans(told, "plan") == [("failed", 0, 1)]
 
 
-def test_a_stamp_of_a_step_that_never_ran_is_no_error() -> None:
-    told = Told().tell("stamped", "plan", 5, {"note": "ok"}).tell("skipped", "build", 6)
-    assert executions(told) == ()
-
-
 def test_a_reset_begins_anew() -> None:
     told = Told().run("a", 0, 1).tell("reset", "a", 2).run("b", 3, 4)
     assert sources(told) == [("b", [])]
     assert sources(Told().run("a", 0, 1).tell("initialised", "a", 2)) == []
-
-
-def test_an_end_without_a_beginning_is_passed_over() -> None:
-    told = Told()
-    told.tokens["a"] = 4
-    told.end("a", 0, 1).tell("released", "b", 2, token=3)
-    assert executions(told) == ()
-
-
-def test_the_time_of_an_execution_is_that_of_what_counted() -> None:
-    failed = Span(SpanKind.FAILED, 0, 50)
-    done, person = Span(SpanKind.DONE, 60, 70), Span(SpanKind.PERSON, 70, 100)
-    assert Execution("a", (), 0, spans=[failed, done, person]).seconds == 40
-    assert Execution("a", (), 0, spans=[failed]).seconds == 50
-    assert Execution("a", (), 0).seconds == 0
 
 
 @given(

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 
 from sequencer.history.totals import BY_HAND, Maker, Total, totals_of
@@ -65,11 +62,6 @@ def test_a_claim_that_was_taken_over_is_of_who_tried_last() -> None:
     }
 
 
-def test_a_claim_that_was_lost_before_anybody_said_who_it_was() -> None:
-    told = Told().claim("a", 0).tell("taken-over", "a", 60, {"note": "token 1"})
-    assert tallies(told) == {Maker("a", "", ""): Total(taken_over=1)}
-
-
 def test_a_stamp_is_of_a_person() -> None:
     told = Told().tell("stamped", "a", 0, {"note": "ok: looks good"})
     told.tell("stamped", "b", 0, {"note": "fail"}).tell("stamped", "c", 0, {"note": "ok"})
@@ -78,12 +70,6 @@ def test_a_stamp_is_of_a_person() -> None:
         Maker("b", BY_HAND, ""): Total(failed=1),
         Maker("c", BY_HAND, ""): Total(accepted=1),
     }
-
-
-@pytest.mark.parametrize("event", ["claimed", "asked", "answered", "paused", "skipped", "told"])
-def test_other_facts_count_nothing(event: str) -> None:
-    assert tallies(Told().tell(event, "a", 0, {"from": []})) == {}
-    assert tallies(Told().tell(event, "a", 0)) == {}
 
 
 @pytest.mark.parametrize("event", ["initialised", "reset"])
@@ -100,16 +86,3 @@ def test_the_oldest_revision_that_is_left() -> None:
     assert totals_of(told.facts).first_revision == 1
     assert totals_of(told.facts[2:]).first_revision == 3
     assert totals_of([]).first_revision is None
-
-
-def test_facts_are_taken_one_by_one() -> None:
-    given: list[dict[str, Any]] = []
-
-    def facts() -> Iterator[dict[str, Any]]:
-        for fact in Told().claim("a", 0).end("a", 0, 1).facts:
-            given.append(fact)
-            yield fact
-            fact.clear()  # whoever kept it has nothing now
-
-    assert totals_of(facts()).by_maker[Maker("a", "claude", "")].accepted == 1
-    assert given == [{}, {}]

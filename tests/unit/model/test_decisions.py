@@ -60,11 +60,6 @@ def test_stamping_ok_counts_a_step_and_skipping_does_not() -> None:
         assert new.status == "waiting-next"
 
 
-def test_stamping_fail_counts_a_failure() -> None:
-    new = VERBS["stamp_fail"](new_head()).head
-    assert (new.failures_in_row, new.status, new.step_index) == (1, "failed", 0)
-
-
 def test_the_last_step_by_hand_completes_a_procedure() -> None:
     for transition in (
         decisions.stamp_ok(new_head(), END, None, at=AT),
@@ -72,13 +67,6 @@ def test_the_last_step_by_hand_completes_a_procedure() -> None:
     ):
         assert transition.head.status == "complete"
         assert [str(fact.event) for fact in transition.facts][1] == "completed"
-
-
-def test_stop_lets_the_step_that_runs_end() -> None:
-    transition = decisions.stop(held_head(), "enough", at=AT)
-    assert transition.head.claims
-    assert (transition.head.exit, transition.head.exit_reason) == (True, "enough")
-    assert event(transition) == "edited"
 
 
 def test_pause_and_resume() -> None:
@@ -111,12 +99,6 @@ def test_a_paused_run_that_ends_by_hand_is_complete() -> None:
     assert decisions.skip(paused, END, None, at=AT).head.status is Status.COMPLETE
 
 
-def test_resume_undoes_stop() -> None:
-    stopped = decisions.stop(new_head(), "why", at=AT).head
-    back = decisions.resume(stopped, at=AT).head
-    assert (back.exit, back.exit_reason) == (False, None)
-
-
 def test_retry_forgets_failures_and_dates() -> None:
     head = new_head(failures_in_row=3, attempt=3, status=Status.FAILED, not_before=AT)
     new = decisions.retry(head, at=AT).head
@@ -135,24 +117,9 @@ def test_rewind_goes_back_only() -> None:
         decisions.rewind(head, Place(6, "x", ""), at=AT)
 
 
-def test_a_complete_run_can_be_rewound() -> None:
-    head = new_head(step_index=2, status=Status.COMPLETE, usage=Usage(steps=2))
-    assert decisions.rewind(head, NEXT, at=AT).head.status == "waiting-next"
-
-
 def test_reset_never_gives_tokens_again() -> None:
     new = decisions.reset(new_head(token=7, step_index=4), new_head(run_id="two"), at=AT).head
     assert (new.run_id, new.token, new.step_index) == ("two", 7, 0)
-
-
-def test_adopt_records_what_has_changed() -> None:
-    head = new_head(step_index=1)
-    transition = VERBS["adopt"](head)
-    new = transition.head
-    assert (new.workflow_name, new.workflow_digest, new.step_index) == ("other", "sha256:x", 1)
-    assert "standard {} -> other {}" in str(transition.facts[0].outcome)
-    with pytest.raises(TransitionRefused, match="are those of the run"):
-        decisions.adopt(head, head.workflow_name, head.workflow_digest, {}, NEXT, at=AT)
 
 
 def test_taking_over_by_force_drops_every_claim() -> None:
@@ -195,12 +162,6 @@ def test_an_edit_of_the_step_drops_the_claim_on_the_one_that_was_left() -> None:
     assert "by hand: exit" in str(kept.facts[0].outcome)
 
 
-def test_the_largest_step_that_can_be_set_leaves_room_for_the_rest() -> None:
-    head = new_head()
-    new = decisions.edit_field(head, "step_index", MAX_COUNTER // 2, at=AT).head
-    assert Head.model_validate(new.model_dump()) == new
-
-
 def test_fields_that_can_be_set() -> None:
     head = new_head()
     assert decisions.edit_field(head, "exit", value=True, at=AT).head.exit
@@ -216,13 +177,3 @@ def test_fields_that_can_be_set() -> None:
 def test_a_date_that_nobody_can_wait_for_is_refused(text: str) -> None:
     with pytest.raises(EditRefused, match=r"not_before '.*' is not a date"):
         decisions.edit_field(new_head(), "not_before", text, at=AT)
-
-
-@pytest.mark.parametrize("text", [None, "2027-01-31", "2027-01-31T08:00:00+01:00"])
-def test_a_date_may_be_set_and_taken_back(text: str | None) -> None:
-    head = new_head(not_before=AT, not_before_since=AT)
-    new = decisions.edit_field(head, "not_before", text, at=AT).head
-    # The pause was measured by a clock; a date of a person's is not.
-    assert (new.not_before, new.not_before_since) == (text, None)
-    other = decisions.edit_field(head, "exit_reason", "mine", at=AT).head
-    assert other.not_before_since == AT

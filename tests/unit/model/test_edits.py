@@ -85,11 +85,6 @@ def test_back_from_a_gate_is_no_way_past_it() -> None:
     assert (back.step_index, back.gate) == (0, None)
 
 
-def test_a_person_may_still_set_what_counts_failures() -> None:
-    head = new_head(failures_in_row=3)
-    assert decisions.edit_field(head, "failures_in_row", 0, at=AT).head.failures_in_row == 0
-
-
 IN: dict[Status, dict[str, Any]] = {
     Status.IDLE: {"step_index": 0, "usage": Usage()},
     Status.RUNNING: {"claims": (make_claim(step_index=1),), "token": 1, "attempt": 1},
@@ -160,12 +155,6 @@ def test_the_status_follows_what_was_edited(was: str, edit: dict[str, Any], beco
     assert made.pause_requested == (was == "running" and "pause_requested" in edit)
 
 
-def test_a_pause_that_was_asked_for_holds_where_an_edit_drops_the_claim() -> None:
-    head = in_status(Status.RUNNING, pause_requested=True)
-    edited = head.replace(step_index=4)
-    assert decisions.accept_edit(head, edited, at=AT).head.status is Status.PAUSED
-
-
 def test_a_complete_run_is_not_moved_by_an_edit() -> None:
     head = in_status(Status.COMPLETE)
     with pytest.raises(EditRefused, match="complete run") as refused:
@@ -183,21 +172,6 @@ def test_another_step_index_expects_the_step_that_is_there(edit: dict[str, Any])
     made = decisions.accept_edit(head, head.replace(**edit), at=AT, placed=placed)
     assert made.head.expected_step == "step 4"
     assert (made.facts[0].step, made.facts[0].step_index) == (head.expected_step, 1)
-
-
-def test_an_edit_to_the_end_completes_the_run() -> None:
-    head = in_status(Status.WAITING_NEXT)
-    made = decisions.accept_edit(
-        head, head.replace(step_index=4), at=AT, placed=lambda _: Place(4, "", "", is_end=True)
-    )
-    assert made.head.status is Status.COMPLETE
-    assert [fact.event for fact in made.facts] == ["edited", "completed"]
-
-
-def test_the_expected_step_is_not_edited_by_itself() -> None:
-    head = in_status(Status.WAITING_NEXT)
-    made = decisions.accept_edit(head, head.replace(expected_step="made up"), at=AT).head
-    assert made.expected_step == head.expected_step
 
 
 def test_a_run_keeps_its_name() -> None:

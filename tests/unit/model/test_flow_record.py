@@ -81,10 +81,6 @@ def run_fan(width: int) -> Records:
     return records
 
 
-def test_a_snapshot_leaves_out_what_is_empty() -> None:
-    assert snapshot(Marking(graph("a"))) == {}
-
-
 def full() -> Marking:
     """Return a marking that has everything."""
     return Marking(
@@ -130,16 +126,6 @@ def test_a_small_marking_stands_in_the_head() -> None:
     written = records.keep()
     assert written.flow == Flow(status="running", rest=REST, marking={"waiting": {"a": []}})
     assert (written.document, written.chain) == (None, Chain())
-
-
-def test_questions_are_named_in_the_head_but_not_all_of_them() -> None:
-    many = "; ".join(f"h{number}{{{{Q}}}}" for number in range(15))
-    records = Records(graph(many, entries=[f"h{number}" for number in range(15)]))
-    records.course.begin()
-    for number in range(15):
-        records.course.start(f"h{number}")
-        records.course.do("ask", f"h{number}", number + 1, "2026-01-01T00:00:00Z", None)
-    assert records.keep().flow.asks == tuple(f"h{number}" for number in range(10))
 
 
 def test_a_larger_marking_is_a_base_and_what_followed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,18 +175,6 @@ def test_too_many_operations_become_a_document_that_goes_on_from_the_base(
     assert len(alone.chain.names) == 1
 
 
-def test_a_marking_that_became_small_again_needs_no_document(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(flow_record, "INLINE_ENTRIES", 2)
-    records = Records(graph("a & b & c", entries=list("abc")))
-    records.course.begin()
-    assert records.keep().flow.base is not None
-    records.course.do("clear")
-    written = records.keep()
-    assert (written.flow.base, written.flow.marking, written.chain) == (None, {}, Chain())
-
-
 @pytest.mark.parametrize("status", list(FlowStatus))
 def test_how_the_run_ended_is_read_back_from_a_base_too(
     monkeypatch: pytest.MonkeyPatch, status: FlowStatus
@@ -215,19 +189,6 @@ def test_how_the_run_ended_is_read_back_from_a_base_too(
     assert found.status is status
     assert found.is_over
     assert found.ended_at == [["a", [], False], ["c", [], False]]
-
-
-def test_a_run_that_was_put_back_on_a_base_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flow_record, "INLINE_BYTES", 10)
-    records = Records(graph("a --> b"))
-    records.course.begin()
-    records.course.end(FlowStatus.FAILED)
-    records.keep()
-    records.course.do("restore")
-    written = records.keep()
-    assert written.flow.since == (["restore"],)
-    found, _ = records.read()
-    assert (found.status, found.next_startable()) == (FlowStatus.RUNNING, "a")
 
 
 # --- damage --------------------------------------------------------------------------------

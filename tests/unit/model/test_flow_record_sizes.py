@@ -34,22 +34,6 @@ def test_the_size_is_that_of_all_of_them(before: list[list[Any]], more: list[lis
     assert chain.size_with(since, more) == whole
 
 
-def test_what_is_remembered_is_of_the_same_operations_only() -> None:
-    chain = Chain()
-    chain.has((["token", "a"],), 1)
-    other = (["token", "another node"],)
-    # Equal is not enough: another process's transition may have come between.
-    assert chain.size_with(other, []) == encoded(other)
-    assert chain.size_with((["token", "a"],), [["end"]]) == encoded([["token", "a"], ["end"]])
-
-
-def test_a_chain_is_the_same_whatever_it_remembers() -> None:
-    one, other = Chain(["marking-a"], 3), Chain(["marking-a"], 3)
-    one.has((["end"],), 9)
-    assert one == other
-    assert repr(one) == repr(other)
-
-
 def fan(width: int) -> Graph:
     names = ["first", *(f"näme-{i}" for i in range(width)), "last"]
     edges = [Edge(source="first", target=name) for name in names[1:-1]]

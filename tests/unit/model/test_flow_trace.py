@@ -52,9 +52,3 @@ def test_an_event_has_its_line(
 ) -> None:
     assert line(Event(event), node, details) == expected
     assert line(event, node, details) == expected
-
-
-def test_other_events_have_none() -> None:
-    silent = {"initialised", "paused", "completed", "released", "taken-over", "resumed"}
-    assert {event for event in silent if line(event, "a", {}) is not None} == set()
-    assert line("unheard of", "a", {}) is None

@@ -29,12 +29,6 @@ def events(transition: Transition) -> list[str]:
     return [str(fact.event) for fact in transition.facts]
 
 
-def test_a_gate_opens_behind_the_step_that_asks() -> None:
-    head = at_gate()
-    assert (head.step_index, head.status, head.claims) == (2, Status.WAITING_APPROVAL, ())
-    assert head.is_at_gate
-
-
 def test_an_agent_that_says_complete_has_approved_nothing() -> None:
     held = transitions.claim(new_head(step_index=1, token=2), ASK, STRANGER, at=AT, ttl_s=60.0).head
     outcome = Outcome(status=OutcomeStatus.COMPLETE)
@@ -122,12 +116,6 @@ def test_no_way_by_hand_leads_past_a_gate() -> None:
     assert (edited.gate, edited.status) == (None, Status.WAITING_NEXT)
     with pytest.raises(EditRefused, match="gate changed"):
         decisions.edit_field(head, "step_index", head.step_index + 1, at=AT)
-
-
-def test_who_goes_back_from_a_rejection_leaves_it_behind() -> None:
-    rejected = gates.reject(at_gate(), "no", at=AT, by="ann").head
-    back = decisions.rewind(rejected, FIRST, at=AT).head
-    assert (back.exit_reason, back.was_rejected) == (None, False)
 
 
 def test_a_pause_outlasts_a_decision() -> None:

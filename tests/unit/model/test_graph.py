@@ -5,37 +5,13 @@ from typing import Any
 import pytest
 
 from sequencer.model.fields import ValidationError
-from sequencer.model.net.graph import DEFAULT_MAX_ITERATIONS, Edge, Graph, Node, NodeKind
-from tests.flows import fan, graph
+from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
+from tests.flows import graph
 
 
 def backs(made: Graph) -> list[str]:
     places = sorted(made.back_edges)
     return [f"{made.edges[place].source}{made.edges[place].target}" for place in places]
-
-
-def test_nodes_keep_their_order_and_are_found_by_their_ids() -> None:
-    made = graph("b --> a; a --> c")
-    assert list(made.by_id) == ["b", "a", "c"]
-    assert made.order == {"b": 0, "a": 1, "c": 2}
-    assert made.by_id["a"] is made.nodes[1]
-
-
-def test_outgoing_edges_are_in_the_order_of_the_text() -> None:
-    made = graph("a --> b; c --> b; a --> c; a -->|x| b")
-    assert made.outgoing == {"a": (0, 2, 3), "b": (), "c": (1,)}
-
-
-def test_what_is_not_said_has_a_default() -> None:
-    made = graph("a")
-    assert (made.max_iterations, made.timeout_ms, made.max_parallel) == (50, None, None)
-    assert DEFAULT_MAX_ITERATIONS == 50
-    assert (made.on_error, made.state, made.entries) == (None, {}, ("a",))
-
-
-@pytest.mark.parametrize("kind", NodeKind)
-def test_agents_and_people_work(kind: NodeKind) -> None:
-    assert Node(id="a", kind=kind).works is (kind in ("agent", "human"))
 
 
 @pytest.mark.parametrize(
@@ -105,24 +81,12 @@ def test_then_it_goes_on_at_the_error_node_the_jumps_and_the_rest_in_order() -> 
     assert backs(graph(f"a{{{{A}}}}; {text}", nodes=jump, on_error="x")) == ["yx"]
 
 
-def test_without_its_back_edges_a_graph_has_no_loop() -> None:
-    names = "abcdefgh"
-    made = graph("; ".join(f"{one} --> {other}" for one in names for other in names))
-    rest = [edge for place, edge in enumerate(made.edges) if place not in made.back_edges]
-    assert len(rest) == 28
-    assert not graph("; ".join(f"{edge.source} --> {edge.target}" for edge in rest)).back_edges
-
-
 def test_a_deep_graph_needs_no_deep_stack() -> None:
     count = 5_000
     edges = [f"n{number} --> n{number + 1}" for number in range(count)]
     made = graph("\n".join([*edges, f"n{count} --> n0"]))
     assert made.back_edges == {count}
     assert len(made.reachable) == count + 1
-
-
-def test_a_wide_graph_has_no_edge_back() -> None:
-    assert not fan(500).back_edges
 
 
 def test_what_a_run_can_get_to() -> None:

@@ -7,7 +7,6 @@ from sequencer.model import transitions
 from sequencer.model.head import Head, Loop, Status
 from sequencer.model.line import rounds as loops
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.model.step import Validation
 from sequencer.model.transitions import Event, Place
 from tests.contract.store_cases import STRANGER, new_head
 
@@ -51,24 +50,10 @@ def test_without_a_fixer_the_step_itself_comes_again() -> None:
     assert loops.round_of(head) == 2
 
 
-def test_the_last_no_is_known_before_it_is_said() -> None:
-    validation = Validation(max_attempts=2)
-    assert not loops.is_exhausted(new_head(), validation)
-    assert loops.is_exhausted(judged(new_head(step_index=2), VERIFY), validation)
-
-
 def test_a_reason_is_cut_so_that_the_head_stays_small() -> None:
     head = judged(new_head(step_index=2), reason="x" * 5000)
     assert head.loop is not None
     assert len(head.loop.reason) == loops.MAX_REASON_CHARS
-
-
-def test_once_more_counts_the_attempt_and_no_failure() -> None:
-    held = claimed(new_head(step_index=2), VERIFY)
-    moved = transitions.ended(held, held.token, Event.INVALID, NO.usage, at=AT, record={})
-    assert (moved.head.attempt, moved.head.failures_in_row, moved.head.loop) == (1, 0, None)
-    assert moved.facts[0].event is Event.INVALID
-    assert claimed(moved.head, VERIFY).attempt == 2
 
 
 def test_a_lost_claim_judges_nothing() -> None:

@@ -47,13 +47,6 @@ def startable(marking: Marking) -> set[str]:
 # --- the graph ---------------------------------------------------------------------------
 
 
-def test_a_graph_with_what_was_added() -> None:
-    made = grown_graph(crew(max_parallel=3), growth("x", edges="a>x x>b"))
-    assert list(made.by_id) == ["a", "b", "x"]
-    assert made.incoming["b"] == ("a", "x")
-    assert (made.max_parallel, made.is_team, made.entries) == (3, True, ("a",))
-
-
 @pytest.mark.parametrize(
     "wrong",
     [growth("a"), growth("x", "x"), growth("x", edges="x>nobody"), growth("x", edges="nobody>x")],
@@ -77,14 +70,6 @@ def test_an_addition_is_written_without_what_is_as_ever() -> None:
         "steps": [{"name": "x", "text": "go"}],
     }
     assert Growth.model_validate(json.loads(json.dumps(written))) == made
-
-
-def test_a_step_with_a_schema_is_read_as_it_was_written() -> None:
-    step = Step.model_validate(
-        {"name": "x", "text": "go", "output": {"format": "json", "schema": {"type": "object"}}}
-    )
-    made = growth("x", steps=(step,))
-    assert Growth.model_validate(made.as_json()).steps == (step,)
 
 
 def test_a_workflow_with_what_was_added() -> None:
@@ -131,14 +116,6 @@ def test_who_waits_waits_for_what_is_added_too() -> None:
     assert course.marking.status is FlowStatus.COMPLETED
 
 
-def test_the_course_sees_what_was_added_at_once() -> None:
-    course = begun(crew())
-    course.start("a", 1)
-    course.do("grow", growth("x", edges="a>x").as_json())
-    assert course.graph is course.marking.graph
-    assert "x" in course.graph.by_id
-
-
 def test_growing_leaves_what_runs_and_waits() -> None:
     course = begun(crew("a --> c; b --> c", entries=["a", "b"]))
     course.start("a", 1)
@@ -168,22 +145,6 @@ def test_a_fix_comes_before_its_judge() -> None:
     course.succeed("judge", "")
     assert startable(marking) == {"z"}
     assert marking.done["judge"] == 1
-
-
-def test_a_no_without_a_fix_begins_anew() -> None:
-    course = begun(crew())
-    course.start("a", 7)
-    course.refuse("a", "no", None)
-    assert course.marking.active["a"] == Active((), token=0, attempt=1)
-    assert course.marking.team.refusals == {"a": 1}
-
-
-def test_the_order_counts_what_was_added() -> None:
-    course = begun(crew("a; b --> c; d", entries=["a", "b", "d"]))
-    assert course.marking.next_startable() == "b"
-    heavy = Growth(nodes=(agent("x", weight=9),), edges=(Edge(source="d", target="x"),))
-    course.do("grow", heavy.as_json())
-    assert course.marking.next_startable() == "d"
 
 
 def test_closed_nodes_are_passed_over_and_stay() -> None:
@@ -228,14 +189,6 @@ def test_a_run_fails_when_only_failures_are_left() -> None:
     assert not marking.waiting
 
 
-def test_it_does_not_fail_while_another_one_rests() -> None:
-    course = failing()
-    course.start("c", 2)
-    course.fail_attempt("c", "later", "2026-01-01T00:00:00Z")
-    course.look_for_the_end()
-    assert course.marking.status is FlowStatus.RUNNING
-
-
 def test_a_retry_puts_all_back() -> None:
     course = failing("a --> c; b --> c; d", entries=("a", "b", "d"))
     course.start("b", 2)
@@ -247,15 +200,6 @@ def test_a_retry_puts_all_back() -> None:
     assert course.marking.active == {"a": Active(()), "b": Active(())}
     assert course.marking.lost == {}
     assert course.marking.failure is None
-
-
-def test_one_that_failed_can_be_let_go_on_alone() -> None:
-    course = failing()
-    course.do("unblock", "a")
-    assert course.marking.active["a"] == Active(())
-    course.do("claim", "a", 9)
-    course.succeed("a", "")
-    assert startable(course.marking) == {"b", "c"}
 
 
 # --- what is written ---------------------------------------------------------------------
@@ -275,15 +219,6 @@ def test_what_was_written_is_what_is_read() -> None:
     assert back.next_startable() == course.marking.next_startable()
 
 
-def test_a_copy_does_not_change_with_the_marking() -> None:
-    course = failing()
-    written = snapshot(course.marking)
-    course.do("team", "spend", "a", 0.5, 3, 1.0)
-    course.do("grow", growth("x").as_json())
-    assert "grown" not in written
-    assert "team" not in written
-
-
 def test_markings_without_these_fields_are_read() -> None:
     """As they were written before there were teams."""
     old = {"waiting": {"b": ["a"]}, "done": ["a"], "outputs": {"a": "0-1"}}
@@ -291,12 +226,6 @@ def test_markings_without_these_fields_are_read() -> None:
     assert (marking.growths, marking.lost, marking.team.as_json()) == ([], {}, {})
     assert snapshot(marking) == old
     assert Active.from_json({"from": ["a"], "token": 3}).error is None
-
-
-def test_a_flow_writes_none_of_these_fields() -> None:
-    course = begun(graph("a --> b"))
-    course.start("a", 1)
-    assert snapshot(course.marking).keys() == {"active"}
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from sequencer.model.net.graph import Graph, Node, NodeKind
-from sequencer.model.net.marking import Marking, TeamState
+from sequencer.model.net.marking import TeamState
 
 
 def team(*operations: tuple[object, ...]) -> TeamState:
@@ -15,10 +14,6 @@ def team(*operations: tuple[object, ...]) -> TeamState:
     for word, *arguments in operations:
         state.apply(str(word), *arguments)
     return state
-
-
-def test_nothing_is_written_of_nothing() -> None:
-    assert TeamState().as_json() == {}
 
 
 def test_what_was_used_adds_up() -> None:
@@ -38,26 +33,6 @@ def test_failures_in_a_row_over_all_tasks() -> None:
     state.apply("accepted", "a")
     # What b failed with is still what its next attempt is told.
     assert (state.streak, state.notes) == (0, {"b": "y"})
-
-
-def test_a_no_is_no_failure() -> None:
-    state = team(("failed", "a", "x"), ("refused", "judge", "no"), ("refused", "judge", "still no"))
-    assert state.streak == 1
-    assert state.refusals == {"judge": 2}
-    assert state.notes["judge"] == "still no"
-
-
-def test_an_accepted_judge_has_said_no_as_often_as_before() -> None:
-    assert team(("refused", "j", "no"), ("accepted", "j")).refusals == {"j": 1}
-
-
-def test_messages_stand_as_they_came() -> None:
-    state = team(("tell", "a", "1-2", "ann", "t1"), ("tell", "b", "1-3", "bob", "t2"))
-    state.apply("tell", "a", "1-4", "ann", "t3")
-    assert state.told == {
-        "a": [["1-2", "ann", "t1"], ["1-4", "ann", "t3"]],
-        "b": [["1-3", "bob", "t2"]],
-    }
 
 
 def test_a_person_lets_it_go_on() -> None:
@@ -86,9 +61,3 @@ def test_what_was_written_is_read() -> None:
 def test_other_words_mean_nothing(word: str) -> None:
     with pytest.raises(KeyError):
         TeamState().apply(word)
-
-
-def test_the_words_are_an_operation_of_a_marking() -> None:
-    made = Marking(Graph(nodes=(Node(id="a", kind=NodeKind.AGENT),), entries=("a",), is_team=True))
-    made.apply(["team", "spend", "a", 1.0, 2, 3.0])
-    assert made.team.spent == {"a": [1.0, 2, 3.0]}

@@ -75,18 +75,6 @@ def test_a_task_is_used_up_when_all_its_attempts_together_are() -> None:
     assert set(TeamBudgets(TeamRules()).closed(marking)) == {"t0", "t1"}
 
 
-def test_a_role_that_is_used_up_closes_all_its_tasks() -> None:
-    rules = TeamRules.model_validate({"role_budgets": {"researcher": {"max_cost_usd": 1}}})
-    marking, caps = Marking(graph_of()), TeamBudgets(rules)
-    spend(marking, "t0", 0.4)
-    spend(marking, "t1", 5.0)
-    assert not caps.closed(marking)
-    assert [use.left_usd() for _, use in caps.of_roles(marking)] == [pytest.approx(0.6)]
-    spend(marking, "t3", 0.6)
-    assert set(caps.closed(marking)) == {"t0", "t3", "t6"}
-    assert [use.left_usd() for _, use in caps.of_roles(marking)] == [0]
-
-
 @pytest.mark.parametrize(
     ("budget", "usd", "tokens", "share", "is_used_up"),
     [
@@ -140,31 +128,3 @@ def test_no_transition_looks_at_every_task(budget: dict[str, float]) -> None:
     }
     with pytest.raises(AssertionError, match="every task"):
         list(marking.team.spent)
-
-
-def test_the_next_task_is_the_first_that_is_not_closed() -> None:
-    marking = Marking(graph_of(4))
-    for name in ("t2", "t0", "t3", "t1"):
-        marking.apply(["token", name])
-    assert marking.next_startable() == "t0"
-    assert marking.next_startable(closed={"t0", "t1"}) == "t2"
-    assert marking.next_startable(closed=marking.graph.by_id.keys()) is None
-    # What was passed over is there again.
-    assert marking.next_startable(closed={"t0"}) == "t1"
-    marking.apply(["start", "t1", 1])
-    assert marking.next_startable(closed={"t0"}) == "t2"
-    assert marking.next_startable() == "t0"
-
-
-def test_only_failed_means_that_nothing_else_has_begun() -> None:
-    marking = Marking(graph_of(3))
-    assert not marking.has_only_failed
-    for name in ("t0", "t1"):
-        marking.apply(["token", name])
-        marking.apply(["start", name, 1])
-    marking.apply(["block", "t0", {"node": "t0"}])
-    assert not marking.has_only_failed
-    marking.apply(["block", "t1", {"node": "t1"}])
-    assert marking.has_only_failed
-    marking.apply(["unblock", "t0"])
-    assert not marking.has_only_failed

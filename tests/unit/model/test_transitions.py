@@ -8,7 +8,7 @@ from sequencer.errors import ClaimHeld, StaleClaim, TransitionRefused, WaitsForP
 from sequencer.model import transitions
 from sequencer.model.head import Head, Session, Status
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.model.transitions import Event, Place, Transition
+from sequencer.model.transitions import Place, Transition
 from tests.contract.store_cases import STRANGER, make_claim, new_head
 
 AT = "2026-01-01T00:00:00Z"
@@ -93,13 +93,6 @@ def test_success_moves_on_and_clears_what_was_counted() -> None:
     assert (new.token, transition.facts[0].step_index) == (1, 0)
 
 
-def test_a_session_is_forgotten_by_an_agent_that_names_none() -> None:
-    kept = Session(executor="claude", id="s1")
-    held = claim(new_head(session=kept)).head
-    assert succeed(held, 1).head.session == kept
-    assert succeed(held, 1, executor="codex").head.session is None
-
-
 @pytest.mark.parametrize(
     ("following", "status"), [(END, OutcomeStatus.OK), (NEXT, OutcomeStatus.COMPLETE)]
 )
@@ -163,14 +156,6 @@ def test_every_other_token_is_stale(token: int) -> None:
         transitions.release(held, token, at=AT)
 
 
-def test_two_transitions_become_one() -> None:
-    held = claim(new_head()).head
-    accepted = succeed(held, 1)
-    both = accepted.then(claim(accepted.head, NEXT))
-    assert events(both) == ["succeeded", "claimed"]
-    assert (both.head.step_index, both.head.claims[0].token) == (1, 2)
-
-
 def test_claims_of_other_steps_stand() -> None:
     other = make_claim(9, step_index=5)
     head = new_head(token=9, claims=(other,))
@@ -178,9 +163,3 @@ def test_claims_of_other_steps_stand() -> None:
     assert [c.token for c in held.claims] == [9, 10]
     assert succeed(held, 10).head.status == "running"
     assert succeed(held, 10).head.claims == (other,)
-
-
-def test_the_first_fact_of_a_run() -> None:
-    begun = transitions.initialise(new_head())
-    assert begun.facts[0].event is Event.INITIALISED
-    assert begun.facts[0].step == "supervisor"

@@ -7,7 +7,6 @@ import pytest
 from sequencer.errors import UsageRefused
 from sequencer.model.line.order import describe, place, resolve
 from sequencer.model.step import Step
-from sequencer.model.transitions import Place
 from sequencer.model.workflow import Review, Workflow
 
 PLAN, BUILD, CHECK = Step(name="plan"), Step(name="build", prompt="b.md"), Step(name="check")
@@ -36,16 +35,6 @@ def test_a_description_has_the_keys_that_next_prints() -> None:
     ]
 
 
-def test_a_review_step_equal_to_a_step_of_the_cycle_is_still_told_apart() -> None:
-    workflow = Workflow("same", (PLAN,), Review(every=2, step=Step(name="plan")))
-    assert [describe(workflow, index)["review"] for index in range(4)] == [
-        False,
-        True,
-        False,
-        True,
-    ]
-
-
 def test_far_out_the_answer_is_the_same_as_near() -> None:
     far = 10**15
     assert far % 4 == 0
@@ -56,15 +45,6 @@ def test_a_far_index_costs_no_more_than_a_near_one() -> None:
     near = min(timeit.repeat(lambda: resolve(REVIEWED, 10), number=2_000, repeat=7))
     far = min(timeit.repeat(lambda: resolve(REVIEWED, 10**15), number=2_000, repeat=7))
     assert far < 4 * near
-
-
-def test_place_is_what_a_head_needs() -> None:
-    assert place(REVIEWED, 1) == Place(1, "build", "b.md")
-
-
-def test_behind_a_procedure_is_its_end() -> None:
-    assert place(ONCE, 2) == Place(2, "", "", is_end=True)
-    assert describe(ONCE, 1)["cycle_index"] == 0
 
 
 @pytest.mark.parametrize("index", [2, 3, 10**15])

@@ -3,22 +3,15 @@ from __future__ import annotations
 import json
 
 from sequencer.model.net.graph import Graph
-from sequencer.model.net.marking import Active, Marking, Reference, carried, text_of, value_of
+from sequencer.model.net.marking import Active, Marking, Reference, carried
 from sequencer.workflows.simulate import NodeScript, simulate
 from tests.flows import graph, workflow
-
-TEXTS = {"0-1": "one", "1-2": "two", "2-3": 'say "ü"'}
 
 
 def reached(sources: tuple[str, ...], outputs: dict[str, Reference]) -> Reference | None:
     made: Graph = graph("a & b & c & m((M)) --> j")
     marking = Marking(made, active={"j": Active(sources)}, outputs=outputs)
     return carried(marking, "j")
-
-
-def test_one_source_is_its_output() -> None:
-    assert reached(("a",), {"a": "0-1", "b": "1-2"}) == "0-1"
-    assert reached(("a",), {"b": "1-2"}) is None
 
 
 def test_several_sources_are_a_map_in_the_order_of_their_arrival() -> None:
@@ -31,19 +24,6 @@ def test_what_was_merged_before_is_merged_flat() -> None:
     merged = {"a": "0-1", "b": "1-2"}
     assert reached(("m", "c"), {"m": merged, "c": "2-3"}) == {**merged, "c": "2-3"}
     assert reached(("m",), {"m": merged}) == merged
-
-
-def test_a_value_is_a_text_or_a_map_of_texts() -> None:
-    assert value_of(None, TEXTS.__getitem__) == ""
-    assert value_of("0-1", TEXTS.__getitem__) == "one"
-    assert value_of({"a": "0-1", "c": None}, TEXTS.__getitem__) == {"a": "one", "c": ""}
-
-
-def test_a_map_as_a_text_is_json_on_one_line() -> None:
-    text = text_of({"b": "2-3", "a": "0-1"}, TEXTS.__getitem__)
-    assert text == '{"b":"say \\"ü\\"","a":"one"}'
-    assert text_of("0-1", TEXTS.__getitem__) == "one"
-    assert text_of(None, TEXTS.__getitem__) == ""
 
 
 def test_joined_markers_one_after_the_other_do_not_multiply_what_they_hand_on() -> None:

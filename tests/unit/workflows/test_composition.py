@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.errors import ConfigurationError, UnknownName
+from sequencer.errors import ConfigurationError
 from sequencer.workflows.builtin import BuiltinPrompts, BuiltinWorkflows
 from sequencer.workflows.definitions import Composition, KeyPath, WorkflowDefinition
 
@@ -46,16 +46,6 @@ def test_under_its_own_name_a_definition_changes_the_built_in_one() -> None:
     assert steps(made, "plan-mode") == ["preparation"]
     # Who extends the name gets what the project has made of it.
     assert steps(made, "mine") == ["preparation"]
-
-
-def test_an_unknown_workflow_lists_the_known_ones() -> None:
-    made = composed(mine={"extends": "plan-mod"}, other={"steps": ["a"]})
-    ((path, error),) = made.problems
-    assert isinstance(error, UnknownName)
-    assert (path, error.where) == (("mine", "extends"), "at mine/extends")
-    assert "did you mean 'plan-mode'" in str(error)
-    assert {"other", "standard"} < set(error.known)
-    assert list(made.workflows) == ["other"]
 
 
 def test_a_circle_is_named_once_and_what_hangs_on_it_is_left_out() -> None:

@@ -99,14 +99,6 @@ def test_a_fixer_and_a_review_are_reached_by_their_names() -> None:
     assert reviewed.review.step.prompt == "look.md"
 
 
-def test_a_fixer_that_is_written_out_takes_the_place_of_the_old_one_whole() -> None:
-    change = {"validation": {"fixer": {"name": "mend", "model": "small"}}}
-    made = extended(BASE, replace={"verifications": change})
-    validation = step_of(made, "verifications").validation
-    assert validation is not None
-    assert validation.fixer == Step(name="mend", model="small")
-
-
 def test_steps_are_added_before_and_after_in_the_order_written() -> None:
     made = extended(
         BASE,
@@ -118,16 +110,6 @@ def test_steps_are_added_before_and_after_in_the_order_written() -> None:
         *("a", "b", "git-gh", "c", "d", "concise-summary", "end"),
     ]
     assert step_of(made, "b").model == "m"
-
-
-def test_a_removed_step_leaves_its_place_to_those_around_it() -> None:
-    assert names(extended(BASE, remove=["verifications", "concise-summary"])) == [
-        "coding-activity",
-        "git-gh",
-    ]
-    made = extended(BASE, remove=["git-gh"], after={"git-gh": [{"name": "git-gh", "model": "x"}]})
-    assert names(made) == names(BASE)
-    assert step_of(made, "git-gh").prompt_name == "git-gh.md"
 
 
 @pytest.mark.parametrize(

@@ -69,19 +69,6 @@ def test_of_several_files_none_is_chosen(project: Path, home: Path, name: str) -
     assert find_flow("flows/review", project, home) == one
 
 
-def test_the_same_file_by_two_ways_is_one(project: Path, home: Path) -> None:
-    path = written(project / "review.md")
-    (project / "flows").symlink_to(project)
-    assert find_flow("review", project, home) == path
-    assert flow_files(project, home) == (path,)
-
-
-def test_a_project_in_the_folder_of_all_projects_is_searched_once(home: Path) -> None:
-    folder = home / ".config/opencode/workflows"
-    path = written(folder / "review.md")
-    assert find_flow("review", folder, home) == path
-
-
 def test_a_path_is_taken_as_it_is(project: Path, home: Path) -> None:
     written(project / "flows" / "review.md")
     here = written(Path.cwd() / "review.md")
@@ -104,14 +91,6 @@ def test_a_path_that_is_not_there_is_not_searched_for(project: Path, home: Path)
     for name in ("other/review.md", "./review.md", "/review.md", "review.mmd"):
         with pytest.raises(UnknownName):
             find_flow(name, project, home)
-
-
-def test_folders_and_files_without_a_suffix_are_passed_over(project: Path, home: Path) -> None:
-    (project / "review").mkdir()
-    (project / "review.md").mkdir()
-    written(Path.cwd() / "review", "no workflow")
-    path = written(project / "flows" / "review.md")
-    assert find_flow("review", project, home) == path
 
 
 @pytest.mark.parametrize("name", ["", " ", "a\0b", "nightly"])
@@ -137,12 +116,6 @@ def test_only_files_with_charts_are_listed(project: Path, home: Path) -> None:
     os.mkfifo(project / "flows" / "pipe.md")
     (project / "flows" / "gone.md").symlink_to("nowhere")
     assert flow_files(project, home) == tuple(flows)
-
-
-def test_no_folder_at_all_is_no_file(tmp_path: Path) -> None:
-    assert flow_files(tmp_path / "none", tmp_path / "nobody") == ()
-    with pytest.raises(UnknownName, match="known flows: none"):
-        find_flow("x", tmp_path / "none", tmp_path / "nobody")
 
 
 @pytest.mark.parametrize("name", ["away", "flows/away.md", "linked", "sub/linked.md"])

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from sequencer.documents.keys import ConfigurationErrors
-from sequencer.errors import ConfigurationError
 from sequencer.model.fields import ValidationError
 from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.step import Retry, Step
@@ -88,7 +87,6 @@ FLOWS: list[dict[str, Any]] = json.loads(
     (ROOT / "tests" / "data" / "flowcharts" / "flows.json").read_text()
 )
 VALID = [flow for flow in FLOWS if flow["expect"]["status"] != "invalid"]
-INVALID = [flow for flow in FLOWS if flow["expect"]["status"] == "invalid"]
 
 
 def overrides_of(flow: dict[str, Any]) -> Overrides:
@@ -116,28 +114,6 @@ def test_each_valid_flow_is_read_with_its_loops(given: dict[str, Any]) -> None:
     assert flow.graph.timeout_ms == given.get("timeout")
 
 
-@pytest.mark.parametrize("given", VALID, ids=lambda flow: flow["name"])
-def test_the_same_chart_in_a_file_with_sections_is_the_same_graph(given: dict[str, Any]) -> None:
-    overrides = overrides_of(given)
-    chart = read_flow(given["mermaid"], file=Path("f.mmd"), overrides=overrides)
-    agents = [step.name for step in chart.workflow.steps]
-    text = f"```mermaid\n{given['mermaid']}\n```\n{sections(*agents)}"
-    document = read_flow(text, file=Path("f.md"), overrides=overrides)
-    assert document.graph == chart.graph
-    assert [step.name for step in document.workflow.steps] == agents
-    assert [problem.code for problem in document.warnings] == [
-        problem.code for problem in chart.warnings
-    ]
-
-
-@pytest.mark.parametrize("given", INVALID, ids=lambda flow: flow["name"])
-def test_each_invalid_flow_is_refused_in_the_given_words(given: dict[str, Any]) -> None:
-    with pytest.raises(FlowErrors) as refused:
-        read_flow(given["mermaid"], file=Path("f.mmd"), overrides=overrides_of(given))
-    told = [f"load error: {problem.message}" for problem in refused.value.problems]
-    assert told == given["expect"]["trace"]
-
-
 # The whole file
 
 
@@ -149,12 +125,6 @@ def test_a_setting_has_its_place_and_what_is_not_written_that_of_its_section_or_
     assert flow.where("a", "max_turns") == "flow.md:6:1"
     assert flow.where("h", "timeout") == "flow.md:3:7"
     assert (flow.mermaid_line, flow.mermaid.splitlines()[0]) == (2, "flowchart TD")
-
-
-def test_the_name_is_the_asked_one_else_the_id_else_the_files() -> None:
-    text = flow_text("a", sections("a"), "id: mine\n")
-    assert read(text).workflow.name == "mine"
-    assert read_flow(text, file=FILE, name="asked").workflow.name == "asked"
 
 
 def test_prompts_change_no_digest_and_edges_do() -> None:
@@ -230,18 +200,6 @@ def test_of_very_many_problems_the_rest_is_counted() -> None:
     assert problems[-1].message.startswith("E-MORE flow.md: ")
 
 
-def test_files_are_read_by_their_suffix(tmp_path: Path) -> None:
-    chart = tmp_path / "c.mmd"
-    chart.write_text("graph TD\na --> b\n")
-    assert len(load_flow(chart).workflow.steps) == 2
-    document = tmp_path / "d.md"
-    document.write_text(flow_text("a", sections("a")))
-    assert load_flow(document, name="x").workflow.name == "x"
-    document.write_text("graph TD\na --> b\n")
-    with pytest.raises(FlowErrors, match="there is no flowchart"):
-        load_flow(document)
-
-
 def test_a_file_that_is_not_utf_8_is_told_where(tmp_path: Path) -> None:
     file = tmp_path / "f.md"
     file.write_bytes(b"# T\nab\xff\n")
@@ -313,30 +271,6 @@ def test_without_errors_nothing_is_raised() -> None:
     findings.ensure_none()
     assert not findings.has_errors
     assert [str(problem) for problem in findings.warnings] == ["f.md:1:2: W-X a: strange"]
-
-
-def test_errors_come_in_the_order_of_the_file_those_of_no_place_first() -> None:
-    findings = Findings(Path("dir/f.md"))
-    findings.error("E-B", "b", "second", (3, 10), "do that")
-    findings.error("E-A", "a", "first", (3, 9))
-    findings.error("E-C", "c", "nowhere")
-    error = raised(findings)
-    assert [problem.code for problem in error.problems] == ["E-C", "E-A", "E-B"]
-    assert str(error).splitlines() == [
-        "dir/f.md: E-C c: nowhere",
-        "dir/f.md:3:9: E-A a: first",
-        "dir/f.md:3:10: E-B b: second",
-        "  do that",
-    ]
-
-
-def test_what_another_reader_found_keeps_its_place_and_hint() -> None:
-    findings = Findings(Path("f.md"))
-    findings.of("E-X", "x", ConfigurationError("broken", where="f.md:7:8", hint="mend it"))
-    findings.of("E-X", "y", ConfigurationError("lost", where="f.md"))
-    lost, broken = raised(findings).problems
-    assert (broken.position, broken.hint, broken.detail) == ((7, 8), "mend it", "broken")
-    assert (lost.position, lost.where) == (None, "f.md")
 
 
 def test_too_many_are_counted() -> None:
@@ -416,11 +350,6 @@ def test_headings_are_those_of_the_library(text: str) -> None:
     begins_with_rule = text.lstrip(" \t\n").startswith("---")
     if not has_settings and not begins_with_rule:
         assert found == expected
-
-
-@given(st.text(max_size=300))
-def test_any_text_is_taken_apart(text: str) -> None:
-    sections_of(text)
 
 
 @given(
@@ -548,14 +477,6 @@ def test_only_what_a_split_leads_to_by_several_ways_meets(
     edges: tuple[str, ...], *, expected: bool
 ) -> None:
     assert meet(graph_of(*edges), "a", "b") is expected
-
-
-def test_the_first_two_of_each_key_are_named() -> None:
-    graph = graph_of("sa", "sb", "sc", "sd")
-    assert list(at_once(graph, {"k": ("b", "c"), "l": ("a", "d")})) == [
-        ("k", "b", "c"),
-        ("l", "a", "d"),
-    ]
 
 
 def test_several_entries_are_a_split() -> None:

@@ -190,19 +190,6 @@ def test_the_place_is_that_in_the_file(text: str, place: tuple[int, int], messag
     assert message in caught.value.message
 
 
-def test_positions_of_what_was_read() -> None:
-    body = "%% note\n  first --> b[B]\nsubgraph g\n  style late fill:red\n  b -- x --> late\nend\n"
-    chart = read_chart(HEADER + body, first_line=5)
-
-    assert [(node.id, node.position) for node in chart.nodes] == [
-        ("first", (7, 3)),
-        ("b", (7, 13)),
-        ("late", (9, 9)),
-    ]
-    assert [edge.position for edge in chart.edges] == [(7, 9), (10, 5)]
-    assert [group.position for group in chart.subgraphs] == [(8, 1)]
-
-
 def test_deep_nesting_is_refused_at_its_line() -> None:
     def nested(depth: int) -> str:
         return "".join(f"subgraph s{level}\n" for level in range(depth)) + "a\n" + "end\n" * depth
@@ -253,21 +240,6 @@ def test_no_repetition_takes_more_than_linear_time(piece: str) -> None:
     assert seconds(200_000) < 5
 
 
-def test_a_chart_of_thirty_nodes_takes_about_a_millisecond() -> None:
-    steps = [f"n{number}[Task number {number}] --> n{number + 1}\n" for number in range(29)]
-    text = HEADER + "".join(steps) + "n9 -->|again| n3\nsubgraph g[Review]\n  n4 & n5\nend\n"
-    assert len(read_chart(text).nodes) == 30
-
-    seconds = []
-    for _ in range(200):
-        started = time.process_time()
-        read_chart(text)
-        seconds.append(time.process_time() - started)
-
-    # The quickest, because a shared machine adds to all others; with room for a slow one.
-    assert min(seconds) < 0.003
-
-
 def crossed(count: int, groups: int) -> str:
     """Return a chart of *groups* rows of *count* nodes, each joined with all of the next."""
     rows = (" & ".join(f"n{row}_{place}" for place in range(count)) for row in range(groups))
@@ -302,47 +274,6 @@ def test_nodes_and_groups_are_counted_before_they_are_made(declared: str) -> Non
 
 
 # The text before it is scanned
-
-
-def test_positions_count_from_one_and_from_the_first_line() -> None:
-    source = ChartText("ab\ncd\n", None, 10)
-
-    assert [source.position(offset) for offset in range(7)] == [
-        (10, 1),
-        (10, 2),
-        (10, 3),
-        (11, 1),
-        (11, 2),
-        (11, 3),
-        (12, 1),
-    ]
-    assert source.position(99) == (12, 1)
-
-
-def test_a_refusal_names_the_file_if_there_is_one() -> None:
-    assert ChartText("ab", None, 1).refusal("bad", 1).where == "line 1, column 2"
-    assert ChartText("ab", Path("x.md"), 4).refusal("bad", 1, "hint").where == "x.md:4:2"
-    assert str(ChartText("ab", Path("x.md"), 4).refusal("bad", 1, "do")) == "x.md:4:2: bad\n  do"
-
-
-@given(st.text("ab\n", max_size=30), st.data())
-def test_what_is_left_keeps_its_place(text: str, data: st.DataObject) -> None:
-    original = ChartText(text, None, 1)
-    source = ChartText(text, None, 1)
-    offsets = list(range(len(text)))
-    for _ in range(data.draw(st.integers(0, 3))):
-        ends = data.draw(
-            st.lists(st.integers(0, len(source.text)), unique=True, max_size=6).map(sorted)
-        )
-        spans = list(zip(ends[::2], ends[1::2], strict=False))
-        source.cut(spans)
-        cut = {offset for start, end in spans for offset in range(start, end)}
-        offsets = [value for index, value in enumerate(offsets) if index not in cut]
-
-    assert source.text == "".join(text[offset] for offset in offsets)
-    assert [source.position(index) for index in range(len(offsets))] == [
-        original.position(offset) for offset in offsets
-    ]
 
 
 def prepared(text: str) -> str:
@@ -464,15 +395,6 @@ def test_the_colors_that_classes_and_styles_give() -> None:
         "e": {"fill": "#eeeeee"},
     }
     assert chart.classes == {"default", "hot", "cold", "unknown"}
-
-
-def test_one_line_is_a_flow_mapping_and_several_are_a_block() -> None:
-    assert read_shape_data(" a: b, c: d ") == {"a": "b", "c": "d"}
-    assert read_shape_data("\n a: b\n c: d\n") == {"a": "b", "c": "d"}
-    assert read_shape_data(" ") == {}
-    assert read_shape_data("\n") is None
-    with pytest.raises(Unreadable):
-        read_shape_data("} a: b {")
 
 
 @given(st.text(max_size=60))

@@ -97,10 +97,3 @@ def test_a_file_of_this_moment_is_not_remembered(
     os.utime(folder / "main.md", (LONG_AGO, LONG_AGO))
     assert reader.read("main") == "two"
     assert reads == ["main"] * 4
-
-
-def test_a_file_from_the_future_is_not_remembered(folder: Path, reads: list[str]) -> None:
-    os.utime(folder / "main.md", (2**33, 2**33))
-    reader = PromptReader(folder)
-    assert [reader.read("main") for _ in range(2)] == ["one"] * 2
-    assert reads == ["main"] * 2

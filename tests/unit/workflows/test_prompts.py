@@ -31,19 +31,6 @@ def test_the_spellings_of_one_prompt(folder: Path, name: str) -> None:
     assert relative_name(folder, name) == "main.md"
 
 
-def test_an_unknown_prompt_lists_the_existing_ones(folder: Path) -> None:
-    with pytest.raises(UnknownName) as refused:
-        read_prompt(folder, "mian")
-    assert refused.value.known == ("main.md", "team/plan.txt")
-    assert "did you mean 'main.md'?" in str(refused.value)
-    assert refused.value.where == str(folder)
-
-
-def test_a_folder_that_is_not_there_has_no_prompts(tmp_path: Path) -> None:
-    with pytest.raises(UnknownName, match="known prompts: none"):
-        read_prompt(tmp_path / "nowhere", "main.md")
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -106,32 +93,11 @@ def test_refusing_a_folder_leaves_no_descriptor_open(folder: Path) -> None:
     assert sum(1 for _ in Path("/proc/self/fd").iterdir()) <= before + 1
 
 
-def test_a_name_in_another_case_is_another_name(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(UnknownName, match=r"did you mean 'main\.md'"):
-        read_prompt(folder, "Main.md")
-    # A system that folds case finds the file under either name; the directory has only one.
-    (folder / "MAIN.md").symlink_to("main.md")
-    real = Path.iterdir
-    monkeypatch.setattr(
-        Path, "iterdir", lambda path: (e for e in real(path) if e.name != "MAIN.md")
-    )
-    assert (folder / "MAIN.md").read_text(encoding="utf-8") == "do it\n"
-    with pytest.raises(UnknownName):
-        read_prompt(folder, "MAIN.md")
-
-
 def test_bytes_that_are_not_utf8_are_named_with_line_and_offset(folder: Path) -> None:
     (folder / "bad.md").write_bytes(b"one\ntwo\nthr\xffee\n")
     with pytest.raises(ConfigurationError, match=r"byte 0xff at offset 11") as refused:
         read_prompt(folder, "bad")
     assert refused.value.where == f"{folder / 'bad.md'}:3"
-
-
-def test_a_byte_order_mark_is_no_text(folder: Path) -> None:
-    (folder / "bom.md").write_bytes(b"\xef\xbb\xbfhello")
-    assert read_prompt(folder, "bom") == "hello"
 
 
 def test_five_mebibytes_are_the_limit(folder: Path) -> None:

@@ -5,15 +5,13 @@ from typing import Any
 
 import pytest
 
-from sequencer.errors import ConfigurationError, UnknownName
+from sequencer.errors import ConfigurationError
 from sequencer.model.fields import ValidationError
 from sequencer.model.line.order import describe
 from sequencer.model.step import Retry, Step
 from sequencer.model.workflow import Workflow
 from sequencer.workflows.builtin import (
     PROCEDURES,
-    BuiltinPrompts,
-    builtin_procedure,
 )
 from sequencer.workflows.definitions import WorkflowDefinition
 from sequencer.workflows.registry import Registry, with_defaults
@@ -33,49 +31,6 @@ def test_the_built_in_workflows() -> None:
     assert prompts_of(reviewed, 2) == ["reviewer.md", "reviewer.md"]
 
 
-def test_other_prompts_for_the_built_in_steps() -> None:
-    registry = Registry(prompts=BuiltinPrompts("lead.md", "work.md", "look.md"))
-    assert prompts_of(registry.get("standard"), 2) == ["lead.md", "work.md"]
-    assert prompts_of(registry.get("standard2"), 2) == ["supervisor2.md", "main2.md"]
-    for name in ("review_cadence", "review_cadence2"):
-        assert prompts_of(registry.get(name).with_review_every(1), 1) == ["look.md"]
-
-
-def test_what_is_configured_decides_whether_a_name_is_a_procedure() -> None:
-    configured = {
-        "plan-mode": Workflow("plan-mode", [Step(name="a")]),
-        "mine": Workflow("mine", [Step(name="a")], kind="procedure"),
-    }
-    registry = Registry(configured)
-    expected = {*PROCEDURES, "mine"} - {"plan-mode"}
-    assert registry.procedure_names == tuple(sorted(expected))
-    assert {"mine", "plan-mode"} < set(registry.names)
-    assert {name: registry.get(name) for name in configured} == configured
-
-
-def test_a_registry_builds_a_workflow_only_when_it_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    built: list[str] = []
-
-    class Counted(Workflow):
-        def __init__(self, name: str, *rest: Any, **more: Any) -> None:
-            built.append(name)
-            super().__init__(name, *rest, **more)
-
-    monkeypatch.setattr("sequencer.workflows.registry.Workflow", Counted)
-    monkeypatch.setattr("sequencer.workflows.builtin.Workflow", Counted)
-    builtin_procedure.cache_clear()
-    registry = Registry()
-    assert len(registry.names) == 12
-    assert len(registry.procedure_names) == 8
-    assert built == []
-    assert registry.get("standard") is registry.get("standard")
-    assert registry.get("release") is registry.get("release")
-    assert built == ["standard", "release"]
-    builtin_procedure.cache_clear()
-
-
 @pytest.mark.parametrize(
     ("name", "digest"),
     [
@@ -87,14 +42,6 @@ def test_a_registry_builds_a_workflow_only_when_it_is_asked_for(
 )
 def test_runs_of_earlier_versions_go_on_under_the_same_digest(name: str, digest: str) -> None:
     assert Registry().get(name).digest() == f"sha256:{digest}"
-
-
-def test_an_unknown_workflow_lists_the_known_ones() -> None:
-    with pytest.raises(UnknownName) as refused:
-        Registry().get("standart", where="--workflow")
-    assert refused.value.known == Registry().names
-    assert str(refused.value).startswith("--workflow: unknown workflow 'standart'")
-    assert "did you mean 'standard'?" in str(refused.value)
 
 
 def define(**raw: Any) -> Workflow:
@@ -138,21 +85,10 @@ def test_a_wrong_definition_is_refused(raw: dict[str, Any], message: str) -> Non
         define(**raw)
 
 
-def test_a_definition_may_be_the_name_of_a_flowchart() -> None:
-    assert WorkflowDefinition.model_validate("x.md").file == "x.md"
-    assert WorkflowDefinition.model_validate({"file": "x.md"}).file == "x.md"
-
-
 @pytest.mark.parametrize("more", [{"steps": ["a"]}, {"kind": "procedure"}, {"extends": "standard"}])
 def test_a_flowchart_has_all_of_its_workflow(more: dict[str, object]) -> None:
     with pytest.raises(ValidationError, match="can't stand beside file"):
         WorkflowDefinition.model_validate({"file": "x.md", **more})
-
-
-@pytest.mark.parametrize("value", [3, True, ["a"]])
-def test_a_definition_is_a_mapping_or_a_file(value: object) -> None:
-    with pytest.raises(ValidationError, match="is a mapping with 'steps', or a file"):
-        WorkflowDefinition.model_validate(value)
 
 
 def test_a_flowchart_is_read_when_it_is_asked_for(tmp_path: Path) -> None:

@@ -56,16 +56,6 @@ def test_a_router_is_off_by_default_and_needs_a_prompt() -> None:
     assert RouterSettings(enabled=True, prompt="router.md").is_active
 
 
-@pytest.mark.parametrize(
-    ("mode", "needs"),
-    [(RouterMode.DEFAULT, True), (RouterMode.FIRST, False), (RouterMode.ONLY, False)],
-)
-def test_which_mode_needs_the_workflows_own_prompt(mode: RouterMode, *, needs: bool) -> None:
-    active = RouterSettings(enabled=True, prompt="router.md", mode=mode)
-    assert active.needs_selection is needs
-    assert RouterSettings(mode=mode).needs_selection is True
-
-
 def test_an_allowlist_replaces_them() -> None:
     router = RouterSettings(allowlist=("debug", "team/plan.txt"))
     allowed = allowed_prompts(Registry().get("standard"), router)

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from sequencer.errors import ConfigurationError, UnknownName
-from sequencer.model.net.graph import NodeKind
 from sequencer.workflows.flowfile.reader import read_flow
 from sequencer.workflows.flowfile.settings import Overrides
 from sequencer.workflows.simulate import NodeScript, Replay, Script, read_script, simulate
@@ -46,21 +45,6 @@ def test_a_script_is_overrides_and_parts() -> None:
         ),
         {"a": NodeScript(("x", {"error": "no"}), (1, 2)), "b": NodeScript()},
     )
-
-
-def test_nothing_is_a_script_too() -> None:
-    assert read_script({}, "script.json") == Script(Overrides(), {})
-
-
-@pytest.mark.parametrize("out", ["yes", {"error": "boom"}, 5, None, {"a": 1}])
-def test_one_answer_or_length_may_stand_alone(out: Any) -> None:
-    script = read_script({"nodes": {"a": {"out": out, "ms": 0}}}, "script.json")
-    assert script.parts == {"a": NodeScript((out,), (0,))}
-
-
-def test_what_a_recorded_flow_says_about_itself_is_for_people() -> None:
-    about = {"name": "01", "mermaid": "flowchart TD", "why": "plain", "expect": {"state": 1}}
-    assert read_script({**about, "entry": "a"}, "s").overrides == Overrides(entry="a")
 
 
 @pytest.mark.parametrize(
@@ -112,12 +96,6 @@ def test_a_node_that_the_chart_does_not_have_is_an_error_with_the_known_ones() -
     assert "known nodes: publish, review" in str(refused.value)
 
 
-def test_two_unknown_nodes_are_both_named() -> None:
-    script = read_script({"nodes": {"x": {}, "y": {"ms": 1}}}, "s.json")
-    with pytest.raises(ConfigurationError, match=r"(?s)unknown node 'x'.*unknown node 'y'"):
-        script.check(graph("a"))
-
-
 def test_a_time_limit_without_work_is_refused() -> None:
     script = read_script({"nodes": {"m": {"timeout": 5}}}, "s.json")
     with pytest.raises(ConfigurationError, match=r"nodes.m.timeout: a marker does no work"):
@@ -147,12 +125,3 @@ def test_a_decision_that_works_is_retried_and_limited_as_an_agent_is() -> None:
         "27 retry q attempt 2",
         "32 done q = right",
     )
-
-
-def test_only_decisions_become_agents() -> None:
-    script = read_script({"nodes": {"s": {"ms": 5}, "h": {"out": "ok"}}}, "s.json")
-    flow = read_flow(
-        "flowchart TD\ns((S)) --> h{{OK?}} --> q{Q}", file=CHART, overrides=script.overrides
-    )
-    kinds = [NodeKind.MARKER, NodeKind.HUMAN, NodeKind.DECISION]
-    assert [node.kind for node in flow.graph.nodes] == kinds

@@ -16,11 +16,10 @@ from sequencer.workflows.simulate import (
     EndlessReplay,
     NodeScript,
     Replay,
-    back_edges,
     read_script,
     simulate,
 )
-from tests.flows import graph, workflow
+from tests.flows import workflow
 
 FLOWS = json.loads((Path(__file__).parents[2] / "data/flowcharts/flows.json").read_text())
 VALID = [flow for flow in FLOWS if flow["expect"]["status"] != "invalid"]
@@ -71,30 +70,6 @@ def test_without_a_way_forward_that_is_labelled_the_default_is_taken() -> None:
     assert ran("a --> b; b -->|again| a; b --> c")[3:5] == ["20 done b = ", "20 start c"]
 
 
-def test_a_decision_goes_by_the_output_that_reached_it() -> None:
-    parts = {"a": NodeScript(("no",))}
-    trace = ran("a --> m((M)) --> q{Q}; q -->|yes| b; q -->|no| c", parts)
-    assert trace[2:] == [
-        "10 start m",
-        "10 done m",
-        "10 start q",
-        "10 done q = no",
-        "10 start c",
-        "20 done c",
-    ]
-
-
-def test_several_outputs_reach_a_decision_as_json() -> None:
-    parts = {"a": NodeScript(("x",)), "b": NodeScript(('say "y"',), (5,))}
-    trace = ran("s((S)) --> a & b --> q{Q}; q -->|yes| c; q --> d", parts)
-    assert '10 done q = {"b":"say \\"y\\"","a":"x"}' in trace
-
-
-def test_a_long_answer_is_cut_in_the_trace() -> None:
-    trace = ran("a -->|yes| b; a --> c", {"a": NodeScript(("x" * 500,))})
-    assert trace[1] == f"10 done a = {'x' * 200}…"
-
-
 def test_no_more_agents_than_may_run_at_once() -> None:
     trace = ran("s((S)) --> a & b & c & h{{H}} & m((M))", max_parallel=2)
     assert trace == [
@@ -129,24 +104,6 @@ def test_a_try_that_is_due_waits_for_a_place_and_comes_before_new_nodes() -> Non
     ]
 
 
-def test_a_node_that_an_error_ended_while_it_rested_starts_like_any_other() -> None:
-    retry = {"a": Retry(max_attempts=2, initial_delay_s=0.05)}
-    parts = {
-        "a": NodeScript(({"error": "boom"}, "ok")),
-        "b": NodeScript(({"error": "bad"},), (20,)),
-    }
-    trace = ran("s((S)) --> a & b; h --> a", parts, retry=retry, on_error="h", max_parallel=2)
-    assert trace[4:] == [
-        "10 fail a attempt 1: boom",
-        "20 fail b attempt 1: bad",
-        "20 onError -> h; cancelled a",
-        "20 start h",
-        "30 done h",
-        "30 start a",
-        "40 done a",
-    ]
-
-
 def test_a_person_who_is_late_takes_the_way_for_that() -> None:
     late = {"h": NodeScript(("yes",), (50,))}
     limits = {"h": {"timeout_ms": 20}}
@@ -168,39 +125,6 @@ def test_time_in_which_a_try_is_awaited_counts_and_what_ends_in_time_is_good() -
     assert ran("a", parts, retry=retry, timeout_ms=100)[-1] == "100 done a"
     assert ran("a", parts, retry=retry, timeout_ms=99)[-1] == "99 workflow timeout; cancelled a"
     assert ran("a", parts, retry=retry, timeout_ms=50)[-1] == "50 workflow timeout; cancelled a"
-
-
-def test_the_state_is_what_nodes_wrote_last_and_nothing_of_the_program() -> None:
-    keys = {"a": {"output_key": "m.x"}, "b": {"output_key": "m.y"}, "c": {"output_key": "k"}}
-    found = simulate(
-        workflow("a --> b --> c; c -->|again| c; c --> d", nodes=keys, state={"m": None, "n": 1}),
-        {"a": NodeScript(("1",)), "b": NodeScript(("2",)), "c": NodeScript(("again", "3"))},
-    )
-    assert found.state == {"m": {"x": "1", "y": "2"}, "n": 1, "k": "3"}
-
-
-def test_a_text_in_the_way_of_a_key_is_a_failure_for_good() -> None:
-    keys = {"a": {"output_key": "m"}, "b": {"output_key": "m.x"}}
-    retry = Retry(max_attempts=3)
-    found = simulate(workflow("a --> b", nodes=keys, retry=retry), {"a": NodeScript(("t",))})
-    assert found.trace[-1] == "20 fail b: output.key 'm.x': 'm' in the state is no map"
-    assert (found.status, found.state) == ("failed", {"m": "t"})
-
-
-def test_an_empty_answer_replaces_an_earlier_one() -> None:
-    keys = {"a": {"output_key": "k"}}
-    made = workflow("a --> q{Q}; q -->|x| a; q --> b", nodes=keys)
-    found = simulate(made, {"a": NodeScript(("x", ""))})
-    assert found.state == {"k": ""}
-    assert found.trace[-4:-1] == ("20 start q", "20 done q = ", "20 start b")
-
-
-def test_back_edges_are_listed_with_their_labels() -> None:
-    assert back_edges(graph("a --> b; b -->|x| a; b --> a; b -->|y| b")) == (
-        "b->a",
-        "b->a[x]",
-        "b->b[y]",
-    )
 
 
 def calls(made: Workflow, parts: dict[str, NodeScript] | None = None) -> int:

@@ -57,12 +57,6 @@ def test_a_structured_answer_without_a_verdict_leaves_it_to_the_text(structured:
     assert (verdict.is_pass, verdict.source) == (False, "json")
 
 
-@pytest.mark.parametrize("reason", [None, 3, ["a"], {"a": 1}])
-def test_a_reason_that_is_no_text_is_left_out(reason: object) -> None:
-    verdict = verdict_of(said(structured={"pass": True, "reason": reason}), is_command=False)
-    assert verdict == Verdict(is_pass=True, reason="", source="structured")
-
-
 def test_a_reason_is_cut_and_can_be_written_to_a_file() -> None:
     verdict = judged(json.dumps({"pass": False, "reason": "\ud800" + "é" * 5_000}))
     assert len(verdict.reason) == REASON_CHARS
@@ -186,11 +180,6 @@ def test_a_command_without_json_is_judged_by_its_exit_code(
     verdict = verdict_of(outcome, is_command=True)
     assert verdict == Verdict(is_pass=is_pass, reason="3 passed", source="exit-code")
     assert verdict_of(outcome, is_command=False) == NONE
-
-
-def test_a_command_that_was_never_started_has_no_verdict() -> None:
-    outcome = said(status=OutcomeStatus.FAILED, error="no such program")
-    assert verdict_of(outcome, is_command=True) == NONE
 
 
 def test_the_reason_is_the_end_of_what_it_printed_and_why_it_failed() -> None:
@@ -318,23 +307,3 @@ def test_nothing_is_fetched_for_a_schema_whatever_it_refers_to() -> None:
             thread.join()
     assert problem == f"$: its schema refers to '{reference}', which is not in it"
     assert asked == []
-
-
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {},
-        {"$schema": "a draft of somebody else's"},
-        {"properties": {"$ref": {"type": "string"}}},
-        {"const": {"$ref": "data, and no reference"}},
-        {"$id": "http://a/b", "$ref": "c", "$defs": {"a": {"$id": "c", "type": "integer"}}},
-        {
-            "$schema": "http://json-schema.org/draft-07/schema#",
-            "$ref": "#/definitions/a",
-            "definitions": {"a": {"type": "array", "items": {"$ref": "#/definitions/a"}}},
-        },
-    ],
-)
-def test_what_refers_to_itself_only_is_a_schema(schema: dict[str, Any]) -> None:
-    ensure_schema(schema, "w")
-    check_schema(schema, [])

@@ -39,15 +39,6 @@ def note(made: Lab) -> str:
     return told
 
 
-def test_the_run_goes_on_under_the_new_chart(tmp_path: Path) -> None:
-    after = adopted(waiting(tmp_path), "a --> h{{H}} --> b & d; b & d --> e")
-    assert [one.node.id for one in after.run().flow.questions(after.head)] == ["h"]
-    after.answer("h", "yes")
-    after.work()
-    assert sorted(after.accepted()) == ["a", "b", "d", "e"]
-    assert after.trace()[-2] in ("start e <- b+d", "start e <- d+b")
-
-
 def test_it_says_what_was_changed(tmp_path: Path) -> None:
     after = adopted(waiting(tmp_path), "a --> h{{H}} --> d; h --> b", max_iterations=7)
     told = note(after).split("; ")
@@ -145,18 +136,6 @@ def test_what_it_was_begun_with_must_be_there(tmp_path: Path) -> None:
     assert "node 'd' is new" in note(after)
 
 
-def test_it_can_be_adopted_twice(tmp_path: Path) -> None:
-    first = adopted(waiting(tmp_path), "a --> h{{H}} --> d")
-    second = adopted(first, "a --> h{{H}} --> e")
-    told = second.facts("adopted")[1]["outcome"]["note"]
-    assert "node 'e' is new" in told
-    assert "node 'd' is gone" in told
-    assert "'b'" not in told
-    second.answer("h", "yes")
-    second.work()
-    assert second.accepted() == ["a", "e"]
-
-
 def test_a_marking_in_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flow_record, "INLINE_ENTRIES", 0)
     monkeypatch.setattr(flow_record, "SINCE_BYTES", 60)
@@ -179,15 +158,6 @@ def test_while_an_agent_works_nothing_is_adopted(tmp_path: Path) -> None:
     with pytest.raises(TransitionRefused):
         made.changed(workflow("a --> c")).run().control.adopt()
     memory.close()
-
-
-def test_the_time_when_it_began_stays(tmp_path: Path) -> None:
-    made = waiting(tmp_path)
-    before = made.head.flow
-    after = adopted(made, "a --> h{{H}} --> d").head.flow
-    assert before is not None
-    assert after is not None
-    assert before.begun_at == after.begun_at
 
 
 def test_who_was_killed_while_adopting_adopts_once_more(tmp_path: Path) -> None:

@@ -53,53 +53,6 @@ def running(token: int) -> Running:
     return Running(claim, prepared, "run")
 
 
-def test_they_end_in_the_order_in_which_they_end(attempts: Attempts) -> None:
-    doors = {token: threading.Event() for token in (1, 2, 3)}
-
-    def wait_there(one: Running) -> None:
-        doors[one.claim.token].wait(5)
-
-    for token in doors:
-        attempts.start(running(token), wait_there)
-    order = []
-    for token in (2, 3, 1):
-        doors[token].set()
-        until(lambda: readable((attempts.fileno(),), 0))
-        attempts.drain()
-        ended = attempts.next_ended()
-        assert ended is not None
-        order.append(ended.claim.token)
-    assert order == [2, 3, 1]
-    assert attempts.running == {}
-    assert attempts.next_ended() is None
-
-
-def test_who_has_ended_and_was_not_taken_still_counts_as_running(attempts: Attempts) -> None:
-    attempts.start(running(1), lambda _: None)
-    until(lambda: readable((attempts.fileno(),), 0))
-    assert list(attempts.running) == [1]
-    assert attempts.next_ended() is not None
-    assert attempts.running == {}
-
-
-def test_an_exception_is_kept_and_the_rest_goes_on(attempts: Attempts) -> None:
-    def perform(one: Running) -> None:
-        if one.claim.token == 1:
-            raise SystemExit(3)
-
-    attempts.start(running(1), perform)
-    attempts.start(running(2), perform)
-    found = {}
-    while attempts.running:
-        ended = attempts.next_ended()
-        if ended is None:
-            attempts.wait()
-            continue
-        found[ended.claim.token] = ended.error
-    assert isinstance(found[1], SystemExit)
-    assert found[2] is None
-
-
 @pytest.mark.parametrize(
     ("error", "expect"),
     [
@@ -114,21 +67,6 @@ def test_which_errors_end_the_work(error: BaseException | None, expect: bool) ->
     one = running(1)
     one.error = error
     assert one.ends_the_work is expect
-
-
-def test_a_cancel_reaches_those_that_are_meant(attempts: Attempts) -> None:
-    def perform(one: Running) -> None:
-        one.cancellation.wait(5)
-
-    for token in (1, 2):
-        attempts.start(running(token), perform)
-    attempts.cancel(StopReason.CLAIM_LOST, but=frozenset({2}))
-    until(lambda: readable((attempts.fileno(),), 0))
-    ended = attempts.next_ended()
-    assert ended is not None
-    assert (ended.claim.token, ended.cancellation.reason) == (1, StopReason.CLAIM_LOST)
-    assert list(attempts.running) == [2]
-    assert not attempts.running[2].cancellation.is_set()
 
 
 def test_a_wake_ends_a_wait(attempts: Attempts) -> None:
@@ -202,20 +140,3 @@ def test_threads_are_used_again_and_are_as_many_as_attempts_at_once(attempts: At
     assert used <= {"attempt-0", "attempt-1"}
     living = [one.name for one in threading.enumerate() if one.name.startswith("attempt-")]
     assert sorted(living) == ["attempt-0", "attempt-1"]
-
-
-def test_an_attempt_finds_a_thread_while_all_others_are_busy(attempts: Attempts) -> None:
-    everybody = threading.Barrier(5, timeout=10)
-
-    def meet(_: Running) -> None:
-        everybody.wait()
-
-    for token in range(1, 6):
-        attempts.start(running(token), meet)
-    ended = []
-    while attempts.running:
-        if (one := attempts.next_ended()) is None:
-            attempts.wait()
-        else:
-            ended.append(one.error)
-    assert ended == [None] * 5

@@ -112,26 +112,6 @@ def test_they_share_one_transition_and_the_facts_are_in_order(tmp_path: Path) ->
     assert told == [("succeeded", "a"), ("claimed", "c"), ("succeeded", "b"), ("claimed", "d")]
 
 
-def test_what_an_earlier_one_has_cancelled_does_not_count(tmp_path: Path) -> None:
-    made = lab(tmp_path, f"{FAN}; h", {"a": failed()}, on_error="h")
-    with at_work(made, 8) as worker:
-        worker.record(taken(worker, 1), no_limit)
-        head = worker.record(taken(worker, 5), no_limit)
-        assert head is not None
-        assert [claim.step for claim in head.claims] == ["h"]
-    assert made.accepted() == ["s"]
-
-
-def test_behind_a_failure_that_ends_the_run_nothing_counts(tmp_path: Path) -> None:
-    made = lab(tmp_path, FAN, {"b": failed()})
-    with at_work(made, 8) as worker:
-        worker.record(taken(worker, 1), no_limit)
-        worker.record(taken(worker, 5), no_limit)
-    assert made.status == "failed"
-    assert made.accepted() == ["s", "a"]
-    assert made.head.claims == ()
-
-
 def test_where_no_claim_is_left_nothing_is_written(tmp_path: Path) -> None:
     made = lab(tmp_path, FAN)
     with at_work(made, 3) as worker:
@@ -166,22 +146,3 @@ def test_those_that_wait_for_their_record_are_not_taken_for_dead(tmp_path: Path)
         worker.record(ended, no_limit)
     assert made.facts("taken-over") == []
     assert made.accepted() == ["s", "a", "b", "c"]
-
-
-def test_a_limit_on_steps_holds_for_all_of_them(tmp_path: Path) -> None:
-    made = lab(tmp_path, FAN)
-    with at_work(made, 2) as worker:
-        worker.record(taken(worker, 1), no_limit)
-        ended = taken(worker, 2)
-        head = worker.record(ended, lambda _: 1)
-        assert head is not None
-        assert [claim.step for claim in head.claims] == ["c"]
-
-
-def test_a_real_run_has_fewer_transitions_than_nodes(tmp_path: Path) -> None:
-    names = " & ".join(f"n{i}" for i in range(60))
-    made = lab(tmp_path, f"s --> {names}; {names} --> j")
-    made.work(places=8)
-    assert len(made.accepted()) == 62
-    assert made.actor.most <= 8
-    assert made.head.revision < 62

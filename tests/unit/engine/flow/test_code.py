@@ -63,20 +63,6 @@ def test_another_process_waits_until_nobody_else_works(tmp_path: Path, memory: M
     assert sorted(made.accepted()) == ["a", "b", "c", "j"]
 
 
-def test_code_that_stays_where_it_is_keeps_nobody_waiting(
-    tmp_path: Path, memory: MemoryRun
-) -> None:
-    hold = Hold()
-    made = lab(tmp_path, "a & b & c --> j", {"a": hold}, memory=memory, entries="abc")
-    with let_go(hold):
-        first = made.works(places=1, limits={"max_steps": 1})
-        hold.wait()
-        second = made.works()
-        until(lambda: sorted(made.accepted()) == ["b", "c"])
-    assert first.summary().usage.steps == 1
-    assert second.summary().usage.steps == 3
-
-
 def test_in_one_process_nodes_run_side_by_side(tmp_path: Path, memory: MemoryRun) -> None:
     holds = {name: Hold() for name in "abc"}
     made = lab(tmp_path, f"{FAN}; a --> x --> y --> j", dict(holds), memory=memory)
@@ -197,25 +183,6 @@ def test_a_node_has_the_prompt_of_the_code_that_it_begins_on(
     made.work()
     assert made.actor.prompts_of("a") == ["new of a"]
     assert made.actor.prompts_of("b") == ["new of a"]
-
-
-def test_what_an_own_node_writes_is_read_by_the_next(tmp_path: Path, memory: MemoryRun) -> None:
-    def write(request: StepRequest, cancellation: Cancellation) -> Outcome:
-        del request, cancellation
-        made.prompts["x"] = "written by a"
-        return said()
-
-    hold = Hold()
-    says: dict[str, Any] = {"a": write, "b": hold}
-    made = lab(
-        tmp_path, "a --> x; b --> y", says, prompts={"x": "old"}, memory=memory, entries="ab"
-    )
-    carried(made)
-    with let_go(hold):
-        working = made.works()
-        until(lambda: "x" in made.accepted())
-    working.summary()
-    assert made.actor.prompts_of("x") == ["written by a"]
 
 
 class Missing(dict[str, str]):

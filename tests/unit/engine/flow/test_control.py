@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.by_hand import Control, fresh_head
+from sequencer.engine.by_hand import Control
 from sequencer.engine.markings import FlowControl
 from sequencer.errors import (
     CorruptState,
@@ -20,42 +20,15 @@ from sequencer.errors import (
     TransitionRefused,
     UsageRefused,
 )
-from sequencer.model.line.order import last_step
 from sequencer.model.net.transition import OpenTransition
 from sequencer.model.outcome import Outcome, OutcomeStatus
-from sequencer.model.step import Retry
 from sequencer.model.step import Step as WorkflowStep
 from sequencer.model.workflow import Workflow
 from sequencer.store.memory import MemoryRun
 from tests.flows import workflow
-from tests.unit.engine.flow.labs import Hold, failed, lab, let_go, said, until
+from tests.unit.engine.flow.labs import Hold, failed, lab, let_go, said
 
 # --- what comes next -----------------------------------------------------------------------
-
-
-def test_what_comes_next(tmp_path: Path) -> None:
-    hold = Hold()
-    made = lab(tmp_path, "s --> c & a; c & a --> j", {"a": hold, "c": failed()},
-               retry={"c": Retry(max_attempts=2, initial_delay_s=100)})  # fmt: skip
-    flow = FlowControl(made.store(), made.workflow)
-    assert flow.net.startable(None) == ["s"]
-    head = made.begun()
-    assert flow.net.startable(head) == ["s"]
-    with let_go(hold):
-        working = made.works(limits={"max_steps": 2})
-        until(lambda: made.facts("failed"))
-        # One runs, one rests.
-        assert flow.net.startable(made.head) == ["c"]
-        assert [one["step"] for one in made.run().next()] == ["c"]
-    working.summary()
-    assert flow.net.startable(made.head) == ["c"]
-
-
-def test_after_the_end_nothing_comes(tmp_path: Path) -> None:
-    made = lab(tmp_path, "a")
-    made.work()
-    assert made.run().flow.net.startable(made.head) == []
-    assert made.run().next() == []
 
 
 # --- retry -------------------------------------------------------------------------------
@@ -85,17 +58,6 @@ def test_a_retry_puts_back_what_a_failure_has_stopped(tmp_path: Path) -> None:
     assert "again h" in made.trace()
 
 
-def test_after_a_retry_the_tries_are_counted_anew(tmp_path: Path) -> None:
-    made = lab(tmp_path, "a", {"a": failed()}, retry=Retry(max_attempts=2))
-    made.refused()
-    made.run().control.retry()
-    made.refused()
-    assert [line for line in made.trace() if line.startswith("fail")] == [
-        "fail a attempt 1: boom", "fail a attempt 2: boom",
-        "fail a attempt 1: boom", "fail a attempt 2: boom",
-    ]  # fmt: skip
-
-
 def test_a_retry_after_too_many_loops_counts_them_anew(tmp_path: Path) -> None:
     made = lab(tmp_path, "a -->|x| a; a -->|y| b", {"a": ["x", "x", "x", "y"]}, max_iterations=1)
     made.refused()
@@ -103,13 +65,6 @@ def test_a_retry_after_too_many_loops_counts_them_anew(tmp_path: Path) -> None:
     made.run().control.retry()
     made.work()
     assert made.status == "completed"
-
-
-def test_nothing_to_retry(tmp_path: Path) -> None:
-    made = lab(tmp_path, "a --> h{{H}}")
-    made.refused()
-    with pytest.raises(TransitionRefused, match="nothing failed"):
-        made.run().control.retry()
 
 
 # --- a transition that is refused ------------------------------------------------------------
@@ -206,15 +161,6 @@ def test_another_definition_is_refused(tmp_path: Path) -> None:
     assert made.accepted() == ["a"]
 
 
-def test_another_prompt_is_not_another_definition(tmp_path: Path) -> None:
-    made = lab(tmp_path, "a --> h{{H}} --> b", prompts={"b": "old"})
-    made.refused()
-    made.prompts["b"] = "new"
-    made.answer("h", "yes")
-    made.work()
-    assert made.actor.prompts_of("b") == ["new"]
-
-
 def test_only_a_graph_has_nodes(tmp_path: Path) -> None:
     made = lab(tmp_path, "a")
     with pytest.raises(UsageRefused, match="is no graph"):
@@ -242,10 +188,3 @@ def test_a_marking_that_was_spoilt_is_no_fresh_start(tmp_path: Path) -> None:
         made.work()
     assert refused.value.exit_code == 3
     assert made.actor.names == ["a"]
-
-
-@pytest.mark.parametrize(("expected", "name"), [("b", "b"), ("", "end")])
-def test_the_step_with_which_a_flow_has_ended(expected: str, name: str) -> None:
-    flow = workflow("a --> b")
-    head = fresh_head(flow).replace(expected_step=expected)
-    assert last_step(flow, head, 2).name == name

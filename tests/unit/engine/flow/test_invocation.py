@@ -130,13 +130,6 @@ def test_max_steps_counts_what_is_accepted_and_starts_no_more(tmp_path: Path) ->
     assert made.work(limits={"max_steps": 9}).reason.startswith("the run is completed")
 
 
-def test_max_steps_is_kept_with_failures_between(tmp_path: Path) -> None:
-    made = lab(tmp_path, "a --> b", {"a": [failed(), said()]}, retry=RETRY)
-    assert made.work(limits={"max_steps": 1}).failures == 1
-    assert made.accepted() == ["a"]
-    assert made.actor.names == ["a", "a"]
-
-
 def test_max_cost_starts_no_more(tmp_path: Path) -> None:
     dear = said(usage=Usage(cost_usd=2.0))
     made = lab(tmp_path, "a --> b --> c", {"a": dear, "b": dear})
@@ -195,20 +188,6 @@ def test_no_more_at_once_than_the_chart_and_the_process_allow(
     assert made.trace()[1:6] != []
     starts = [fact["step"] for fact in made.facts("claimed")]
     assert starts == ["s", "a", "b", "c", "d", "j"]
-
-
-def test_max_parallel_is_over_all_processes(tmp_path: Path) -> None:
-    hold = Hold()
-    made = lab(tmp_path, FAN, dict.fromkeys("abc", hold), max_parallel=2)
-    with let_go(hold):
-        made.begun()
-        workers = [made.works() for _ in range(3)]
-        until(lambda: made.actor.most == 2)
-        time.sleep(0.05)
-        assert len(made.head.claims) == made.actor.most == 2
-    assert sum(working.summary().usage.steps for working in workers) == 5
-    assert made.actor.most == 2
-    assert sorted(made.accepted()) == ["a", "b", "c", "j", "s"]
 
 
 def test_who_has_no_place_sleeps_though_a_try_is_due(tmp_path: Path) -> None:

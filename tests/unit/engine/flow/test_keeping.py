@@ -45,14 +45,6 @@ def in_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flow_record, "SHORTEST_CHAIN", 12)
 
 
-def test_it_is_read_once_while_nothing_changes(tmp_path: Path) -> None:
-    made = lab(tmp_path, "a --> h{{H}} --> b")
-    made.refused()
-    kept = keeper(made)
-    assert kept.look(made.head)[1] is kept.look(made.head)[1]
-    assert kept.reads == 1
-
-
 def test_who_takes_it_owns_it(tmp_path: Path) -> None:
     made = lab(tmp_path, "a --> h{{H}} --> b")
     made.refused()
@@ -63,16 +55,6 @@ def test_who_takes_it_owns_it(tmp_path: Path) -> None:
     other, _ = kept.take(made.head)
     assert other is not taken
     assert list(other.active) == ["h"]
-    assert kept.reads == 2
-
-
-def test_what_others_did_is_read_where_the_marking_stands_in_the_head(tmp_path: Path) -> None:
-    made = lab(tmp_path, "a --> h{{H}} --> b")
-    made.refused()
-    kept = keeper(made)
-    kept.look(made.head)
-    made.answer("h", "yes")
-    assert kept.look(made.head)[1].may_start("b")
     assert kept.reads == 2
 
 

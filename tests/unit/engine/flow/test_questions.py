@@ -66,27 +66,11 @@ def test_a_question_with_its_options(tmp_path: Path) -> None:
     assert question.token == made.head.token == 2
 
 
-def test_a_question_without_text_is_its_label(tmp_path: Path) -> None:
-    made = lab(tmp_path, "h{{Fine?}} --> b & g{{}}; g --> b")
-    made.refused()
-    assert [one.text for one in made.run().flow.questions(made.head)] == ["Fine?"]
-    made.answer("h", "yes")
-    assert [one.text for one in made.run().flow.questions(made.head)] == ["g"]
-
-
 def test_a_question_whose_values_are_missing_can_be_answered(tmp_path: Path) -> None:
     made = asking(tmp_path, question="About {{state.gone}}")
     (question,) = made.run().flow.questions(made.head)
     assert question.text.startswith("About {{state.gone}}\n\n(the prompt asks for ")
     assert answered(made, "approve") == ("approve", ["b"])
-
-
-def test_questions_come_in_the_order_of_the_chart(tmp_path: Path) -> None:
-    made = lab(tmp_path, "s --> b & a; b --> x{{X}}; a --> y{{Y}}; x & y --> j")
-    made.refused()
-    assert [one.node.id for one in made.run().flow.questions(made.head)] == ["x", "y"]
-    assert made.head.flow is not None
-    assert sorted(made.head.flow.asks) == ["x", "y"]
 
 
 # --- answers -----------------------------------------------------------------------------
@@ -129,15 +113,6 @@ def test_free_text_where_nothing_is_to_choose_from(tmp_path: Path) -> None:
     with pytest.raises(UsageRefused, match="too many"):
         made.answer("h", "x" * (MAX_ANSWER_CHARS + 1))
     assert answered(made, "x" * MAX_ANSWER_CHARS)[1] == ["b"]
-
-
-def test_who_has_answered_is_in_the_history(tmp_path: Path) -> None:
-    made = asking(tmp_path)
-    made.answer("h", "reject")
-    (fact,) = made.facts("answered")
-    assert fact["outcome"]["by"] == "ann"
-    assert fact["outcome"]["output"] == "reject"
-    assert made.trace()[-1] == "done h = reject"
 
 
 def test_an_answer_counts_once(tmp_path: Path) -> None:

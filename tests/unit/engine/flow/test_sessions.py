@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.engine.perform import FILE, Sessions
+from sequencer.engine.perform import FILE
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from tests.unit.engine.flow.labs import Lab, Said, failed, lab, said
@@ -36,16 +36,6 @@ def test_a_node_goes_on_in_the_conversation_that_reached_it(tmp_path: Path) -> N
     assert [resumed(made, name) for name in "abcd"] == [[None], ["of-a"], [None], [None]]
 
 
-def test_a_loop_goes_on_where_it_was(tmp_path: Path) -> None:
-    says: dict[str, Said | list[Said]] = {
-        "a": [said("x", session_id="one"), said("x", session_id="two")],
-        "q": [said("again", session_id="judge"), said("ok")],
-    }
-    made = talking(tmp_path, "a --> q; q -->|again| a; q -->|ok| b", says, "a")
-    made.work()
-    assert resumed(made, "a") == [None, "judge"]
-
-
 def test_a_marker_and_a_person_between(tmp_path: Path) -> None:
     """A marker hands on what reached it; a person's answer is no conversation."""
     says: dict[str, Said | list[Said]] = {"a": said("x", session_id="of-a")}
@@ -61,14 +51,6 @@ def test_of_several_there_is_none_to_go_on_in(tmp_path: Path) -> None:
     made = talking(tmp_path, "s --> a & b; a & b --> j", says, "j", "a", "b")
     made.work()
     assert [resumed(made, name) for name in "abj"] == [["s"], ["s"], [None]]
-
-
-def test_another_process_goes_on_in_it_too(tmp_path: Path) -> None:
-    says: dict[str, Said | list[Said]] = {"a": said("x", session_id="of-a")}
-    made = talking(tmp_path, "a --> b", says, "b")
-    made.work(limits={"max_steps": 1})
-    made.work()
-    assert resumed(made, "b") == ["of-a"]
 
 
 def test_the_next_try_goes_on_where_the_first_did(tmp_path: Path) -> None:
@@ -102,10 +84,3 @@ def test_one_that_can_not_be_read_is_not_gone_on_in(tmp_path: Path, text: str) -
     path.write_text(text)
     made.work()
     assert resumed(made, "b") == [None]
-
-
-def test_where_nobody_goes_on_in_one_none_is_kept(tmp_path: Path) -> None:
-    made = talking(tmp_path, "a --> b", {"a": said("x", session_id="of-a")})
-    made.work()
-    assert list((tmp_path / "sync" / "results").glob(f"*/{FILE}")) == []
-    assert not Sessions.of(made.store(), made.workflow).is_used

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sequencer.engine.loop import Mode
-from sequencer.errors import ClaimHeld
 from sequencer.store.memory import MemoryRun
 from tests.unit.engine.flow.labs import Hold, let_go, said, until
 from tests.unit.engine.flow.team_costs import paid
@@ -33,33 +31,4 @@ def test_who_finds_nothing_left_goes_on_when_the_other_has_ended(tmp_path: Path)
         second.summary()
     assert made.status == "completed"
     assert [request.max_cost_usd for request in made.actor.asked] == [4, 3.5]
-    memory.close()
-
-
-def test_a_tick_does_not_wait_for_it(tmp_path: Path) -> None:
-    memory, hold = MemoryRun(), Hold(said("ok", **cost(0.5)))
-    made = two_tasks(tmp_path, memory, hold)
-    with let_go(hold):
-        first = made.works(places=1)
-        hold.wait()
-        refused = made.refused(Mode.TICK)
-        assert isinstance(refused, ClaimHeld)
-        assert "'long' runs in another process" in str(refused)
-        hold.go.set()
-        first.summary()
-    memory.close()
-
-
-def test_a_process_that_dies_leaves_its_share_to_who_waits(tmp_path: Path) -> None:
-    memory, hold = MemoryRun(), Hold(said("ok", **cost(0.5)))
-    made = two_tasks(tmp_path, memory, hold)
-    store = made.claimed(1)
-    assert [claim.share("usd") for claim in made.head.claims] == [4.0]
-    hold.go.set()
-    waits = made.works(places=1)
-    until(lambda: waits.is_on)
-    assert made.actor.names == []
-    store.leave()
-    waits.summary()
-    assert made.status == "completed"
     memory.close()

@@ -52,23 +52,6 @@ def test_a_time_limit_cancels_everybody_and_passes_the_error_node(tmp_path: Path
     assert made.status == "running"
 
 
-def test_time_for_people_is_free(tmp_path: Path) -> None:
-    made = lab(tmp_path, "a --> h{{H}} --> b", timeout_ms=800)
-    made.refused()
-    time.sleep(0.9)
-    made.answer("h", "yes")
-    made.work()
-    assert made.status == "completed"
-
-
-def test_time_between_short_nodes_is_not_rounded_up(tmp_path: Path) -> None:
-    names = " --> ".join(f"n{number}" for number in range(12))
-    made = lab(tmp_path, names, timeout_ms=5_000)
-    made.work()
-    _, marking = made.run().flow.marking(made.head)
-    assert 0 < marking.busy_ms < 4_000
-
-
 def test_time_after_a_death_is_not_the_agents(tmp_path: Path) -> None:
     memory = MemoryRun()
     made = lab(tmp_path, "a --> b", memory=memory, timeout_ms=800, ttl_s=0.05)
@@ -175,13 +158,6 @@ def test_what_is_done_while_it_is_interrupted_counts(tmp_path: Path) -> None:
     assert made.actor.names == ["a"]
 
 
-def test_an_interrupt_before_the_first_claim(tmp_path: Path) -> None:
-    made = lab(tmp_path, "a")
-    with pytest.raises(Interrupted):
-        made.run().work(on_ready=lambda interrupt: interrupt())
-    assert made.actor.asked == []
-
-
 def test_a_pause_holds_it_after_what_runs(tmp_path: Path) -> None:
     hold = Hold()
     made = lab(tmp_path, "s --> a & b; a & b --> j", {"a": hold})
@@ -206,16 +182,6 @@ def test_sync_mode_waits_for_the_end_of_a_pause(tmp_path: Path) -> None:
     assert working.is_on, working.end()
     made.run().control.resume()
     assert working.summary().usage.steps == 1
-
-
-def test_a_stop_and_a_resume(tmp_path: Path) -> None:
-    made = lab(tmp_path, "a --> b")
-    made.work(limits={"max_steps": 1})
-    made.run().control.stop("lunch")
-    assert "the run was stopped: lunch" in made.work().reason
-    assert made.accepted() == ["a"]
-    made.run().control.resume()
-    assert made.work().usage.steps == 1
 
 
 def test_an_answer_to_a_paused_run_keeps_the_pause(tmp_path: Path) -> None:

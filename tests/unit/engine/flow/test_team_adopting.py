@@ -42,14 +42,6 @@ def begun(made: TeamLab, tasks: Sequence[Task], steps: int) -> TeamLab:
     return adopted(made, tasks)
 
 
-def test_a_task_that_waits_for_nothing_any_more_is_done(tmp_path: Path) -> None:
-    made = team(tmp_path, [task("a"), task("x", "a"), task("y", "x")], size=1)
-    after = begun(made, [task("a"), task("x", "a"), task("y")], 1)
-    finish(after)
-    assert sorted(after.accepted()) == ["a", "x", "y"]
-    assert sources(after, "y") == set()
-
-
 def test_a_task_that_waits_for_a_done_one_only_is_done(tmp_path: Path) -> None:
     """It hung on x too, which hangs on it now."""
     made = team(tmp_path, [task("a"), task("x", "a"), task("y", "a", "x")], size=1)
@@ -57,14 +49,6 @@ def test_a_task_that_waits_for_a_done_one_only_is_done(tmp_path: Path) -> None:
     finish(after)
     assert after.accepted() == ["a", "y", "x"]
     assert sources(after, "y") == {"a"}
-
-
-def test_a_done_task_that_is_to_wait_for_another_one_is_not_done_again(tmp_path: Path) -> None:
-    made = team(tmp_path, [task("a"), task("x")], size=1)
-    after = begun(made, [task("a", "x"), task("x"), task("z", "a", "x")], 1)
-    finish(after)
-    assert after.accepted() == ["a", "x", "z"]
-    assert sources(after, "z") == {"a", "x"}
 
 
 def test_a_task_that_was_to_begin_waits_for_what_the_new_list_says(tmp_path: Path) -> None:

@@ -66,14 +66,6 @@ def test_it_is_done_when_it_can_start(tmp_path: Path) -> None:
     assert made.accepted() == ["lead", "broken", "sum"]
 
 
-def test_a_list_with_such_a_task_does_not_begin(tmp_path: Path) -> None:
-    made = bad(tmp_path)
-    tasks = [task("a"), task("broken", "a", prompt="gone.md")]
-    made.workflow = team(tmp_path, tasks).workflow
-    assert isinstance(made.refused(), ConfigurationError)
-    assert made.actor.asked == []
-
-
 def test_a_later_process_prepares_what_was_added(tmp_path: Path) -> None:
     """It knows of the addition by the run's files only."""
     made = bad(tmp_path)

@@ -10,7 +10,7 @@ import pytest
 from sequencer.errors import TooManyFailures, TransitionRefused
 from tests.unit.engine.flow.labs import Hold, failed, let_go, until
 from tests.unit.engine.flow.team_costs import LATER, RETRY, ROLES, paid
-from tests.unit.engine.flow.team_labs import TeamLab, fails, task, team
+from tests.unit.engine.flow.team_labs import TeamLab, task, team
 
 
 def broken(tmp_path: Path, **step: Any) -> TeamLab:
@@ -35,24 +35,6 @@ def test_the_breaker_does_not_wait_for_the_next_try(tmp_path: Path) -> None:
     at_work = made.works()
     assert isinstance(at_work.error(), TooManyFailures)
     assert made.actor.names == ["a"]
-
-
-def test_a_success_in_between_closes_it(tmp_path: Path) -> None:
-    tasks = [task("a", **RETRY), task("b", "a", **RETRY)]
-    made = team(tmp_path, tasks, {"a": fails(2), "b": fails(2)}, rules={"max_failures": 3})
-    made.work()
-    assert made.status == "completed"
-    assert made.marking.team.streak == 0
-
-
-def test_retry_closes_the_breaker(tmp_path: Path) -> None:
-    made = broken(tmp_path, **RETRY)
-    made.ended()
-    made.actor.says["a"] = ["ok"]
-    made.retry()
-    assert made.marking.team.streak == 0
-    made.work()
-    assert made.status == "completed"
 
 
 def test_retry_closes_a_breaker_that_the_settings_have_opened(tmp_path: Path) -> None:
@@ -96,13 +78,6 @@ def test_the_breaker_kills_nothing(tmp_path: Path) -> None:
     assert "long" in made.accepted()
 
 
-def test_a_run_that_has_failed_is_failed_and_not_stopped(tmp_path: Path) -> None:
-    made = team(tmp_path, [task("a")], {"a": failed()}, rules={"max_failures": 1})
-    error = made.refused()
-    assert error.exit_code == 1
-    assert made.status == "failed"
-
-
 def test_what_still_runs_does_not_close_it(tmp_path: Path) -> None:
     """Else the task that has opened it would be begun again, and nobody be told."""
     hold = Hold("ok")
@@ -123,10 +98,3 @@ def test_what_still_runs_does_not_close_it(tmp_path: Path) -> None:
     made.work()
     assert made.status == "completed"
     assert sorted(made.accepted()) == ["f", "next", "slow"]
-
-
-def test_more_failures_may_be_allowed_when_it_is_open(tmp_path: Path) -> None:
-    made = team(tmp_path, [task("f", **RETRY)], {"f": fails(2)}, rules={"max_failures": 2})
-    assert isinstance(made.refused(), TooManyFailures)
-    made.under(max_failures=3).work()
-    assert made.status == "completed"

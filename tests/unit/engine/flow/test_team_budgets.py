@@ -7,17 +7,14 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.loop import Mode
 from sequencer.engine.shares import BudgetUse, TeamBudgets
 from sequencer.errors import StepFailed
 from sequencer.model.limits import RunLimits
-from sequencer.model.net.graph import Growth
-from sequencer.model.net.marking import Marking
 from sequencer.model.outcome import OutcomeStatus
-from sequencer.model.team import Budget, TeamRules
+from sequencer.model.team import Budget
 from sequencer.store.memory import MemoryRun
-from tests.unit.engine.flow.labs import Actor, Hold, failed, let_go, limited, said, until
-from tests.unit.engine.flow.team_costs import LATER, LINE, RETRY, ROLES, line, paid
+from tests.unit.engine.flow.labs import Hold, failed, let_go, said, until
+from tests.unit.engine.flow.team_costs import LATER, RETRY, ROLES, line, paid
 from tests.unit.engine.flow.team_labs import AT_ONCE, TeamLab, cost, fails, task, team
 
 # --- the team's --------------------------------------------------------------------------
@@ -64,14 +61,6 @@ def test_a_soft_cap_warns_once(tmp_path: Path) -> None:
     over = "the team has used 1.2000 of 1 USD (teams.budget): nothing more is begun"
     assert made.warnings() == [near, over]
     assert made.status == "completed"
-
-
-def test_a_raised_cap_warns_again(tmp_path: Path) -> None:
-    made = line(tmp_path, {"budget": {"max_cost_usd": 0.4}})
-    made.ended()
-    made.under(budget={"max_cost_usd": 0.8}).ended()
-    told = ["0.4000 of 0.4 USD", "0.8000 of 0.8 USD"]
-    assert [part for part, text in zip(told, made.warnings(), strict=True) if part in text] == told
 
 
 def test_what_runs_is_let_go_on(tmp_path: Path) -> None:
@@ -139,13 +128,6 @@ def test_failed_released_and_limited_attempts_are_paid_too(tmp_path: Path) -> No
     assert (usd, tokens) == (0.7, 70)
     assert seconds >= 0
     assert made.head.usage.cost_usd == 0.7
-
-
-def test_a_usage_limit_is_paid_and_waits(tmp_path: Path) -> None:
-    made = team(tmp_path, [task("a")], {"a": limited().replace(**cost(0.3))})
-    made.work(Mode.TICK)
-    assert made.marking.team.spent["a"][0] == 0.3
-    assert made.marking.team.streak == 0
 
 
 def test_an_attempt_whose_claim_was_lost_is_paid(tmp_path: Path) -> None:
@@ -270,39 +252,7 @@ def test_a_task_that_is_not_closed_is_waited_for(tmp_path: Path) -> None:
     assert made.accepted() == ["slow"]
 
 
-def test_kill_stops_the_tasks_of_the_role_only(tmp_path: Path) -> None:
-    soup, taste = Hold(), Hold("fine")
-    tasks = [
-        task("soup", role="cook"),
-        task("roast", role="cook"),
-        task("taste", role="taster"),
-    ]
-    rules = {"budget": {"on_hard": "kill"}, "role_budgets": {"cook": {"max_cost_usd": 1}}}
-    says: dict[str, Any] = {"soup": soup, "taste": taste}
-    made = team(tmp_path, tasks, says, roles=ROLES, rules=rules)
-
-    def dear(*_: object) -> Any:
-        soup.wait()
-        taste.wait()
-        return paid(1.0)
-
-    made.actor.says["roast"] = [dear]
-    with let_go(soup, taste):
-        at_work = made.works()
-        until(lambda: soup.was_stopped)
-        assert not taste.was_stopped
-        taste.go.set()
-        at_work.summary()
-    assert sorted(made.accepted()) == ["roast", "taste"]
-
-
 # --- what one attempt may cost -----------------------------------------------------------
-
-
-def test_an_attempt_may_cost_what_is_left(tmp_path: Path) -> None:
-    made = line(tmp_path, {"budget": {"max_cost_usd": 1.0}})
-    made.work(limits={"max_steps": 2})
-    assert [request.max_cost_usd for request in made.actor.asked] == [1.0, 0.6]
 
 
 def test_the_least_of_all_caps_counts(tmp_path: Path) -> None:
@@ -316,13 +266,6 @@ def test_the_least_of_all_caps_counts(tmp_path: Path) -> None:
     made = team(tmp_path, tasks, says, roles=ROLES, rules=rules)
     made.work()
     assert [request.max_cost_usd for request in made.actor.asked] == [0.3, 0.75, 1.5]
-
-
-def test_without_a_cap_there_is_no_limit(tmp_path: Path) -> None:
-    made = line(tmp_path, {})
-    made.work()
-    assert {request.max_cost_usd for request in made.actor.asked} == {None}
-    assert made.warnings() == []
 
 
 # --- the figures themselves --------------------------------------------------------------
@@ -351,36 +294,6 @@ def test_when_a_cap_is_near_or_reached(
 ) -> None:
     assert (one.is_near(0.8), one.is_reached) == (near, reached)
     assert one.left_usd() == (None if left is None else pytest.approx(left))
-
-
-def test_what_was_used_by_added_tasks_counts_for_their_role(tmp_path: Path) -> None:
-    made = team(tmp_path, [task("a", role="cook"), task("b")], roles=ROLES)
-    marking = Marking(made.workflow.graph)  # type: ignore[arg-type]
-    node = marking.graph.by_id["a"].replace(id="late")
-    marking.apply(["grow", Growth(nodes=(node,)).as_json()])
-    for name, usd in [("a", 0.25), ("late", 0.5), ("b", 4.0)]:
-        marking.apply(["team", "spend", name, usd, 10, 1.0])
-    rules = {"role_budgets": {"cook": {"max_cost_usd": 0.7}}, "budget": {"max_tokens": 31}}
-    caps = TeamBudgets(TeamRules.model_validate(rules))
-    ((role, found),) = caps.of_roles(marking)
-    assert (role, found.usd, found.tokens) == ("cook", 0.75, 20)
-    assert caps.of_team(marking).tokens == 30
-    assert set(caps.closed(marking)) == {"a", "late"}
-    assert found.left_usd() == 0.0
-    assert (caps.of_team(marking).left_usd(), caps.of_team(marking).left_tokens()) == (None, 1)
-    assert caps.of_task(marking, "b") is None
-    assert caps.to_kill(marking, {}) == ()
-
-
-def test_a_graph_that_is_no_team_has_no_caps(tmp_path: Path) -> None:
-    made = team(tmp_path, LINE, rules={"budget": {"max_cost_usd": 0.1}})
-    graph = made.workflow.graph
-    assert graph is not None
-    plain = graph.replace(is_team=False)
-    made.workflow.__dict__["graph"] = plain
-    made.actor = Actor({name: [paid(1.0)] for name in "abc"})
-    made.work()
-    assert made.status == "completed"
 
 
 def test_a_cap_makes_no_good_end_of_a_failed_task(tmp_path: Path) -> None:

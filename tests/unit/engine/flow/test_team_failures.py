@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from sequencer.engine.loop import Mode
-from sequencer.errors import StepFailed, TransitionRefused
+from sequencer.errors import StepFailed
 from sequencer.model.net.marking import FlowStatus
 from sequencer.store.memory import MemoryRun
 from tests.unit.engine.flow.labs import Hold, failed, let_go, until
-from tests.unit.engine.flow.team_labs import AT_ONCE, TeamLab, adds, crash, fails, task, team
+from tests.unit.engine.flow.team_labs import AT_ONCE, TeamLab, fails, task, team
 
 CREW = (task("a"), task("b", "a"), task("c", "b"), task("x"), task("y", "x"), task("z", "c", "y"))
 """Two chains that meet in z."""
@@ -39,22 +39,6 @@ def test_all_that_failed_are_named(tmp_path: Path) -> None:
     assert made.marking.lost.keys() == {"a", "x"}
     # A later look, by another process, says the same.
     assert "task 'a' failed: no disk; task 'x' failed: no net" in made.ended()
-
-
-def test_every_attempt_is_made_first(tmp_path: Path) -> None:
-    made = team(tmp_path, [task("a", **AT_ONCE), task("b", "a")], {"a": fails(2, "third")})
-    made.work()
-    assert made.accepted() == ["a", "b"]
-    first, second, third = made.actor.prompts_of("a")
-    assert "last attempt" not in first
-    assert second.endswith("# What your last attempt ended with\n\nboom 0\n")
-    assert third.endswith("# What your last attempt ended with\n\nboom 1\n")
-
-
-def test_a_bug_of_an_executor_is_a_failure_of_its_task_only(tmp_path: Path) -> None:
-    made = team(tmp_path, CREW, {"a": crash})
-    assert "ValueError('a bug')" in made.ended()
-    assert made.accepted() == ["x", "y"]
 
 
 def test_retry_puts_back_what_failed(made: TeamLab) -> None:
@@ -95,16 +79,6 @@ def test_retry_while_others_still_run(tmp_path: Path) -> None:
     assert made.status == "completed"
 
 
-def test_nothing_to_retry_is_refused(tmp_path: Path) -> None:
-    made = team(tmp_path, CREW)
-    made.work(limits={"max_steps": 1})
-    with pytest.raises(TransitionRefused, match="nothing failed"):
-        made.retry()
-    # What was refused has changed nothing.
-    made.work()
-    assert made.status == "completed"
-
-
 def test_a_crash_between_a_failure_and_the_end(tmp_path: Path) -> None:
     memory = MemoryRun()
     made = team(tmp_path, CREW, {"a": fails(1)}, memory=memory, size=1)
@@ -119,59 +93,6 @@ def test_a_crash_between_a_failure_and_the_end(tmp_path: Path) -> None:
     assert made.accepted() == ["x", "y"]
     assert [fact["step"] for fact in made.facts("taken-over")] == ["x"]
     memory.close()
-
-
-def test_a_task_that_is_begun_too_often_holds_back_what_waits(tmp_path: Path) -> None:
-    memory = MemoryRun()
-    made = team(tmp_path, CREW, memory=memory)
-    made.limits = made.limits.replace(max_attempts=2)
-    made.died()
-    made.died()
-    error = made.ended()
-    assert "begun 2 times without an end" in error
-    # Both that were begun were lost twice, so both are given up; what is behind them waits.
-    assert made.marking.lost.keys() == {"a", "x"}
-    memory.close()
-
-
-def test_a_failure_after_a_growth(tmp_path: Path) -> None:
-    tasks = [task("lead", adds="tasks"), task("sum", "lead")]
-    says = {"lead": adds(("a",), ("b",), ("c", "b")), "b": fails(1)}
-    made = team(tmp_path, tasks, says)
-    assert "task 'b' failed" in made.ended()
-    assert sorted(made.accepted()) == ["a", "lead"]
-    made.retry()
-    made.work()
-    assert made.accepted()[-3:] == ["b", "c", "sum"]
-    assert made.marking.growths[0].nodes[1].id == "b"
-
-
-def test_an_interrupt_is_nobodys_failure(tmp_path: Path) -> None:
-    hold = Hold()
-    made = team(tmp_path, [task("a"), task("b", "a")], {"a": [hold, "ok"]})
-    with let_go(hold):
-        at_work = made.works()
-        hold.wait()
-        at_work.ready()
-        at_work.interrupt()
-        at_work.error()
-    assert hold.was_stopped
-    assert made.marking.team.streak == 0
-    assert made.work().usage.steps == 2
-
-
-def test_the_end_of_a_cancelled_team_keeps_what_had_failed(tmp_path: Path) -> None:
-    hold = Hold()
-    made = team(tmp_path, CREW, {"a": failed("no"), "x": hold})
-    with let_go(hold):
-        at_work = made.works()
-        until(lambda: made.facts("failed"))
-        hold.wait()
-        made.run().control.reject("enough", by="ann")
-        at_work.end()
-    assert made.status == "cancelled"
-    assert made.marking.lost.keys() == {"a"}
-    assert hold.was_stopped
 
 
 def test_what_comes_next_is_not_what_has_failed(tmp_path: Path) -> None:

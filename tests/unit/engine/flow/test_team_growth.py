@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.engine.markings import FlowControl
-from sequencer.model.net.marking import FlowStatus, Marking
+from sequencer.model.net.marking import FlowStatus
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.team import Role
 from sequencer.project import builtin_texts
@@ -52,16 +52,6 @@ def test_an_addition_survives_each_process(tmp_path: Path) -> None:
     assert made.accepted() == ["lead", "a", "b", "sum"]
     assert made.status == "completed"
     assert [growth.nodes[0].id for growth in made.marking.growths] == ["a"]
-
-
-def test_what_is_added_may_add_again(tmp_path: Path) -> None:
-    roles = {"lead": Role.model_validate({"retry": {"max_attempts": 1}})}
-    made = team(tmp_path, LEAD, {"lead": adds(("a",), ("b",), role="lead")}, roles=roles)
-    made.work()
-    # A lead's answer says what is to be done; that its tasks may add others it can't say.
-    assert [node.task.adds for node in made.graph.nodes if node.task] == ["tasks", None, None, None]
-    assert made.graph.by_id["a"].task is not None
-    assert made.graph.by_id["a"].task.role == "lead"
 
 
 def test_two_leads_that_end_at_once_both_add(tmp_path: Path) -> None:
@@ -172,18 +162,6 @@ def test_a_wrong_answer_fails_the_attempt_and_the_next_one_knows_why(
     assert "lead" not in made.marking.team.notes
 
 
-def test_a_wrong_answer_without_another_try_blocks_what_waits(tmp_path: Path) -> None:
-    made = team(
-        tmp_path,
-        [task("lead", adds="tasks"), task("sum", "lead"), task("alone")],
-        {"lead": adds(("a", "b"), ("b", "a"))},
-    )
-    assert "task 'lead' failed" in made.ended()
-    assert made.accepted() == ["alone"]
-    assert made.marking.growths == []
-    assert made.graph.order.keys() == {"lead", "sum", "alone"}
-
-
 def test_every_problem_of_an_answer_is_told(tmp_path: Path) -> None:
     made = team(tmp_path, LEAD, {"lead": [adds(("a", "u1"), ("sum", "u2")), adds(("b",))]})
     made.work()
@@ -255,36 +233,6 @@ def test_a_sub_issue_that_is_refused_is_fixed(tmp_path: Path) -> None:
     assert made.status == FlowStatus.COMPLETED
 
 
-def test_a_verifier_of_a_list_judges_without_a_word_about_it(tmp_path: Path) -> None:
-    no, yes = '{"pass": false, "reason": "it is red"}', '{"pass": true, "reason": ""}'
-    tasks = [task("build"), task("check", "build", role="verifier"), task("sum", "check")]
-    made = team(tmp_path, tasks, {"check": [no, yes]}, roles=builtin_roles(), prompts=TEXTS)
-    made.work()
-    assert made.accepted() == ["build", "check-fix-1", "check", "sum"]
-
-
-def test_a_verifier_that_says_no_three_times_has_failed(tmp_path: Path) -> None:
-    no = '{"pass": false, "reason": "it is red"}'
-    tasks = [task("check", role="verifier"), task("sum", "check")]
-    made = team(tmp_path, tasks, {"check": no}, roles=builtin_roles(), prompts=TEXTS)
-    assert "it is red (after 3 judgements)" in made.ended()
-    assert made.accepted() == ["check-fix-1", "check-fix-2"]
-    assert made.status == FlowStatus.FAILED
-
-
-def test_a_sub_issue_that_is_too_long_with_what_is_said_about_it(tmp_path: Path) -> None:
-    """It fits alone; the task that verifies it has as much of it as there is room for."""
-    long = json.dumps({"sub_issues": [{"id": "a", "title": "A", "description": "x" * 1_048_570}]})
-    lead = task("split", adds="sub-issues", **AT_ONCE)
-    made = team(tmp_path, [lead], {"split": long}, roles=CREW, prompts=TEXTS)
-    made.work(limits={"max_steps": 1})
-    assert made.facts("failed") == []
-    assert made.accepted() == ["split"]
-    (growth,) = made.marking.growths
-    texts = [node.task.description for node in growth.nodes if node.task is not None]
-    assert [len(text) for text in texts] == [1_048_570, 1_048_576]
-
-
 # --- what a process makes of a graph that others have added to --------------------------------
 
 
@@ -301,25 +249,3 @@ def test_the_workflow_of_a_marking_is_never_that_of_another(tmp_path: Path) -> N
     changed = growth.steps[0].replace(text="something else")
     marking.growths[0] = growth.replace(steps=(changed,))
     assert control.net.workflow_at(marking).steps_by_name["a"].text == "something else"
-
-
-def test_only_what_is_new_is_added_to_a_known_workflow(tmp_path: Path) -> None:
-    """A run of hundreds of tasks may grow as often, and all of it stands in each workflow."""
-    tasks = [task("one", adds="tasks"), task("two", "one", adds="tasks"), task("end", "two")]
-    made = team(tmp_path, tasks, {"one": adds(("x",)), "two": adds(("y",))})
-    flow = made.run().flow
-    made.work(limits={"max_steps": 1})
-    first = made.marking
-    before = flow.net.workflow_at(first)
-    assert before.graph is first.graph
-    assert flow.net.workflow_at(made.marking) is before
-    made.work()
-    last = made.marking
-    after = flow.net.workflow_at(last)
-    assert after.graph is last.graph
-    assert list(after.steps_by_name) == ["one", "two", "end", "x", "y"]
-    assert after == made.run().flow.net.workflow_at(last)
-    # Of a run that was begun anew, and of another one, nothing is left.
-    assert list(flow.net.workflow_at(first).steps_by_name) == ["one", "two", "end", "x"]
-    begun = Marking(flow.begun_with)
-    assert list(flow.net.workflow_at(begun).steps_by_name) == ["one", "two", "end"]

@@ -15,7 +15,7 @@ from sequencer.executors.protocol import EVERY_EXECUTOR, Executor
 from sequencer.model.step import Step
 from sequencer.model.team import Role
 from tests.unit.engine.flow.labs import Actor
-from tests.unit.engine.flow.team_labs import JUDGE, YES, TeamLab, adds, fails, no, task, team
+from tests.unit.engine.flow.team_labs import JUDGE, YES, TeamLab, no, task, team
 
 
 class Narrow(Actor):
@@ -119,40 +119,6 @@ def test_later_processes_say_it_no_more(tmp_path: Path) -> None:
     assert all(asked.step.max_turns is None for asked in made.actor.asked)
 
 
-def test_of_added_tasks_who_begins_the_first_one_says_it(tmp_path: Path) -> None:
-    says = {"lead": adds(("x",), ("y", "x"), ("z", "y"), role="reader"), "x": fails(1)}
-    made = narrow(team(tmp_path, [task("lead", adds="tasks")], says, roles=ROLES))
-    told = [LEFT_OUT.format("reader", "allowed_tools, max_turns")]
-    made.work(Mode.TICK, on_event=made.ears)
-    assert left_out(made) == []
-    made.ended_tick()
-    assert left_out(made) == told
-    made.retry()
-    for _ in "xyz":
-        made.ended_tick()
-    assert made.accepted() == ["lead", "x", "y", "z"]
-    assert left_out(made) == told
-
-
-def test_an_added_task_whose_role_was_told_of_is_not_told_of_again(tmp_path: Path) -> None:
-    says = {"lead": adds(("x",), role="reader")}
-    tasks = [task("lead", adds="tasks"), task("a", role="reader")]
-    made = narrow(team(tmp_path, tasks, says, roles=ROLES))
-    for _ in "123":
-        made.work(Mode.TICK, on_event=made.ears)
-    assert sorted(made.accepted()) == ["a", "lead", "x"]
-    assert left_out(made) == [LEFT_OUT.format("reader", "allowed_tools, max_turns")]
-
-
-def test_what_differs_is_told_of_each(tmp_path: Path) -> None:
-    tasks = [task("a", role="reader"), task("b", role="reader", allowed_tools=None)]
-    made = narrow(team(tmp_path, [*tasks, task("c", role="implementer")], roles=ROLES))
-    made.listen()
-    told = {text for text in made.ears.heard if "left out" in text}
-    assert LEFT_OUT.format("implementer", "max_turns") in told
-    assert len(told) > 1
-
-
 def test_nobody_hears_of_what_can_be_honoured(tmp_path: Path) -> None:
     ears = Listening()
     made = team(tmp_path, [task("a", role="reader")], roles=ROLES)
@@ -175,14 +141,6 @@ def test_an_agent_that_is_not_there_is_no_fields_fault(tmp_path: Path) -> None:
     made = narrow(team(tmp_path, [task("a", role="nobodys")], roles=ROLES))
     assert "there is no agent 'nobody'" in str(made.refused())
     assert made.actor.asked == []
-
-
-def test_an_added_task_is_performed_without_it_too(tmp_path: Path) -> None:
-    says = {"lead": adds(("new",), role="reader")}
-    made = narrow(team(tmp_path, [task("lead", adds="tasks")], says, roles=ROLES))
-    made.listen()
-    assert made.accepted() == ["lead", "new"]
-    assert LEFT_OUT.format("reader", "allowed_tools, max_turns") in made.ears.heard
 
 
 def test_a_fix_is_performed_without_what_only_its_role_asks(tmp_path: Path) -> None:

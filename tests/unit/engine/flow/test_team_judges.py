@@ -14,8 +14,8 @@ from sequencer.model.net.marking import FlowStatus
 from sequencer.model.team import Role
 from sequencer.store.memory import MemoryRun
 from sequencer.workflows.teams.growth import TeamGrower
-from tests.unit.engine.flow.labs import Hold, failed, let_go
-from tests.unit.engine.flow.team_labs import JUDGE, YES, TeamLab, cost, no, task, team
+from tests.unit.engine.flow.labs import failed
+from tests.unit.engine.flow.team_labs import JUDGE, YES, TeamLab, no, task, team
 
 CREW = (task("build"), task("check", "build", **JUDGE), task("ship", "check"))
 
@@ -34,13 +34,6 @@ def rounds(made: TeamLab) -> list[tuple[str, int]]:
     return [(fact["step"], fact["outcome"]["number"]) for fact in facts]
 
 
-def test_a_yes_goes_on(tmp_path: Path) -> None:
-    made = team(tmp_path, CREW, {"check": YES})
-    made.work()
-    assert made.accepted() == ["build", "check", "ship"]
-    assert made.marking.team.refusals == {}
-
-
 def test_a_no_is_fixed_and_judged_again(tmp_path: Path) -> None:
     made = team(tmp_path, CREW, {"build": "I built it", "check": [no("no tests"), YES]})
     made.work()
@@ -57,16 +50,6 @@ def test_a_no_is_fixed_and_judged_again(tmp_path: Path) -> None:
     assert (grown["step"], grown["outcome"]["tasks"]) == ("check", ["check-fix-1"])
     # What was refused is not done once more than it was.
     assert made.marking.done == dict.fromkeys(["build", "check-fix-1", "check", "ship"], 1)
-
-
-def test_the_judge_reads_what_the_fix_has_said(tmp_path: Path) -> None:
-    says = {"check": [no(), YES], "check-fix-1": "wrote the tests"}
-    made = team(tmp_path, CREW, says)
-    made.work()
-    assert (
-        '<result task="check-fix-1" of="Fix what check has refused">\nwrote the tests'
-        in (made.actor.prompts_of("check")[1])
-    )
 
 
 def test_the_patience_ends(tmp_path: Path) -> None:
@@ -114,12 +97,6 @@ def test_it_can_go_on_behind_the_last_no(tmp_path: Path) -> None:
     assert summary.failures == 1
 
 
-def test_one_judgement_and_no_more(tmp_path: Path) -> None:
-    made = team(tmp_path, behind(max_attempts=1), {"check": no()})
-    assert "(after 1 judgements)" in made.ended()
-    assert made.marking.growths == []
-
-
 def test_without_a_fixer_it_judges_anew(tmp_path: Path) -> None:
     made = team(tmp_path, behind(fixer=None), {"check": [no("a"), no("b"), YES]})
     made.work()
@@ -131,23 +108,6 @@ def test_without_a_fixer_it_judges_anew(tmp_path: Path) -> None:
     # Nobody crashed: each no is an end of its own claim.
     claims = [fact for fact in made.facts("claimed") if fact["step"] == "check"]
     assert [claim["attempt"] for claim in claims] == [1, 2, 3]
-
-
-def test_a_tick_whose_judge_judges_anew_says_so(tmp_path: Path) -> None:
-    made = team(tmp_path, behind(fixer=None, max_attempts=2), {"check": [no("a"), no("b")]})
-    made.work(Mode.TICK)
-    assert made.work(Mode.TICK).reason == "'check' said no, and it judges again"
-    with pytest.raises(StepFailed, match=r"no: b \(after 2 judgements\)"):
-        made.work(Mode.TICK)
-
-
-def test_a_tick_with_another_try_left_says_when(tmp_path: Path) -> None:
-    retry = {"retry": {"max_attempts": 2, "initial_delay_s": 600}}
-    made = team(tmp_path, [task("a", **retry), task("b")], {"a": failed("HTTP 529")})
-    reason = made.work(Mode.TICK).reason
-    assert reason.startswith("'a' is tried again at 20")
-    assert made.work(Mode.TICK).usage.steps == 1
-    assert made.work(Mode.TICK).reason.startswith("nothing due: the next try comes at ")
 
 
 def test_a_tick_whose_lead_adds_what_can_not_be_is_a_failure(tmp_path: Path) -> None:
@@ -164,15 +124,6 @@ def test_an_attempt_that_fails_is_no_judgement(tmp_path: Path) -> None:
     assert made.accepted() == ["check-fix-1", "check"]
 
 
-def test_a_fix_that_fails_for_good_holds_the_judge_back(tmp_path: Path) -> None:
-    made = team(tmp_path, CREW, {"check": no(), "check-fix-1": [failed("can't"), "done"]})
-    assert "task 'check-fix-1' failed: can't" in made.ended()
-    made.actor.says["check"] = [YES]
-    made.retry()
-    made.work()
-    assert made.accepted() == ["build", "check-fix-1", "check", "ship"]
-
-
 def test_a_kill_between_the_no_and_the_fix(tmp_path: Path) -> None:
     memory = MemoryRun()
     made = team(tmp_path, CREW, {"check": [no("why"), YES]}, memory=memory)
@@ -184,39 +135,6 @@ def test_a_kill_between_the_no_and_the_fix(tmp_path: Path) -> None:
     assert made.accepted() == ["build", "check-fix-1", "check", "ship"]
     assert "the answer is no: why" in made.actor.prompts_of("check-fix-1")[0]
     memory.close()
-
-
-def test_two_judges_that_say_no_at_once(tmp_path: Path) -> None:
-    tasks = [
-        task("build"),
-        task("check", "build", **JUDGE),
-        task("review", "build", **JUDGE),
-        task("ship", "check", "review"),
-    ]
-    judged = Hold(no("left")), Hold(no("right"))
-    fixed = Hold("fixed"), Hold("fixed")
-    again = Hold(YES), Hold(YES)
-    says = {
-        "check": [judged[0], again[0]],
-        "review": [judged[1], again[1]],
-        "check-fix-1": fixed[0],
-        "review-fix-1": fixed[1],
-    }
-    made = team(tmp_path, tasks, says)
-    with let_go(*judged, *fixed, *again):
-        at_work = made.works()
-        # Neither is done before the other one has begun, so that the order is certain.
-        for both in (judged, fixed, again):
-            for one in both:
-                one.wait()
-            for one in both:
-                one.go.set()
-    at_work.summary()
-    assert sorted(made.accepted()[1:3]) == ["check-fix-1", "review-fix-1"]
-    assert sorted(made.accepted()[3:5]) == ["check", "review"]
-    assert "left" in made.actor.prompts_of("check-fix-1")[0]
-    assert "right" in made.actor.prompts_of("review-fix-1")[0]
-    assert made.accepted()[-1] == "ship"
 
 
 def test_names_of_fixes_make_way_for_the_authors(tmp_path: Path) -> None:
@@ -233,13 +151,6 @@ def test_the_name_of_a_fix_begins_with_the_judges(tmp_path: Path, name: str) -> 
     made = team(tmp_path, tasks, {name: [no(), YES]})
     made.work()
     assert made.marking.growths[0].nodes[0].id == f"{name}-fix-1.2"
-
-
-def test_a_no_costs_what_it_costs(tmp_path: Path) -> None:
-    made = team(tmp_path, CREW, {"check": [no(**cost(0.5, 10)), YES]})
-    made.work()
-    assert made.marking.team.spent["check"][:2] == [0.5, 10]
-    assert made.head.usage.cost_usd == 0.5
 
 
 def test_the_journal_has_the_verdict(tmp_path: Path) -> None:
@@ -266,14 +177,6 @@ def test_a_fix_is_an_implementers_work_and_hangs_on_what_was_built(tmp_path: Pat
     step = made.run().flow.net.workflow_at(made.marking).steps_by_name["check-fix-1"]
     assert (step.model, step.validation) == ("m", None)
     assert made.graph.incoming["check"] == ("build", "check-fix-1")
-
-
-def test_a_fixer_keeps_its_prompt_file_under_its_new_name(tmp_path: Path) -> None:
-    fixer = {"name": "mend", "prompt": "mending.md"}
-    made = team(tmp_path, behind(fixer=fixer))
-    growth = TeamGrower({}).fix(made.workflow, "check", 1)
-    assert growth is not None
-    assert (growth.steps[0].name, growth.steps[0].prompt) == ("check-fix-1", "mending.md")
 
 
 def test_a_fix_is_performed_by_the_agent_of_the_run(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.shares import BudgetUse, TeamBudgets
+from sequencer.engine.shares import TeamBudgets
 from sequencer.executors.protocol import Cancellation, StepRequest
 from sequencer.model.net.marking import Marking
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.model.team import Budget, TeamRules
+from sequencer.model.team import TeamRules
 from tests.unit.engine.flow.labs import Hold, let_go, until
 from tests.unit.engine.flow.team_costs import ROLES
 from tests.unit.engine.flow.team_labs import TeamLab, task, team
@@ -88,27 +88,6 @@ def test_attempts_are_counted_together(tmp_path: Path) -> None:
     assert made.head.usage.cost_usd == 1.2
 
 
-@pytest.mark.parametrize(
-    "rules",
-    [
-        {"budget": {"max_cost_usd": 1}},
-        {"budget": {**KILL, "max_cost_usd": 1.51}},
-        {"budget": KILL},
-    ],
-)
-def test_else_it_is_let_go_on(tmp_path: Path, rules: dict[str, Any]) -> None:
-    made, hold = spending(tmp_path, Usage(cost_usd=1.5), rules)
-    with let_go(hold):
-        at_work = made.works()
-        hold.wait()
-        made.tell("next", "go on")
-        until(lambda: bool(made.facts("told")))
-        assert not hold.was_stopped
-        hold.go.set()
-        at_work.summary()
-    assert made.accepted()[0] == "long"
-
-
 def test_what_was_used_in_an_attempt_that_was_stopped_counts_once(tmp_path: Path) -> None:
     made, hold = spending(tmp_path, Usage(cost_usd=1.5), {"budget": {**KILL, "max_cost_usd": 1}})
     stopped(made, hold)
@@ -120,13 +99,6 @@ def test_what_was_used_in_an_attempt_that_was_stopped_counts_once(tmp_path: Path
 
 
 # --- the figures themselves --------------------------------------------------------------
-
-
-def test_what_runs_is_added_to_what_is_recorded() -> None:
-    use = BudgetUse("x", "key", Budget(max_cost_usd=1, max_tokens=10), 0.5, 4)
-    more = use.with_more([Usage(cost_usd=0.25, input_tokens=1), Usage(output_tokens=2)])
-    assert (more.usd, more.tokens, more.is_reached) == (0.75, 7, False)
-    assert more.with_more([Usage(cost_usd=0.25)]).is_reached
 
 
 def test_only_what_is_over_its_cap_is_stopped(tmp_path: Path) -> None:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from sequencer.engine.workplaces import Left, OneWorkplace, ProjectFolder
-from sequencer.errors import StepFailed, StorageFailed, TransitionRefused
-from sequencer.model.net.graph import Node, NodeKind
-from tests.unit.engine.flow.labs import Hold, failed, let_go, said, until
+from sequencer.engine.workplaces import Left
+from sequencer.errors import StepFailed, StorageFailed
+from tests.unit.engine.flow.labs import failed, said
 from tests.unit.engine.flow.team_labs import (
-    AT_ONCE,
     JUDGE,
     YES,
     cost,
     crash,
-    no,
     task,
     team,
 )
@@ -45,30 +40,6 @@ def test_a_result_that_can_not_be_merged_is_no_success(tmp_path: Path) -> None:
     assert "a" not in made.marking.outputs
 
 
-def test_the_next_attempt_hears_of_the_conflict(tmp_path: Path) -> None:
-    made = team(tmp_path, [tree("a", **AT_ONCE)], {"a": "done"})
-    site = at_site(made, a=Left("conflicts in x.py"))
-    until_second = threading.Event()
-
-    def second(*_: Any) -> Any:
-        site.left.clear()
-        until_second.set()
-        return said("done")
-
-    made.actor.says["a"] = ["done", second]
-    made.work()
-    assert until_second.is_set()
-    assert "conflicts in x.py" in made.actor.prompts_of("a")[1]
-
-
-def test_what_was_merged_stands_in_the_journal(tmp_path: Path) -> None:
-    made = team(tmp_path, [tree("a")])
-    at_site(made, a=Left(told=(("commit", "1234abc"),)))
-    made.work()
-    (fact,) = made.facts("succeeded")
-    assert fact["outcome"]["left"] == {"commit": "1234abc"}
-
-
 def test_a_failed_attempt_says_what_became_of_its_work_too(tmp_path: Path) -> None:
     made = team(tmp_path, [tree("a")], {"a": failed("compiler crashed")})
     site = at_site(made, a=Left("its work can't be committed"))
@@ -80,18 +51,6 @@ def test_a_judge_that_writes_is_judged_by_that_first(tmp_path: Path) -> None:
     made = team(tmp_path, [task("check", **JUDGE)], {"check": YES})
     at_site(made, check=Left("it changed x.py, and it only reads"))
     assert "it changed x.py" in made.ended()
-
-
-def test_the_work_of_a_judge_that_says_no_is_not_accepted(tmp_path: Path) -> None:
-    made = team(tmp_path, [task("check", **JUDGE)], {"check": [no(), YES]})
-    site = at_site(made)
-    made.work()
-    closes = [what for what in site.said if what[0] == "close"]
-    assert closes == [
-        ("close", "check", False),
-        ("close", "check-fix-1", True),
-        ("close", "check", True),
-    ]
 
 
 def test_work_of_an_attempt_that_raised_is_closed(tmp_path: Path) -> None:
@@ -143,13 +102,6 @@ def test_an_agent_works_in_its_own_place(tmp_path: Path) -> None:
     assert traits == {(True, True), (False, False)}
 
 
-def test_a_place_knows_whether_another_attempt_was_there(tmp_path: Path) -> None:
-    made = team(tmp_path, [tree("a", **AT_ONCE), task("b")], {"a": [failed(), "ok"]}, size=1)
-    site = at_site(made)
-    made.work()
-    assert sorted(site.firsts) == [("a", False), ("a", True), ("b", True)]
-
-
 def test_after_a_retry_it_is_not_the_first_attempt(tmp_path: Path) -> None:
     """The work of the one that failed for good may be on a branch."""
     made = team(tmp_path, [tree("a"), task("b")], {"a": [failed(), "ok"]})
@@ -158,33 +110,3 @@ def test_after_a_retry_it_is_not_the_first_attempt(tmp_path: Path) -> None:
     made.retry()
     made.work()
     assert [first for name, first in site.firsts if name == "a"] == [True, False]
-
-
-def test_the_projects_folder_is_a_place_that_leaves_all_as_it_is(tmp_path: Path) -> None:
-    places = OneWorkplace(tmp_path)
-    place = places.open(Node(id="a", kind=NodeKind.AGENT), 1, "r", is_first=True)
-    assert place == ProjectFolder(tmp_path)
-
-    def never() -> None:
-        raise AssertionError("nothing is merged")
-
-    assert place.close(is_accepted=True, wait_for_turn=never) == Left()
-    assert places.clean([]) == ()
-    made = team(tmp_path, [task("a")])
-    made.work()
-    assert made.actor.asked[0].cwd == tmp_path
-
-
-def test_a_refused_change_by_hand_leaves_what_runs(tmp_path: Path) -> None:
-    """A message to a task that is done, while another one waits for its turn."""
-    hold = Hold()
-    made = team(tmp_path, [task("z"), tree("a", "z"), tree("b", "z")], {"a": hold})
-    site = at_site(made, merges="ab")
-    with let_go(hold):
-        at_work = made.works()
-        until(lambda: site.times("asks", "b"))
-        with pytest.raises(TransitionRefused):
-            made.tell("z", "too late")
-        made.tell("b", "you wait")
-    at_work.summary()
-    assert site.merged == ["a", "b"]

@@ -8,9 +8,8 @@ import pytest
 
 from sequencer.errors import TransitionRefused, UnknownName, UsageRefused
 from sequencer.model.net.by_hand import MAX_ANSWER_CHARS
-from sequencer.store.memory import MemoryRun
 from tests.unit.engine.flow.labs import Hold, failed, lab, let_go, until
-from tests.unit.engine.flow.team_labs import AT_ONCE, JUDGE, YES, adds, no, task, team
+from tests.unit.engine.flow.team_labs import AT_ONCE, JUDGE, YES, no, task, team
 
 LINE = (task("a"), task("b", "a"))
 
@@ -121,14 +120,6 @@ def test_a_task_that_has_failed_for_good_is_told_before_a_retry(tmp_path: Path) 
     assert "here is the key" in heard(made.actor.prompts_of("a")[1])
 
 
-def test_an_added_task_can_be_told(tmp_path: Path) -> None:
-    made = team(tmp_path, [task("lead", adds="tasks")], {"lead": adds(("new",))})
-    made.work(limits={"max_steps": 1})
-    made.tell("new", "welcome")
-    made.work()
-    assert "welcome" in heard(made.actor.prompts_of("new")[0])
-
-
 def test_an_unknown_task_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     made = team(tmp_path, LINE)
     made.begun()
@@ -145,17 +136,6 @@ def test_a_message_has_a_text_of_some_length(tmp_path: Path, text: str) -> None:
     made.begun()
     with pytest.raises(UsageRefused, match="a message has 1 to"):
         made.tell("a", text)
-
-
-def test_a_long_message_is_read_whole(tmp_path: Path) -> None:
-    made = team(tmp_path, LINE)
-    made.begun()
-    text = "ä" * MAX_ANSWER_CHARS
-    made.tell("b", text)
-    made.work()
-    assert text in made.actor.prompts_of("b")[0]
-    # The journal has its beginning only.
-    assert len(made.facts("told")[0]["outcome"]["output"]) == 1000
 
 
 @pytest.mark.parametrize("answer", ["ok", failed()])
@@ -183,36 +163,6 @@ def test_templates_in_a_message_are_text(tmp_path: Path) -> None:
     assert prompt.startswith("Said: SECRET OUTPUT\n")
     assert "{{output}} {{nodes.a.output}} {{request}} {{state}}" in heard(prompt)
     assert prompt.count("SECRET OUTPUT") == 1
-
-
-def test_two_processes_tell_at_once(tmp_path: Path) -> None:
-    memory = MemoryRun()
-    made = team(tmp_path, LINE, memory=memory)
-    made.begun()
-    stores = [made.run(), made.run()]
-    for number, run in enumerate(stores * 3):
-        run.control.tell("b", f"message {number}", by=f"ann-{number % 2}")
-    made.work()
-    said = heard(made.actor.prompts_of("b")[0])
-    places = [said.index(f"message {number}") for number in range(6)]
-    assert places == sorted(places)
-    tokens = [fact["token"] for fact in made.facts("told")]
-    assert len(set(tokens)) == 6
-    memory.close()
-
-
-def test_messages_survive_in_files_and_each_has_its_own(tmp_path: Path) -> None:
-    made = team(tmp_path, LINE)
-    made.begun()
-    for number in range(3):
-        made.tell("b", f"number {number}")
-    told = made.marking.team.told["b"]
-    assert len({reference for reference, _, _ in told}) == 3
-    control = made.run().flow
-    assert [control.read_output(reference) for reference, _, _ in told] == [
-        f"number {number}" for number in range(3)
-    ]
-    assert [by for _, by, _ in told] == ["ann"] * 3
 
 
 def test_a_message_that_is_gone_does_not_stop_its_task(tmp_path: Path) -> None:

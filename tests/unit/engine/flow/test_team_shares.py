@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,23 +13,19 @@ import pytest
 from sequencer.engine.shares import Shares, TeamBudgets, beside_of
 from sequencer.executors.protocol import Cancellation, StepRequest
 from sequencer.model.head import Claim, Head, Owner
-from sequencer.model.kind import Room
 from sequencer.model.limits import RunLimits
 from sequencer.model.net.graph import Graph
 from sequencer.model.net.marking import Marking
-from sequencer.model.net.transition import OpenTransition
 from sequencer.model.outcome import Outcome
-from sequencer.model.team import Role, TeamRules
+from sequencer.model.team import TeamRules
 from sequencer.store.memory import MemoryRun
 from tests.contract.store_cases import STRANGER, new_head
 from tests.flows import workflow as flow
 from tests.unit.engine.flow.labs import Actor, Hold, Lab, let_go, said, until
-from tests.unit.engine.flow.stepping import Run
 from tests.unit.engine.flow.team_costs import ROLES, paid
 from tests.unit.engine.flow.team_labs import cost, task, team
 
 NOBODY: frozenset[int] = frozenset()
-OTHER = STRANGER.replace(nonce="somebody else")
 
 
 @dataclass
@@ -85,28 +80,6 @@ def test_clients_that_keep_to_their_caps_never_pass_the_teams(tmp_path: Path) ->
     assert min(filter(None, spender.asked)) > 0
 
 
-def test_who_runs_alone_gets_all_that_is_left(tmp_path: Path) -> None:
-    tasks = [task("a"), task("b", "a"), task("c", "a"), task("d", "b", "c")]
-    says = {name: paid(1.0) for name in "abcd"}
-    made = team(tmp_path, tasks, says, rules={"budget": {"max_cost_usd": 10}})
-    made.work()
-    given = {request.step.name: request.max_cost_usd for request in made.actor.asked}
-    assert given == {"a": 10, "b": 4.5, "c": 4.5, "d": 7}
-
-
-def test_what_one_has_not_used_comes_to_those_behind(tmp_path: Path) -> None:
-    made = team(
-        tmp_path,
-        at_once(5),
-        {f"t{number}": paid(0.1) for number in range(5)},
-        rules={"budget": {"max_cost_usd": 1}},
-        size=2,
-    )
-    made.work(places=1)
-    given = [request.max_cost_usd for request in made.actor.asked]
-    assert given == [0.5, 0.45, 0.4, 0.35, 0.6]
-
-
 def test_a_rest_too_small_waits_for_what_others_leave(tmp_path: Path) -> None:
     """0.1 USD is no use to a task if 5 may be free in a moment."""
     hold = Hold(said("ok", **cost(0.5)))
@@ -135,12 +108,6 @@ def test_a_role_and_a_task_have_shares_of_their_own(tmp_path: Path) -> None:
     given = {request.step.name: request.max_cost_usd for request in made.actor.asked}
     # The cooks hold less than a fourth each, so that more is left for those behind them.
     assert given == {"soup": 1, "roast": 1, "taste": 5, "pay": 0.25}
-
-
-def test_the_runs_limit_counts_where_it_is_smaller(tmp_path: Path) -> None:
-    made = team(tmp_path, at_once(2), rules={"budget": {"max_cost_usd": 10}})
-    replace(made, limits=RunLimits(max_cost_usd=3)).work()
-    assert [request.max_cost_usd for request in made.actor.asked] == [1.5, 1.5]
 
 
 def test_a_step_holds_no_more_than_its_own_limit(tmp_path: Path) -> None:
@@ -178,14 +145,6 @@ def test_the_share_of_a_killed_process_is_free_again(tmp_path: Path) -> None:
     memory.close()
 
 
-def test_without_a_cap_a_claim_says_nothing(tmp_path: Path) -> None:
-    memory = MemoryRun()
-    made = team(tmp_path, at_once(2), memory=memory)
-    made.died()
-    assert {"share" in claim.model_dump_json() for claim in made.head.claims} == {False}
-    memory.close()
-
-
 # --- the run's own limit, and the invocation's -------------------------------------------
 
 CHART = "A[Start] --> B[Left]\nA --> C[Right]\nB --> D[Both]\nC --> D"
@@ -200,13 +159,6 @@ def chart(tmp_path: Path, limits: RunLimits | None = None) -> Lab:
 def test_branches_of_a_flowchart_share_the_runs_limit(tmp_path: Path) -> None:
     made = chart(tmp_path, RunLimits(max_cost_usd=4.5))
     made.work()
-    given = {request.step.name: request.max_cost_usd for request in made.actor.asked}
-    assert given == {"A": 4.5, "B": 2, "C": 2, "D": 3}
-
-
-def test_branches_share_the_limit_of_an_invocation(tmp_path: Path) -> None:
-    made = chart(tmp_path)
-    made.work(limits={"max_cost_usd": 4.5})
     given = {request.step.name: request.max_cost_usd for request in made.actor.asked}
     assert given == {"A": 4.5, "B": 2, "C": 2, "D": 3}
 
@@ -275,62 +227,12 @@ def test_what_is_held_is_not_given_out_again() -> None:
     assert shares.of(head, marking, "B", 1, frozenset({1})) == {"usd": 9.0}
 
 
-class Short(Run):
-    """A run in which whoever begins first holds everything."""
-
-    @property
-    def room(self) -> Room:
-        def closed(head: Head, marking: Marking) -> Collection[str]:
-            return marking.graph.by_id.keys() if head.claims else ()
-
-        return replace(super().room, closed=closed, share=lambda *_: {"usd": 1.0})
-
-
-def test_what_has_become_short_is_noticed_in_the_same_transition() -> None:
-    run = Short(graph_of("A --> C", "B --> C"))
-
-    def put(step: OpenTransition) -> None:
-        for name in "AB":
-            step.course.do("token", name)
-
-    assert run.update(put) == ["start A"]
-    (held,) = run.head.claims
-    assert held.share("usd") == 1.0
-
-
-def test_an_invocation_counts_its_own_attempts_only() -> None:
-    shares, marking = Shares(RunLimits(), None, STRANGER), four()
-    shares.own_usd = lambda: 2.0
-    marking.apply(["start", "A", 1])
-    mine, theirs = claim("A", 1, share_usd=2.0), claim("A", 1, OTHER, share_usd=2.0)
-    assert set(shares.closed(head_with(mine), marking, NOBODY)) == set("ABCDZ")
-    assert shares.closed(head_with(theirs), marking, NOBODY) == ()
-    assert shares.of(head_with(theirs), marking, "B", 1, NOBODY) == {"usd": 2.0}
-
-
 def test_tokens_are_shared_as_money_is() -> None:
     rules = TeamRules.model_validate({"budget": {"max_tokens": 11}})
     shares, marking = Shares(RunLimits(), TeamBudgets(rules), STRANGER), four()
     assert shares.of(head_with(), marking, "A", 4, NOBODY) == {"tokens": 2}
     held = head_with(claim("A", 1, share_tokens=11))
     assert set(shares.closed(held, marking, NOBODY)) == set("ABCDZ")
-
-
-def test_a_short_role_closes_its_own_tasks_only(tmp_path: Path) -> None:
-    roles = {"cook": Role(), "taster": Role()}
-    tasks = [task("soup", role="cook"), task("roast", role="cook"), task("taste", role="taster")]
-    graph = team(tmp_path, tasks, roles=roles).workflow.graph
-    assert graph is not None
-    rules = TeamRules.model_validate({"role_budgets": {"cook": {"max_cost_usd": 1}}})
-    shares = Shares(RunLimits(), TeamBudgets(rules), STRANGER)
-    held = head_with(claim("soup", 1, share_usd=1.0))
-    assert set(shares.closed(held, Marking(graph), NOBODY)) == {"soup", "roast"}
-
-
-def test_the_steps_own_limit_is_only_money(tmp_path: Path) -> None:
-    made = team(tmp_path, [task("small", max_cost_usd=1)], rules={"budget": {"max_tokens": 100}})
-    made.work()
-    assert [request.max_cost_usd for request in made.actor.asked] == [1]
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations("ABCD")))
@@ -365,18 +267,6 @@ def test_who_waits_for_a_node_does_not_run_beside_it() -> None:
     marking.apply(["step", "C", ["D", "E"]])
     # D has a token already, and waits for the one that comes through A.
     assert set(beside_of(marking, "A", {"A"})) == {"E"}
-
-
-def test_what_has_failed_for_good_holds_nothing(tmp_path: Path) -> None:
-    graph = team(tmp_path, [task("a"), task("b", "a"), task("c")]).workflow.graph
-    assert graph is not None
-    marking = Marking(graph)
-    for name in "ac":
-        marking.apply(["token", name])
-    marking.apply(["start", "a", 1])
-    marking.apply(["block", "a", {"message": "no"}])
-    marking.apply(["start", "c", 2])
-    assert list(beside_of(marking, "c", {"c"})) == []
 
 
 def test_questions_and_loops_are_passed() -> None:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from sequencer.engine.net_worker import FlowWorker
 from sequencer.engine.perform import Crowd, MergeTurn
-from sequencer.model.head import Claim, Head
+from sequencer.model.head import Claim
 from sequencer.model.net.graph import Graph
 from sequencer.store.identity import this_process
 from sequencer.store.memory import MemoryRun
 from sequencer.workflows.teams.graphs import workflow_of
 from tests.unit.engine.flow.labs import Hold, failed, let_go, said, until
 from tests.unit.engine.flow.team_labs import (
-    AT_ONCE,
     cost,
     task,
     team,
@@ -41,29 +37,6 @@ def test_a_later_one_waits_for_an_earlier_one_that_runs(tmp_path: Path) -> None:
     assert made.accepted() == ["a", "b"]
 
 
-def test_an_earlier_one_waits_for_nobody(tmp_path: Path) -> None:
-    hold = Hold()
-    made = team(tmp_path, [tree("a"), tree("b")], {"b": hold})
-    site = at_site(made, merges="ab")
-    with let_go(hold):
-        at_work = made.works()
-        until(lambda: site.merged == ["a"])
-    at_work.summary()
-    assert site.merged == ["a", "b"]
-
-
-def test_the_list_counts_and_not_the_urgency(tmp_path: Path) -> None:
-    hold = Hold()
-    made = team(tmp_path, [tree("a"), tree("b", weight=9)], {"a": hold})
-    site = at_site(made, merges="ab")
-    with let_go(hold):
-        at_work = made.works()
-        until(lambda: site.times("asks", "b"))
-        assert not hold.go.wait(0.1)
-    at_work.summary()
-    assert site.merged == ["a", "b"]
-
-
 def test_who_is_finished_first_is_merged_first_where_the_settings_say_so(tmp_path: Path) -> None:
     hold = Hold()
     made = team(tmp_path, [tree("a"), tree("b")], {"a": hold}, rules={"merge": "finished"})
@@ -73,16 +46,6 @@ def test_who_is_finished_first_is_merged_first_where_the_settings_say_so(tmp_pat
         until(lambda: made.accepted() == ["b"])
     at_work.summary()
     assert site.merged == ["b", "a"]
-
-
-def test_it_waits_for_no_task_that_shares_the_checkout(tmp_path: Path) -> None:
-    hold = Hold()
-    made = team(tmp_path, [task("a"), tree("b")], {"a": hold})
-    site = at_site(made, merges="b")
-    with let_go(hold):
-        at_work = made.works()
-        until(lambda: site.merged == ["b"])
-    at_work.summary()
 
 
 def test_it_waits_for_no_task_that_does_not_run(tmp_path: Path) -> None:
@@ -98,19 +61,6 @@ def test_it_waits_for_no_task_that_does_not_run(tmp_path: Path) -> None:
         hold.go.set()
         assert at_work.summary().usage.steps == 1
     assert site.merged == ["b"]
-
-
-def test_a_retried_earlier_one_holds_the_later_one_only_while_it_runs(tmp_path: Path) -> None:
-    first, second = Hold(failed("again")), Hold("ok")
-    made = team(tmp_path, [tree("a", **AT_ONCE), tree("b")], {"a": [first, second]})
-    site = at_site(made, merges="ab")
-    with let_go(first, second):
-        at_work = made.works()
-        until(lambda: site.times("asks", "b"))
-        second.go.set()
-        first.go.set()
-        at_work.summary()
-    assert sorted(site.merged) == ["a", "b"]
 
 
 def test_the_claim_of_another_process_is_waited_for(tmp_path: Path) -> None:
@@ -147,22 +97,6 @@ def test_the_claim_of_a_dead_process_is_not_waited_for(tmp_path: Path) -> None:
     at_work.summary()
     assert site.merged == ["b", "a"]
     memory.close()
-
-
-def test_who_is_done_at_once_knows_who_was_begun_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before the first thread begins; else it would find nobody to wait for."""
-    known: list[set[str]] = []
-    start = FlowWorker._start
-
-    def spy(worker: FlowWorker, head: Head, granted: list[int]) -> None:
-        known.append({claim.step for claim in worker._performances.crowd.live})
-        start(worker, head, granted)
-
-    monkeypatch.setattr(FlowWorker, "_start", spy)
-    team(tmp_path, [tree("a"), tree("b"), tree("c", "a")]).work()
-    assert known[0] == {"a", "b"}
 
 
 def test_who_waits_is_merged_when_the_process_is_to_end(tmp_path: Path) -> None:

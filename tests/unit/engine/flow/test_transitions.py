@@ -8,7 +8,7 @@ from sequencer.errors import StaleClaim
 from sequencer.model.head import Status
 from sequencer.model.net.marking import Active
 from sequencer.model.net.transition import OpenTransition
-from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.outcome import Usage
 from tests.contract.store_cases import STRANGER
 from tests.flows import graph
 from tests.unit.engine.flow.stepping import BAD, OK, Run, date
@@ -36,20 +36,6 @@ def test_a_claim_says_who_since_when_and_how_often() -> None:
     assert (fact.step_index, fact.token, fact.attempt, fact.outcome) == (4, 1, 1, {"from": []})
 
 
-def test_without_a_room_no_agent_is_claimed_but_all_else_goes_on() -> None:
-    run = Run(graph("s((S)) --> a & h{{H}} & m((M))"))
-    assert run.begin(claims=False) == [
-        "start s",
-        "done s",
-        "start h",
-        "start m",
-        "done m",
-    ]
-    assert (run.held, run.head.status) == ({}, Status.WAITING_NEXT)
-    assert run.head.expected_step == "a"
-    assert run.look() == ["start a"]
-
-
 def test_the_graph_limits_the_agents_of_all_processes_together() -> None:
     run = Run(graph("s((S)) --> a & b & c", max_parallel=2), slots=1)
     run.begin()
@@ -57,12 +43,6 @@ def test_the_graph_limits_the_agents_of_all_processes_together() -> None:
     assert run.look() == []
     assert run.held == {"a": 1, "b": 2}
     assert run.accept("a") == ["done a", "start c"]
-
-
-def test_people_do_not_take_the_places_of_agents() -> None:
-    run = Run(graph("s((S)) --> h{{H}} & a & b", max_parallel=1))
-    run.begin()
-    assert (set(run.marking.active), run.held) == ({"h", "a"}, {"a": 2})
 
 
 # --- ends of attempts ----------------------------------------------------------------------
@@ -122,32 +102,6 @@ def test_a_try_is_made_again_when_it_is_due() -> None:
     assert run.head.status is Status.FAILED
 
 
-def test_a_due_try_comes_before_new_nodes_and_needs_a_place() -> None:
-    run = Run(graph("s((S)) --> a & b & c", max_parallel=1), slots=1)
-    run.begin()
-    assert run.fail("a", due=10) == ["fail a attempt 1: boom", "start b"]
-    run.now = 10
-    assert run.look() == []
-    assert run.accept("b") == ["done b", "retry a attempt 2"]
-    assert run.accept("a") == ["done a", "start c"]
-
-
-def test_a_failure_that_is_final_has_its_own_kind() -> None:
-    run = Run(graph("a; h", on_error="h"))
-    run.begin()
-    assert run.fail("a", kind="Template")[:2] == ["fail a: boom", "onError -> h"]
-    assert run.marking.error is not None
-    assert run.marking.error["type"] == "Template"
-
-
-def test_a_failure_without_a_reason_says_so() -> None:
-    run = Run(graph("a"))
-    run.begin()
-    nothing = Outcome(status=OutcomeStatus.FAILED)
-    lines = run.update(lambda step: step.fail(1, nothing, {}, due=None, kind="error"))
-    assert lines[0] == "fail a attempt 1: no reason given"
-
-
 def test_what_was_given_back_is_claimed_again() -> None:
     run = Run(graph("a --> b"))
     run.begin()
@@ -158,16 +112,6 @@ def test_what_was_given_back_is_claimed_again() -> None:
     assert run.marking.active["a"] == Active((), attempt=1)
     assert run.look() == ["again a"]
     assert run.token("a") == 2
-
-
-def test_a_limit_on_usage_is_waited_for_and_is_an_attempt() -> None:
-    run = Run(graph("a --> b"))
-    run.begin()
-    run.update(lambda step: step.release(1, None, Usage(), date(1000)))
-    assert run.marking.active["a"] == Active((), attempt=1, due=date(1000))
-    run.now = 1000
-    assert run.look() == ["again a"]
-    assert run.marking.active["a"] == Active((), token=2, attempt=2)
 
 
 # --- taking over ---------------------------------------------------------------------------
@@ -184,14 +128,6 @@ def test_a_claim_whose_process_is_gone_is_taken_over() -> None:
     assert taken.outcome == {"note": "token 1 of process 1 on far"}
     with pytest.raises(StaleClaim):
         run.update(lambda step: step.accept(1, OK, None, {}))
-
-
-def test_nothing_is_taken_over_without_a_place_to_run_it() -> None:
-    run = Run(graph("a"))
-    run.begin()
-    run.gone, run.slots = frozenset({1}), 0
-    assert run.look() == []
-    assert run.held == {"a": 1}
 
 
 def test_a_dead_claim_does_not_take_its_own_place() -> None:
@@ -230,19 +166,6 @@ def test_after_an_error_the_claims_of_the_others_are_gone() -> None:
     run.accept("b")
     assert run.accept("j")[-1] == "completed"
     assert (run.head.status, run.head.exit_reason) == (Status.COMPLETE, "completed_after_error")
-
-
-def test_a_claim_of_the_same_transition_may_be_cancelled_by_a_decision() -> None:
-    text = "a --> b & q{Q}; q -->|x| b; q -->|y| c; h"
-    run = Run(graph(text, on_error="h"))
-    run.begin()
-    lines = run.accept("a", "neither")
-    assert lines[-3:] == [
-        "fail q: no matching branch for 'neither'",
-        "onError -> h",
-        "start h",
-    ]
-    assert set(run.held) == {"h"}
 
 
 @pytest.mark.parametrize("ends_by", ["failed", "max_iterations"])

@@ -50,14 +50,6 @@ def test_while_an_agent_may_go_on_the_run_does_not_wait_for_a_person() -> None:
     assert (run.head.status, run.head.expected_step) == (Status.WAITING_APPROVAL, "h")
 
 
-def test_a_question_whose_time_is_over() -> None:
-    nodes = {"h": {"timeout_ms": 10, "on_timeout": "x"}}
-    run = Run(graph("h{{H}} --> a; x", nodes=nodes))
-    run.begin()
-    assert run.update(lambda step: step.expire("h")) == ["timeout h -> x", "start x"]
-    assert run.facts[0].token == 1
-
-
 # --- time ----------------------------------------------------------------------------------
 
 
@@ -77,14 +69,6 @@ def test_only_time_in_which_agents_work_or_rest_counts() -> None:
     run.update(lambda step: step.answer("h", "", None, {}))
     assert (run.marking.busy_ms, run.marking.busy_since) == (600, date(90_600))
     assert busy_ms(run.head, run.marking, START + timedelta(milliseconds=90_950)) == 950
-
-
-def test_time_is_not_counted_where_nothing_limits_it() -> None:
-    run = Run(graph("a --> b"))
-    run.begin()
-    run.now = 300
-    run.accept("a")
-    assert (run.marking.busy_ms, run.marking.busy_since) == (0, None)
 
 
 def test_who_was_taken_over_worked_no_longer_than_its_lease() -> None:
@@ -114,16 +98,6 @@ def test_a_wait_for_the_next_try_is_no_longer_than_it_was_to_be() -> None:
     run.now = 3_600_000
     run.look()
     assert (run.marking.busy_ms, run.marking.busy_since) == (800, date(3_600_000))
-
-
-def test_when_the_time_is_up_everything_ends() -> None:
-    run = Run(graph("s((S)) --> a & b & h{{H}}", timeout_ms=100))
-    run.begin()
-    run.now = 130
-    lines = run.update(OpenTransition.time_is_up)
-    assert lines == ["workflow timeout; cancelled a, b, h", "completed"]
-    assert (run.head.status, run.held) == (Status.FAILED, {})
-    assert (run.marking.busy_ms, run.marking.busy_since) == (130, None)
 
 
 # --- trying again --------------------------------------------------------------------------
@@ -170,26 +144,6 @@ def test_a_decision_that_failed_is_made_anew_when_a_run_is_put_back() -> None:
     assert set(run.held) == {"c"}
 
 
-def test_after_too_many_loops_they_are_counted_anew() -> None:
-    run = Run(graph("a -->|x| a; a -->|y| b", max_iterations=1))
-    run.begin()
-    for _ in range(2):
-        run.accept("a", "x")
-    assert run.marking.status is FlowStatus.MAX_ITERATIONS
-    assert restore(run) == ["resumed", "start a"]
-    assert run.accept("a", "x") == ["done a = x", "loop a -> a #1", "start a"]
-
-
-def test_after_too_long_a_time_it_is_counted_anew() -> None:
-    run = Run(graph("a --> b", timeout_ms=100))
-    run.begin()
-    run.now = 150
-    run.update(OpenTransition.time_is_up)
-    run.now = 5_000
-    restore(run)
-    assert (run.marking.busy_ms, run.marking.busy_since) == (0, date(5_000))
-
-
 def test_tries_that_are_waited_for_come_at_once() -> None:
     run = Run(graph("a & b & c", entries=list("abc")))
     run.begin()
@@ -222,31 +176,6 @@ def test_a_pause_takes_effect_when_the_last_claim_has_ended() -> None:
     assert (run.head.status, run.head.pause_requested) == (Status.PAUSED, False)
     run.look()
     assert run.head.status is Status.PAUSED
-
-
-def test_the_end_of_a_flow() -> None:
-    run = Run(graph("a --> e((E))"), pause_requested=True)
-    run.begin()
-    assert run.accept("a") == ["done a", "start e", "done e", "completed"]
-    assert (run.head.status, run.head.exit_reason) == (Status.COMPLETE, None)
-    assert (run.head.pause_requested, run.head.expected_step) == (False, "")
-    assert run.facts[-1].outcome == {"status": "completed"}
-    assert run.look() == [], "the end is told once"
-
-
-def test_a_flow_of_markers_alone_ends_in_one_transition() -> None:
-    run = Run(graph("s((S)) --> a((A)) & b((B)) --> e((E))"))
-    assert run.begin() == [
-        "start s",
-        "done s",
-        "start a",
-        "start b",
-        "done a",
-        "done b",
-        "start e <- a+b",
-        "done e",
-        "completed",
-    ]
 
 
 # --- cost ----------------------------------------------------------------------------------

@@ -34,10 +34,6 @@ def told(folder: Path, text: str, prompts: dict[str, str], says: Any = None, **m
 # --- output ------------------------------------------------------------------------------
 
 
-def test_the_output_of_one_source_is_its_text(tmp_path: Path) -> None:
-    assert told(tmp_path, "a --> b", {"b": "<{{output}}>"}, {"a": "two\nlines"}) == "<two\nlines>"
-
-
 def test_the_output_of_several_is_a_map_in_order(tmp_path: Path) -> None:
     text = "s --> a & c & d; a & c & d --> b"
     shown = told(tmp_path, text, {"b": "{{output}}|{{output.c}}"}, {"a": "1", "c": "2", "d": "3"})
@@ -45,22 +41,6 @@ def test_the_output_of_several_is_a_map_in_order(tmp_path: Path) -> None:
     assert json.loads(whole) == {"a": "1", "c": "2", "d": "3"}
     assert one == "2"
     assert "\n" not in whole
-
-
-def test_at_the_entry_there_is_no_output(tmp_path: Path) -> None:
-    assert told(tmp_path, "b", {"b": "<{{output}}>"}) == "<>"
-
-
-def test_a_marker_and_a_decision_hand_on_what_reached_them(tmp_path: Path) -> None:
-    text = "a --> m((M)) --> q{Which}; q -->|yes| b; q -->|no| c"
-    assert told(tmp_path, text, {"b": "{{output}}"}, {"a": "Result: yes"}) == "Result: yes"
-
-
-def test_an_answer_of_a_person_is_an_output(tmp_path: Path) -> None:
-    made = lab(tmp_path, "h{{H}} --> b", prompts={"b": "{{output}} {{nodes.h.output}}"})
-    made.refused()
-    made.answer("h", "by hand")
-    assert prompt(made) == "by hand by hand"
 
 
 def test_in_a_loop_the_latest_output_counts(tmp_path: Path) -> None:
@@ -130,18 +110,7 @@ def test_an_output_whose_file_is_gone_is_a_failure(tmp_path: Path) -> None:
     assert "output.txt" in made.facts("failed")[0]["outcome"]["error"]
 
 
-def test_a_node_that_has_said_nothing_is_empty(tmp_path: Path) -> None:
-    assert told(tmp_path, "a --> b", {"b": "<{{output}}>"}, {"a": ""}) == "<>"
-
-
 # --- nodes -------------------------------------------------------------------------------
-
-
-def test_any_node_may_be_asked_and_one_that_never_ran_is_empty(tmp_path: Path) -> None:
-    text = "a --> q; q -->|x| b; q -->|y| n"
-    says = {"a": "first", "q": "x"}
-    shown = told(tmp_path, text, {"b": "{{nodes.a.output}}<{{nodes.n.output}}>"}, says)
-    assert shown == "first<>"
 
 
 def test_a_node_with_dots_in_its_name(tmp_path: Path) -> None:
@@ -204,11 +173,6 @@ def test_inserted_text_is_not_looked_at_again(tmp_path: Path) -> None:
     assert shown == "{{state.secret}} {{nodes.a.output}}"
 
 
-def test_other_braces_stay(tmp_path: Path) -> None:
-    text = "{{ user }} {{request.title}} {{#if}} {{state}}"
-    assert told(tmp_path, "b", {"b": text}).startswith("{{ user }} {{request.title}} {{#if}} {")
-
-
 # --- state and input -----------------------------------------------------------------------
 
 
@@ -230,25 +194,6 @@ def test_an_output_goes_into_the_state_by_its_key(tmp_path: Path) -> None:
     whole, _, rest = shown.rpartition("} ")
     assert json.loads(f"{whole}}}") == {"old": "kept", "y": "1", "z": '{"deep": 2}'}
     assert rest == "1 2 kept"
-
-
-def test_a_key_is_written_when_its_node_is_done_and_not_before(tmp_path: Path) -> None:
-    made = lab(
-        tmp_path,
-        "a --> b --> c",
-        {"b": "new"},
-        prompts={"b": "{{state.k}}", "c": "{{state.k}}"},
-        nodes={"b": {"output_key": "k"}},
-        state={"k": "old"},
-    )
-    made.work()
-    assert (made.actor.prompts_of("b"), made.actor.prompts_of("c")) == (["old"], ["new"])
-
-
-def test_the_last_writer_of_a_key_wins(tmp_path: Path) -> None:
-    nodes = {name: {"output_key": "k"} for name in ("a", "c")}
-    shown = told(tmp_path, "a --> c --> b", {"b": "{{state.k}}"}, {"a": "1", "c": "2"}, nodes=nodes)
-    assert shown == "2"
 
 
 @pytest.mark.parametrize(("state", "key"), [({"x": 5}, "x.y"), ({}, "k.y"), ({"x": "t"}, "x.y.z")])
@@ -335,21 +280,6 @@ def test_only_what_is_asked_for_is_read(tmp_path: Path) -> None:
     with pytest.raises(MissingValue):
         values.compose("{{state.z}}")
     del tmp_path
-
-
-def test_the_state_of_the_workflow_is_never_changed(tmp_path: Path) -> None:
-    made = lab(
-        tmp_path,
-        "a --> b --> c",
-        {"a": "new"},
-        prompts={"b": "{{state.x}}", "c": "{{state.x.y}}"},
-        nodes={"a": {"output_key": "x.y"}},
-        state={"x": {"y": "old"}},
-    )
-    made.work()
-    assert made.workflow.graph is not None
-    assert made.workflow.graph.state == {"x": {"y": "old"}}
-    assert made.actor.prompts_of("c") == ["new"]
 
 
 def test_secrets_in_an_output_are_hidden_before_it_is_kept(tmp_path: Path) -> None:

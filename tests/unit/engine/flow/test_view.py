@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from sequencer.engine.view import LINE_CHARS, FlowView, NodeState, NodeView, view_of
+from sequencer.engine.view import FlowView, NodeView, view_of
 from sequencer.model.outcome import Usage
 from sequencer.model.step import Retry
-from tests.flows import graph
 from tests.unit.engine.flow.labs import Hold, Lab, failed, lab, let_go, said, until
 
 LATER = Retry(max_attempts=2, initial_delay_s=3_600)
@@ -27,14 +26,6 @@ def nodes(made: Lab) -> dict[str, NodeView]:
 
 def states(made: Lab) -> dict[str, str]:
     return {name: str(one.state) for name, one in nodes(made).items()}
-
-
-def test_a_run_that_was_never_begun() -> None:
-    made = graph("a --> b")
-    view = view_of("t", made, None, None, ())
-    assert view.status == "not-started"
-    assert [one.state for one in view.nodes] == [NodeState.PENDING] * 2
-    assert view.followed == frozenset()
 
 
 def test_every_state_at_once(tmp_path: Path) -> None:
@@ -68,24 +59,6 @@ def test_every_state_at_once(tmp_path: Path) -> None:
     assert found["rest"].due is not None
     assert (found["run"].attempt, found["run"].since is not None) == (1, True)
     assert found["s"].since is None
-
-
-def test_ready_is_what_could_start(tmp_path: Path) -> None:
-    made = lab(tmp_path, "s --> a & b --> j")
-    made.work(limits={"max_steps": 1})
-    assert states(made) == {"s": "done", "a": "ready", "b": "ready", "j": "pending"}
-    assert seen(made).status == "running"
-
-
-def test_it_waits_where_only_people_are_asked(tmp_path: Path) -> None:
-    made = lab(tmp_path, "a --> h{{H}} --> b")
-    made.refused()
-    assert seen(made).status == "waiting"
-    made.answer("h", "yes")
-    assert seen(made).status == "running"
-    made.work()
-    assert seen(made).status == "completed"
-    assert nodes(made)["h"].last_line == "yes"
 
 
 def test_what_was_cancelled_and_what_failed(tmp_path: Path) -> None:
@@ -130,11 +103,3 @@ def test_a_reset_begins_the_story_again(tmp_path: Path) -> None:
     made.run().control.reset()
     assert states(made) == {"a": "pending", "b": "pending"}
     assert seen(made).followed == frozenset()
-
-
-def test_a_long_line_is_cut(tmp_path: Path) -> None:
-    made = lab(tmp_path, "a --> b", {"a": "x" * 1000, "b": "y" * 100_000})
-    made.work()
-    found = nodes(made)
-    assert found["a"].last_line == "x" * LINE_CHARS
-    assert found["b"].last_line.startswith("100000 bytes in results/")

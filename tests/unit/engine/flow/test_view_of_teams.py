@@ -55,17 +55,6 @@ def test_tokens_are_summed_over_attempts() -> None:
     assert tokens == {"plan": 123, "build": 7}
 
 
-def test_a_reset_begins_all_of_it_anew() -> None:
-    story = Story()
-    story.keep(fact(Event.CLAIMED, "plan", 1))
-    story.keep(fact(Event.SUCCEEDED, "plan", 2, usage={"output_tokens": 3}))
-    assert (story.began, story.latest) == (AT.format(1), AT.format(2))
-    story.keep(fact(Event.RESET, "", 3))
-    assert (story.began, story.nodes) == (None, {})
-    story.keep(fact(Event.CLAIMED, "plan", 5))
-    assert (story.began, story.latest) == (AT.format(5), AT.format(5))
-
-
 def test_it_began_with_its_first_task_and_not_with_the_run() -> None:
     facts = [
         fact(Event.INITIALISED, "", 1),
@@ -97,11 +86,3 @@ def test_what_was_added_is_seen_and_its_edges_are() -> None:
     last = found.nodes[-1]
     assert (last.state, last.tokens, last.last_line) == (NodeState.DONE, 5, "added")
     assert found.followed == frozenset({1})
-
-
-def test_a_no_is_the_last_line_until_it_is_begun_anew() -> None:
-    story = Story()
-    story.keep(fact(Event.CLAIMED, "build"))
-    story.keep(fact(Event.INVALID, "build", reason="no: two tests fail\nsee the log"))
-    assert story.nodes["build"].line == "no: two tests fail see the log"
-    assert story.nodes["build"].end is NodeState.PENDING

@@ -12,14 +12,13 @@ from sequencer.errors import ConfigurationError, StepFailed
 from sequencer.executors.protocol import Cancellation, Executor, StepRequest
 from sequencer.model.limits import RunLimits
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.model.step import Output, Retry, Step
+from sequencer.model.step import Output, Step
 from sequencer.model.workflow import Workflow
 from sequencer.store.memory import MemoryRun
 from tests.unit.engine.flow.labs import (
     Cast,
     Hold,
     Lab,
-    failed,
     lab,
     let_go,
     said,
@@ -49,16 +48,6 @@ def test_the_claims_of_the_dead_are_taken_over_and_their_word_is_refused(tmp_pat
     # A second claim, and not a second execution.
     again = [fact for fact in made.facts("claimed") if fact["step"] == "a"]
     assert [fact["attempt"] for fact in again] == [1, 2]
-    memory.close()
-
-
-def test_a_taken_over_node_has_its_sources_still(tmp_path: Path) -> None:
-    memory = MemoryRun()
-    made = lab(tmp_path, "a --> b", {"a": "text"}, prompts={"b": "{{output}}"}, memory=memory)
-    made.work(limits={"max_steps": 1})
-    made.died()
-    made.work()
-    assert made.actor.prompts_of("b") == ["text"]
     memory.close()
 
 
@@ -98,17 +87,6 @@ def test_an_output_that_comes_too_late_changes_nothing(tmp_path: Path) -> None:
     assert made.head == head
     flow = made.run().flow
     assert flow.text(flow.marking(head)[1].outputs["a"]) == "in time"
-    memory.close()
-
-
-def test_a_claim_of_the_living_is_left_alone(tmp_path: Path) -> None:
-    memory = MemoryRun()
-    made = lab(tmp_path, FAN, memory=memory)
-    made.claimed()
-    worker = made.worker()
-    assert worker.gone(made.head) == frozenset()
-    assert [claim.step for claim in worker.foreign(made.head)] == ["s"]
-    worker.attempts.close()
     memory.close()
 
 
@@ -197,14 +175,6 @@ def test_what_is_recorded_of_a_node(tmp_path: Path) -> None:
     assert (usage.steps, usage.cost_usd, usage.input_tokens) == (1, 0.5, 3)
 
 
-def test_what_failed_attempts_cost_counts_too(tmp_path: Path) -> None:
-    dear = Usage(cost_usd=1.0)
-    says: dict[str, Any] = {"a": [failed(usage=dear), said(usage=dear)]}
-    made = lab(tmp_path, "a", says, retry=Retry(max_attempts=2))
-    made.work()
-    assert (made.head.usage.cost_usd, made.head.usage.steps) == (2.0, 1)
-
-
 def test_the_state_of_a_node_with_json_is_what_its_json_means(tmp_path: Path) -> None:
     made = lab(
         tmp_path,
@@ -228,14 +198,6 @@ def test_what_should_be_json_and_is_none_fails_who_asks_for_it(tmp_path: Path) -
         made.work()
     assert made.actor.names == ["a"]
     assert "no JSON" in made.facts("failed")[0]["outcome"]["error"]
-
-
-def test_an_interrupted_agent_has_not_failed(tmp_path: Path) -> None:
-    """The executor says so by itself, as after a signal that reached its own group."""
-    says: dict[str, Any] = {"a": [Outcome(status=OutcomeStatus.INTERRUPTED), said()]}
-    made = lab(tmp_path, "a", says)
-    made.work()
-    assert [fact["event"] for fact in made.facts("released", "failed")] == ["released"]
 
 
 def test_complete_is_one_nodes_word_and_not_the_runs(tmp_path: Path) -> None:

@@ -74,14 +74,6 @@ def test_what_lost_is_told(
     assert Route.model_validate_json(found.model_dump_json()) == found
 
 
-def test_who_names_a_procedure_is_obeyed() -> None:
-    classify = Answers()
-    found = routed("Debug it", "bug", explicit="plan-mode", classify=classify)
-    assert (found.procedure, found.source, found.classification) == ("plan-mode", "explicit", None)
-    assert tried(found) == [("explicit", "plan-mode")]
-    assert classify.asked == 0
-
-
 def test_an_unknown_procedure_lists_the_known_ones_and_nobody_is_asked() -> None:
     with pytest.raises(UnknownName, match="did you mean 'plan-mode'") as refused:
         routed("x", "bug", explicit="plan-mod", classify=Answers())
@@ -109,28 +101,6 @@ def test_labels_decide_before_a_classification(
     assert classify.asked == 0
 
 
-def test_other_labels_and_other_procedures() -> None:
-    settings = RoutingSettings.model_validate(
-        {
-            "labels": {"debugger": ["defect"], "orchestrator": []},
-            "procedures": {"debugger": "plan-mode"},
-        }
-    )
-    assert routed("x", "Defect", settings=settings).procedure == "plan-mode"
-    for label in ("bug", "epic"):
-        assert routed("Add it", label, settings=settings).source == "rules"
-
-
-@pytest.mark.parametrize("word", WORDS)
-def test_a_classification_decides_where_no_label_does(word: str) -> None:
-    classify = Answers(word)
-    found = routed("x", "ui", classify=classify)
-    assert (found.source, found.classification) == ("classification", word)
-    assert found.procedure == RoutingSettings().procedure_for(word)  # type: ignore[arg-type]
-    assert tried(found)[:2] == [("explicit", None), ("label", None)]
-    assert classify.asked == 1
-
-
 @pytest.mark.parametrize(
     "failure", [ClassificationFailed("10 s are over"), "perhaps code", ClassificationFailed("a\nb")]
 )
@@ -153,18 +123,6 @@ def test_a_classifier_that_fails_twice_leaves_it_to_the_fallback() -> None:
     whys = [one.why for one in found.considered if one.source == "classification"]
     assert [why[:9] for why in whys] == ["attempt 1", "attempt 2"]
     assert all(len(why) < MAX_REASON_CHARS + 20 for why in whys)
-
-
-def test_where_the_rules_are_unsure_the_fallback_decides() -> None:
-    settings = RoutingSettings(fallback="plan-mode")
-    found = routed("Strawberries", settings=settings)
-    assert (found.procedure, found.source, found.classification) == ("plan-mode", "fallback", None)
-    assert tried(found) == [
-        ("explicit", None),
-        ("label", None),
-        ("rules", None),
-        ("fallback", "plan-mode"),
-    ]
 
 
 @pytest.mark.parametrize(

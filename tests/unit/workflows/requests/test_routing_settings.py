@@ -40,10 +40,6 @@ def test_a_label_chooses_the_system_prompt(labels: tuple[str, ...], prompt: str)
     assert prompts(*labels) == (f"system/{prompt}.md", SHARED_PROMPT)
 
 
-def test_without_a_matching_label_there_are_the_shared_instructions_only() -> None:
-    assert prompts() == prompts("ui", "bugs") == (SHARED_PROMPT,)
-
-
 def test_what_is_written_is_looked_at_first_and_in_its_order() -> None:
     own = {
         "research": {"labels": ["spike", "prd"], "prompt": "roles/research.md"},
@@ -59,12 +55,6 @@ def test_what_is_written_is_looked_at_first_and_in_its_order() -> None:
     assert prompts("epic", system_prompts=own) == (SHARED_PROMPT,)
     swapped = dict(reversed(own.items()))
     assert prompts("bug", "spike", system_prompts=swapped)[0] == "system/orchestrator.md"
-
-
-def test_of_a_built_in_entry_one_half_may_be_written() -> None:
-    changed = {"debugger": {"prompt": "roles/detective.md"}}
-    assert prompts("bug", system_prompts=changed) == ("roles/detective.md", SHARED_PROMPT)
-    assert prompts("bug", system_prompts={"debugger": {"labels": []}}) == (SHARED_PROMPT,)
 
 
 @pytest.mark.parametrize("entry", [{}, {"labels": ["a"]}, {"prompt": "a.md"}])

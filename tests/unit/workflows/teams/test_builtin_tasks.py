@@ -66,16 +66,6 @@ def test_each_is_a_graph_that_ends_with_one_summary_and_says_what_is_done(name: 
         assert task.description or "prompt" in task.step, task.id
 
 
-def test_only_who_builds_or_commits_writes_and_only_the_lead_adds() -> None:
-    known = roles()
-    tasks = [task for name in SHARED for task in builtin_tasks(name, 6)]
-    writing = {task.id for task in tasks if known[task.role or ""].writes}
-    assert writing == {"implement", "changelog", "fix", "commit", "pull-request"}
-    assert [(t.id, t.role, t.adds) for t in tasks if t.adds] == [
-        ("decompose", "lead", "sub-issues")
-    ]
-
-
 def test_steps_have_what_roles_and_procedures_bring() -> None:
     reads = builtin_roles()["researcher"].step["tools"]
     for name in SHARED:

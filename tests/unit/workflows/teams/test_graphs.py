@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any, Literal
 
 import pytest
@@ -13,14 +12,13 @@ from sequencer.documents.keys import ConfigurationErrors
 from sequencer.errors import ConfigurationError
 from sequencer.model.net.graph import Graph, Growth, NodeKind
 from sequencer.model.step import Output, Step, Validation
-from sequencer.model.team import Budget, Role, Task
+from sequencer.model.team import Role, Task
 from sequencer.model.workflow import Workflow, grown
 from sequencer.workflows.teams.graphs import (
     BRIEF,
     MAX_LISTED,
     MAX_PROBLEMS,
     TaskProblem,
-    circles,
     growth_of,
     list_problems,
     nearest,
@@ -82,15 +80,6 @@ def test_a_node_for_each_task_and_an_edge_from_each_blocker() -> None:
     assert graph.by_id["c"].task is not None
     assert graph.by_id["c"].task.blocked_by == ("b", "a")
     assert graph_of(made(task("a"))).max_parallel is None
-
-
-def test_the_traits_of_a_task_are_kept_at_its_node() -> None:
-    fields = {"role": "implementer", "description": "Long", "active_form": "Doing", "weight": 3}
-    node = graph_of(made(task("a", **fields, budget={"max_tokens": 5}))).nodes[0]
-    assert node.label == "Do a"
-    assert node.task is not None
-    assert {name: getattr(node.task, name) for name in fields} == fields
-    assert node.task.budget == Budget(max_tokens=5)
 
 
 @pytest.mark.parametrize(
@@ -285,14 +274,6 @@ def test_who_only_answers_has_no_worktree(fields: dict[str, object], why: str | 
     assert problems(wrong.replace(worktree=False)) == []
 
 
-def test_the_tasks_of_a_run_count_and_may_be_part_of_a_circle() -> None:
-    found = problems(task("a"), task("b"), most=3, there={"x": (), "y": ("x",)})
-    assert [one.message for one in found] == ["4 tasks, 2 of them there; at most 3 are allowed"]
-    (found_circle,) = problems(task("new", "late"), there={"late": ("middle",), "middle": ("new",)})
-    assert found_circle.cycle == ("new", "middle", "late", "new")
-    assert found_circle.path == (0, "blocked_by")
-
-
 def test_the_nearest_name() -> None:
     known = dict.fromkeys(["test", "build"])
     assert nearest("tset", known) == "did you mean 'test'? there are: test, build"
@@ -301,28 +282,6 @@ def test_the_nearest_name() -> None:
     assert nearest("zzz", many).count(", ") == MAX_LISTED
     assert nearest("zzz", many).endswith(", …")
     assert nearest("zzz", []) == "there is none"
-
-
-@pytest.mark.parametrize(
-    ("blockers", "expected"),
-    [
-        ({}, []),
-        ({"a": []}, []),
-        ({"a": ["a"]}, [{"a"}]),
-        ({"a": ["b", "b"], "b": ["a", "a"]}, [{"a", "b"}]),
-        ({"a": ["c"], "b": ["a"], "c": ["b"], "d": ["c"], "e": []}, [{"a", "b", "c"}]),
-        (
-            {"a": ["b"], "b": ["a"], "m": ["a"], "c": ["d", "m"], "d": ["c"]},
-            [{"a", "b"}, {"c", "d"}],
-        ),
-    ],
-)
-def test_circles(blockers: dict[str, list[str]], expected: list[set[str]]) -> None:
-    found = circles(blockers)
-    assert [set(circle) for circle in found] == expected
-    for circle in found:
-        for before, after in pairwise((*circle, circle[0])):
-            assert before in blockers[after]
 
 
 def test_long_and_hostile_lists() -> None:

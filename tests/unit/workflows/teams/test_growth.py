@@ -78,22 +78,6 @@ def test_the_form_in_words_fits_the_schema(adds: Literal["tasks", "sub-issues"])
     assert "role is" not in form_for("tasks", [])
 
 
-@pytest.mark.parametrize(
-    ("adds", "answer", "expected"),
-    [
-        ("tasks", '{"tasks": [{"id": "a", "subject": "s", "description": ""}]}', True),
-        ("tasks", '{"tasks": []}', False),
-        ("tasks", '{"tasks": [{"id": "a b", "subject": "s", "description": ""}]}', False),
-        ("tasks", '{"tasks": [{"id": "a", "subject": "s", "description": "", "x": 1}]}', False),
-        ("sub-issues", '{"sub_issues": [{"id": "a", "title": "t", "description": ""}]}', True),
-        ("sub-issues", '{"tasks": []}', False),
-        ("sub-issues", "I made some.", False),
-    ],
-)
-def test_an_answer_is_checked_by_them(adds: str, answer: str, *, expected: bool) -> None:
-    assert fits(adds, answer) is expected
-
-
 # --- tasks -------------------------------------------------------------------------------
 
 
@@ -212,12 +196,6 @@ def test_one_waits_until_what_it_depends_on_is_verified(
 )
 def test_sub_issues_that_are_refused(given: Any, there: list[str], said: str) -> None:
     assert said in refusal("sub-issues", {"sub_issues": given}, there=there)
-
-
-def test_one_may_depend_on_one_that_was_added_before() -> None:
-    found = issues({**PAGE, "depends_on": ["api"]}, there=["plan", "impl-api", "verify-api"])
-    assert found[0].blocked_by == ("verify-api",)
-    assert issues({**ISSUE, "id": "a" * 70})[1].id == f"verify-{'a' * 70}"
 
 
 # --- what becomes of it ------------------------------------------------------------------

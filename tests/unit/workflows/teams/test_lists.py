@@ -13,13 +13,12 @@ from sequencer.documents.reader import Document
 from sequencer.errors import ConfigurationError
 from sequencer.model.fields import ValidationError
 from sequencer.model.step import Step
-from sequencer.model.team import MAX_TASKS, STEP_FIELDS, Role, Task
+from sequencer.model.team import MAX_TASKS, STEP_FIELDS, Task
 from sequencer.workflows.finding import MAX_CHARS
 from sequencer.workflows.teams.entries import ListFile, TaskEntry
 from sequencer.workflows.teams.lists import (
     TaskList,
     has_tasks,
-    inline_list,
     list_errors,
     load_tasks,
     page_of,
@@ -51,22 +50,6 @@ def test_the_keys_are_a_task_s_and_a_step_s_with_the_same_defaults() -> None:
         field = Task.model_fields[name]
         if not field.is_required:
             assert TaskEntry.model_fields[name].get_default() == field.get_default(), name
-
-
-def test_all_fields_of_its_own() -> None:
-    given = {
-        "description": "Long",
-        "active_form": "Doing it",
-        "blocked_by": ["b", "c"],
-        "role": "verifier",
-        "weight": 2.5,
-        "writes": True,
-        "worktree": False,
-        "adds": "tasks",
-        "budget": {"max_tokens": 9},
-    }
-    assert entry(**given).as_task() == Task.model_validate({**LEAST, **given})
-    assert entry().as_task() == Task(id="a", subject="Do it")
 
 
 FIXER = {"name": "mend", "output": {"format": "json", "schema": {"type": "object"}}}
@@ -222,16 +205,6 @@ def test_a_list_in_yaml_and_in_markdown(tmp_path: Path) -> None:
     assert page.where("look") == f"{tmp_path}/tasks.md:6:1"
 
 
-def test_names_and_roles_of_a_list(tmp_path: Path) -> None:
-    path = written(tmp_path, f"name: mine\n{YAML}")
-    assert load_tasks(path, roles()).workflow.name == "mine"
-    assert load_tasks(path, roles(), name="asked").workflow.name == "asked"
-    assert load(tmp_path, "tasks: [{id: a, subject: A}]", "x.yml").title == "x"
-    path = written(tmp_path, "tasks: [{id: a, subject: A, role: tester}]")
-    own = roles({"tester": Role.model_validate({"model": "x"})})
-    assert load_tasks(path, own).workflow.steps[0].model == "x"
-
-
 def test_everything_that_is_wrong_is_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
     assert problems(
         tmp_path,
@@ -352,14 +325,6 @@ def test_what_can_t_be_read_is_no_list(tmp_path: Path) -> None:
             load_tasks(tmp_path / name, roles())
     assert page_of(tmp_path / "bad.md") is None
     assert not has_tasks(tmp_path / "bad.md", None)
-
-
-def test_a_list_that_stands_in_another_file(tmp_path: Path) -> None:
-    made = inline_list(
-        "mine", [Task(id="a", subject="A")], roles(), 4, file=tmp_path / "x", where=str
-    )
-    assert (made.workflow.name, made.title, made.graph.max_parallel) == ("mine", "mine", 4)
-    assert made.where("a", "model") == "('tasks', 0, 'model')"
 
 
 # --- Markdown ----------------------------------------------------------------------------

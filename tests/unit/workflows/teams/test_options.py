@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import re
 from typing import Any
 
 import pytest
 
 from sequencer.model.fields import ValidationError
-from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
 from sequencer.model.team import Budget, Role, TeamRules
 from sequencer.project import builtin_texts
 from sequencer.workflows.requests.options import WORDS
 from sequencer.workflows.teams.options import ScoreSettings, TeamOptions, builtin_roles, roles
 from sequencer.workflows.teams.scoring import CLASSIFICATIONS, KEYWORDS, LABELS
-from sequencer.workflows.verdicts import verdict_of
 
 WRITTEN: dict[str, Any] = {
     "budget": {"max_cost_usd": 3, "soft": 0.5, "on_hard": "kill"},
@@ -121,15 +117,6 @@ def test_what_the_built_in_ones_may_do() -> None:
     assert step.validation.fixer.prompt == "subroutines/validation-fixer.md"
     assert found["lead"].step["output"] == {"format": "json"}
     assert found["lead"].step["retry"] == {"max_attempts": 3}
-
-
-@pytest.mark.parametrize("is_yes", [True, False])
-def test_a_verifier_is_told_to_answer_what_is_understood(*, is_yes: bool) -> None:
-    (line,) = re.findall(r"^\{.*\}$", builtin_texts()["team/verifier.md"], re.MULTILINE)
-    said = line if is_yes else line.replace("true", "false")
-    verdict = verdict_of(Outcome(status=OutcomeStatus.OK, output=said), is_command=False)
-    assert (verdict.is_pass, verdict.source) == (is_yes, "json")
-    assert verdict.reason == json.loads(line)["reason"]
 
 
 def test_a_project_changes_a_role_field_by_field_and_adds_some() -> None:

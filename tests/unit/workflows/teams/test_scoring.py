@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.model.request import Request, Route
+from sequencer.model.request import Request
 from sequencer.workflows.registry import Registry
 from sequencer.workflows.requests.options import WORDS, RoutingSettings, Word
 from sequencer.workflows.requests.routing import route
@@ -58,22 +58,10 @@ def test_the_table(word: Word | None, text: str, expected: int, size: int) -> No
     assert sum(reason.points for reason in found.reasons) == expected
 
 
-def test_the_words_of_the_table_that_score_nothing() -> None:
-    assert set(WORDS[:4]) == {"question", "documentation", "transient", "planning"}
-    for word in WORDS[:4]:
-        found = scored(word, labels=["team", "epic"], threshold=0)
-        assert (found.score, found.uses_team, found.team_size) == (0, False, 1)
-        assert found.reasons[0].text.startswith(word)
-
-
 @pytest.mark.parametrize("text", [MEDIUM, TRACE, "We see a deadlock.", "## To do\n- a\n- b\n- c\n"])
 def test_a_debugger_reaches_the_threshold_by_what_it_says(text: str) -> None:
     assert not scored("debugger").uses_team
     assert scored("debugger", text=text).uses_team
-
-
-def test_title_and_text_are_no_one_sentence() -> None:
-    assert scored("code", "There are multiple", "files to look at").score == 0
 
 
 def test_signals_of_debugging_count_for_nothing_else() -> None:
@@ -103,10 +91,6 @@ def test_what_is_counted(text: str, points: int, told: str) -> None:
 @pytest.mark.parametrize("label", ["size/XL", "size: XL", "Size-xl", "size_XL", "SIZE XL"])
 def test_labels_are_written_in_many_ways(label: str) -> None:
     assert scored("code", labels=[label]).score == 30
-
-
-def test_a_label_counts_once_and_a_strange_one_not_at_all() -> None:
-    assert scored("code", labels=["epic", "EPIC", "area/epic", "c++", "🔥", ":"]).score == 30
 
 
 def test_everything_can_have_other_points() -> None:
@@ -178,14 +162,6 @@ def test_who_gets_a_team(
     assert choice.score is found
 
 
-@pytest.mark.parametrize(
-    ("found", "largest", "size"), [(HIGH, 4, 4), (HIGH, 3, 3), (HIGH, 1, 1), (LOW, 64, 2)]
-)
-def test_the_size_of_a_team(found: Score, largest: int, size: int) -> None:
-    options = TeamOptions(enabled=True, max_size=largest)
-    assert decide(found, options, "code", asked=True).size == size
-
-
 # --- which kind of request it is ---------------------------------------------------------
 
 
@@ -210,23 +186,6 @@ def routed(settings: RoutingSettings, *, explicit: str | None = None, **more: An
 )
 def test_a_procedure_says_what_nobody_said(more: dict[str, Any], word: Word | None) -> None:
     assert routed(RoutingSettings(), **more) == word
-
-
-@pytest.mark.parametrize(("label", "word"), [("bug", "debugger"), ("epic", "orchestrator")])
-def test_a_label_tells_kinds_apart_that_share_a_procedure(label: str, word: Word) -> None:
-    shared: dict[Word, str] = dict.fromkeys(("code", "debugger", "orchestrator"), "mine")
-    settings = RoutingSettings(procedures=shared)
-    assert routed(settings, labels=(label,)) == word
-    assert routed(settings, labels=("x",), title="Add a page") == "code"
-    assert routed(settings, labels=("x",), explicit="mine") == "code"
-
-
-def test_a_hook_that_chose_another_procedure() -> None:
-    request, settings = Request(title="x"), RoutingSettings()
-    chosen = Route(procedure="plan-mode", source="hook", classification="code", reason="a hook")
-    assert classification_of(request, chosen, settings) == "planning"
-    own = chosen.replace(procedure="mine")
-    assert classification_of(request, own, settings) == "code"
 
 
 def test_a_request_and_its_route_are_scored_whole() -> None:

@@ -5,13 +5,9 @@ from time import process_time
 import pytest
 
 from sequencer.workflows.teams.scoring import (
-    KEYWORDS,
-    MAX_LINES,
-    forms_of,
     phrases_in,
     score,
     signals_of,
-    tokens_of,
 )
 
 
@@ -86,35 +82,6 @@ def test_what_only_looks_like_a_keyword(keyword: str, text: str) -> None:
 def test_what_stands_behind_code_is_read_again() -> None:
     assert words_in("```\nx\n```\nrefactor", "refactor") == ["refactor"]
     assert words_in("<!-- a --> refactor <!-- b --> it <!-- open", "refactor") == ["refactor"]
-
-
-def test_keywords_that_overlap_are_all_found() -> None:
-    phrases = ("migrate", "migrate data", "data base", "base")
-    assert words_in("Migrate data, base", *phrases) == ["migrate", "migrate data", "base"]
-    assert words_in("", *phrases) == []
-
-
-@pytest.mark.parametrize("keyword", KEYWORDS)
-def test_each_built_in_keyword_is_found_as_it_is_written(keyword: str) -> None:
-    assert keyword in words_in(f"We have: {keyword}!", *KEYWORDS)
-
-
-@pytest.mark.parametrize(
-    ("word", "forms"),
-    [
-        ("plan", {"plan", "plans", "planed", "planing", "planned", "planning"}),
-        ("rewrite", {"rewrite", "rewrites", "rewrited", "rewriting"}),
-        ("box", {"box", "boxes", "boxed", "boxing"}),
-        ("ui", {"ui"}),
-        ("node.js", {"node.js"}),
-    ],
-)
-def test_the_forms_of_a_word(word: str, forms: set[str]) -> None:
-    assert set(forms_of(word)) == forms
-
-
-def test_tokens_keep_what_separates_thoughts() -> None:
-    assert tokens_of("A-b c. (D_e)") == ["a", "b", "c", ".", "(", "d_e", ")"]
 
 
 @pytest.mark.parametrize(
@@ -237,8 +204,3 @@ def test_the_time_grows_with_the_text_and_no_faster(piece: str) -> None:
     whole, tenth = seconds(MEGABYTE), seconds(MEGABYTE // 10)
     assert whole < 30 * tenth + 0.3
     assert whole < 10
-
-
-def test_a_text_of_very_many_lines_is_read_to_a_limit() -> None:
-    text = "\n" * (MAX_LINES - 1) + "refactor\nmigrate"
-    assert words_in(text, "refactor", "migrate") == ["refactor"]

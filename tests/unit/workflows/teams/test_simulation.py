@@ -40,18 +40,6 @@ def test_tasks_side_by_side_and_one_after_the_other() -> None:
     ]
 
 
-def test_a_task_takes_as_long_as_it_weighs() -> None:
-    done = replay([task("a", weight=4), task("b", weight=0.01)])
-    assert list(done.trace)[2:] == ["1 done b", "40 done a"]
-
-
-def test_no_more_at_once_than_the_team_is_large_and_the_longest_way_first() -> None:
-    tasks = [task("x"), task("y"), task("long", weight=5), task("end", "x", "y", "long")]
-    done = replay(tasks, size=2)
-    assert list(done.trace)[:3] == ["0 start long", "0 start x", "10 done x"]
-    assert done.trace[-1] == "60 done end"
-
-
 def test_a_failed_task_takes_no_place_and_stops_only_what_waits_for_it() -> None:
     tasks = [task("bad"), task("b", "bad"), task("x"), task("y", "x")]
     done = replay(tasks, size=1, bad={"out": [{"error": "boom"}]})
