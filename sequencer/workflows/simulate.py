@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 from typing import Annotated, Any
 
@@ -25,7 +25,7 @@ from sequencer.model.dataclass import dataclass
 from sequencer.model.fields import AfterValidator, BeforeValidator, Field, ValidationError
 from sequencer.model.net import rules as flow_trace
 from sequencer.model.net.graph import Graph, Node, NodeKind
-from sequencer.model.net.marking import Active, FlowStatus, Marking, Reference, carried, text_of
+from sequencer.model.net.marking import FlowStatus, Marking, Reference, carried, text_of
 from sequencer.model.net.rules import TIMEOUT, Course, groups, is_choice
 from sequencer.model.net.source import copied, put
 from sequencer.model.outcome import Outcome, OutcomeStatus
@@ -100,14 +100,10 @@ class _Simulation:
         self._execution: dict[str, int] = {}
         self._number = 0
         self._attempts: dict[str, int] = {}
-        self._begun: dict[str, Active] = self._marking.active
-        """What `_working` is about; an error that ends every execution puts another in place."""
-        self._working: set[str] = set()
-        """Agents that have begun, and have not failed for good; counted, not looked for."""
         self._resting: set[str] = set()
-        """Those of them that wait for their next try."""
+        """Agents that wait for their next try."""
         self._overdue: list[tuple[int, str]] = []
-        """Those of these whose time has come, and that wait for a free place: a heap in order."""
+        """Those of them whose time has come, and that wait for a free place: a heap in order."""
         self._outputs: dict[str, str] = {}
         self._now = self._busy = 0
         self._facts: list[tuple[int, Event, str, Mapping[str, Any]]] = []
@@ -130,7 +126,6 @@ class _Simulation:
                 self._is_overdue(name)
             else:
                 self._finish(name)
-                self._take_stock(name)
             self._try_again()
             self._start_all()
         self._take_facts()
@@ -171,13 +166,12 @@ class _Simulation:
         """Let time go on to the next event; False: the time of the whole run is over before."""
         self._take_facts()
         due = self._events[0][0]
-        is_busy = bool(self._working)
         limit = self._graph.timeout_ms
-        if is_busy and limit is not None and self._busy + (due - self._now) > limit:
-            self._now += limit - self._busy
-            self._course.time_is_up()
-            return False
-        if is_busy:
+        if limit is not None and any(self._at_work()):
+            if self._busy + (due - self._now) > limit:
+                self._now += limit - self._busy
+                self._course.time_is_up()
+                return False
             self._busy += due - self._now
         self._now = due
         return True
@@ -190,24 +184,21 @@ class _Simulation:
             if name is None:
                 return
             self._course.start(name)
-            if self._is_agent(name):
-                self._working.add(name)
+            if name in self._resting:
+                # An error elsewhere has ended the execution that waited for its next try.
+                self._resting.discard(name)
+                self._overdue = sorted(one for one in self._overdue if one[1] != name)
             self._attempt(name)
 
     def _has_room(self) -> bool:
         limit = self._graph.max_parallel
-        return limit is None or len(self._working) - len(self._resting) < limit
+        return limit is None or sum(n not in self._resting for n in self._at_work()) < limit
 
-    def _take_stock(self, name: str) -> None:
-        """Count who works, after the execution of *name* has gone on, or has ended them all."""
-        active = self._marking.active
-        if active is not self._begun:
-            self._begun = active
-            self._working.clear()
-            self._resting.clear()
-            self._overdue.clear()
-        elif name not in active or active[name].error is not None:
-            self._working.discard(name)
+    def _at_work(self) -> Iterator[str]:
+        """Yield the agents that have begun, and have not failed for good."""
+        for name, one in self._marking.active.items():
+            if one.error is None and self._is_agent(name):
+                yield name
 
     def _is_overdue(self, name: str) -> None:
         heapq.heappush(self._overdue, (self._graph.order[name], name))
@@ -359,6 +350,8 @@ class _Simulation:
     def _try_again(self) -> None:
         while self._overdue and self._has_room():
             _, name = heapq.heappop(self._overdue)
+            if name not in self._marking.active:
+                continue
             self._resting.discard(name)
             failures = self._marking.active[name].failures
             again = {"retry": failures + 1} if failures else {"again": True}

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from difflib import get_close_matches
+from graphlib import CycleError, TopologicalSorter
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -359,25 +360,17 @@ def circles(blockers: Mapping[str, Collection[str]]) -> list[tuple[str, ...]]:
     >>> circles({"a": ["c"], "b": ["a"], "c": ["b"], "d": ["a"]})
     [('b', 'c', 'a')]
     """
-    left = {name: iter(others) for name, others in blockers.items()}
+    left = {name: set(others) for name, others in blockers.items()}
     found: list[tuple[str, ...]] = []
-    for start in blockers:
-        # Each task of it waits for the next one; what is taken out of `left` is in no path.
-        path = dict.fromkeys([start] if start in left else ())
-        while path:
-            here = next(reversed(path))
-            other = next(left[here], None)
-            if other is None:
-                del path[here], left[here]
-            elif other in path:
-                circle: list[str] = []
-                while other in path:
-                    circle.append(path.popitem()[0])
-                    del left[circle[-1]]
-                found.append(tuple(circle))
-            elif other in left:
-                path[other] = None
-    return found
+    while True:
+        try:
+            TopologicalSorter(left).prepare()
+        except CycleError as error:
+            circle = tuple(error.args[1][1:])
+            found.append(circle)
+            left = {n: others.difference(circle) for n, others in left.items() if n not in circle}
+        else:
+            return found
 
 
 def _place(path: KeyPath) -> tuple[int, int]:
