@@ -14,7 +14,6 @@ import pytest
 from click.testing import CliRunner
 
 from bench import __main__ as program
-from bench import disk
 from bench.child import CHECKOUT, Absent, Child, cpu_of_command, cpu_seconds_of, idle_percent
 from bench.floor import RECORD_BYTES, Floor
 from bench.machine import filesystem_of
@@ -99,17 +98,6 @@ def test_without_a_choice_every_family_is_measured(
     done = CliRunner().invoke(program.main, ["--quick", "--json", "--folder", str(tmp_path)])
     assert done.exit_code == 0, done.output
     assert [entry["name"] for entry in json.loads(done.stdout)["rows"]] == list(FAMILIES)
-
-
-def test_the_table_names_each_row_and_its_distance_from_the_floor(tmp_path: Path) -> None:
-    done = run_bench(tmp_path, "--quick", "--seconds", "0.1", "--rows", "step", "resolve")
-    assert done.returncode in (0, 1), done.stderr
-    lines = done.stdout.splitlines()
-    assert lines[0].split()[:4] == ["row", "ours", "other", "ratio"]
-    assert any(line.startswith("step ") and "floor: flock" in line for line in lines)
-    assert any(line.startswith("resolve far ") for line in lines)
-    assert "quick form" in done.stdout
-    assert "handoff" not in done.stdout
 
 
 def test_an_unknown_row_is_refused_and_the_known_ones_are_listed(tmp_path: Path) -> None:
@@ -203,13 +191,6 @@ def test_the_floor_leaves_what_a_step_leaves(tmp_path: Path) -> None:
     assert len(list((tmp_path / "floor" / "logs").iterdir())) == 5
 
 
-def test_the_preallocated_floor_writes_the_same(tmp_path: Path) -> None:
-    floor = Floor(tmp_path / "floor", preallocates=True)
-    floor.block(2)
-    floor.close()
-    assert (tmp_path / "floor" / "head").stat().st_size == RECORD_BYTES
-
-
 def test_the_step_that_is_measured_is_a_real_one(tmp_path: Path) -> None:
     marks = Marks()
     run = no_op_run(make_project(tmp_path / "project"), marks)
@@ -236,21 +217,6 @@ def test_the_latencies_are_between_the_two_processes() -> None:
         for side in (0, 1)
     ]
     assert latencies(answers) == ([6.0, 6.0], [9.0, 9.0])
-
-
-def test_the_long_run_rotates_its_journal_and_keeps_its_bounds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(disk, "MEMORY", tmp_path / "nowhere")
-    setting = Setting(tmp_path, Effort(0.0, 600, 0.5), with_peers=False)
-    found = {entry.name: entry for entry in measure("growth", setting)}
-    journal = found["growth journal"]
-    assert journal.ok is True, journal
-    folder = tmp_path / "project" / "sync" / "runs" / "old"
-    assert len(list(folder.glob("journal-*.jsonl"))) >= 2
-    assert found["growth head"].ok is True
-    logs = tmp_path / "project" / "logs"
-    assert len(list(logs.rglob("runs/old/steps/iter-*.log"))) >= 600
 
 
 # --- other processes -----------------------------------------------------------------
@@ -294,17 +260,6 @@ def test_a_child_that_cannot_begin_says_why(
         Child(module, [], tmp_path / "log")
 
 
-def test_a_child_that_fails_at_a_request_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = child_module(tmp_path, monkeypatch)
-    with (
-        Child(module, [], tmp_path / "log") as child,
-        pytest.raises(Absent, match="KeyError"),
-    ):
-        child.ask({"number": 1})
-
-
 def test_a_child_that_dies_leaves_its_last_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,11 +267,6 @@ def test_a_child_that_dies_leaves_its_last_words(
     module = child_module(tmp_path, monkeypatch, begin=begin)
     with pytest.raises(Absent, match="out of luck"):
         Child(module, [], tmp_path / "log")
-
-
-def test_an_interpreter_that_is_not_there_is_absent(tmp_path: Path) -> None:
-    with pytest.raises(Absent, match="No such file"):
-        Child("bench", [], tmp_path / "log", str(tmp_path / "python"))
 
 
 def test_cpu_of_a_command_counts_its_work_and_not_its_sleep(tmp_path: Path) -> None:
@@ -358,27 +308,6 @@ def test_each_peer_that_is_measured_is_in_the_requirements() -> None:
     modules = (path.stem for path in (CHECKOUT / "bench" / "peers").glob("[!_]*_*.py"))
     assert {module.partition("_")[0] for module in modules} <= required.keys()
     assert {"doit", "luigi", "prefect", "matplotlib"} <= required.keys()
-
-
-def test_a_peer_that_could_not_be_installed_keeps_its_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(installing, "ENVIRONMENTS", tmp_path)
-    (tmp_path / "requirements.txt").write_text("# [ghost]\n./no-such-folder\n")
-    monkeypatch.setattr(installing, "REQUIREMENTS", tmp_path / "requirements.txt")
-    problems = installing.install_all()
-    assert problems["ghost"]
-    assert "could not be installed" in (installing.why_absent("ghost") or "")
-    assert (tmp_path / ".gitignore").read_text() == "*\n"
-
-
-def test_without_matplotlib_the_picture_is_refused_with_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("bench.plotting.find_spec", lambda _: None)
-    monkeypatch.setattr(installing, "ENVIRONMENTS", tmp_path / "nowhere")
-    with pytest.raises(Absent, match="install-peers"):
-        plot(as_json([row(1.0)], {}, is_quick=True), tmp_path / "bench.png")
 
 
 def test_the_picture_is_drawn_where_matplotlib_is_installed(tmp_path: Path) -> None:

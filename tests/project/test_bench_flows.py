@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from bench.measuring import Effort
 from bench.peers import installing
 from bench.project import make_project
 from bench.rows import Setting, flow, measure
-from bench.rows.flow_child import Fans, Largest, schedule
+from bench.rows.flow_child import schedule
 from bench.rows.step import started
 from sequencer.engine.loop import Mode
 from sequencer.model.limits import InvocationLimits
@@ -70,31 +69,6 @@ def test_the_run_that_is_measured_is_a_real_one(tmp_path: Path) -> None:
     assert (accepted[0], accepted[-1]) == ("first", "last")
     logs = (tmp_path / "project" / "logs").rglob("iter-*.log")
     assert len(list(logs)) == 22, "the logs are written as well"
-
-
-def test_the_child_leaves_nothing_behind_and_tells_of_each_node(tmp_path: Path) -> None:
-    fans = Fans(tmp_path)
-    for what in ("run", "cycle"):
-        told = fans.answer({"do": what, "nodes": 30})
-        assert told["cpu"] > 0
-        assert told["wall"] > 0
-    told = fans.answer({"do": "run", "nodes": 30})
-    assert 0 < told["claims_bytes"] < told["head_bytes"]
-    assert fans.answer({"do": "schedule", "nodes": 30})["cpu"] > 0
-    assert list((tmp_path / "sync" / "runs").iterdir()) == []
-    assert list((tmp_path / "logs").rglob("*.log")) == []
-
-
-def test_the_largest_head_is_kept_and_its_claims_are_counted(tmp_path: Path) -> None:
-    path, small = tmp_path / "state.json", {"a": 1, "claims": []}
-    large = {"a": 1, "claims": [{"step": "n1"}, {"step": "n2"}]}
-    largest = Largest(path)
-    for head in (small, large, small):
-        path.write_text(json.dumps(head, indent=2) + "\n")
-        largest.look(0)
-    told = largest.told()
-    assert told["head_bytes"] == len(json.dumps(large, indent=2)) + 1
-    assert told["head_bytes"] - told["claims_bytes"] == len(json.dumps(small, indent=2)) + 1
 
 
 def test_the_family_has_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

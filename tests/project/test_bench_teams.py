@@ -49,17 +49,6 @@ def test_each_block_fans_out_mixes_and_gathers() -> None:
     assert all(found[f"t{n}"] == (last,) for n in range(BLOCK, BLOCK + WIDTH))
 
 
-@pytest.mark.parametrize("found", [blocks(SMALL), sleepers()[0]])
-def test_who_is_waited_for_stands_before(found: dict[str, tuple[str, ...]]) -> None:
-    order = {name: place for place, name in enumerate(found)}
-    assert all(order[other] < order[name] for name, before in found.items() for other in before)
-
-
-def test_every_run_of_the_bench_has_the_same_graphs() -> None:
-    assert blocks(SMALL) == blocks(SMALL)
-    assert sleepers() == sleepers()
-
-
 def test_there_are_enough_places_for_the_sleepers() -> None:
     """Else their critical path would not be the shortest time that there is."""
     found, seconds = sleepers()
@@ -98,25 +87,6 @@ def test_a_run_that_is_measured_is_whole_and_leaves_nothing(tmp_path: Path) -> N
     assert list((tmp_path / "project" / "sync" / "runs").iterdir()) == []
     teams.answer({"do": "run", "tasks": 3, "is_kept": True})
     assert len(list((tmp_path / "project" / "sync" / "runs").iterdir())) == 1
-
-
-def test_without_peers_a_task_is_measured_and_the_reasons_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(installing, "ENVIRONMENTS", tmp_path / "nowhere")
-    monkeypatch.setattr(team, "BESIDE", 10)
-    rows = team._beside(Setting(tmp_path, Effort(0.0, 300, 0.5), with_peers=True))
-    assert [row.name for row in rows] == ["team vs langgraph", "team vs dask"]
-    assert all("--install-peers" in row.note for row in rows)
-
-
-def test_more_tasks_are_compared_with_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(team, "FEW", 10)
-    monkeypatch.setattr(team, "QUICK_MANY", 40)
-    (row,) = team._linear(Setting(tmp_path, Effort(0.0, 300, 0.5), with_peers=False))
-    assert (row.name, row.bar, row.rounds) == ("team linear", team.LINEAR_BAR, 1)
-    assert row.ratio is not None
-    assert row.ratio > 0
 
 
 @pytest.mark.parametrize(("done", "is_right"), [([], False), (["s0", "s0"], False), (None, True)])

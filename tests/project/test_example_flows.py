@@ -21,7 +21,6 @@ from sequencer.model.net.graph import NodeKind
 from sequencer.model.transitions import Event
 from sequencer.project import open_project, open_run
 from sequencer.settings.settings import load
-from sequencer.workflows import templates
 from sequencer.workflows.flowfile.reader import FlowFile, load_flow
 from sequencer.workflows.mermaid.parser import read_chart
 from sequencer.workflows.simulate import Replay, read_script, simulate
@@ -162,26 +161,6 @@ def test_a_choice_tells_its_agent_each_word_that_picks_a_way(path: Path) -> None
 
 
 @pytest.mark.parametrize("path", FLOWS, ids=stem)
-def test_what_is_kept_in_the_state_is_asked_for(path: Path) -> None:
-    flow = load_flow(path)
-    texts = [step.text or "" for step in flow.workflow.steps]
-    texts += [node.question for node in flow.graph.nodes]
-    asked = {
-        ".".join(name[1:])
-        for text in texts
-        for name in templates.names(text, templates.GRAPH_ROOTS)
-        if name[0] == "state"
-    }
-    keys = {*flow.graph.state, *(n.output_key for n in flow.graph.nodes if n.output_key)}
-    unused = {
-        key
-        for key in keys
-        if not any(f"{a}.".startswith(f"{key}.") or f"{key}.".startswith(f"{a}.") for a in asked)
-    }
-    assert unused == set()
-
-
-@pytest.mark.parametrize("path", FLOWS, ids=stem)
 def test_its_chart_is_as_github_draws_it(path: Path) -> None:
     # Recorded from the Mermaid package itself; `pytest -m mermaid` asks it again.
     drawn: dict[str, Any] = json.loads(DRAWN.read_text())
@@ -228,14 +207,6 @@ def test_a_recorded_trace_is_really_compared() -> None:
     other = replayed(script, nodes={"classify": {"out": ["question"]}})
     assert list(other.trace) != json.loads(script.read_text())["expect"]["trace"]
     assert any(line.endswith("start look_up") for line in other.trace)
-
-
-@pytest.mark.parametrize("kind", ["feature", "question"])
-def test_every_kind_of_issue_is_answered(kind: str) -> None:
-    script = FOLDER / "scripts" / "triage-unclear.json"
-    done = replayed(script, nodes={"classify": {"out": [{"decision": kind}]}})
-    assert done.status == "completed"
-    assert done.trace[-1].endswith("done answered")
 
 
 def test_no_repair_goes_on_for_ever_at_night() -> None:
@@ -330,35 +301,12 @@ def test_a_release_is_let_out_with_the_version_that_was_asked_for(tried: Path) -
     assert source["state"] == {"version": "1.4.0"}
 
 
-def test_a_release_that_breaks_is_undone(project: Path) -> None:
-    broken = "{step: tag, status: failed, error: the index is read-only}"
-    edit(project / "orchestration.yaml", "{step: tag, output: v1.4.0 at 1f3c9a2}", broken)
-    edit(project / "release.md", "initialDelay: 5000", "initialDelay: 10")
-    sequencer(project, "run", "release", "--quiet", expect=4)
-    sequencer(project, "answer", "approve", "release")
-    sequencer(project, "run", "release", "--quiet", expect=1)
-    flow = head_of(project, "release").flow
-    assert flow is not None
-    assert flow.marking is not None
-    assert flow.status == "completed_after_error"
-    assert (flow.marking["error"]["node"], flow.marking["error"]["attempts"]) == ("tag", 3)
-
-
 def test_a_bug_goes_two_ways_and_is_answered_once(tried: Path) -> None:
     facts = facts_of(tried, "triage")
     assert sorted(accepted(facts)) == ["classify", "duplicates", "reply", "reproduce"]
     assert accepted(facts)[-1] == "reply"
     (begun,) = [f["outcome"] for f in facts if f["event"] == "claimed" and f["step"] == "reply"]
     assert sorted(begun["from"]) == ["duplicates", "reproduce"]
-
-
-def test_an_issue_of_no_known_form_fails_the_node_that_reads_it(project: Path) -> None:
-    edit(project / "orchestration.yaml", '"severity": "high", ', "")
-    edit(project / "triage.md", "initialDelay: 5000", "initialDelay: 10")
-    sequencer(project, "run", "triage", "--quiet", expect=1)
-    failed = [fact for fact in facts_of(project, "triage") if fact["event"] == "failed"]
-    assert {fact["step"] for fact in failed} == {"classify"}
-    assert "severity" in failed[-1]["outcome"]["error"]
 
 
 def test_research_goes_another_round_in_the_direction_that_was_given(tried: Path) -> None:

@@ -6,6 +6,7 @@ import ast
 import inspect
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,7 @@ def lines_of(path: Path) -> int:
     return len(path.read_text().splitlines())
 
 
+@cache
 def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), str(path))
 

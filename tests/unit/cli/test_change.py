@@ -138,6 +138,12 @@ def test_rewind_names_the_steps_that_run_again(tmp_path: Path) -> None:
     )
 
 
+def test_rewind_lists_a_few_of_many(tmp_path: Path) -> None:
+    worked(tmp_path, 1)
+    call(tmp_path, "set", "step_index=1000000")
+    assert "999988 more" in call(tmp_path, "rewind", "0").out
+
+
 def test_rewind_goes_back_only(tmp_path: Path) -> None:
     worked(tmp_path, 1)
     called = call(tmp_path, "rewind", "9")

@@ -12,9 +12,17 @@ from tests.unit.cli.calling import project
 from tests.unit.cli.sharing import CONFIGURATION, call, diverged, shared_project, steps
 
 
+@pytest.fixture(scope="module")
+def at_rest(tmp_path_factory: pytest.TempPathFactory) -> Shared:
+    """A project with two clones, to be copied: that is cheaper than git."""
+    made = shared_project(tmp_path_factory.mktemp("clones") / "shared")
+    made.clone("a"), made.clone("b")
+    return made
+
+
 @pytest.fixture
-def shared(tmp_path: Path) -> Shared:
-    return shared_project(tmp_path)
+def shared(tmp_path: Path, at_rest: Shared) -> Shared:
+    return Shared(tmp_path / "shared", at_rest)
 
 
 def row(text: str, label: str) -> list[str]:

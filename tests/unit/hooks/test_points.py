@@ -75,6 +75,20 @@ def test_a_file_without_a_hook_is_refused(tmp_path: Path, source: str) -> None:
     assert "@sequencer.hookimpl" in str(error.hint)
 
 
+def test_helpers_and_names_from_elsewhere_are_no_hooks(tmp_path: Path) -> None:
+    source = """
+    from sequencer.hooks.points import POINTS as sequencer_points
+
+    def helper(text):
+        return text.upper()
+
+    @hookimpl
+    def sequencer_prompt(text):
+        return helper(text)
+    """
+    assert loaded(tmp_path, source).prompt(context(tmp_path), "a") == "A"
+
+
 def test_one_function_can_have_any_name_and_several_can_serve_one_point(tmp_path: Path) -> None:
     source = """
     @hookimpl(specname="sequencer_prompt")

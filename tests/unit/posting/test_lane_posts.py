@@ -8,6 +8,7 @@ from tests.unit.posting.runs import (
     Box,
     HandClock,
     lane_for,
+    refused,
     unreachable,
 )
 
@@ -47,6 +48,14 @@ def test_a_thought_that_can_not_be_posted_is_dropped_and_not_repeated(store: Fil
     told.lane.post_thought(thought("next"), "run-1", None)
     assert told.box.bodies == ["next"]
     assert len(told.notices) == 2
+
+
+def test_a_refused_thought_costs_a_notice_and_no_more(store: FileStore) -> None:
+    told = lane_for(store, Box(trouble=[refused()]))
+    told.deliver()
+    told.lane.post_thought(thought(), "run-1", None)
+    assert told.notices == ["activity sink 'box': HTTP 422"]
+    assert not (store.folder / "activity" / "refused.jsonl").exists()
 
 
 def test_a_clock_of_its_own_for_each_sink(store: FileStore) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,9 @@ from sequencer.settings.location import locate
 from sequencer.settings.schema import Schema
 from sequencer.settings.settings import Settings, load
 from sequencer.settings.sources import variable_name
-from tests.property.amounts import EXAMPLES, PART, in_memory
+from tests.property.amounts import FACTOR, RULES, in_memory
 
+AMOUNT = RULES * int(os.environ.get(FACTOR, "1"))
 _Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 odd_scalars = st.one_of(
@@ -75,7 +77,7 @@ def loaded(
         return [refused]
 
 
-@settings(max_examples=EXAMPLES)
+@settings(max_examples=AMOUNT)
 @given(data=st.dictionaries(top_keys, odd_values, max_size=4))
 def test_any_values_give_settings_or_places(folder: Path, data: dict[str, Any]) -> None:
     found = loaded(folder, data)
@@ -90,7 +92,7 @@ def test_any_values_give_settings_or_places(folder: Path, data: dict[str, Any]) 
     assert [key for key, _, _ in found.rows()]
 
 
-@settings(max_examples=300)
+@settings(max_examples=AMOUNT // 5)
 @given(
     good=st.fixed_dictionaries(
         {},
@@ -121,7 +123,7 @@ scalar_paths = st.sampled_from(
 )
 
 
-@settings(max_examples=PART)
+@settings(max_examples=AMOUNT)
 @given(
     path=scalar_paths,
     text=st.one_of(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sequencer.documents.keys import dotted, leaves
@@ -57,6 +57,7 @@ texts = st.text(min_size=1, max_size=20)
 
 
 @pytest.mark.parametrize("path", [p for p in LEAVES if rule_of(p) is Rule.ACTS], ids=dotted)
+@settings(max_examples=10)
 @given(before=texts, after=texts)
 def test_a_change_of_what_acts_is_seen(path: KeyPath, before: str, after: str) -> None:
     old, new = acts(path, before), acts(path, after)
@@ -67,6 +68,7 @@ def test_a_change_of_what_acts_is_seen(path: KeyPath, before: str, after: str) -
 
 
 @pytest.mark.parametrize("path", [p for p in LEAVES if rule_of(p) is Rule.FREE], ids=dotted)
+@settings(max_examples=10)
 @given(before=texts, after=texts)
 def test_a_change_of_what_is_free_is_not(path: KeyPath, before: str, after: str) -> None:
     old, new = acts(path, before), acts(path, after)
@@ -75,6 +77,7 @@ def test_a_change_of_what_is_free_is_not(path: KeyPath, before: str, after: str)
 
 
 @pytest.mark.parametrize("path", [p for p in LEAVES if rule_of(p) is Rule.CAP], ids=dotted)
+@settings(max_examples=20)
 @given(before=st.integers(1, 10**6), after=st.integers(1, 10**6))
 def test_a_cap_may_fall_and_not_rise(path: KeyPath, before: int, after: int) -> None:
     old, new = acts(path, before), acts(path, str(after))
