@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from sequencer.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 
 def plugin(group: str, name: str) -> Any | None:
@@ -14,7 +17,7 @@ def plugin(group: str, name: str) -> Any | None:
     Raises:
         ConfigurationError: it can't be loaded.
     """
-    found = next(iter(entry_points(group=group, name=name)), None)
+    found = next((entry for entry in _entries(group) if entry.name == name), None)
     if found is None:
         return None
     try:
@@ -30,4 +33,10 @@ def plugin(group: str, name: str) -> Any | None:
 
 def plugin_names(group: str) -> set[str]:
     """Return the names of the entry points in *group*."""
-    return {entry.name for entry in entry_points(group=group)}
+    return {entry.name for entry in _entries(group)}
+
+
+def _entries(group: str) -> Iterable[EntryPoint]:
+    from importlib.metadata import entry_points  # noqa: PLC0415 - it takes long to load
+
+    return entry_points(group=group)

@@ -10,8 +10,9 @@ import gc
 import sys
 
 _OBJECTS = 100_000
-"""New objects after which Python looks for garbage; its own 700 cost a command a sixth of its time,
-because loading the program makes many objects and next to no garbage."""
+"""New objects after which Python looks for garbage; with its own 700 a command takes 5 % longer,
+because loading the program makes many objects and next to no garbage. A run of 6,000 steps has
+31 MiB either way."""
 
 
 def main() -> None:
