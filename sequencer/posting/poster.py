@@ -176,8 +176,8 @@ class Poster:
         self._run_id = attempt.run_id
         # Several nodes talk at once, and not every sink shows who does.
         prefix = f"{step.name}: " if self._is_graph else ""
-        gist = Gist(self._redaction)
-        gist.begin(step.name, attempt.step_index, attempt.attempt, prefix=prefix, subject=subject)
+        about = (step.name, attempt.step_index, attempt.attempt)
+        gist = Gist(self._redaction, *about, prefix=prefix, subject=subject)
         self._gists[attempt.token] = gist
 
     # --- the thread -------------------------------------------------------------------

@@ -59,7 +59,7 @@ def activities_of(fact: Mapping[str, Any]) -> list[Activity]:
     if isinstance(usage, dict) and usage.get("rehearsed"):
         return []  # no agent ran: nobody elsewhere is to take it for a result
     kind, title, body = tell(kept)
-    output_file = kept.get("output_file")
+    question = ASKED if fact["event"] == Event.ASKED else QUESTION
     told = Activity(
         type=kind,
         at=str(fact.get("at", "")),
@@ -69,16 +69,10 @@ def activities_of(fact: Mapping[str, Any]) -> list[Activity]:
         event=str(fact["event"]),
         title=title,
         body=body,
-        question=_question(kind, str(fact["event"])),
-        output_file=output_file if isinstance(output_file, str) else None,
+        question=question if kind is ActivityType.ELICITATION else None,
+        output_file=_text(kept, "output_file") or None,
     )
     return [told]
-
-
-def _question(kind: ActivityType, event: str) -> str | None:
-    if kind is not ActivityType.ELICITATION:
-        return None
-    return ASKED if event == Event.ASKED else QUESTION
 
 
 def _number(value: object) -> int:
@@ -88,6 +82,23 @@ def _number(value: object) -> int:
 def _text(kept: Mapping[str, Any], *names: str) -> str:
     """Return the first of *names* that says something."""
     return next((text for name in names if isinstance(text := kept.get(name), str) and text), "")
+
+
+def _listed(kept: Mapping[str, Any], name: str) -> str:
+    names = kept.get(name)
+    return ", ".join(map(str, names)) if isinstance(names, list) else ""
+
+
+def _told(
+    kind: ActivityType, title: str, *names: str, by: bool = False
+) -> Callable[[Mapping[str, Any]], Told]:
+    """Return what tells *title*, *by* whom, and the first of *names* that says something."""
+
+    def told(kept: Mapping[str, Any]) -> Told:
+        who = _text(kept, "by") if by else ""
+        return kind, f"{title} by {who}" if who else title, _text(kept, *names)
+
+    return told
 
 
 def _succeeded(kept: Mapping[str, Any]) -> Told:
@@ -102,23 +113,6 @@ def _failed(kept: Mapping[str, Any]) -> Told:
     return ActivityType.ERROR, "failed", f"{error}\n\nStep log: `{log}`" if log else error
 
 
-def _invalid(kept: Mapping[str, Any]) -> Told:
-    # No error: the run goes on by itself, and a tracker would show it as stopped.
-    return ActivityType.RESPONSE, "did not pass", _text(kept, "reason", "output", "error")
-
-
-def _fixed(kept: Mapping[str, Any]) -> Told:
-    return ActivityType.RESPONSE, "was worked on; it is verified again", _text(kept, "output")
-
-
-def _decided(title: str) -> Callable[[Mapping[str, Any]], Told]:
-    def told(kept: Mapping[str, Any]) -> Told:
-        by = _text(kept, "by")
-        return ActivityType.RESPONSE, f"{title} by {by}" if by else title, _text(kept, "note")
-
-    return told
-
-
 def _completed(kept: Mapping[str, Any]) -> Told:
     status = _text(kept, "status")
     if status == "rejected":
@@ -131,65 +125,41 @@ def _completed(kept: Mapping[str, Any]) -> Told:
     return ActivityType.RESPONSE, title, ""
 
 
-def _asked(kept: Mapping[str, Any]) -> Told:
-    return ActivityType.ELICITATION, "asks for an answer", _text(kept, "question")
-
-
-def _answered(kept: Mapping[str, Any]) -> Told:
-    by = _text(kept, "by")
-    title = f"was answered by {by}" if by else "was answered"
-    return ActivityType.RESPONSE, title, _text(kept, "output")
-
-
 def _ended(title: str) -> Callable[[Mapping[str, Any]], Told]:
-    return lambda kept: (ActivityType.ERROR, title, _stopped(kept))
+    def told(kept: Mapping[str, Any]) -> Told:
+        stopped = _listed(kept, "cancelled")
+        return ActivityType.ERROR, title, f"Stopped: {stopped}" if stopped else ""
 
-
-def _stopped(kept: Mapping[str, Any]) -> str:
-    names = kept.get("cancelled")
-    return f"Stopped: {', '.join(map(str, names))}" if isinstance(names, list) and names else ""
+    return told
 
 
 def _grown(kept: Mapping[str, Any]) -> Told:
-    names = kept.get("tasks")
-    listed = ", ".join(map(str, names)) if isinstance(names, list) else ""
+    listed = _listed(kept, "tasks")
     return ActivityType.THOUGHT, f"added tasks: {listed}" if listed else "added tasks", ""
 
 
-def _sent(kept: Mapping[str, Any]) -> Told:
-    by = _text(kept, "by")
-    title = f"was sent a message by {by}" if by else "was sent a message"
-    return ActivityType.THOUGHT, title, _text(kept, "output", "note")
-
-
-def _taken_over(kept: Mapping[str, Any]) -> Told:
-    return ActivityType.THOUGHT, "was taken over", _text(kept, "note", "error")
-
-
-def _warned(kept: Mapping[str, Any]) -> Told:
-    # No error: what runs goes on, and a tracker would show it as stopped.
-    return ActivityType.THOUGHT, "warning", _text(kept, "note", "error")
-
-
+_SAID, _ASIDE = ActivityType.RESPONSE, ActivityType.THOUGHT
+# What did not pass and what warns are no errors: the run goes on by itself, and a tracker would
+# show it as stopped.
 _TOLD: Mapping[str, Callable[[Mapping[str, Any]], Told]] = {
     Event.SUCCEEDED: _succeeded,
     Event.FAILED: _failed,
-    Event.INVALID: _invalid,
-    Event.FIXED: _fixed,
-    Event.APPROVED: _decided("was approved"),
-    Event.REJECTED: _decided("was rejected"),
-    Event.FEEDBACK: _decided("got feedback"),
+    Event.INVALID: _told(_SAID, "did not pass", "reason", "output", "error"),
+    Event.FIXED: _told(_SAID, "was worked on; it is verified again", "output"),
+    Event.APPROVED: _told(_SAID, "was approved", "note", by=True),
+    Event.REJECTED: _told(_SAID, "was rejected", "note", by=True),
+    Event.FEEDBACK: _told(_SAID, "got feedback", "note", by=True),
     Event.COMPLETED: _completed,
-    Event.ASKED: _asked,
-    Event.ANSWERED: _answered,
-    Event.EXPIRED: lambda _: (ActivityType.RESPONSE, "was not answered in time", ""),
+    Event.ASKED: _told(ActivityType.ELICITATION, "asks for an answer", "question"),
+    Event.ANSWERED: _told(_SAID, "was answered", "output", by=True),
+    Event.EXPIRED: _told(_SAID, "was not answered in time"),
     Event.EXHAUSTED: _ended("would go back more often than the run may"),
     Event.TIMED_OUT: _ended("the run took longer than it may"),
-    Event.CANCELLED: _decided("the run was cancelled"),
+    Event.CANCELLED: _told(_SAID, "the run was cancelled", "note", by=True),
     Event.GROWN: _grown,
-    Event.TOLD: _sent,
-    Event.TAKEN_OVER: _taken_over,
-    Event.WARNED: _warned,
+    Event.TOLD: _told(_ASIDE, "was sent a message", "output", "note", by=True),
+    Event.TAKEN_OVER: _told(_ASIDE, "was taken over", "note", "error"),
+    Event.WARNED: _told(_ASIDE, "warning", "note", "error"),
 }
 
 

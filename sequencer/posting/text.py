@@ -119,86 +119,12 @@ _CALL = re.compile(r"-> (\S+)\s*(.*)", re.DOTALL)
 _RESULT = re.compile(r"<- ?(.*)", re.DOTALL)
 
 
-class _Reading:
-    """What was understood so far of one attempt's output; for one thread."""
+class Gist:
+    """The newest thought or action of one attempt while it runs."""
 
     def __init__(
-        self, redaction: Redaction, step: str, step_index: int, attempt: int, prefix: str
-    ) -> None:
-        self._redaction = redaction
-        self._prefix = prefix
-        self._told: dict[str, Any] = {
-            "step": step,
-            "step_index": step_index,
-            "attempt": attempt,
-        }
-        self._kind: Piece | None = None
-        self._stream = redaction.stream()
-        self._begun = ""
-        self._call: tuple[str, str] | None = None
-
-    def take(self, kind: Piece, data: bytes) -> Activity | None:
-        """Return the newest thought or action that *data* makes, if it makes one."""
-        if kind is not self._kind:
-            self._kind, self._begun = kind, ""
-            self._stream = self._redaction.stream()
-        plain = without_controls(data.decode("utf-8", "replace"))
-        settled = self._stream.feed(plain.encode("utf-8", "replace"))
-        self._begun += settled.decode("utf-8", "replace")
-        if kind is Piece.ACTION:
-            *lines, self._begun = self._begun.split("\n")
-            acts = [self._acted(line) for line in lines if line.strip()]
-            return acts[-1] if acts else None
-        self._begun = self._begun[-2 * THOUGHT_CHARS :]
-        body = _end_of(self._begun.strip())
-        if not body:
-            return None
-        return self._activity(ActivityType.THOUGHT, body=f"{self._prefix}{body}")
-
-    def _acted(self, line: str) -> Activity:
-        call, result = _CALL.match(line), _RESULT.match(line)
-        if call is not None:
-            self._call = (call[1], call[2])
-            return self._used(call[1], call[2])
-        if result is None or self._call is None:
-            return self._used("tool", line.strip())
-        return self._used(*self._call, result=result[1])
-
-    def _used(self, tool: str, parameter: str, result: str | None = None) -> Activity:
-        return self._activity(
-            ActivityType.ACTION,
-            action=f"{self._prefix}{tool}",
-            parameter=parameter,
-            result=result,
-        )
-
-    def began(self, subject: str) -> Activity:
-        """Return that work has begun on a team's task that is about *subject*."""
-        action = f"{self._prefix}started"
-        return self._activity(ActivityType.ACTION, action=action, parameter=subject)
-
-    def _activity(self, kind: ActivityType, **fields: Any) -> Activity:
-        return Activity(type=kind, at=utc_now(), **self._told, **fields)
-
-
-class Gist:
-    """The newest thought or action of the attempt that runs."""
-
-    def __init__(self, redaction: Redaction) -> None:
-        """Hear nothing yet; *redaction* knows the secrets."""
-        self._redaction = redaction
-        self._lock = threading.Lock()
-        self._queue: deque[tuple[Piece, bytes]] = deque()
-        self._held = 0
-        self._skipped: Piece | None = None
-        """The kind of which something was left out, until another one comes."""
-        self._reading: _Reading | None = None
-        self._opening: Activity | None = None
-        self.heard_at = 0.0
-        """When there was something new, on a clock that only compares."""
-
-    def begin(
         self,
+        redaction: Redaction,
         step: str,
         step_index: int,
         attempt: int,
@@ -206,22 +132,37 @@ class Gist:
         prefix: str = "",
         subject: str | None = None,
     ) -> None:
-        """Hear an attempt from its beginning.
+        """Hear an attempt from its beginning; *redaction* knows the secrets.
 
         Of a team's task *subject* says what it is about, which is the first news of it, and
         *prefix* stands before all that its agent says and does.
         """
-        with self._lock:
-            self._clear()
-            self._reading = _Reading(self._redaction, step, step_index, attempt, prefix)
-            self._opening = None if subject is None else self._reading.began(subject)
-            self.heard_at = time.monotonic()
+        self._redaction = redaction
+        self._prefix = prefix
+        self._told: dict[str, Any] = {"step": step, "step_index": step_index, "attempt": attempt}
+        self._lock = threading.Lock()
+        self._queue: deque[tuple[Piece, bytes]] = deque()
+        self._held = 0
+        self._skipped: Piece | None = None
+        """The kind of which something was left out, until another one comes."""
+        self._has_ended = False
+        self._opening: Activity | None = None
+        if subject is not None:
+            action = f"{prefix}started"
+            self._opening = self._activity(ActivityType.ACTION, action=action, parameter=subject)
+        self.heard_at = time.monotonic()
+        """When there was something new, on a clock that only compares."""
+        # What was understood so far belongs to the thread that takes.
+        self._kind: Piece | None = None
+        self._stream = redaction.stream()
+        self._begun = ""
+        self._call: tuple[str, str] | None = None
 
     def end(self) -> None:
         """Forget what was not taken: a result follows, and nothing may come behind it."""
         with self._lock:
             self._clear()
-            self._reading = None
+            self._has_ended = True
 
     def _clear(self) -> None:
         self._queue.clear()
@@ -231,7 +172,7 @@ class Gist:
     def write(self, data: bytes, kind: Piece) -> bool:
         """Take output; return whether there was nothing waiting before."""
         told = _TOLD.get(kind)
-        if told is None or self._reading is None:
+        if told is None or self._has_ended:
             return False
         with self._lock:
             if self._skipped is told:
@@ -255,11 +196,45 @@ class Gist:
         """Return the newest thought or action, if there is one; from one thread at a time."""
         with self._lock:
             queue, self._queue, self._held = self._queue, deque(), 0
-            reading, newest, self._opening = self._reading, self._opening, None
+            newest, self._opening = self._opening, None
         for kind, data in queue:
-            if reading is not None:
-                newest = reading.take(kind, data) or newest
+            newest = self._read(kind, data) or newest
         return newest
+
+    def _read(self, kind: Piece, data: bytes) -> Activity | None:
+        """Return the newest thought or action that *data* makes, if it makes one."""
+        if kind is not self._kind:
+            self._kind, self._begun = kind, ""
+            self._stream = self._redaction.stream()
+        plain = without_controls(data.decode("utf-8", "replace"))
+        settled = self._stream.feed(plain.encode("utf-8", "replace"))
+        self._begun += settled.decode("utf-8", "replace")
+        if kind is Piece.ACTION:
+            *lines, self._begun = self._begun.split("\n")
+            acts = [self._acted(line) for line in lines if line.strip()]
+            return acts[-1] if acts else None
+        self._begun = self._begun[-2 * THOUGHT_CHARS :]
+        body = _end_of(self._begun.strip())
+        if not body:
+            return None
+        return self._activity(ActivityType.THOUGHT, body=f"{self._prefix}{body}")
+
+    def _acted(self, line: str) -> Activity:
+        call, result = _CALL.match(line), _RESULT.match(line)
+        used, answer = ("tool", line.strip()), None
+        if call is not None:
+            self._call = used = (call[1], call[2])
+        elif result is not None and self._call is not None:
+            used, answer = self._call, result[1]
+        return self._activity(
+            ActivityType.ACTION,
+            action=f"{self._prefix}{used[0]}",
+            parameter=used[1],
+            result=answer,
+        )
+
+    def _activity(self, kind: ActivityType, **fields: Any) -> Activity:
+        return Activity(type=kind, at=utc_now(), **self._told, **fields)
 
 
 def _end_of(text: str) -> str:
