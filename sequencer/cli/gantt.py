@@ -12,10 +12,10 @@ import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import NewFile, pass_invocation, verb
-from sequencer.cli.views.diagram import can_write, print_drawing
+from sequencer.cli.views.diagram import print_drawing
 from sequencer.cli.views.gantt import NEEDED, Gantt, chart_of, drawn
 from sequencer.cli.views.pictures import draw, gantt_svg
-from sequencer.cli.views.text import columns_of
+from sequencer.cli.views.text import can_write, columns_of
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, UsageRefused
 from sequencer.history.timeline import Figures, Timeline, figures_of, timeline_of

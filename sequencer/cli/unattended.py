@@ -23,6 +23,8 @@ from typing import Any, NamedTuple
 
 from sequencer.errors import ClaimHeld, Interrupted, SequencerError
 from sequencer.store import folder as folders
+from sequencer.store.folder import read_regular
+from sequencer.store.strictjson import parse_object
 
 OPTION = "--log"
 MAX_BYTES = 64 * 1024
@@ -176,9 +178,6 @@ def _news(path: Path, code: int, news: News) -> str:
 
 
 def _told(path: Path) -> Told | None:
-    from sequencer.store.folder import read_regular  # noqa: PLC0415 - see `idle.ask`
-    from sequencer.store.strictjson import parse_object  # noqa: PLC0415
-
     try:
         kept = parse_object(read_regular(_beside(path), max_bytes=MAX_BYTES))
         found = Told(**kept)

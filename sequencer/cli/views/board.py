@@ -20,7 +20,7 @@ from sequencer.cli.context import near
 from sequencer.cli.views.facts import Fact, NewFacts, look_closely, told
 from sequencer.cli.views.feed import Feed
 from sequencer.cli.views.frame import Frame
-from sequencer.cli.views.nodes import Heard, node_summary, node_table
+from sequencer.cli.views.nodes import Heard, node_summary, tasks_at_end
 from sequencer.cli.views.progress import Painter
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import moment, plain
@@ -242,8 +242,8 @@ class Lines:
             for at, line in told(facts or (), view):
                 self._say(line, parse_time(at))
             if facts is not None and view.status in OVER and view.status != self._status:
-                if view.graph.is_team:
-                    self._write(node_table(view, self._now()).partition("\n\n")[0])
+                for line in tasks_at_end(view, self._now()):
+                    self._write(line)
                 self._say(node_summary(view))
             self._status = view.status
 

@@ -16,7 +16,7 @@ from typing import IO
 from sequencer.cli.views.layers import Group, place_count
 from sequencer.cli.views.layout import Box, EdgeLine, Frame, Layout, Words, laid_out
 from sequencer.cli.views.states import ASCII_MARKS, MARKS, STYLES, shown, wrapped
-from sequencer.cli.views.text import cut, width
+from sequencer.cli.views.text import can_write, columns_of, cut, width
 from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.errors import StorageFailed
 from sequencer.model.dataclass import dataclass
@@ -26,6 +26,8 @@ from sequencer.workflows.mermaid.chart import Chart
 MOST_PLACES = 3000
 """A graph with more boxes and passing lines is told in words: nobody could follow the lines."""
 MOST_CELLS = 4_000_000
+USUAL_COLUMNS = 80
+"""Of a terminal that does not tell."""
 WRAPS = (26, 18, 12, 9)
 """How wide texts in boxes may be; the first with which the drawing fits is taken."""
 BOX_LINES = 3
@@ -414,7 +416,7 @@ def print_diagram(view: FlowView, stream: IO[str], chart: Chart | None = None) -
         StorageFailed: it can't be written, because the disk is full for example.
     """
     is_ascii = not can_write(stream, NEEDED)
-    columns = _columns(stream) if stream.isatty() else None
+    columns = (columns_of(stream) or USUAL_COLUMNS) if stream.isatty() else None
     found = drawing(view, columns=columns, is_ascii=is_ascii, chart=chart)
     if columns is not None and found.width > columns:
         found = _told(view, found.width, columns, is_ascii=is_ascii)
@@ -445,19 +447,3 @@ def _told(view: FlowView, width: int, columns: int, *, is_ascii: bool) -> Drawin
         "to see it, send it through 'less -S', or make a picture with --svg"
     )
     return Drawing((*listing(view, is_ascii=is_ascii).rows, (), ((hint, "dim"),)))
-
-
-def _columns(stream: IO[str]) -> int:
-    try:
-        return os.get_terminal_size(stream.fileno()).columns or 80
-    except (OSError, ValueError):
-        return 80
-
-
-def can_write(stream: IO[str], text: str) -> bool:
-    """Return whether the encoding of *stream* has every character of *text*."""
-    try:
-        text.encode(getattr(stream, "encoding", None) or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True

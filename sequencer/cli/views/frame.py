@@ -15,13 +15,12 @@ from typing import IO, TYPE_CHECKING
 
 from sequencer.cli.views.nodes import (
     Heard,
-    counted_tasks,
+    counted,
     node_lines,
-    node_summary,
-    team_summary,
+    titled_summary,
 )
-from sequencer.cli.views.states import ASCII_MARKS, MARKS, STYLES, shown
-from sequencer.cli.views.text import cut, width
+from sequencer.cli.views.states import ASCII_MARKS, MARKS, STYLES
+from sequencer.cli.views.text import can_write, cut, width
 from sequencer.engine.view import FlowView, NodeState, NodeView
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class Frame:
         self._size = USUAL
         self._was: tuple[int, ...] = ()
         """Columns that each line took when it was drawn."""
-        self._is_ascii = not _can_show(stream, SPINNER + "".join(MARKS.values()) + "…·")
+        self._is_ascii = not can_write(stream, SPINNER + "".join(MARKS.values()) + "…·")
 
     def measure(self) -> tuple[int, int]:
         """Return columns and rows of the terminal, looked up again."""
@@ -124,31 +123,14 @@ class Frame:
             styles = ["dim", *(STYLES[node.state] for node in nodes)]
             lines = list(zip(found, styles, strict=True))
         if rest:
-            told = counted_tasks(rest) if view.graph.is_team else counted(rest)
-            lines.append((f"and {len(rest)} more: {told}", "dim"))
-        return [*lines, (_totals(view, now, columns), "bold")]
+            lines.append((f"and {len(rest)} more: {counted(view, rest)}", "dim"))
+        return [*lines, (titled_summary(view, now, columns), "bold")]
 
     def _mark(self, state: NodeState) -> str:
         if state is NodeState.RUNNING:
             spinner = ASCII_SPINNER if self._is_ascii else SPINNER
             return spinner[int(time.monotonic() * SPINS_PER_S) % len(spinner)]
         return (ASCII_MARKS if self._is_ascii else MARKS)[state]
-
-
-def _totals(view: FlowView, now: datetime, columns: int) -> str:
-    """Return the last line: a team's leaves out what there is no room for, its name first."""
-    whole = f"{shown(view.title)} · {node_summary(view, now)}"
-    if not view.graph.is_team or width(whole) <= columns:
-        return whole
-    return team_summary(view, now, columns)
-
-
-def _can_show(stream: IO[str], text: str) -> bool:
-    try:
-        text.encode(getattr(stream, "encoding", None) or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
 
 
 def chosen(nodes: Sequence[NodeView], room: int) -> tuple[list[NodeView], list[NodeView]]:
@@ -181,13 +163,3 @@ def _distance(place: int, places: Sequence[int]) -> int:
     """Return how far *place* is from the nearest of *places*, which are in order."""
     after = bisect(places, place)
     return min((abs(place - one) for one in places[max(0, after - 1) : after + 1]), default=0)
-
-
-def counted(nodes: Sequence[NodeView]) -> str:
-    """Return how many nodes are in which state.
-
-    >>> counted([])
-    ''
-    """
-    found = Counter(str(node.state) for node in nodes)
-    return ", ".join(f"{count} {state}" for state, count in found.most_common())

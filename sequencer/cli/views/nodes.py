@@ -74,6 +74,27 @@ def total_cost(nodes: Sequence[NodeView]) -> str:
     return cost_words(spent)
 
 
+def tasks_at_end(view: FlowView, now: datetime) -> list[str]:
+    """Return the table of a team's tasks; of another graph its facts have told all."""
+    return node_lines(view, view.nodes, now, None, {}) if view.graph.is_team else []
+
+
+def titled_summary(view: FlowView, now: datetime, room: int) -> str:
+    """Return title and summary; a team's leaves out what there is no room for, its title first."""
+    whole = f"{shown(view.title)} · {node_summary(view, now)}"
+    if not view.graph.is_team or width(whole) <= room:
+        return whole
+    return team_summary(view, now, room)
+
+
+def counted(view: FlowView, nodes: Sequence[NodeView]) -> str:
+    """Return how many of *nodes*, some of *view*, are how far."""
+    if view.graph.is_team:
+        return counted_tasks(nodes)
+    found = Counter(str(node.state) for node in nodes)
+    return ", ".join(f"{count} {state}" for state, count in found.most_common())
+
+
 def blocked(view: FlowView) -> list[tuple[str, ...]]:
     """Return for each task of *view* those before it that are not done."""
     missing: dict[str, list[str]] = {

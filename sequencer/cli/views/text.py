@@ -142,6 +142,15 @@ def columns_of(stream: IO[str] | None) -> int | None:
         return None
 
 
+def can_write(stream: IO[str], text: str) -> bool:
+    """Return whether the encoding of *stream* has every character of *text*."""
+    try:
+        text.encode(getattr(stream, "encoding", None) or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
 def cut(text: str, columns: int, *, dots: str = "…") -> str:
     """Return *text* in at most *columns* columns of a terminal.
 
