@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
@@ -14,7 +14,7 @@ from sequencer.cli.context import Invocation, near
 from sequencer.cli.options import hide_in, pass_invocation, verb
 from sequencer.cli.trust import ensure_is_one
 from sequencer.cli.views.tables import columns
-from sequencer.cli.views.text import one_line, plain
+from sequencer.cli.views.text import cut, one_line, plain
 from sequencer.errors import ConfigurationError
 from sequencer.findings import Area, Finding, Level, exit_code, of_error
 from sequencer.model.names import slug
@@ -54,9 +54,8 @@ def check(invocation: Invocation, has_settings: bool, asks: bool) -> int:
     findings = _findings(invocation)
     code = exit_code(findings)
     if invocation.is_json:
-        invocation.print_json(
-            {"ok": code == 0, "exit_code": code, "findings": [_as_json(f) for f in findings]}
-        )
+        told = [{**asdict(f), "level": str(f.level), "area": str(f.area)} for f in findings]
+        invocation.print_json({"ok": code == 0, "exit_code": code, "findings": told})
         return code
     errors = sum(finding.level is Level.ERROR for finding in findings)
     warnings = sum(finding.level is Level.WARNING for finding in findings)
@@ -89,16 +88,6 @@ def _findings(invocation: Invocation) -> list[Finding]:
     return checks.check_project(project, invocation.run_name)
 
 
-def _as_json(finding: Finding) -> dict[str, str | None]:
-    return {
-        "level": str(finding.level),
-        "area": str(finding.area),
-        "message": finding.message,
-        "where": finding.where,
-        "hint": finding.hint,
-    }
-
-
 def _texts(findings: list[Finding]) -> Iterator[str]:
     """Yield what a person reads: what is wrong in the same way elsewhere stands once."""
     alike: dict[Finding, list[Finding]] = {}
@@ -109,17 +98,12 @@ def _texts(findings: list[Finding]) -> Iterator[str]:
         where = ", ".join(places[:PLACES])
         if more := len(places[PLACES:]):
             where += f" and {more} more place{'s' * (more > 1)}"
-        yield _text(replace(same[0], where=where))
-
-
-def _text(finding: Finding) -> str:
-    where = f"{finding.where}: " if finding.where else ""
-    text = f"{finding.level}: {finding.area}: {where}{finding.message}"
-    return plain(f"{text}\n  {finding.hint}" if finding.hint else text)
+        one, where = same[0], f"{where}: " if where else ""
+        text = f"{one.level}: {one.area}: {where}{one.message}"
+        yield plain(f"{text}\n  {one.hint}" if one.hint else text)
 
 
 def _print_settings(invocation: Invocation) -> None:
-
     project = invocation.project()
     # A remote may hold a login, and an agent's variables a key.
     rows = [
@@ -131,10 +115,12 @@ def _print_settings(invocation: Invocation) -> None:
             [{"key": key, "value": value, "source": str(source)} for key, value, source in rows]
         )
         return
-    cells = [(key, _short(value), near(one_line(str(source)))) for key, value, source in rows]
+    cells = [
+        (
+            key,
+            cut(one_line("-" if value is None else str(value)), VALUE_CHARS),
+            near(one_line(str(source))),
+        )
+        for key, value, source in rows
+    ]
     invocation.echo(columns(("KEY", "VALUE", "FROM"), cells, room=invocation.room, whole={0}))
-
-
-def _short(value: object) -> str:
-    text = one_line("-" if value is None else str(value))
-    return text if len(text) <= VALUE_CHARS else text[: VALUE_CHARS - 1] + "…"

@@ -12,7 +12,7 @@ import click
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.tables import columns
-from sequencer.cli.views.text import file_size, one_line
+from sequencer.cli.views.text import cut, file_size, one_line
 from sequencer.engine.run import Run
 from sequencer.model.net import rules as flow_trace
 from sequencer.model.outcome import cost_words, used
@@ -49,58 +49,49 @@ def history(invocation: Invocation, limit: int | None) -> None:
         for fact in kept:
             invocation.print_json(fact)
         return
-    rows, denials = [], 0
+    denied = 0
+    rows: list[tuple[str, ...]] = []
     present = run.view().head
-    if present is not None and present.begun_at:
-        # A graph's.
-        _tell_as_trace(invocation, kept)
-        return
+    # A graph's is told in the words of `simulate`.
+    is_trace = present is not None and present.begun_at is not None
     for fact in kept:
-        denials += len(_outcome(fact).get("denials") or ())
-        rows.append(_row(fact))
+        denied += len(_outcome(fact).get("denials") or ())
+        rows.append(_trace_row(fact) if is_trace else _row(fact))
     if not rows:
         invocation.say("nothing has happened yet: the run was never begun")
         return
-    head = ("REVISION", "AT", "EVENT", "STEP", "STEP_INDEX", "TOKEN", "ATTEMPT", "")
-    invocation.echo(columns(head, rows, right={0, 4, 5, 6}, room=invocation.room, goes=(5, 0, 6)))
-    _warn_of(invocation, denials)
-
-
-def _warn_of(invocation: Invocation, denials: int) -> None:
-    """Say how many tool calls were refused; what is denied its edits must be seen."""
-    if denials:
-        calls = "1 tool call" if denials == 1 else f"{denials} tool calls"
+    room = invocation.room
+    if is_trace:
+        head: tuple[str, ...] = ("REVISION", "AT", "TOKEN", "WHAT", "")
+        table = columns(head, rows, right={0, 2}, room=room, goes=(2, 0), whole={3})
+    else:
+        head = ("REVISION", "AT", "EVENT", "STEP", "STEP_INDEX", "TOKEN", "ATTEMPT", "")
+        table = columns(head, rows, right={0, 4, 5, 6}, room=room, goes=(5, 0, 6))
+    invocation.echo(table)
+    if denied:
+        # What is denied its edits must be seen.
+        calls = "1 tool call" if denied == 1 else f"{denied} tool calls"
         invocation.say(
             f"warning: the agents' permissions refused {calls}; 'sequencer log' shows them"
         )
 
 
-def _tell_as_trace(invocation: Invocation, facts: Iterable[dict[str, Any]]) -> None:
-    """Write one line a fact, in the words of ``simulate``; other facts in theirs."""
-    rows, denials = [], 0
-    for fact in facts:
-        outcome = _outcome(fact)
-        denials += len(outcome.get("denials") or ())
-        line = flow_trace.line(fact["event"], fact["step"], _with_short_error(outcome))
-        if line is None:
-            line = " ".join(filter(None, (fact["event"], fact["step"], outcome.get("status"))))
-        told = one_line(line)
-        if len(told) > TRACE_CHARS:
-            told = f"{told[: TRACE_CHARS - 1]}…"
-        token = str(fact.get("token") or "")
-        remark = _remark({k: v for k, v in outcome.items() if k != "error"})
-        rows.append((str(fact["revision"]), str(fact["at"]), token, told, remark))
-    head = ("REVISION", "AT", "TOKEN", "WHAT", "")
-    invocation.echo(columns(head, rows, right={0, 2}, room=invocation.room, goes=(2, 0), whole={3}))
-    _warn_of(invocation, denials)
+def _trace_row(fact: dict[str, Any]) -> tuple[str, ...]:
+    outcome = _outcome(fact)
+    line = flow_trace.line(fact["event"], fact["step"], _with_short_error(outcome))
+    if line is None:
+        line = " ".join(filter(None, (fact["event"], fact["step"], outcome.get("status"))))
+    token, told = str(fact.get("token") or ""), cut(one_line(line), TRACE_CHARS)
+    remark = _remark({k: v for k, v in outcome.items() if k != "error"})
+    return (str(fact["revision"]), str(fact["at"]), token, told, remark)
 
 
 def _with_short_error(outcome: dict[str, Any]) -> dict[str, Any]:
     """Return *outcome* with an error that leaves room for what was cancelled because of it."""
     error = outcome.get("error")
-    if not isinstance(error, str) or not outcome.get("cancelled") or len(error) <= ERROR_CHARS:
+    if not isinstance(error, str) or not outcome.get("cancelled"):
         return outcome
-    return {**outcome, "error": f"{error[: ERROR_CHARS - 1]}…"}
+    return {**outcome, "error": cut(error, ERROR_CHARS)}
 
 
 def _accepted(run: Run) -> Iterator[dict[str, Any]]:
@@ -139,5 +130,4 @@ def _remark(outcome: dict[str, Any]) -> str:
     # The journal tells a reset by the id of the run that it ended, which means nothing to people.
     said = (_RUN_ID.sub("run", str(outcome.get(key) or "")) for key in ("note", "error", "reason"))
     parts += [text for text in said if text][:1]
-    text = one_line(", ".join(parts))
-    return text if len(text) <= NOTE_CHARS else text[: NOTE_CHARS - 1] + "…"
+    return cut(one_line(", ".join(parts)), NOTE_CHARS)

@@ -173,16 +173,20 @@ def _journal(report: JournalReport) -> Iterator[str]:
 
 
 def _as_json(found: Diagnosis) -> dict[str, Any]:
-    last = found.last
+    last, head, shown = found.last, found.state.head, found.shown
+    refused = found.refusal.message if found.refusal else None
+    revision, step_index = (head.revision, head.step_index) if head else (None, None)
+    state = {"path": str(found.state.path), "problem": found.state.problem}
+    trace = shown and {"path": str(shown.where), "token": shown.token, "revision": shown.revision}
+    good = last and {
+        "revision": last.revision,
+        "offset": last.offset,
+        "step_index": last.data["head"].get("step_index"),
+    }
     return {
         "action": str(found.action),
-        "refusal": found.refusal.message if found.refusal else None,
-        "state": {
-            "path": str(found.state.path),
-            "problem": found.state.problem,
-            "revision": found.state.head.revision if found.state.head else None,
-            "step_index": found.state.head.step_index if found.state.head else None,
-        },
+        "refusal": refused,
+        "state": {**state, "revision": revision, "step_index": step_index},
         "journals": [
             {
                 "path": str(report.path),
@@ -200,18 +204,6 @@ def _as_json(found: Diagnosis) -> dict[str, Any]:
             for report in found.journals
         ],
         "documents": [{"path": str(path), "reason": why} for path, why in found.documents],
-        "shown_beyond": None
-        if found.shown is None
-        else {
-            "path": str(found.shown.where),
-            "token": found.shown.token,
-            "revision": found.shown.revision,
-        },
-        "last_good": None
-        if last is None
-        else {
-            "revision": last.revision,
-            "offset": last.offset,
-            "step_index": last.data["head"].get("step_index"),
-        },
+        "shown_beyond": trace,
+        "last_good": good,
     }

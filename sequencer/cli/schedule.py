@@ -12,7 +12,9 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping
+from importlib.resources import files
 from pathlib import Path
+from string import Template
 
 import click
 
@@ -26,6 +28,14 @@ from sequencer.model.names import slug
 from sequencer.settings.settings import Settings
 
 HOUR_MIN, DAY_MIN = 60, 1440
+REGULAR = {
+    1: "* * * * *",
+    **{n: f"*/{n} * * * *" for n in range(2, HOUR_MIN) if HOUR_MIN % n == 0},
+    HOUR_MIN: "0 * * * *",
+    **{n * HOUR_MIN: f"0 */{n} * * *" for n in range(2, 24) if 24 % n == 0},
+    DAY_MIN: "0 0 * * *",
+}
+"""Every so many minutes, and what cron calls that."""
 CRON_CHARS = 990
 """Classic cron refuses longer commands."""
 
@@ -82,7 +92,7 @@ def crontab(invocation: Invocation, every: int, env_file: Path | None) -> None:
         "# No flock is needed: a tick that finds another one at work ends with 75.",
         "# cron mails what a person has to know, once for each change (MAILTO says to whom).",
         f"# The whole record, with the time on each line: {tick.log}",
-        *_about_keys(tick),
+        _about_keys(tick),
         entry,
     ):
         invocation.echo(line, is_verbatim=True)
@@ -101,57 +111,29 @@ def systemd(invocation: Invocation, every: int, env_file: Path | None) -> None:
       sequencer systemd --env-file ~/.config/sequencer.env
     """
     tick = _tick(invocation, env_file)
-    unit = f"sequencer-{tick.name}"
-    arguments = " ".join(_systemd_quoted(word) for word in tick.argv)
-    environment = " ".join(
-        _systemd_quoted(f"{name}={value}", is_command=False)
-        for name, value in tick.variables.items()
+    keys = f"\nEnvironmentFile=-{_escaped(tick.env_file)}" if tick.env_file else ""
+    pairs = (f"{name}={value}" for name, value in tick.variables.items())
+    text = files("sequencer").joinpath("builtin", "systemd.txt").read_text(encoding="utf-8")
+    filled = Template(text).substitute(
+        unit=f"sequencer-{tick.name}",
+        every=every,
+        about_keys=_about_keys(tick),
+        folder=_escaped(tick.folder),
+        log=_escaped(tick.log),
+        environment=" ".join(_systemd_quoted(pair, is_command=False) for pair in pairs),
+        environment_file=keys,
+        arguments=" ".join(_systemd_quoted(word) for word in tick.argv),
     )
-    lines = [
-        f"# Put this into ~/.config/systemd/user/{unit}.service",
-        *_about_keys(tick),
-        "[Unit]",
-        f"Description=One due step of {_escaped(tick.folder)}",
-        "# The journal gets what a person has to know, once a change; OnFailure= can mail it.",
-        f"# The whole record, with the time on each line: {_escaped(tick.log)}",
-        "",
-        "[Service]",
-        "Type=oneshot",
-        f"WorkingDirectory={_escaped(tick.folder)}",
-        f"Environment={environment}",
-        *([f"EnvironmentFile=-{_escaped(tick.env_file)}"] if tick.env_file else []),
-        f"ExecStart={arguments}",
-        "# 75: another tick is at work; 130: it was ended in order. Neither is a failure.",
-        "SuccessExitStatus=75 130",
-        "# The step's agent is ended in order first; what is left after that is killed.",
-        "KillMode=mixed",
-        "TimeoutStopSec=30",
-        "",
-        f"# Put this into ~/.config/systemd/user/{unit}.timer",
-        f"# then: systemctl --user daemon-reload && systemctl --user enable --now {unit}.timer",
-        "# and, for ticks while nobody is logged in: loginctl enable-linger",
-        "[Unit]",
-        f"Description=Ticks of {_escaped(tick.folder)}",
-        "",
-        "[Timer]",
-        "OnActiveSec=1min",
-        f"OnUnitActiveSec={every}min",
-        "",
-        "[Install]",
-        "WantedBy=timers.target",
-    ]
-    for line in lines:
-        invocation.echo(line, is_verbatim=True)
+    invocation.echo(filled.rstrip("\n"), is_verbatim=True)
 
 
-def _about_keys(tick: _Tick) -> list[str]:
+def _about_keys(tick: _Tick) -> str:
     if tick.env_file:
-        return [f"# Keys are read from {tick.env_file}; let nobody else read it (chmod 600)."]
-    return ["# Keys do not belong in here: name a file of NAME=value lines with --env-file."]
+        return f"# Keys are read from {tick.env_file}; let nobody else read it (chmod 600)."
+    return "# Keys do not belong in here: name a file of NAME=value lines with --env-file."
 
 
 def _tick(invocation: Invocation, env_file: Path | None) -> _Tick:
-
     settings = invocation.project().settings
     name = invocation.run_name
     if name is not None:
@@ -194,25 +176,13 @@ def _cron_times(every: int) -> str:
         UsageRefused: cron counts within an hour or a day, so that 45 minutes would be 45
             and then 15.
     """
-    if every == DAY_MIN:
-        return "0 0 * * *"
-    if every < HOUR_MIN and HOUR_MIN % every == 0:
-        return f"*/{every} * * * *" if every > 1 else "* * * * *"
-    if every % HOUR_MIN == 0 and DAY_MIN % every == 0:
-        hours = every // HOUR_MIN
-        return f"0 */{hours} * * *" if hours > 1 else "0 * * * *"
-    regular = [n for n in range(1, DAY_MIN + 1) if _is_regular(n)]
+    if (fields := REGULAR.get(every)) is not None:
+        return fields
     raise UsageRefused(
         f"cron has no even distance of {every} minutes",
         where="--every",
-        hint=f"one of {', '.join(map(str, regular))}; 'sequencer systemd' takes any",
+        hint=f"one of {', '.join(map(str, REGULAR))}; 'sequencer systemd' takes any",
     )
-
-
-def _is_regular(every: int) -> bool:
-    if every < HOUR_MIN:
-        return HOUR_MIN % every == 0
-    return every % HOUR_MIN == 0 and DAY_MIN % every == 0
 
 
 def _variables(settings: Settings, env: Mapping[str, str]) -> dict[str, str]:

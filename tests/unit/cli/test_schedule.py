@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.cli.schedule import _cron_times, _is_regular
+from sequencer.cli.schedule import REGULAR, _cron_times
 from sequencer.errors import UsageRefused
 from tests.unit.cli.calling import call, project, worked
 
@@ -54,7 +54,7 @@ def test_the_times_of_cron(every: int, fields: str) -> None:
 
 @pytest.mark.parametrize("every", [7, 45, 90, 300, 1439])
 def test_a_distance_that_cron_can_not_keep_is_refused(every: int) -> None:
-    assert not _is_regular(every)
+    assert every not in REGULAR
     with pytest.raises(UsageRefused) as refused:
         _cron_times(every)
     assert refused.value.hint is not None
