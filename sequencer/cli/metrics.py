@@ -102,11 +102,12 @@ def _look(invocation: Invocation, project: Project, run: Run, head: Head) -> See
             graph, spent = marking.graph, marking.team.spent
     except SequencerError as error:
         invocation.say(f"warning: roles and models are not known: {error.message}")
+    tasks = graph.nodes if graph and workflow and workflow.tasks else ()
     return Seen(
         run.name,
         head,
         totals_of(run.history()),
-        tuple(caps_of(run.limits, head.usage, graph, spent, project.settings.teams.rules)),
+        tuple(caps_of(run.limits, head.usage, tasks, spent, project.settings.teams.rules)),
         {
             node.id: node.task.role
             for node in (graph.nodes if graph else ())

@@ -105,9 +105,7 @@ def _counted(count: int, what: str) -> str:
     return f"1 {what}" if count == 1 else f"{count} {what}s"
 
 
-def metrics_of(
-    facts: Iterable[Mapping[str, Any]], usage: Usage | None = None, *, is_graph: bool = False
-) -> Metrics:
+def metrics_of(facts: Iterable[Mapping[str, Any]], usage: Usage | None = None) -> Metrics:
     """Return the metrics of the run that *facts*, oldest first, end with.
 
     *usage* is what its head has; None: the head is another run's by now, and the facts are summed.
@@ -133,5 +131,6 @@ def metrics_of(
         attempts=failed + ended,
         failed=failed,
         figures=figures,
-        critical_path=path if is_graph else (),
+        # In a line each step waits for the one before.
+        critical_path=path if any("from" in (fact.get("outcome") or ()) for fact in facts) else (),
     )

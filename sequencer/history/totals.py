@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from sequencer.history.timeline import BEGINNINGS, is_failed_by_hand
 from sequencer.model.dataclass import dataclass
 from sequencer.model.limits import RunLimits
-from sequencer.model.net.graph import Graph
+from sequencer.model.net.graph import Node
 from sequencer.model.outcome import Usage, used
 from sequencer.model.team import Budget, TeamRules
 from sequencer.model.transitions import Event
@@ -127,23 +127,23 @@ class Cap(NamedTuple):
 
 
 def caps_of(
-    limits: RunLimits, usage: Usage, graph: Graph | None, spent: Spent, rules: TeamRules
+    limits: RunLimits, usage: Usage, tasks: Sequence[Node], spent: Spent, rules: TeamRules
 ) -> list[Cap]:
-    """Return the caps that are set; *usage* is the whole run's, *spent* its tasks'."""
+    """Return the caps that are set; *usage* is the whole run's, *spent* that of a team's tasks."""
     whole = (
         ("usd", limits.max_cost_usd, usage.cost_usd),
         ("steps", limits.max_steps, usage.steps),
         ("seconds", limits.max_seconds, usage.seconds),
     )
     found = [Cap("run", "", unit, cap, used) for unit, cap, used in whole if cap is not None]
-    if graph is None or not graph.is_team:
+    if not tasks:
         return found
     tokens = usage.input_tokens + usage.output_tokens
     found += _of_budget("team", "", rules.budget, usage.cost_usd, tokens)
     for role, budget in rules.role_budgets.items():
-        tasks = [n.id for n in graph.nodes if n.task is not None and n.task.role == role]
-        found += _of_budget("role", role, budget, *_sum(spent, tasks))
-    for node in graph.nodes:
+        own = [node.id for node in tasks if node.task is not None and node.task.role == role]
+        found += _of_budget("role", role, budget, *_sum(spent, own))
+    for node in tasks:
         if node.task is not None:
             found += _of_budget("task", node.id, node.task.budget, *_sum(spent, [node.id]))
     return found

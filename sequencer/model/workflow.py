@@ -128,6 +128,17 @@ class Workflow(Frozen):
         """Return the nodes of its graph; where one step follows another there are none."""
         return () if self.graph is None else self.graph.nodes
 
+    @property
+    def whole_graph(self) -> Graph:
+        """Return its graph.
+
+        Raises:
+            ValueError: one step follows another, so it has none.
+        """
+        if self.graph is None:
+            raise ValueError(f"workflow {self.name!r} is no graph")
+        return self.graph
+
     @cached_property
     def tasks(self) -> tuple[Node, ...]:
         """Return the tasks of a team; nobody else has any."""

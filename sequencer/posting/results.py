@@ -195,7 +195,7 @@ def with_end(post: Post, head: Head, history: History, *, has_tasks: bool) -> Po
         return post
     facts = [fact for fact in history(0) if fact["revision"] <= (post.revision or 0)]
     usage = head.usage if head.revision == post.revision else None
-    metrics = metrics_of(facts, usage, is_graph=head.flow is not None)
+    metrics = metrics_of(facts, usage)
     activity = replace(post.activity, metrics=metrics)
     end, status = facts[-1], (facts[-1].get("outcome") or {}).get("status")
     if has_tasks and end["event"] == Event.COMPLETED and status == FlowStatus.COMPLETED:

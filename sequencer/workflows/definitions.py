@@ -59,7 +59,7 @@ class StepChange(Step):
         return {name: getattr(self, name) for name in self.model_fields_set}
 
 
-class Changes(Frozen):
+class WorkflowChanges(Frozen):
     """What one entry of ``workflows:`` changes in the workflow that it extends."""
 
     extends: Name | None = None
@@ -88,20 +88,20 @@ class Changes(Frozen):
                     yield (key, place, index), step
 
 
-_CHANGES = frozenset(Changes.model_fields) - {"extends"}
+_CHANGES = frozenset(WorkflowChanges.model_fields) - {"extends"}
 
 
 class Extension:
     """One look at a workflow and the changes to it; every problem is kept, not the first.
 
     >>> base = Workflow("base", [Step(name="a"), Step(name="b")])
-    >>> changes = Changes.model_validate({"extends": "base", "before": {"b": ["x"]}})
+    >>> changes = WorkflowChanges.model_validate({"extends": "base", "before": {"b": ["x"]}})
     >>> extension = Extension(base, changes, str)
     >>> [step.name for step in extension.workflow("own").steps], extension.problems
     (['a', 'x', 'b'], [])
     """
 
-    def __init__(self, base: Workflow, changes: Changes, locate: Locate) -> None:
+    def __init__(self, base: Workflow, changes: WorkflowChanges, locate: Locate) -> None:
         """Prepare to change *base*; *locate* takes paths below the definition."""
         self.problems: list[Found] = []
         self._base = base
@@ -214,7 +214,7 @@ def _refuse_an_empty_list(value: object) -> object:
     return value
 
 
-class WorkflowDefinition(Changes):
+class WorkflowDefinition(WorkflowChanges):
     """One entry of ``workflows:``; a step may be written as its name alone.
 
     >>> raw = {"steps": ["plan", {"name": "build", "timeout_s": 60}]}
@@ -245,7 +245,7 @@ class WorkflowDefinition(Changes):
             return {"file": value, "steps": ()}
         if not isinstance(value, (Mapping, WorkflowDefinition)):
             raise ValueError(f"a workflow is a mapping with 'steps', or a file, not {value!r}")  # noqa: TRY004 - pydantic collects ValueErrors
-        own = {*Changes.model_fields, "file", "tasks", "size"}
+        own = {*WorkflowChanges.model_fields, "file", "tasks", "size"}
         if isinstance(value, Mapping) and "steps" not in value and own & value.keys():
             return {**value, "steps": ()}
         return value

@@ -91,10 +91,8 @@ class _Simulation:
     def __init__(
         self, workflow: Workflow, parts: Mapping[str, NodeScript], grower: TeamGrower | None
     ) -> None:
-        if workflow.graph is None:
-            raise ValueError("only a graph can be simulated")
         self._workflow, self._parts, self._grower = workflow, parts, grower
-        self._course = Course(Marking(workflow.graph))
+        self._course = Course(Marking(workflow.whole_graph))
         self._events: list[tuple[int, int, int, str]] = []
         """Ends and further tries to come: time, order of the node, execution, node."""
         self._execution: dict[str, int] = {}
@@ -390,9 +388,7 @@ def overridden(workflow: Workflow, said: Overrides, where: str, size: int | None
     text = "is for the file of a flowchart, not for a team or a run"
     wrong = [key for key, value in charts.items() if value is not None]
     raise_all([ConfigurationError(text, where=f"{where}: {key}") for key in wrong])
-    graph = workflow.graph
-    if graph is None:
-        raise ValueError(f"workflow {workflow.name!r} is no graph")
+    graph = workflow.whole_graph
     more = {"timeout_ms": said.timeout, "max_parallel": graph.max_parallel or size}
     graph = graph.replace(**({key: value for key, value in more.items() if value}))
     steps = tuple(_overridden(step, said) for step in workflow.steps)

@@ -296,14 +296,14 @@ class GraphBuilder:
             for name, kind in self._kinds.items()
             if kind is NodeKind.AGENT
         )
-        graph = self._graph(nodes, ways)
-        if graph is not None:
+        drawn = self._graph(nodes, ways)
+        if drawn is not None:
             places = {name: node.position for name, node in self._nodes.items()}
             at, refused = tuple(way.position for way in ways), self._grouping.refused
-            flow = FlowGraph(graph, self._front, self.sources, places, at, refused)
+            flow = FlowGraph(drawn, self._front, self.sources, places, at, refused)
             check(flow, self._findings)
             check_templates(flow, self._findings)
-        return graph, steps
+        return drawn, steps
 
     def _has_usable_id(self, node: ChartNode) -> bool:
         """Return whether the id of *node* can name a step; says so if not."""

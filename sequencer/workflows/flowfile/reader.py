@@ -108,21 +108,21 @@ def read_flow(
         findings.ensure_none()
         raise AssertionError("there is no chart, and nobody has said so")
     builder = GraphBuilder(chart, front, written, overrides, findings)
-    graph, steps = builder.graph_and_steps(needs_sections=not is_chart_alone)
+    drawn, steps = builder.graph_and_steps(needs_sections=not is_chart_alone)
     findings.ensure_none()
-    if graph is None:
+    if drawn is None:
         raise AssertionError("there is no graph, and nobody has said so")
     values = front.values
     called = name or values.id or file.stem or "flow"
     try:
-        workflow = Workflow(called, steps, kind="graph", graph=graph)
+        workflow = Workflow(called, steps, kind="graph", graph=drawn)
     except ValidationError as refused:
         findings.error("E-FILE", file.name, f"{called!r}: {refused.errors()[0]['msg']}")
         findings.ensure_none()
         raise
     return FlowFile(
         workflow=workflow,
-        graph=graph,
+        graph=drawn,
         chart=chart,
         mermaid=parts.chart.text,
         mermaid_line=parts.chart.line,

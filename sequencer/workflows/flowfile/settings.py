@@ -428,12 +428,12 @@ def step_of(name: str, source: NodeSource, retry: RetrySettings | None, findings
         return Step.model_construct(name=name)
 
 
-def retry_of(flow: RetrySettings | None, own: RetrySettings | None) -> Retry | None:
-    """Return *own* laid over *flow*, field by field; None if neither says anything."""
-    if flow is None and own in (None, RetrySettings()):
+def retry_of(shared: RetrySettings | None, own: RetrySettings | None) -> Retry | None:
+    """Return *own* laid over *shared*, field by field; None if neither says anything."""
+    if shared is None and own in (None, RetrySettings()):
         return None
     said = dict(_RETRY_DEFAULTS)
-    for settings in (flow, own):
+    for settings in (shared, own):
         said |= settings.model_dump(exclude_none=True) if settings else {}
     return Retry(
         max_attempts=said["max_attempts"],

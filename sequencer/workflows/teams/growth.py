@@ -54,7 +54,7 @@ class TeamGrower:
             AnswerRefused: it is no JSON, has not the form, names what can't be, or its tasks
                 can't stand in the graph; says all that whoever answered has to know.
         """
-        graph, task = _task_of(workflow, name)
+        graph, task = workflow.whole_graph, workflow.task(name) or TaskTraits()
         if task.adds is None:
             return None
         try:
@@ -89,7 +89,7 @@ class TeamGrower:
         It is told what was done before, as the judge is, and what the judge has said; behind
         it the judge judges again. None: the task judges anew without it.
         """
-        graph, task = _task_of(workflow, name)
+        graph, task = workflow.whole_graph, workflow.task(name) or TaskTraits()
         validation = workflow.steps_by_name[name].validation
         if validation is None or validation.fixer is None:
             return None
@@ -114,12 +114,6 @@ class TeamGrower:
             step = step.replace(prompt=validation.fixer.prompt_name)
         edge = Edge(source=made, target=name)
         return Growth(nodes=(node,), edges=(edge,), steps=(self._performed(step),))
-
-
-def _task_of(workflow: Workflow, name: str) -> tuple[Graph, TaskTraits]:
-    if workflow.graph is None:
-        raise ValueError(f"workflow {workflow.name!r} is no graph")
-    return workflow.graph, workflow.graph.by_id[name].task or TaskTraits()
 
 
 def _free_id(graph: Graph, wanted: str) -> str:

@@ -23,7 +23,8 @@ def caps(
     spent: Spent | None = None,
     rules: TeamRules = NO_RULES,
 ) -> list[Cap]:
-    return caps_of(limits or RunLimits(), USAGE, graph, spent or {}, rules)
+    tasks = graph.nodes if graph and graph.is_team else ()
+    return caps_of(limits or RunLimits(), USAGE, tasks, spent or {}, rules)
 
 
 def test_the_limits_of_a_run() -> None:

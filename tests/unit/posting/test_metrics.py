@@ -49,7 +49,7 @@ RUN = [
 
 
 def test_attempts_and_what_nobody_told_are_counted() -> None:
-    told = metrics_of(RUN).document()
+    told = metrics_of([*RUN[:3], fact(4, "claimed", "build", 4), *RUN[4:]]).document()
     assert (told["steps"], told["attempts"], told["failed"]) == (2, 3, 1)
     assert (told["cost_usd"], told["unpriced"], told["input_tokens"]) == (0.5, 2, 30)
     assert told["agents"] == ["claude", "codex"]
@@ -58,13 +58,13 @@ def test_attempts_and_what_nobody_told_are_counted() -> None:
 
 
 def test_a_graph_tells_its_critical_path_and_speed_up() -> None:
-    told = metrics_of(RUN, is_graph=True).document()
+    told = metrics_of(RUN).document()
     assert told["critical_path"] == ["plan", "build"]
     assert (told["peak"], told["speed_up"]) == (1, 1.0)
 
 
 def test_the_head_counts_where_the_journal_has_dropped_the_beginning() -> None:
-    told = metrics_of(RUN[4:], Usage(steps=9, seconds=99.0, unpriced=3), is_graph=True).document()
+    told = metrics_of(RUN[4:], Usage(steps=9, seconds=99.0, unpriced=3)).document()
     assert (told["steps"], told["agent_seconds"], told["cost_usd"]) == (9, 99.0, None)
     # Nobody knows when it began.
     assert told["attempts"] is None
@@ -78,7 +78,7 @@ def test_a_run_before_a_reset_is_another_one() -> None:
 
 
 def test_people_read_it_as_a_line_or_two() -> None:
-    text = metrics_of(RUN, is_graph=True).text()
+    text = metrics_of(RUN).text()
     assert text == (
         "took 12.0 s · 2 steps · 3 attempts, 1 failed · 12.0 s of agents · 30 + 15 tokens, "
         "0.5000 USD and 2 calls of unknown cost · claude, codex\n\n"
@@ -88,7 +88,7 @@ def test_people_read_it_as_a_line_or_two() -> None:
 
 
 def test_a_tracker_shows_names_as_they_are_and_no_secret(store: FileStore) -> None:
-    metrics = replace(metrics_of(RUN, is_graph=True), critical_path=("a_b", SECRET))
+    metrics = replace(metrics_of(RUN), critical_path=("a_b", SECRET))
     end = activity(ActivityType.RESPONSE, event="completed", title="the end", metrics=metrics)
     clean = polished(end, REDACTION, store.folder, 1000)
     assert "a\\_b → " in result_text(clean)

@@ -12,11 +12,11 @@ from sequencer.model.step import Approval, Step
 from sequencer.model.workflow import Review, Workflow
 from sequencer.workflows.builtin import builtin_procedure
 from sequencer.workflows.definitions import (
-    Changes,
     Extension,
     Found,
     KeyPath,
     StepChange,
+    WorkflowChanges,
     with_fields,
 )
 
@@ -35,7 +35,7 @@ def locate(path: KeyPath) -> str:
 
 def extending(base: Workflow, **changes: Any) -> Extension:
     written = {"extends": base.name, **changes}
-    return Extension(base, Changes.model_validate(written), locate)
+    return Extension(base, WorkflowChanges.model_validate(written), locate)
 
 
 def extended(base: Workflow, **changes: Any) -> Workflow:
@@ -188,7 +188,7 @@ def test_nothing_may_not_be_left() -> None:
 )
 def test_wrong_changes_are_refused(raw: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
-        Changes.model_validate(raw)
+        WorkflowChanges.model_validate(raw)
 
 
 def test_a_change_may_hold_every_field_of_a_step_but_its_name() -> None:
