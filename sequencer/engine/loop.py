@@ -130,6 +130,10 @@ class EngineLoop:
         elif place is not None:
             place.begin(head, self._stop)
 
+    def work(self) -> Summary:
+        """Work until there is a reason to end; the summary says which."""
+        raise NotImplementedError
+
     def _seen(self) -> Head:
         """Return the run's newest head, once all that was found with it is told."""
         view = self._store.view()

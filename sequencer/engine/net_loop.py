@@ -10,18 +10,14 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from sequencer.engine.attempt import left
 from sequencer.engine.attempts import Running
-from sequencer.engine.by_hand import Control
 from sequencer.engine.events import HeadMoved, Waiting
 from sequencer.engine.loop import LONGEST_SLEEP_S, EngineLoop, Mode, Summary
-from sequencer.engine.markings import FlowControl
 from sequencer.engine.net_worker import FlowWorker
-from sequencer.engine.performing import Performer
 from sequencer.errors import (
     ClaimHeld,
     Interrupted,
@@ -31,9 +27,8 @@ from sequencer.errors import (
     out_of_resources,
 )
 from sequencer.executors.protocol import StopReason
-from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Head
-from sequencer.model.limits import InvocationLimits, RunLimits
+from sequencer.model.limits import InvocationLimits
 from sequencer.model.net.marking import FlowStatus, Marking
 from sequencer.model.net.net import overdue, time_left_ms
 from sequencer.model.net.transition import bad_end, ensure_none_failed
@@ -81,11 +76,25 @@ class NetLoop(EngineLoop):
             MachineBusy: this machine could run no agent; its claims were released.
         """
         self._enter()
+        self._performer.emit(HeadMoved(self._known))
+        self._worker.tidy(self._known)
         try:
-            return self._work()
+            summary = self._work()
         except BaseException as error:
             self._end_attempts(error)
+            # Who interrupts wants the end now.
+            if isinstance(error, SequencerError) and not isinstance(error, Interrupted):
+                self._tidy()
             raise
+        self._tidy()
+        return summary
+
+    def _tidy(self) -> None:
+        """Remove what nobody needs any more; how the work has ended stands in any case."""
+        with contextlib.suppress(SequencerError, OSError):
+            # What others hold by now must not be taken for theirs who are gone.
+            if (head := self._store.view().head) is not None:
+                self._worker.tidy(head)
 
     def _work(self) -> Summary:
         worker = self._worker
@@ -377,72 +386,3 @@ def _dues(marking: Marking) -> Iterator[datetime]:
         date = parse_time(active.due) if active.due else None
         if date is not None:
             yield date
-
-
-@dataclass(frozen=True, slots=True)
-class FlowWork:
-    """One process that is to work on a graph run."""
-
-    control: Control
-    flow: FlowControl
-    performer: Performer
-    limits: RunLimits
-    places: int = 4
-    """Agents at once in this process."""
-
-    def work(
-        self,
-        mode: Mode,
-        limits: InvocationLimits,
-        on_ready: Callable[[Callable[[], None]], None] | None = None,
-    ) -> Summary:
-        """Work in *mode* until there is a reason to end.
-
-        Raises:
-            SequencerError: see `NetLoop.work`.
-        """
-        # The chart decides what runs; there is nothing to choose for a router.
-        performer = replace(self.performer, router=None)
-        worker = FlowWorker(self.flow, performer, self.limits, self.places)
-        try:
-            # What can't even start must not begin the run, nor one agent of it.
-            worker.prepare_all()
-            head = self._begin()
-            if on_ready is not None:
-                on_ready(worker.interrupt)
-            performer.emit(HeadMoved(head))
-            worker.tidy(head)
-            with self._tidied(worker):
-                return NetLoop(worker, mode, limits, head).work()
-        finally:
-            worker.leave()
-
-    @contextlib.contextmanager
-    def _tidied(self, worker: FlowWorker) -> Iterator[None]:
-        """Remove what nobody needs any more when the block has ended, however it has.
-
-        But for an interrupt, whose sender wants the end now.
-        """
-        try:
-            yield
-        except Interrupted:
-            raise
-        except SequencerError:
-            self._tidy(worker)
-            raise
-        self._tidy(worker)
-
-    def _tidy(self, worker: FlowWorker) -> None:
-        # How the work has ended stands in any case.
-        with contextlib.suppress(SequencerError, OSError):
-            # What others hold by now must not be taken for theirs who are gone.
-            head = self.flow.store.view().head
-            if head is not None:
-                worker.tidy(head)
-
-    def _begin(self) -> Head:
-        head = self.control.begin()
-        if head.revision:
-            return head
-        # Another program's state has no run before its first transition.
-        return self.flow.store.view().head or head

@@ -60,7 +60,9 @@ class FlowWorker(Worker):
         places: int,
     ) -> None:
         """Run at most *places* nodes at once in this process."""
-        super().__init__(control, performer, limits)
+        # The chart decides what runs; there is nothing to choose for a router.
+        super().__init__(control, replace(performer, router=None), limits)
+        performer = self.performer
         self.control = control
         self.places = places
         self.is_stopped = False
@@ -80,9 +82,9 @@ class FlowWorker(Worker):
         self.shares = Shares(limits, self.budgets, control.store.owner(), self._prepared)
 
     def interrupt(self) -> None:
-        """Ask for the end of all attempts and of the work; safe in a signal handler."""
+        """See `Worker.interrupt`."""
         self.is_stopped = True
-        self.stop.set(StopReason.INTERRUPTED)
+        super().interrupt()
         self.attempts.cancel(StopReason.INTERRUPTED)
         self.attempts.wake()
 
@@ -122,13 +124,12 @@ class FlowWorker(Worker):
     def _made(self, step: Step, name: str) -> Prepared:
         return self.performer.prepare_step(step, name, Place(0, name, step.prompt_name))
 
-    def prepare_all(self) -> None:
-        """Prepare every node, so that what can't even start is known before anything has.
+    def ensure_startable(self, head: Head | None) -> None:
+        """See `Worker.ensure_startable`; every node is prepared.
 
         Raises:
             ConfigurationError: see `prepare`; `ConfigurationErrors`: several nodes can't start.
         """
-        head = self.control.store.view().head
         self._honouring.is_silent = head is not None
         wrong: list[ConfigurationError] = []
         for step in self.control.workflow.steps:

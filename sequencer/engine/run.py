@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sequencer.engine.by_hand import Control
 from sequencer.engine.events import Emit, Noticed, ignore
-from sequencer.engine.loop import LineLoop, Mode, Summary, work_beside
+from sequencer.engine.loop import EngineLoop, LineLoop, Mode, Summary, work_beside
 from sequencer.engine.open_turn import OpenTurn, claim_turn, perform_by_caller
 from sequencer.engine.performing import Performer
-from sequencer.engine.worker import LineWorker
+from sequencer.engine.worker import LineWorker, Worker
 from sequencer.errors import (
     SequencerError,
 )
 from sequencer.executors.protocol import Cancellation
 from sequencer.model.head import Head, Status
 from sequencer.model.limits import InvocationLimits, RunLimits
-from sequencer.model.line.order import Description, place
+from sequencer.model.line.order import Description
 from sequencer.model.request import Definition
 from sequencer.model.standing import Standing, standing
 from sequencer.model.workflow import Workflow, ensure_definition
@@ -27,7 +27,6 @@ from sequencer.store.protocol import Store, View
 
 if TYPE_CHECKING:
     from sequencer.engine.markings import FlowControl
-    from sequencer.engine.net_loop import FlowWork
     from sequencer.model.line.line import Line
     from sequencer.model.net.net import Net
     from sequencer.model.net.source import FlowSource
@@ -240,9 +239,6 @@ class Run:
 
     # --- working -------------------------------------------------------------------
 
-    def _worker(self, head: Head | None, on_event: Emit, positions: Collection[str]) -> LineWorker:
-        return LineWorker(self.store, self._at(head).performer(on_event), self.limits, positions)
-
     def work(
         self,
         mode: Mode = Mode.COMBINED,
@@ -264,59 +260,42 @@ class Run:
         Raises:
             SequencerError: see `loop.LineLoop.work`; the class has the exit code.
         """
-        resolved = self._at(None if mode is Mode.ASYNC else self.head)
-        kind = self._control_of(resolved).kind
-        kind.ensure_may(mode)
-        names = kind.positions(positions)
+        head = None if mode is Mode.ASYNC else self.head
+        resolved = self._at(head)
+        control = self._control_of(resolved)
+        control.kind.ensure_may(mode)
+        names = control.kind.positions(positions)
         if limits is None:
             limits = InvocationLimits(max_steps=resolved.workflow.default_max_steps)
-        if not kind.has_one_place:
-            return self._work_on_graph(resolved, on_event, places).work(mode, limits, on_ready)
+        performer = resolved.performer(on_event)
         if mode is Mode.ASYNC:
-            performer, path = resolved.performer(on_event), self.store.state_path
-            return work_beside(performer, limits, step_index, path, on_ready)
-        head = self._begin(on_event, names)
-        worker = self._worker(head, on_event, names)
+            return work_beside(performer, limits, step_index, self.store.state_path, on_ready)
+        worker, loop = self._workers(control.kind, performer, names, places)
         try:
+            worker.ensure_startable(head)
+            head = control.begin()
+            if not head.revision:
+                # Another program's state has no run before its first transition.
+                head = self.head or head
             if on_ready is not None:
                 on_ready(worker.interrupt)
-            return LineLoop(worker, mode, limits, head).work()
+            return loop(worker, mode, limits, head).work()
         finally:
             worker.leave()
 
-    def _work_on_graph(self, resolved: Resolution, on_event: Emit, places: int) -> FlowWork:
+    def _workers(
+        self, kind: Line | Net, performer: Performer, positions: Collection[str], places: int
+    ) -> tuple[Worker, Callable[..., EngineLoop]]:
+        """Return who works on a run of *kind*, and how."""
+        if kind.has_one_place:
+            return LineWorker(self.store, performer, self.limits, positions), LineLoop
         from sequencer.engine.markings import FlowControl  # noqa: PLC0415 - graphs only
-        from sequencer.engine.net_loop import FlowWork  # noqa: PLC0415 - same
+        from sequencer.engine.net_loop import NetLoop  # noqa: PLC0415 - same
+        from sequencer.engine.net_worker import FlowWorker  # noqa: PLC0415 - same
 
-        control, performer = self._control_of(resolved), resolved.performer(on_event)
         grower = None if performer.team is None else performer.team.grower
-        nodes = FlowControl(self.store, resolved.workflow, grower)
-        return FlowWork(control, nodes, performer, self.limits, places)
-
-    def _begin(self, on_event: Emit, positions: Collection[str]) -> Head:
-        """Begin the run, unless that was done.
-
-        What can't even start must not begin it: the mistake is still to be corrected, and
-        the definition would be fixed already.
-        """
-        if self.head is None:
-            worker = self._worker(None, on_event, positions)
-            try:
-                if worker.is_mine(0):
-                    worker.performer.prepare(place(worker.workflow, 0))
-                left = worker.performer.logs.left_behind()
-            finally:
-                worker.leave()
-            # A log of somebody who has begun the run meanwhile is no earlier one.
-            if left is not None and self.head is None:
-                on_event(
-                    Noticed(
-                        f"a new run begins at step_index 0, and {left} is of an earlier one; if "
-                        "its state was removed by mistake, bring it back, or "
-                        "'sequencer set step_index=N'"
-                    )
-                )
-        return self.control.begin()
+        nodes = FlowControl(self.store, performer.workflow, grower)
+        return FlowWorker(nodes, performer, self.limits, places), NetLoop
 
     @contextlib.contextmanager
     def turn(self, position: str | None = None, *, wait: bool = False) -> Iterator[OpenTurn]:
@@ -336,7 +315,8 @@ class Run:
         control.kind.ensure_may("turn")
         head = control.begin()
         names = control.kind.positions([position] if position else ())
-        worker = self._worker(head, ignore, names)
+        performer = self._at(head).performer(ignore)
+        worker = LineWorker(self.store, performer, self.limits, names)
         try:
             turn = claim_turn(worker, head, wait=wait)
             opened = OpenTurn(

@@ -19,7 +19,7 @@ from sequencer.engine.attempt import Allowance, Attempt, Prepared, Turn
 from sequencer.engine.by_hand import Control
 from sequencer.engine.carrier import NothingCarried
 from sequencer.engine.composing import compose_along
-from sequencer.engine.events import Waiting
+from sequencer.engine.events import Noticed, Waiting
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.engine.patience import Changes, Patience
 from sequencer.engine.performing import Performer
@@ -94,6 +94,20 @@ class Worker:
     def _leave_code(self) -> None:
         self.performer.carrier.leave(None)
 
+    def interrupt(self) -> None:
+        """Ask for the end of what runs and of the work; safe in a signal handler."""
+        self.stop.set(StopReason.INTERRUPTED)
+
+    def ensure_startable(self, head: Head | None) -> None:
+        """Return if the run of *head* can start; None: it was never started.
+
+        What can't even start must not begin it: the mistake is still to be corrected, and the
+        definition would be fixed already.
+
+        Raises:
+            ConfigurationError: a prompt or an agent can't be had.
+        """
+
     def gone(self, head: Head, mine: Collection[int] = ()) -> frozenset[int]:
         """Return the tokens of claims that may be taken over; those of *mine* may not."""
         if not head.claims:
@@ -145,9 +159,22 @@ class LineWorker(Worker):
         """Return the changes by hand; a gate's time limit is decided as if by hand."""
         return Control(self.store, self.workflow)
 
+    def ensure_startable(self, head: Head | None) -> None:
+        """See `Worker.ensure_startable`; the first step is prepared."""
+        if head is not None:
+            return
+        if self.is_mine(0):
+            self.performer.prepare(place(self.workflow, 0))
+        left = self.performer.logs.left_behind()
+        # A log of somebody who has begun the run meanwhile is no earlier one.
+        if left is not None and self.store.view().head is None:
+            text = f"a new run begins at step_index 0, and {left} is of an earlier one; if "
+            text += "its state was removed by mistake, bring it back, or "
+            self.performer.emit(Noticed(f"{text}'sequencer set step_index=N'"))
+
     def interrupt(self) -> None:
-        """Ask for the end of the present step and of the work; safe in a signal handler."""
-        self.stop.set(StopReason.INTERRUPTED)
+        """See `Worker.interrupt`."""
+        super().interrupt()
         current = self._current
         if current is not None:
             current.set(StopReason.INTERRUPTED)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.engine.loop import Mode
+from sequencer.engine.worker import LineWorker
 from sequencer.errors import (
     CorruptState,
     StepFailed,
@@ -221,7 +222,7 @@ def test_a_fix_by_hand_is_judged(tmp_path: Path) -> None:
 def test_who_was_slower_does_not_judge_where_the_fixer_is_due(tmp_path: Path) -> None:
     run = started(tmp_path, *judged(NO, PASS), steps=STEPS[3:])
     seen = head_of(run)
-    slower = run._worker(run.head, Recorder(), ())
+    slower = LineWorker(run.store, run._at(run.head).performer(Recorder()), run.limits)
     try:
         reopened(tmp_path).work(Mode.TICK, UNLIMITED)
         assert slower.claim(seen) is None

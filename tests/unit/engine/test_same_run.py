@@ -11,6 +11,7 @@ import pytest
 from sequencer.engine.loop import Mode
 from sequencer.engine.patience import followed, of_run, still_there
 from sequencer.engine.run import Run
+from sequencer.engine.worker import LineWorker
 from sequencer.errors import CorruptState, StaleClaim
 from sequencer.logs import FileLogs
 from sequencer.model.limits import InvocationLimits
@@ -113,7 +114,7 @@ def test_files_that_go_between_the_look_and_the_lock_are_no_bug(tmp_path: Path) 
     run = open_scripted(tmp_path)
     run.control.begin()
     head = head_of(run)
-    worker = run._worker(run.head, Recorder(), ())
+    worker = LineWorker(run.store, run._at(run.head).performer(Recorder()), run.limits)
     try:
         shutil.rmtree(tmp_path / "sync")
         with pytest.raises(StaleClaim, match="files are gone"):
