@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,15 +27,80 @@ def only(folder: Path, level: Level) -> Finding:
     return found[0]
 
 
-def test_a_missing_prompt_is_an_error_that_lists_the_existing(tmp_path: Path) -> None:
-    project(tmp_path, CONFIGURATION, "supervisor.md", "reviewer.md")
-    found = only(tmp_path, Level.ERROR)
-    assert found.area is Area.WORKFLOW
-    assert "'main.md'" in found.message
-    assert found.where == "workflow review_cadence, step 'main'"
-    assert found.hint is not None
-    assert "reviewer.md, supervisor.md" in found.hint
-    assert found.exit_code == 2
+def whole(found: Finding) -> str:
+    return f"{found.area} {found.where}: {found.message}; {found.hint}"
+
+
+MINE = "workflow: {name: w}\nagents: {t: {kind: command, argv: [sh]}}\n"
+LOST = "agents: {t: {kind: command, argv: [no-such-program]}}\n"
+OF_A_POSITION = CONFIGURATION.replace("default: rehearsal", "default: rehearsal, roles: {main: t}")
+
+
+@pytest.mark.parametrize(
+    ("configuration", "level", "said"),
+    [
+        (
+            *(CONFIGURATION + "main_prompt: gone.md\n", Level.ERROR),
+            "workflow review_cadence, step 'main': .*'gone.md'.*reviewer.md, supervisor.md",
+        ),
+        (
+            *(CONFIGURATION.replace(", review_every_n: 2", ""), Level.WARNING),
+            "never reviews.*review_every_n",
+        ),
+        (
+            *(CONFIGURATION + "workflows: {other: {steps: [dream]}}\n", Level.WARNING),
+            "workflow other, step 'dream': .*'dream.md'",
+        ),
+        (
+            MINE + "workflows: {w: {steps: [{name: main, executor: t, max_turns: 3}]}}\n",
+            *(Level.ERROR, "agent .*max_turns"),
+        ),
+        (f"agent: {{default: t}}\n{LOST}", Level.ERROR, "agent t: .*no-such-program"),
+        (CONFIGURATION + LOST, Level.NOTICE, "agent t: .*no-such-program"),
+        (OF_A_POSITION + LOST, Level.ERROR, "agent t: .*no-such-program"),
+        (
+            *(CONFIGURATION + "agents:\n  quick: {kind: rehearsal, second: 3}\n", Level.ERROR),
+            "orchestration.yaml:4.*agents.quick.second",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_project(
+    tmp_path: Path, configuration: str, level: Level, said: str
+) -> None:
+    found = only(project(tmp_path, configuration), level)
+    assert re.search(said, whole(found)), whole(found)
+    assert exit_code([found]) == (2 if level is Level.ERROR else 0)
+
+
+def tear(journal: Path) -> None:
+    with journal.open("ab") as file:
+        file.write(b'{"revision":')
+
+
+@pytest.mark.parametrize(
+    ("change", "level", "said"),
+    [
+        (lambda s: s.write_text("{"), Level.WARNING, "restores it from the journal"),
+        (lambda s: edit(s, ticket="A"), Level.NOTICE, "edited by hand"),
+        (lambda s: edit(s, token=0), Level.ERROR, "token went back"),
+        (lambda s: edit(s, schema_version=2), Level.ERROR, "; update sequencer on this machine$"),
+        (lambda s: tear(s.with_name("journal.jsonl")), Level.WARNING, "torn"),
+        (
+            lambda s: (s.parents[1] / "orchestration.yaml").write_text(
+                CONFIGURATION.replace(": 2", ": 3")
+            ),
+            *(Level.ERROR, "sequencer adopt"),
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_run(
+    tmp_path: Path, change: Callable[[Path], object], level: Level, said: str
+) -> None:
+    worked(tmp_path, 2)
+    change(tmp_path / "sync" / "state.json")
+    found = only(tmp_path, level)
+    assert re.search(said, whole(found)), whole(found)
+    assert exit_code([found]) == (3 if level is Level.ERROR else 0)
 
 
 @pytest.mark.parametrize(
@@ -52,14 +118,6 @@ def test_the_prompt_of_a_review_that_never_comes_is_a_warning(tmp_path: Path) ->
     found = findings(tmp_path)
     assert [finding.level for finding in found] == [Level.WARNING, Level.WARNING]
     assert exit_code(found) == 0
-
-
-def test_a_review_without_its_number_is_a_warning(tmp_path: Path) -> None:
-    project(tmp_path, CONFIGURATION.replace(", review_every_n: 2", ""))
-    found = only(tmp_path, Level.WARNING)
-    assert "never reviews" in found.message
-    assert found.hint is not None
-    assert "review_every_n" in found.hint
 
 
 LABELLED = """\
@@ -102,55 +160,9 @@ def test_the_agent_of_a_fixer_has_to_be_there(tmp_path: Path) -> None:
     }
 
 
-def test_the_prompts_of_other_workflows_are_warnings(tmp_path: Path) -> None:
-    project(tmp_path, CONFIGURATION + "workflows: {other: {steps: [dream]}}\n")
-    found = only(tmp_path, Level.WARNING)
-    assert "'dream.md'" in found.message
-    assert found.where == "workflow other, step 'dream'"
-
-
 def test_a_system_prompt_has_to_be_there(tmp_path: Path) -> None:
     project(tmp_path, CONFIGURATION + "step_defaults: {system_prompt: tone.md}\n")
     assert {"'tone.md'" in f.message for f in findings(tmp_path, level=Level.ERROR)} == {True}
-
-
-def test_a_field_that_the_agent_can_not_honour_is_an_error(tmp_path: Path) -> None:
-    project(
-        tmp_path,
-        "workflow: {name: w}\nagents: {t: {kind: command, argv: [sh]}}\n"
-        "workflows: {w: {steps: [{name: main, executor: t, max_turns: 3}]}}\n",
-    )
-    found = only(tmp_path, Level.ERROR)
-    assert found.area is Area.AGENT
-    assert "max_turns" in found.message
-
-
-def test_a_program_that_is_not_there_is_an_error_where_it_is_used(tmp_path: Path) -> None:
-    agents = "agents: {t: {kind: command, argv: [no-such-program]}}\n"
-    project(tmp_path, f"agent: {{default: t}}\n{agents}")
-    found = only(tmp_path, Level.ERROR)
-    assert "no-such-program" in found.message
-    assert found.where == "agent t"
-
-
-def test_a_program_that_nobody_uses_is_a_notice(tmp_path: Path) -> None:
-    project(tmp_path, CONFIGURATION + "agents: {t: {kind: command, argv: [no-such-program]}}\n")
-    assert only(tmp_path, Level.NOTICE).area is Area.AGENT
-    assert exit_code(findings(tmp_path)) == 0
-
-
-def test_a_wrong_option_of_an_agent_is_an_error_with_its_line(tmp_path: Path) -> None:
-    project(tmp_path, CONFIGURATION + "agents:\n  quick: {kind: rehearsal, second: 3}\n")
-    found = only(tmp_path, Level.ERROR)
-    assert found.where is not None
-    assert "orchestration.yaml:4" in found.where
-    assert "agents.quick.second" in found.where
-
-
-def test_agents_by_position_are_checked_for_the_review_too(tmp_path: Path) -> None:
-    text = CONFIGURATION.replace("default: rehearsal", "default: rehearsal, roles: {main: t}")
-    project(tmp_path, text + "agents: {t: {kind: command, argv: [no-such-program]}}\n")
-    assert "no-such-program" in only(tmp_path, Level.ERROR).message
 
 
 def test_without_any_agent_it_says_what_to_install(
@@ -173,16 +185,6 @@ def test_the_router_needs_its_prompt_and_those_that_it_may_name(tmp_path: Path) 
     assert "'extra.md'" in said["router.allowlist"]
 
 
-def test_a_changed_definition_is_an_error_of_the_state(tmp_path: Path) -> None:
-    worked(tmp_path, 2)
-    (tmp_path / "orchestration.yaml").write_text(CONFIGURATION.replace(": 2", ": 3"))
-    found = only(tmp_path, Level.ERROR)
-    assert found.area is Area.STATE
-    assert found.exit_code == 3
-    assert found.hint is not None
-    assert "sequencer adopt" in found.hint
-
-
 def test_a_workflow_that_is_gone_is_an_error_that_lists_the_known(tmp_path: Path) -> None:
     own = "workflows: {own: {steps: [main]}}\nagent: {default: rehearsal}\n"
     project(tmp_path, f"workflow: {{name: own}}\n{own}")
@@ -192,35 +194,6 @@ def test_a_workflow_that_is_gone_is_an_error_that_lists_the_known(tmp_path: Path
     assert "unknown workflow 'own'" in found.message
     assert found.hint is not None
     assert "standard" in found.hint
-
-
-def test_an_unreadable_state_is_a_warning_while_the_journal_has_it(tmp_path: Path) -> None:
-    worked(tmp_path, 2)
-    (tmp_path / "sync" / "state.json").write_text("{")
-    found = only(tmp_path, Level.WARNING)
-    assert "restores it from the journal" in found.message
-
-
-def test_an_edit_by_hand_is_a_notice(tmp_path: Path) -> None:
-    worked(tmp_path, 2)
-    edit(tmp_path / "sync" / "state.json", ticket="A")
-    assert "edited by hand" in only(tmp_path, Level.NOTICE).message
-
-
-def test_a_refused_edit_is_an_error(tmp_path: Path) -> None:
-    worked(tmp_path, 2)
-    edit(tmp_path / "sync" / "state.json", token=0)
-    found = only(tmp_path, Level.ERROR)
-    assert "token went back" in found.message
-    assert found.exit_code == 3
-
-
-def test_a_newer_schema_is_an_error_that_says_to_update(tmp_path: Path) -> None:
-    worked(tmp_path, 2)
-    edit(tmp_path / "sync" / "state.json", schema_version=2)
-    found = only(tmp_path, Level.ERROR)
-    assert found.hint == "update sequencer on this machine"
-    assert found.exit_code == 3
 
 
 def test_a_gap_in_the_journal_is_an_error_with_its_offset(tmp_path: Path) -> None:
@@ -233,13 +206,6 @@ def test_a_gap_in_the_journal_is_an_error_with_its_offset(tmp_path: Path) -> Non
     assert f"revisions 3 to 3 are missing before byte {behind}" in said
     assert f"the line at byte {bad} does not count: damaged: the checksum does not match" in said
     assert exit_code(found) == 3
-
-
-def test_a_torn_line_is_a_warning(tmp_path: Path) -> None:
-    worked(tmp_path, 1)
-    with (tmp_path / "sync" / "journal.jsonl").open("ab") as file:
-        file.write(b'{"revision":')
-    assert "torn" in only(tmp_path, Level.WARNING).message
 
 
 def test_many_bad_lines_are_counted(tmp_path: Path) -> None:

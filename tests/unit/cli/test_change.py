@@ -44,14 +44,6 @@ def test_stamp_fail_counts_a_failure_and_retry_forgets_it(tmp_path: Path) -> Non
     assert call(tmp_path, "retry").code == 3
 
 
-def test_skip_goes_on_without_the_step(tmp_path: Path) -> None:
-    worked(tmp_path, 1)
-    called = call(tmp_path, "skip", "--note", "nothing to do")
-    assert called.out.splitlines()[0] == "skipped: step 'main', step_index 1"
-    assert state(tmp_path)["usage"]["steps"] == 1
-    assert events(tmp_path)[-1]["event"] == "skipped"
-
-
 @pytest.mark.parametrize(
     ("text", "value"),
     [
@@ -278,12 +270,3 @@ def test_a_change_under_a_changed_definition_still_says_where_it_stands(tmp_path
     called = call(tmp_path, "set", "a=1")
     assert called.code == 0
     assert "next: nothing: the run was begun differently" in called.out
-
-
-def test_an_edit_by_hand_on_the_way_is_told(tmp_path: Path) -> None:
-    worked(tmp_path, 1)
-    content = state(tmp_path) | {"ticket": "A"}
-    (tmp_path / "sync" / "state.json").write_text(json.dumps(content))
-    called = call(tmp_path, "skip")
-    assert "edited by hand" in called.err
-    assert state(tmp_path)["ticket"] == "A"

@@ -60,16 +60,6 @@ def test_keep_keeps_the_folder_to_look_around_in(scratch: Path) -> None:
     assert call(folder, "check").code == 0
 
 
-def test_the_settings_of_the_persons_shell_do_not_reach_it(
-    scratch: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SEQUENCER_AGENT__DEFAULT", "claude")
-    monkeypatch.setenv("SEQUENCER_STATE_FILE", str(scratch / "other.json"))
-    called = call(scratch, "demo", "--steps", "2", "--seconds", "0")
-    assert called.code == 0, called.err + called.out
-    assert list(scratch.iterdir()) == []
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_and_leaves_no_process(scratch: Path, number: signal.Signals) -> None:
     process = subprocess.Popen(

@@ -35,12 +35,6 @@ def test_what_each_stretch_of_time_looks_like() -> None:
     assert looks(Told().run("a", 0, 5).claim("b", 5, ["a"]), "b") == [(Look.RUNNING, 5, 1000)]
 
 
-def test_a_node_in_a_loop_has_one_row() -> None:
-    told = Told().run("write", 0, 1).run("check", 1, 2, ["write"]).run("write", 2, 3, ["check"])
-    assert looks(told, "write") == [(Look.CRITICAL, 0, 1), (Look.CRITICAL, 2, 3)]
-    assert len(chart(told).rows) == 2
-
-
 def test_roles_and_tasks_that_nothing_has_reached_yet() -> None:
     graph = team({"a": "researcher", "b": "verifier"}, more=["c"])
     told = Told().run("a", 0, 1)
@@ -50,14 +44,6 @@ def test_roles_and_tasks_that_nothing_has_reached_yet() -> None:
     ]  # fmt: skip
     over = told.tell("completed", "", 2, {"status": "failed"})
     assert [row.name for row in chart(over, graph=graph).rows] == ["a"]
-
-
-def test_a_legend_explains_what_is_there_and_nothing_else() -> None:
-    assert chart(side_by_side()).looks == (Look.CRITICAL, Look.DONE)
-    assert chart(troubled()).looks == (
-        Look.CRITICAL, Look.DONE, Look.FAILED, Look.CUT, Look.PERSON, Look.RETRY,
-    )  # fmt: skip
-    assert chart(Told()).looks == ()
 
 
 # --- the axis ----------------------------------------------------------------------------

@@ -92,33 +92,11 @@ def test_a_link_is_kept_and_not_followed(tmp_path: Path) -> None:
     assert not (tmp_path / "outside.md").exists()
 
 
-def test_json_lists_what_was_done(tmp_path: Path) -> None:
-    (tmp_path / "prompts").mkdir()
-    (tmp_path / "prompts" / "main.md").write_text("mine")
-    called = call(tmp_path, "init", "--json")
-    assert called.json["folder"] == str(tmp_path)
-    assert called.json["kept"] == ["prompts/main.md"]
-    assert "orchestration.yaml" in called.json["created"]
-
-
 def test_an_unknown_workflow_lists_the_known_and_writes_nothing(tmp_path: Path) -> None:
     called = call(tmp_path, "init", "app", "--workflow", "review")
     assert called.code == 2
     assert "review_cadence, review_cadence2, simple-question, standard, standard2" in called.err
     assert not (tmp_path / "app").exists()
-
-
-@pytest.mark.parametrize("option", [("--config", "x.yaml"), ("--run", "nightly")])
-def test_options_that_would_be_ignored_are_refused(tmp_path: Path, option: tuple[str, str]) -> None:
-    assert call(tmp_path, "init", *option).code == 2
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_what_is_in_the_way_is_named(tmp_path: Path) -> None:
-    (tmp_path / "prompts").write_text("a file")
-    called = call(tmp_path, "init")
-    assert called.code == 2
-    assert called.err.startswith("error: prompts: ")
 
 
 def test_a_project_of_the_older_program_keeps_its_file(tmp_path: Path) -> None:
@@ -174,13 +152,6 @@ def test_prompts_that_nobody_else_can_write_are_named(tmp_path: Path) -> None:
     assert "missing  prompts/plan.md" in called.out
     assert "verify" not in called.out
     assert (tmp_path / "prompts" / "main.md").exists()
-
-
-def test_another_workflow_than_the_files_is_told(tmp_path: Path) -> None:
-    (tmp_path / "orchestration.yaml").write_text("workflow: {name: standard}\n")
-    called = call(tmp_path, "init", "--workflow", "standard2")
-    assert (tmp_path / "prompts" / "main2.md").exists()
-    assert "names workflow 'standard'" in called.err
 
 
 def test_logs_in_the_project_folder_do_not_hide_the_project(tmp_path: Path) -> None:

@@ -13,9 +13,6 @@ import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 
-from sequencer.cli.metrics import _models
-from sequencer.history.totals import Maker
-from sequencer.project import open_project
 from tests.unit.cli.calling import call, project, state, worked
 
 READ: Callable[[str], Iterable[Metric]] = read_openmetrics
@@ -175,18 +172,6 @@ def test_the_model_that_was_asked_for(tmp_path: Path) -> None:
     (build,) = (k for k in found if k.startswith("sequencer_steps_accepted") and "'build'" in k)
     assert "('model', 'haiku')" in plan
     assert "('model', '')" in build
-
-
-def test_where_the_journal_names_no_model_the_configuration_may(tmp_path: Path) -> None:
-    opened = open_project(project(tmp_path / "p", MODELS, "plan.md", "build.md"))
-    workflow = opened.settings.chosen_workflow()
-    model_of = _models(opened, workflow)
-    assert model_of(Maker("plan", "s", "")) == "haiku"
-    assert model_of(Maker("plan", "s", "sonnet")) == "sonnet"
-    assert model_of(Maker("build", "s", "")) == ""
-    assert model_of(Maker("build", "deep", "")) == "opus"
-    assert model_of(Maker("gone", "nobody", "")) == ""
-    assert _models(opened, None)(Maker("plan", "s", "")) == ""
 
 
 TEAM = """\

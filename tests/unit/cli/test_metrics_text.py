@@ -115,16 +115,6 @@ def test_how_a_run_stands(text_format: str) -> None:
     assert value(found, "sequencer_run_readable", run="nightly") == 1
 
 
-def test_one_status_is_hot() -> None:
-    found = samples([seen()])
-    by_status = {
-        dict(labels)["status"]: number
-        for (name, labels), number in found.items()
-        if name == "sequencer_run_status"
-    }
-    assert by_status == {str(status): float(status is Status.FAILED) for status in Status}
-
-
 def test_caps_and_what_is_left_of_them() -> None:
     caps = (
         Cap("run", "", "usd", 2, 1.25),
@@ -140,12 +130,6 @@ def test_caps_and_what_is_left_of_them() -> None:
     assert value(found, "sequencer_budget_left_seconds") == 38.5
     assert value(found, "sequencer_budget_left_steps") == 4
     assert not any(name.startswith("sequencer_budget") for name, _ in samples([seen()]))
-
-
-def test_makers_that_come_to_the_same_labels_are_summed() -> None:
-    both = Told().claim("a", 0).end("a", 0, 1, model="opus").claim("a", 1).end("a", 1, 2)
-    one = seen(tallies=totals_of(both.facts), model_of=lambda maker: maker.model or "opus")
-    assert value(samples([one]), "sequencer_steps_accepted_total", step="a") == 2
 
 
 def test_where_the_two_formats_differ() -> None:

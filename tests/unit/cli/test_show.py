@@ -84,19 +84,6 @@ def test_a_review_that_depends_on_its_position_has_a_line_for_each(folder: Path)
     assert "slow" in reviews[1]
 
 
-def test_a_procedure_says_that_it_ends(folder: Path) -> None:
-    assert "once from the first to the last" in call(folder, "show", "release").out
-
-
-def test_a_workflow_without_its_number_says_so(folder: Path) -> None:
-    assert "not set (review_every_n)" in call(folder, "show", "review_cadence").out
-
-
-def test_the_cadence_of_the_chosen_workflow_counts(tmp_path: Path) -> None:
-    folder = project(tmp_path)
-    assert call(folder, "show", "review_cadence", "--json").json["review_every"] == 2
-
-
 def test_json_of_one_has_its_steps(folder: Path) -> None:
     found = call(folder, "show", "nightly", "--json").json
     assert [step["place"] for step in found["steps"]] == ["0", "1", "2", "review"]

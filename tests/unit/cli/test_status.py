@@ -64,15 +64,6 @@ def test_before_the_run_began(tmp_path: Path) -> None:
     assert not (folder / "sync").exists()
 
 
-def test_the_head_and_what_comes_next(tmp_path: Path) -> None:
-    folder = worked(tmp_path / "p", 3)
-    facts = call(folder, "status", "--json").json
-    head = state(folder)
-    assert {name: facts[name] for name in head} == head
-    assert facts["next"] == call(folder, "next", "--json").json[0]
-    assert facts["busy"] is False
-
-
 def test_the_view_for_people(tmp_path: Path) -> None:
     folder = worked(tmp_path / "p", 2)
     lines = call(folder, "status").out.splitlines()

@@ -60,15 +60,6 @@ def test_the_newest_logs_come_last(tmp_path: Path) -> None:
     assert len(titles(shown(folder, "-n", "99"))) == 5
 
 
-def test_by_step_and_by_iteration(tmp_path: Path) -> None:
-    folder = worked(tmp_path / "p", 5)
-    assert titles(shown(folder, "supervisor")) == [
-        "iter-00001_supervisor.log",
-        "iter-00005_supervisor.log",
-    ]
-    assert titles(shown(folder, "main", "4")) == ["iter-00002_main.log", "iter-00004_reviewer.log"]
-
-
 def test_paths_and_facts(tmp_path: Path) -> None:
     folder = worked(tmp_path / "p", 2)
     assert shown(folder, "--path", "-n", "1") == "logs/local/steps/iter-00002_main.log\n"
@@ -90,13 +81,6 @@ def test_an_unknown_step_is_refused_and_a_known_one_without_a_log_is_not(tmp_pat
     assert (none.code, none.out) == (0, "")
     assert "no such step log yet" in none.err
     assert call(folder, "log", "77").code == 0
-
-
-def test_a_second_attempt_stands_behind_the_first(tmp_path: Path) -> None:
-    folder = worked(tmp_path / "p", 2)
-    assert call(folder, "rewind", "0").code == 0
-    assert call(folder, "run", "--max-steps", "1", "--quiet").code == 0
-    assert titles(shown(folder))[-2:] == ["iter-00002_main.log", "iter-00001_supervisor.2.log"]
 
 
 def test_a_long_log_is_cut_at_its_beginning(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.calling import call, state, worked
-from tests.unit.cli.test_change import events, hold
+from tests.unit.cli.test_change import hold
 
 
 def test_stop_ends_the_run_with_its_reason(tmp_path: Path) -> None:
@@ -20,26 +20,6 @@ def test_stop_ends_the_run_with_its_reason(tmp_path: Path) -> None:
     assert (state(tmp_path)["exit"], state(tmp_path)["exit_reason"]) == (True, "enough")
     call(tmp_path, "run", "--quiet")
     assert state(tmp_path)["step_index"] == 1
-
-
-def test_resume_undoes_a_stop(tmp_path: Path) -> None:
-    worked(tmp_path, 1)
-    call(tmp_path, "stop")
-    called = call(tmp_path, "resume")
-    assert called.out.splitlines()[0] == "the run goes on"
-    assert state(tmp_path)["exit"] is False
-    assert call(tmp_path, "run", "--max-steps", "1", "--quiet").code == 0
-    assert state(tmp_path)["step_index"] == 2
-
-
-def test_pause_holds_the_run_and_resume_lets_it_go(tmp_path: Path) -> None:
-    worked(tmp_path, 1)
-    called = call(tmp_path, "pause")
-    assert called.out.splitlines()[0] == "the run is paused"
-    assert state(tmp_path)["status"] == "paused"
-    call(tmp_path, "resume")
-    assert state(tmp_path)["status"] == "waiting-next"
-    assert [event["event"] for event in events(tmp_path)][-2:] == ["paused", "resumed"]
 
 
 @pytest.mark.parametrize(

@@ -120,13 +120,6 @@ def test_going_on_with_what_is_here_is_a_push_that_is_shown(shared: Shared) -> N
     assert call(b, "sync", "--fetch", "--json").json["relation"] == "diverged"
 
 
-def test_what_is_taken_is_told_to_programs(shared: Shared) -> None:
-    a, _ = diverged(shared)
-    facts = call(a, "sync", "--fetch", "--take-theirs", "--json").json
-    assert facts["relation"] == "new"
-    assert Path(facts["set_aside"]).is_dir()
-
-
 def test_damaged_files_are_said_and_the_way_out(shared: Shared) -> None:
     a = shared.clone("a")
     steps(a, 1)
@@ -207,18 +200,6 @@ def test_who_holds_the_step(shared: Shared) -> None:
     seen = (b.parent / "seen.json").read_text()
     assert '"liveness": "alive"' in seen
     assert '"step": "supervisor"' in seen
-
-
-def test_a_work_tree_that_is_in_the_way(shared: Shared) -> None:
-    a = shared.clone("a")
-    steps(a, 1)
-    (a / "README.md").write_text("changed by hand\n")
-    called = call(a, "sync", "--fetch")
-    assert called.code == 0, called.err
-    assert "1 paths changed" not in called.out
-    assert "1 path changed" in called.out
-    assert row(called.out, "in the way")
-    assert call(a, "sync", "--fetch", "--json").json["work"]["dirty"] == ["README.md"]
 
 
 def test_how_far_the_code_is_from_the_states(shared: Shared) -> None:

@@ -224,11 +224,3 @@ def test_a_tick_never_waits(tmp_path: Path) -> None:
     assert call(folder, "tick", "--max-wait", "0", "--quiet").code == 0
     for option in ("--mode", "--step-index"):
         assert f"No such option '{option}'" in call(folder, "tick", option, "1").err
-
-
-def test_places_instead_of_names(tmp_path: Path) -> None:
-    folder = project(tmp_path / "p", TWO_AGENTS)
-    assert call(folder, "run", "--position", "0", "--max-steps", "5").code == 75
-    assert state(folder)["step_index"] == 1
-    assert call(folder, "run", "--position", "1", "--max-steps", "1", "--quiet").code == 0
-    assert state(folder)["step_index"] == 2

@@ -141,28 +141,6 @@ def test_a_file_of_the_project_does_not_take_the_place_of_an_installed_module(
     loaded(tmp_path, source)
 
 
-def test_a_file_is_a_module_of_its_own_by_which_classes_can_be_found(tmp_path: Path) -> None:
-    source = """
-    import dataclasses, pickle
-
-    @dataclasses.dataclass
-    class Note:
-        text: str
-
-    # Not the future import of the module that loads it.
-    assert Note.__annotations__ == {"text": str}
-
-    @hookimpl
-    def sequencer_prompt(text: str) -> str:
-        return pickle.loads(pickle.dumps(Note(text + __name__))).text
-    """
-    first = loaded(tmp_path / "a", source).prompt(context(tmp_path), "")
-    second = loaded(tmp_path / "b", source).prompt(context(tmp_path), "")
-    assert first.startswith(MODULE_PREFIX)
-    assert second.startswith(MODULE_PREFIX)
-    assert first != second
-
-
 @pytest.mark.parametrize("written", ["hooks.py", "{a: b}", "[3]", "['']", "true"])
 def test_what_is_no_list_of_files_is_refused(tmp_path: Path, written: str) -> None:
     (tmp_path / "orchestration.yaml").write_text(f"hooks: {written}\n")

@@ -35,17 +35,6 @@ def test_the_results_of_an_invocation(store: FileStore, desk: Desk) -> None:
     assert now.notices == []
 
 
-def test_a_result_is_posted_while_the_invocation_goes_on(store: FileStore, desk: Desk) -> None:
-    with invoked(store, hook(desk), thoughts=False) as now:
-        now.step(store, "the first")
-        now.said.started(attempt_at())
-        desk.wait_for(1)
-        now.step(store, "the second")
-        now.said.waiting("for somebody", None)
-        desk.wait_for(2)
-    assert told(desk) == ["the first", "the second"]
-
-
 def test_a_result_is_looked_for_when_the_run_has_changed(store: FileStore, desk: Desk) -> None:
     with invoked(store, hook(desk), thoughts=False) as now:
         now.said.started(attempt_at())

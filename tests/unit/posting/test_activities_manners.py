@@ -186,17 +186,6 @@ def test_a_signal_ends_it_with_the_post_that_has_begun(store: FileStore) -> None
     assert rest.bodies == ["two"]
 
 
-def test_each_sink_is_tried_once_however_little_time_there_is(store: FileStore) -> None:
-    boxes = [Box("first"), Box("second")]
-    with invoked(store, *boxes, drain_s=0):
-        for number in range(3):
-            succeed(store, str(number))
-    assert [box.bodies[:1] for box in boxes] == [["0"], ["0"]]
-    with invoked(store, *(later := [Box("first"), Box("second")]), drain_s=0):
-        pass
-    assert [len(box.bodies) > 0 for box in later] == [True, True]
-
-
 def test_a_sink_that_hangs_keeps_no_result_from_another_one(store: FileStore) -> None:
     class Hanging(Slow):
         def post(self, post: Post) -> None:

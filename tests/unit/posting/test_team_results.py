@@ -16,7 +16,7 @@ from sequencer.model.transitions import Event
 from sequencer.model.workflow import Workflow
 from sequencer.posting.poster import Poster
 from sequencer.posting.protocol import Activity, ActivityType, Post
-from sequencer.posting.trackers import content_of, result_text
+from sequencer.posting.trackers import content_of
 from sequencer.store.file import FileStore
 from tests.unit.engine.flow.labs import Actor, Lab, failed
 from tests.unit.engine.flow.team_labs import task
@@ -75,24 +75,6 @@ def test_a_process_that_only_posts_the_end_knows_it_too(store: FileStore) -> Non
     later = knowing(store, sum="Sum it up")
     later.deliver()
     assert later.box.bodies == ["All is done."]
-
-
-def test_what_is_no_steps_has_no_empty_name() -> None:
-    end = Activity(type=ActivityType.RESPONSE, at="now", step="", step_index=7, event="completed")
-    assert result_text(replace(end, title="the run is complete")) == "the run is complete"
-    assert result_text(replace(end, step="a_b", title="x")) == "**a\\_b** x"
-    assert result_text(replace(end, step="a")) == "**a**"
-
-
-def test_a_large_summary_is_read_from_its_file(store: FileStore) -> None:
-    told = knowing(store, sum="Sum it up")
-    kept = store.result_folder(0, 1)
-    kept.mkdir(parents=True)
-    (kept / "output.txt").write_text("long summary")
-    tell(store, Event.SUCCEEDED, "sum", output_file=f"results/{kept.name}/output.txt")
-    tell(store, Event.COMPLETED, "", status="completed")
-    told.deliver()
-    assert told.box.bodies == ["long summary", "long summary"]
 
 
 @pytest.mark.parametrize("status", ["failed", "cancelled", "timed_out", "completed_after_error"])

@@ -12,7 +12,7 @@ from sequencer.model.team import TaskTraits
 from sequencer.model.transitions import Event
 from sequencer.posting.protocol import ActivityType
 from sequencer.store.file import FileStore
-from tests.unit.posting.crews import GRAPH, named, node, team, tell, thoughts
+from tests.unit.posting.crews import GRAPH, named, tell, thoughts
 from tests.unit.posting.invocations import invoked
 from tests.unit.posting.runs import OK, Box, HandClock
 from tests.unit.saying import Saying
@@ -73,20 +73,6 @@ def test_the_newest_wins_whoever_it_is_of(store: FileStore) -> None:
     assert thoughts(box)[-1].body.endswith("build 19")
 
 
-@pytest.mark.parametrize(("every_s", "count"), [(0.0, 4), (2.0, 2), (10.0, 1)])
-def test_the_interval_is_a_setting(store: FileStore, every_s: float, count: int) -> None:
-    box = Box()
-    with invoked(store, box, graph=GRAPH, min_interval_s=every_s) as now:
-        seen = Saying(now.activities)
-        seen.started(named("plan"))
-        for _ in range(3):
-            now.rounds.wake_and_wait()
-            seen.write(b"more\n", Piece.THOUGHT)
-            now.clock.now += 1.0
-        now.rounds.wake_and_wait()
-    assert len(thoughts(box)) == count
-
-
 def test_another_process_of_the_run_counts(store: FileStore) -> None:
     first, second = Box(), Box()
     clock = HandClock()
@@ -101,19 +87,6 @@ def test_another_process_of_the_run_counts(store: FileStore) -> None:
             clock.now += 2.1
             two.rounds.wake_and_wait()
             assert (len(first.posts), len(second.posts)) == (1, 1)
-
-
-def test_what_comes_behind_an_attempts_end_is_nothing(store: FileStore) -> None:
-    with invoked(store, Box(), graph=GRAPH) as now:
-        seen = Saying(now.activities)
-        seen.started(named("plan"))
-        # The thread may look at it just now.
-        gist = now.activities._gists[named("plan").token]
-        seen.write(b"hm", Piece.THOUGHT)
-        seen.ended(named("plan"), OK)
-        seen.write(b"late", Piece.THOUGHT)
-        assert not gist.has_news
-        assert gist.take() is None
 
 
 def test_nothing_of_a_task_comes_behind_its_end(store: FileStore) -> None:
@@ -144,21 +117,6 @@ def test_a_task_that_was_added_is_known_when_it_runs(store: FileStore) -> None:
         tell(store, Event.SUCCEEDED, "fix-1", output="done")
     assert thoughts(box)[0].parameter == "Mend it (lead)"
     assert box.posts[-1].activity.title == "succeeded: Mend it (lead)"
-
-
-def test_a_flowcharts_node_has_no_beginning_of_its_own(store: FileStore) -> None:
-    plain = team(node("plan", is_task=False), node("build", is_task=False))
-    box = Box()
-    with invoked(store, box, graph=plain) as now:
-        seen = Saying(now.activities)
-        seen.started(named("plan", subject=None))
-        now.rounds.wake_and_wait()
-        assert box.posts == []
-        seen.write(b"hm\n", Piece.THOUGHT)
-        now.rounds.wake_and_wait()
-        tell(store, Event.SUCCEEDED, "plan", output="done")
-    assert thoughts(box)[0].body == "plan: hm"
-    assert box.posts[-1].activity.title == "succeeded"
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from sequencer.settings.legacy import TEAM_KEYS, TOP_KEYS
-from sequencer.settings.sources import Given
 from tests.unit.settings.loading import loaded, refusal, refusals
 
 TEAMS = """
@@ -128,13 +126,6 @@ def test_the_other_names_stand_beside_other_keys_of_teams(tmp_path: Path) -> Non
     for lines in (text, "".join(reversed(text.splitlines(keepends=True)))):
         teams = loaded(tmp_path, lines).teams
         assert (teams.enabled, teams.lead_model, teams.score.min_size) == (True, "x", 3)
-
-
-def test_variables_and_flags_win(tmp_path: Path) -> None:
-    env = {"SEQUENCER_TEAMS__ENABLED": "no", "SEQUENCER_TEAMS__SCORE__SIZE_FROM": "1,2"}
-    flags: dict[Any, Given] = {("teams", "max_size"): Given("--x", 2)}
-    teams = loaded(tmp_path, ALIASES, env=env, flags=flags).teams
-    assert (teams.enabled, teams.max_size, teams.score.size_from) == (False, 2, (1, 2))
 
 
 @pytest.mark.parametrize(

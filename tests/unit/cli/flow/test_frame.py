@@ -105,21 +105,6 @@ def test_an_encoding_that_has_no_marks(tmp_path: Path) -> None:
     assert text.split("\n")[1][0] in "|/-\\"
 
 
-def test_lines_that_a_narrower_terminal_breaks_are_counted(screen: Terminal) -> None:
-    screen.resize(100, 30)
-    frame = Frame(screen.stream)
-    frame.measure()
-    assert frame.rows_gone_astray() == 0
-    frame.drawn(running(last_line="x" * 200), {}, NOW)
-    assert frame.rows_gone_astray() == 0
-    screen.resize(50, 30)
-    frame.measure()
-    # The head, the node that runs and the summary; the other node's line is short.
-    assert frame.rows_gone_astray() == 3
-    frame.drawn(running(last_line="x" * 200), {}, NOW)
-    assert frame.rows_gone_astray() == 0
-
-
 # --- which nodes -------------------------------------------------------------------------
 
 
@@ -184,21 +169,6 @@ def between(
     lines = [(f"above {n} " + "x" * 200, "") for n in range(above)]
     text = frame.drawn(shown, {}, NOW, above=lines, below=[("the end", "dim")])
     return text.plain.split("\n")
-
-
-def test_what_stands_above_takes_rows_from_the_table(screen: Terminal) -> None:
-    shown = of(chain(60), "running", n30="running", n31="failed", n58="asked")
-    found = between(screen, shown, (80, 24), 6)
-    assert len(found) == 22
-    assert [line.split()[0] for line in found[:6]] == ["above"] * 6
-    assert found[6] == ""
-    assert found[7].split()[0] == "NODE"
-    names = [line.split()[1] for line in found[8:19]]
-    assert {"n30", "n31", "n58"} <= set(names)
-    assert found[19] == "and 49 more: 49 pending"
-    assert found[20].startswith("demo · running · 0 of 60 nodes done")
-    assert found[21] == "the end"
-    assert all(width(line) < 80 for line in found)
 
 
 @pytest.mark.parametrize("size", [(80, 10), (40, 12), (20, 6), (5, 3), (1, 1)])

@@ -278,19 +278,3 @@ def test_a_terminal_that_goes_away_fails_nobody() -> None:
     shown.close()
     with pytest.raises(OSError, match="Input/output error"):
         screen.stream.close()
-
-
-def test_the_newest_line_goes_when_the_node_is_over(live: tuple[Table, Terminal]) -> None:
-    shown, screen = live
-    view = of(graph("a"), "running", a="running")
-    seen = Saying(shown.hear)
-    seen.started(attempt("a"))
-    seen.write(b"busy\n", Piece.OUTPUT)
-    seen.used(Usage(cost_usd=0.5))
-    shown.show(view)
-    screen.wait_for("busy")
-    seen.ended(attempt("a"), ok(0.5))
-    shown.show(with_node(view, "a", state=NodeState.RETRYING, last_line="failed so", cost_usd=0.5))
-    screen.wait_for("failed so")
-    assert not any("busy" in line or "1.0000" in line for line in screen.screen())
-    assert shown._nodes == {}

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import struct
 import subprocess
 import sys
@@ -117,13 +116,6 @@ def test_directions_shapes_and_strokes_are_the_authors(direction: str) -> None:
         assert got == pytest.approx([expected] * len(heads), abs=0.01)
 
 
-def test_followed_lines_are_drawn_last() -> None:
-    run = of(graph("a --> b\na --> c"), "running")
-    both = FlowView("t", run.graph, run.nodes, "running", followed=frozenset({0}))
-    strokes = re.findall(r'stroke="(#\w+)" stroke-width="([\d.]+)"/>\n<path', flow_svg(both))
-    assert [wide for _, wide in strokes] == ["1.6", "2.4"]
-
-
 def test_texts_are_not_wider_than_their_boxes() -> None:
     labels = ("WWWWWWWWWWWWWWWWWWWW", "MMMM mmmm @@@@ %%%% WWWW", "計画を立てる人を計画を立てる人")
     nodes = tuple(
@@ -219,15 +211,6 @@ def test_anything_else_stays(tmp_path: Path, content: bytes) -> None:
     assert refused.value.where == str(path)
     assert path.read_bytes() == content
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_folder_and_a_pipe_stay(tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    for path in (tmp_path, pipe):
-        with pytest.raises(UsageRefused):
-            save(path, b"new")
-    assert stat.S_ISFIFO(pipe.lstat().st_mode)
 
 
 def test_a_full_disk_leaves_the_earlier_picture(

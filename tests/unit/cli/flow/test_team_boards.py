@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sequencer.cli.views.board import Lines, Table
+from sequencer.cli.views.board import Lines
 from sequencer.cli.views.facts import told
 from sequencer.cli.views.frame import Frame
 from sequencer.cli.views.nodes import Heard
 from sequencer.cli.views.text import columns_of, width
 from sequencer.engine.view import FlowView
-from sequencer.executors.protocol import Piece
 from sequencer.executors.redaction import Redaction
-from sequencer.model.outcome import Usage
 from sequencer.model.transitions import Event
 from tests.unit.cli.flow.facts import fact
 from tests.unit.cli.flow.teams import NOW, at_work, numbered
 from tests.unit.cli.flow.terminals import Terminal, terminal
-from tests.unit.cli.flow.views import attempt, of, with_node
-from tests.unit.cli.flow.views import graph as chart
-from tests.unit.saying import Saying
+from tests.unit.cli.flow.views import with_node
 
 MOMENT = datetime(2026, 11, 22, 12, 3, 4, tzinfo=UTC)
 
@@ -83,33 +78,7 @@ def test_the_rest_is_counted_in_the_words_of_the_totals(screen: Terminal) -> Non
     assert "waiting" in rest
 
 
-def test_the_name_of_the_run_goes_before_its_figures(screen: Terminal) -> None:
-    assert "parser" in drawn(screen, at_work(), 120, 20)[-1]
-    narrow = drawn(screen, at_work(), 60, 20)[-1]
-    assert narrow == "running · 1 done, 1 running, 3 waiting · 1:00:00"
-    # A flowchart's is cut, as ever.
-    chart_view = replace(of(chart("a --> b"), "running"), title="t" * 70)
-    assert drawn(screen, chart_view, 60, 20)[-1].startswith("ttt")
-
-
 # --- on a terminal -----------------------------------------------------------------------
-
-
-def test_what_a_task_says_and_uses_is_shown_at_once() -> None:
-    with terminal(130, 20) as screen:
-        board = Table(screen.stream, redaction=Redaction())
-        now = (datetime.now(UTC) - timedelta(seconds=5)).isoformat()
-        board.show(with_node(at_work(), "build", since=now))
-        screen.wait_for("Implement the parser, now")
-        seen = Saying(board.hear)
-        seen.started(attempt("build"))
-        seen.write(b"reading \x1b[2Ja.md", Piece.OUTPUT)
-        seen.used(Usage(cost_usd=0.25, input_tokens=1_500, output_tokens=500))
-        screen.wait_for("reading a.md")
-        screen.wait_for("2.0k  0.2500")
-        board.close()
-        screen.drain()
-        assert "Implement the parser, now" not in "\n".join(screen.screen())
 
 
 def test_how_wide_a_stream_is(screen: Terminal, tmp_path: Path) -> None:
