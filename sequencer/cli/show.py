@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -21,7 +22,7 @@ from sequencer.cli.views.nodes import node_table, nodes_json
 from sequencer.cli.views.pictures import draw as draw_picture
 from sequencer.cli.views.pictures import flow_svg
 from sequencer.cli.views.tables import columns, purposes
-from sequencer.cli.views.text import columns_of, one_line
+from sequencer.cli.views.text import columns_of, few, one_line
 from sequencer.documents.file import read_bytes
 from sequencer.documents.reader import decode
 from sequencer.engine.run import Run
@@ -42,7 +43,7 @@ from sequencer.workflows.registry import with_defaults
 from sequencer.workflows.teams.lists import TaskList
 
 REVIEW, BUILT_IN = "review", "built in"
-MOST_STEPS_CHARS = 100
+MOST_STEPS_COLUMNS = 100
 """Of the list of workflows; a team may have a thousand tasks."""
 _PATH, _FILE = click.Path(path_type=Path), NewFile()
 
@@ -177,8 +178,8 @@ def _list(invocation: Invocation, project: Project) -> None:
         (
             f"{one_line(entry['name'])}{' *' if entry['is_chosen'] else ''}",
             entry["kind"],
-            _few(entry["step_names"]),
-            one_line(_review_cell(entry)),
+            one_line(few(entry["step_names"], MOST_STEPS_COLUMNS)),
+            one_line(_review_words(entry)),
             entry["source"],
         )
         for entry in own
@@ -207,33 +208,15 @@ def _unconfigured_flows(invocation: Invocation, project: Project) -> Iterator[di
         yield {**_summary(project, workflow), "source": str(shown), "is_chosen": False}
 
 
-def _few(names: list[str]) -> str:
-    """Return as many of *names* as a line has room for, and how many there are besides."""
-    text = one_line(", ".join(names))
-    if len(text) <= MOST_STEPS_CHARS:
-        return text
-    kept: list[str] = []
-    for name in map(one_line, names):
-        if kept and len(", ".join((*kept, name))) > MOST_STEPS_CHARS - len(" and 1000 more"):
-            break
-        kept.append(name)
-    more = f" and {len(names) - len(kept)} more" if len(kept) < len(names) else ""
-    return ", ".join(kept) + more
-
-
-def _review_cell(entry: dict[str, Any]) -> str:
-    if entry["review_step"] is None:
-        return "-"
-    every = entry["review_every"]
-    return (
-        f"{entry['review_step']} every {every} cycles"
-        if every
-        else (f"{entry['review_step']} (never: N is not set)")
-    )
+def _review_words(entry: dict[str, Any]) -> str:
+    step, every = entry["review_step"], entry["review_every"]
+    when = f"every {every} cycles" if every else "(never: N is not set)"
+    return "-" if step is None else f"{step} {when}"
 
 
 def _summary(project: Project, workflow: Workflow) -> dict[str, Any]:
     settings = project.settings
+    own = "orchestration.yaml" if workflow.name in settings.workflows else BUILT_IN
     return {
         "name": workflow.name,
         "kind": workflow.kind,
@@ -241,17 +224,10 @@ def _summary(project: Project, workflow: Workflow) -> dict[str, Any]:
         "step_names": [step.name for step in workflow.steps],
         "review_step": workflow.review.step.name if workflow.review else None,
         "review_every": workflow.review_every,
-        "source": _source(project, workflow.name),
+        "source": str(settings.registry.flows.get(workflow.name) or own),
         "is_chosen": workflow.name == settings.workflow.name,
         "digest": workflow.digest(),
     }
-
-
-def _source(project: Project, name: str) -> str:
-    settings = project.settings
-    if name in settings.registry.flows:
-        return str(settings.registry.flows[name])
-    return "orchestration.yaml" if name in settings.workflows else BUILT_IN
 
 
 def _sentence(workflow: Workflow) -> str:
@@ -290,12 +266,14 @@ def _steps(project: Project, workflow: Workflow) -> Iterator[dict[str, Any]]:
 
 
 def _row(project: Project, step: Step, place: str, position: str) -> dict[str, Any]:
-
     whole = with_defaults(step, project.settings.step_defaults)
     chosen = choose_agent(project.settings, whole, position, project.agents.overrides)
     agent = chosen.name
     if agent == "auto" and "auto" not in project.settings.agents:
-        agent = _auto(project, agent)
+        try:
+            agent = f"auto: {resolve_auto(shutil.which, project.agents.environment)}"
+        except ConfigurationError:
+            agent = "auto: none found"
     return {
         "place": place,
         "name": step.name,
@@ -305,15 +283,6 @@ def _row(project: Project, step: Step, place: str, position: str) -> dict[str, A
         "chosen_by": chosen.source,
         "limits": _limits(whole),
     }
-
-
-def _auto(project: Project, name: str) -> str:
-    import shutil  # noqa: PLC0415 - only `auto` looks
-
-    try:
-        return f"{name}: {resolve_auto(shutil.which, project.agents.environment)}"
-    except ConfigurationError:
-        return f"{name}: none found"
 
 
 def _limits(step: Step) -> str:

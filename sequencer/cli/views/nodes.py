@@ -21,7 +21,7 @@ from sequencer.cli.views.states import (
     state_words,
 )
 from sequencer.cli.views.tables import lines, narrowed, widest
-from sequencer.cli.views.text import clock, cut, width
+from sequencer.cli.views.text import clock, cut, few, width
 from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.model.outcome import Usage, cost_words, duration
 from sequencer.model.standing import parse_time
@@ -183,13 +183,8 @@ def _few(names: str, columns: int) -> str:
     ('plan, search +1', '2 tasks')
     """
     listed = names.split(", ")
-    if width(names) <= columns or len(listed) == 1:
-        return names
-    for count in range(len(listed) - 1, 0, -1):
-        text = f"{', '.join(listed[:count])} +{len(listed) - count}"
-        if width(text) <= columns:
-            return text
-    return f"{len(listed)} tasks"
+    text = few(listed, columns, more=" +{}")
+    return f"{len(listed)} tasks" if len(listed) > 1 and width(text) > columns else text
 
 
 # --- totals --------------------------------------------------------------------------

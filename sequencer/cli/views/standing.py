@@ -125,11 +125,11 @@ class Snapshot:
     def _flow_words(self, head: Head) -> Iterator[str]:
         """Yield what runs, what people are asked and what may start."""
         if head.claims and self.busy:
-            yield f"runs {_few([claim.step for claim in head.claims])}"
+            yield f"runs {_first([claim.step for claim in head.claims])}"
         if asked := self._nodes_that_are("asked"):
-            yield f"asks {_few(asked)}"
+            yield f"asks {_first(asked)}"
         if ready := self._ready():
-            yield f"next {_few(ready)}"
+            yield f"next {_first(ready)}"
 
     def _ready(self) -> list[str]:
         """Return the nodes of the graph's run that may start, the most urgent first."""
@@ -214,7 +214,7 @@ class Snapshot:
         if self.graph_view is None or not ready:
             return ""
         label = self.graph_view.graph.by_id[ready[0]].label
-        return f"{ready[0]}: {label}" if ready[1:] == [] and label else _few(ready)
+        return f"{ready[0]}: {label}" if ready[1:] == [] and label else _first(ready)
 
     def _limit_words(self, head: Head) -> Iterator[str]:
         limits, usage = self.limits, head.usage
@@ -235,10 +235,9 @@ def _age(at: str) -> str:
     return duration(max(seconds, 0.0))
 
 
-def _few(names: Sequence[str]) -> str:
-    more = len(names) - SHOWN_NAMES
-    listed = ", ".join(names[:SHOWN_NAMES])
-    return f"{listed} and {more} more" if more > 0 else listed
+def _first(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
+    return ", ".join(names[:SHOWN_NAMES]) + more
 
 
 def _by_owner(
@@ -266,7 +265,7 @@ def holder_words(claims: Sequence[Claim], liveness: Liveness) -> str:
     }
     text = f"process {owner.pid} on {owner.host}, "
     if len(claims) > 1:
-        held = f"{len(claims)} steps: {_few([claim.step for claim in claims])}"
+        held = f"{len(claims)} steps: {_first([claim.step for claim in claims])}"
         return f"{text}{held}: {known[liveness]}"
     claim = claims[0]
     text += f"step {claim.step}, token {claim.token}"

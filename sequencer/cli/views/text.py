@@ -13,7 +13,7 @@ import codecs
 import os
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import IO
 
@@ -168,6 +168,20 @@ def cut(text: str, columns: int, *, dots: str = "…") -> str:
             break
         kept += character
     return kept + dots
+
+
+def few(names: Sequence[str], columns: int, *, more: str = " and {} more") -> str:
+    """Return as many of *names* as *columns* have room for, and how many there are besides.
+
+    >>> few(["plan", "search", "history"], 20), few(["plan", "search"], 3)
+    ('plan and 2 more', 'plan and 1 more')
+    """
+    text = ", ".join(names)
+    for count in range(len(names) - 1, 0, -1):
+        if width(text) <= columns:
+            break
+        text = ", ".join(names[:count]) + more.format(len(names) - count)
+    return text
 
 
 def short(text: str, columns: int, *, dots: str = "…") -> str:
