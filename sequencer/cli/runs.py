@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import click
 
 from sequencer.cli.context import Invocation, each_run
 from sequencer.cli.options import pass_invocation, verb
+from sequencer.cli.views.states import age_s
 from sequencer.cli.views.tables import columns
 from sequencer.cli.views.text import one_line
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError
 from sequencer.model.head import Head
 from sequencer.model.outcome import Usage, cost_words, duration
-from sequencer.model.standing import parse_time
 from sequencer.posting.results import Pending
 from sequencer.project import Project
 
@@ -57,7 +56,7 @@ def runs(invocation: Invocation, *, with_ended: bool) -> None:
     invocation.echo(columns(heads, rows, room=invocation.room, goes=(4, 1)))
     for facts in shown:
         for post in facts["posts"]:
-            told = Pending(**post).text(lambda at: duration(_age_s(at) or 0.0))
+            told = Pending(**post).text(lambda at: duration(age_s(at) or 0.0))
             invocation.echo(f"{_name(facts)}: {one_line(told)}")
 
 
@@ -82,7 +81,7 @@ def _facts(project: Project, run: Run, head: Head) -> dict[str, Any]:
         "steps": _length(run, head),
         "status": "rejected" if head.was_rejected else str(head.status),
         "began_at": begun,
-        "age_s": _age_s(begun),
+        "age_s": age_s(begun),
         "last_update": head.last_update,
         "cost_usd": head.usage.known_usd,
         "unpriced": head.usage.unpriced,
@@ -112,11 +111,6 @@ def _began(run: Run) -> tuple[str | None, str | None]:
     except SequencerError:
         first = None
     return (None if first is None else str(first["at"])), None
-
-
-def _age_s(at: str | None) -> float | None:
-    began = parse_time(at) if at else None
-    return None if began is None else max((datetime.now(UTC) - began).total_seconds(), 0.0)
 
 
 def _row(facts: dict[str, Any]) -> tuple[str, ...]:

@@ -76,7 +76,14 @@ def sync(invocation: Invocation, *, fetch: bool, take_theirs: bool) -> None:
     report = Report.of(
         invocation.project(), run, store, sides, _elsewhere(invocation, store, sides)
     )
-    _show(invocation, report, aside)
+    if invocation.is_json:
+        kept = None if aside is None else str(aside)
+        invocation.print_json(report.as_json() | {"set_aside": kept})
+    else:
+        invocation.echo(report.text(invocation.room))
+    if aside is not None:
+        invocation.say(f"the files that were here are in {aside}")
+    invocation.notices(report.snapshot.notices if report.snapshot else ())
     if sides.problem is not None:
         raise sides.problem
 
@@ -121,17 +128,6 @@ def _listed(invocation: Invocation, store: GitStore) -> list[OtherRun]:
     project = invocation.project()
     here = set(map(slug, project.run_names()))
     return runs_elsewhere(store.branch, project.settings.store.branch, here)
-
-
-def _show(invocation: Invocation, report: Report, aside: Path | None) -> None:
-    if invocation.is_json:
-        facts = report.as_json()
-        invocation.print_json(facts | {"set_aside": None if aside is None else str(aside)})
-    else:
-        invocation.echo(report.text(invocation.room))
-    if aside is not None:
-        invocation.say(f"the files that were here are in {aside}")
-    invocation.notices(report.snapshot.notices if report.snapshot else ())
 
 
 SHORT = 12

@@ -14,7 +14,7 @@ from typing import Any
 
 from sequencer.cli.views.facts import look
 from sequencer.cli.views.nodes import Heard, node_table, nodes_json
-from sequencer.cli.views.states import shown
+from sequencer.cli.views.states import age_s, shown
 from sequencer.cli.views.text import one_line, plain
 from sequencer.engine.by_hand import fresh_head
 from sequencer.engine.run import Run
@@ -26,7 +26,7 @@ from sequencer.model.head import Claim, Head
 from sequencer.model.limits import RunLimits
 from sequencer.model.line.order import Description, describe_at, place, present
 from sequencer.model.outcome import duration, spent
-from sequencer.model.standing import Readiness, Standing, parse_time, standing
+from sequencer.model.standing import Readiness, Standing, standing
 from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.posting.results import Pending
 from sequencer.store import folder as folders
@@ -171,7 +171,7 @@ class Snapshot:
         yield "used", ", ".join((steps, *used))
         yield "limits", ", ".join(self._limit_words(head))
         for one in self.posts:
-            yield "posts", one.text(_age)
+            yield "posts", one.text(lambda at: duration(age_s(at) or 0.0))
         for denial in self.denials[:SHOWN_DENIALS]:
             yield "warning", f"refused by the agent's permissions: {denial}"
         if len(self.denials) > SHOWN_DENIALS:
@@ -228,13 +228,6 @@ class Snapshot:
             yield f"{duration(usage.seconds)} of {duration(limits.max_seconds)}"
 
 
-def _age(at: str) -> str:
-    """Return for how long something has been so."""
-    since = parse_time(at)
-    seconds = (datetime.now(UTC) - since).total_seconds() if since else 0.0
-    return duration(max(seconds, 0.0))
-
-
 def _first(names: Sequence[str]) -> str:
     more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
     return ", ".join(names[:SHOWN_NAMES]) + more
@@ -255,8 +248,8 @@ def _by_owner(
 def holder_words(claims: Sequence[Claim], liveness: Liveness) -> str:
     """Return who holds *claims*, which are one process's, for how long, and what is known."""
     owner = claims[0].owner
-    since = parse_time(claims[0].claimed_at)
-    age = f", for {duration((datetime.now(UTC) - since).total_seconds())}" if since else ""
+    held_s = age_s(claims[0].claimed_at)
+    age = "" if held_s is None else f", for {duration(held_s)}"
     known = {
         Liveness.ALIVE: "alive",
         Liveness.UNKNOWN: "not known to be gone",
@@ -314,13 +307,8 @@ def take(run: Run, logs: FileLogs | None = None) -> Snapshot:
         notices=notices,
         graph_view=seen,
         stopped_by=stopped_by,
-        heard={} if seen is None or logs is None else _heard(claims, logs),
+        heard=heard_of(claims, logs.folder) if seen and logs and claims else {},
     )
-
-
-def _heard(claims: Sequence[Claim], logs: FileLogs) -> Mapping[str, Heard]:
-
-    return heard_of(claims, logs.folder) if claims else {}
 
 
 def _denials(run: Run, head: Head | None) -> tuple[str, ...]:
