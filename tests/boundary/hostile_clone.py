@@ -68,7 +68,7 @@ def portion(size: Size, number: int) -> tuple[tuple[str, ...], ...]:
     if size is Size.LONG:
         return (*LOOKS, *ACTS, *CHANGES)
     rest = (*LOOKS[2:], *CHANGES)
-    return (*LOOKS[:2], *(rest[(2 * number + k) % len(rest)] for k in (0, 1)), ACTS[number % 3])
+    return (LOOKS[number % 2], rest[number % len(rest)], *ACTS[number % 3 : number % 3 + number % 2])
 
 
 def untrusted(folder: Path, names: Iterable[str], size: Size) -> tuple[int, list[str]]:

@@ -192,10 +192,10 @@ def cases(size: Size) -> Iterator[tuple[str, Place, tuple[str, ...]]]:
     """Yield moment, place and command of each case; on every push those that matter most."""
     several = (*STEPS, ("pause",), ("resume",))
     everything = (*STEPS, *(argv for argv in CHANGES if argv[0] != "--run"))
-    for place in PLACES:
-        for argv in everything if size is Size.LONG else several[: 4 if place.needs else 1]:
+    for number, place in enumerate(PLACES):
+        for argv in everything if size is Size.LONG else several[: 2 if place.needs else 1]:
             yield "before", place, argv
-        for argv in STEPS[1:] if size is Size.SHORT else STEPS:
+        for argv in STEPS if size is Size.LONG else STEPS[1 + number % 2 :]:
             yield "swapped", place, argv
     yield from (("swapped", Place("attempt"), argv) for argv in STEPS)
     if size is Size.SHORT:

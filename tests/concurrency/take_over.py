@@ -70,7 +70,7 @@ def lines(path: Path, least: int, seconds: float = 30.0) -> list[list[str]]:
 
 def killed_holders(folder: Path, size: Size) -> Report:
     """See `tests.long.report.Campaign`; from SIGKILL to the begin of the new claim."""
-    rounds = 60 if size is Size.SHORT else 1_000
+    rounds = 15 if size is Size.SHORT else 1_000
     endless = {**OK, "delay_s": 600}
     write_project(folder, endless, limits={"max_attempts": rounds + 1})
     reopen(folder).control.begin()
@@ -131,7 +131,7 @@ def hold(run: Run, owner: Owner, lease_s: float) -> Claim:
 def out_of_reach(folder: Path, size: Size) -> Report:
     """See `tests.long.report.Campaign`; the lease decides: not before it, and soon after."""
     # Long beside the time that a busy machine takes to wake a process.
-    rounds, lease_s = (4, 2.5) if size is Size.SHORT else (40, 6.0)
+    rounds, lease_s = (2, 2.0) if size is Size.SHORT else (40, 6.0)
     wrong, waits = list[str](), dict[str, list[float]]()
     for kind, owner in HOLDERS.items():
         waits[kind] = []
@@ -177,7 +177,7 @@ def _lease_times(
 
 def asleep(folder: Path, size: Size) -> Report:
     """See `tests.long.report.Campaign`; SIGSTOP past the lease, then SIGCONT."""
-    rounds = 20 if size is Size.SHORT else 100
+    rounds = AT_ONCE if size is Size.SHORT else 100
     wrong: list[str] = []
     for first in range(0, rounds, AT_ONCE):
         projects = [folder / str(number) for number in range(first, first + AT_ONCE)]

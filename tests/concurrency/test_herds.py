@@ -12,14 +12,14 @@ from tests.long.report import Size
 def test_workers_that_are_killed_at_random(tmp_path: Path) -> None:
     report = random_kills(tmp_path, Size.SHORT)
     assert report.violations == ()
-    assert report.counts["kills"] == 500
-    assert report.counts["reads"] > 50
+    assert report.counts["kills"] == 120
+    assert report.counts["reads"] > 10
 
 
 def test_a_lock_file_that_is_deleted_all_the_time(tmp_path: Path) -> None:
     report = lock_deleted(tmp_path, Size.SHORT)
     assert report.violations == ()
-    assert report.counts["claims"] >= 1_000
+    assert report.counts["claims"] >= 250
 
 
 def test_sixteen_claimants(tmp_path: Path) -> None:
@@ -30,9 +30,9 @@ def test_sixteen_claimants(tmp_path: Path) -> None:
 
 
 def test_a_journal_that_is_rotated_all_the_time(tmp_path: Path) -> None:
-    herd = Herd(str(tmp_path), steps=150, kills=20, rotate_bytes=4_000, readers=2, seed=2)
+    herd = Herd(str(tmp_path), steps=60, kills=8, rotate_bytes=4_000, readers=2, seed=2)
     assert let_work(herd) == []
-    assert len(list(herd.run.glob("journal-*.jsonl"))) > 20
+    assert len(list(herd.run.glob("journal-*.jsonl"))) > 6
 
 
 def test_a_herd_that_does_not_come_to_its_end_is_noticed(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tests.long.report import Size
 def test_a_killed_holder_is_taken_over_by_who_waits_within_a_second(tmp_path: Path) -> None:
     report = killed_holders(tmp_path, Size.SHORT)
     assert report.violations == ()
-    assert report.counts["kills"] == 60
+    assert report.counts["kills"] == 15
     assert 0 < report.figures["take_over_p99_s"] <= P99_S
 
 

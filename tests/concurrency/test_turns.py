@@ -13,7 +13,7 @@ def test_sixty_four_claimants_and_one_winner_a_token_everybody_in_turn(tmp_path:
     # A fork of this process is slow: it holds all tests.
     report = in_own_process("A5-herd", Size.SHORT, tmp_path / "log")
     assert report["violations"] == []
-    assert report["counts"] == {"rounds": 330, "claimants": 64}
+    assert report["counts"] == {"rounds": 130, "claimants": 64}
     assert report["figures"]["most_turns_by_fewest"] <= FAIR
 
 

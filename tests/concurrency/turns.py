@@ -169,7 +169,7 @@ def _cpu_s() -> float:
 
 def herd(folder: Path, size: Size) -> Report:
     """See `tests.long.report.Campaign`."""
-    claimants, races, turns = (64, 1_000, 1_000) if size is Size.LONG else (64, 10, 320)
+    claimants, races, turns = (64, 1_000, 1_000) if size is Size.LONG else (64, 2, 128)
     wrong = same_claim(folder / "race", claimants, races)
     shares = take_turns(folder / "turns", claimants, turns)
     wrong += shares.wrong

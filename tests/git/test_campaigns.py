@@ -23,10 +23,10 @@ from tests.long.__main__ import in_own_process
 from tests.long.report import Size
 
 CAMPAIGNS = {
-    "D12-clones": ("steps", 12),
-    "D12-cut-lines": ("steps", 11),
-    "D-git-kills": ("kills", 40),
-    "D-git-points": ("crash points", 12),
+    "D12-clones": ("steps", 8),
+    "D12-cut-lines": ("steps", 9),
+    "D-git-kills": ("kills", 12),
+    "D-git-points": ("crash points", 4),
 }
 
 

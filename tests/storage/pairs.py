@@ -42,7 +42,7 @@ OLDER, NEWER = 3, 6
 LONG_RUN = 24
 """Steps that fill a journal of the smallest size that there is more than once."""
 HANG_S = 60.0
-SAMPLE = 2
+SAMPLE = 1
 """Inputs of a story for every push, beside the one that was found."""
 
 Content = dict[str, bytes]

@@ -10,13 +10,13 @@ from tests.long.report import Campaign, Size
 from tests.storage import damage, damage_seen, full_disk, lost_folder, pairs, refused_writes
 
 LEAST: list[tuple[Campaign, int]] = [
-    (damage.heads, 5_000),
-    (damage.journals, 5_000),
+    (damage.heads, 1_000),
+    (damage.journals, 1_000),
     (damage_seen.campaign, 7),
     (full_disk.campaign, 200),
     (refused_writes.campaign, 110),
     (lost_folder.campaign, 9),
-    (pairs.campaign, 21),
+    (pairs.campaign, 14),
 ]
 
 
