@@ -16,6 +16,7 @@ import pytest
 from sequencer.cli.views.gantt import LEAST_BASE_S
 from tests.acceptance.cli_process import cli, environment, until
 from tests.acceptance.flow_projects import write_flow
+from tests.forked import Forked
 
 AGENT = """\
 import json, os, sys, time
@@ -127,7 +128,7 @@ def test_what_it_cost(tmp_path: Path) -> None:
 
 def test_a_run_that_was_killed_and_taken_over(tmp_path: Path) -> None:
     folder = make(tmp_path, **{**dict.fromkeys(STEPS, 0.0), "plan": 30.0})
-    worker = subprocess.Popen(
+    worker = Forked(
         [sys.executable, "-m", "sequencer", "run", "f", "--quiet"],
         cwd=folder,
         env=environment(),

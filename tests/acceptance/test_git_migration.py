@@ -11,6 +11,7 @@ import pytest
 
 from tests.acceptance.cli_process import AGENT, cli, environment, head
 from tests.clones import Shared, git
+from tests.forked import Forked
 
 OLDER = {
     "iteration": 7,
@@ -116,9 +117,7 @@ def test_both_go_over_at_the_same_moment(theirs: Shared) -> None:
     (b / "sync" / "state.json").write_bytes(kept)
     command = [sys.executable, "-m", "sequencer", "tick", "--quiet"]
     working = [
-        subprocess.Popen(
-            command, cwd=folder, env=environment(SLOW="0.5"), stderr=subprocess.PIPE, text=True
-        )
+        Forked(command, cwd=folder, env=environment(SLOW="0.5"), stderr=subprocess.PIPE, text=True)
         for folder in (a, b)
     ]
     told = [process.communicate(timeout=60)[1] for process in working]

@@ -12,7 +12,7 @@ from tests.acceptance.cli_process import until
 from tests.acceptance.two_clones import IDENTITY, TWO_NODES, ended, none_left, shared_project, start
 from tests.clones import Shared, git
 
-LEASE_S, SLOW_S = 3, 10
+LEASE_S, SLOW_S = 2, 5
 AGENT = """\
 import os, sys
 sys.stdin.read()
@@ -72,8 +72,7 @@ def slow_collect(shared: Shared, slow: str) -> None:
     git(clone, "config", "filter.slow.clean", f"sh -c '{slow}; cat'")
 
 
-@pytest.mark.parametrize("kind", ["loop", "flow"])
-@pytest.mark.parametrize("make", [slow_push, slow_collect])
+@pytest.mark.parametrize(("make", "kind"), [(slow_push, "loop"), (slow_collect, "flow")])
 def test_nobody_takes_over_a_step_that_is_only_being_recorded(
     make: Callable[[Shared, str], None], kind: str, shared: Shared, tmp_path: Path, begin: Begin
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.acceptance.cli_process import cli, environment, head, scripted_project, until
 from tests.clones import Shared, git
+from tests.forked import Forked
 
 GIT_STORE = "store: {kind: git, timeout_s: 2}\n"
 
@@ -103,7 +104,7 @@ def test_what_only_looks_does_not_ask_a_remote(shared: Shared) -> None:
 def test_ctrl_c_leaves_no_process_behind(shared: Shared) -> None:
     a = shared.clone("a")
     pid = hang(a)
-    with subprocess.Popen(
+    with Forked(
         [sys.executable, "-m", "sequencer", "sync", "--fetch"],
         cwd=a,
         env=environment(SEQUENCER_STORE__TIMEOUT_S="50"),

@@ -10,13 +10,14 @@ from typing import Any
 
 from tests.acceptance.cli_process import environment, until
 from tests.acceptance.team_projects import accepted, events, git, make_project
+from tests.forked import Forked
 
 ONE: dict[str, Any] = {"id": "one", "subject": "One", "role": "implementer"}
 OTHER: dict[str, Any] = {"id": "other", "subject": "Other"}
 
 
 def started(project: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return Forked(
         [sys.executable, "-m", "sequencer", "run"],
         cwd=project,
         env=environment(),

@@ -13,6 +13,7 @@ import pytest
 
 from sequencer.cli.views.text import width
 from tests.acceptance.cli_process import cli, environment
+from tests.forked import Forked
 from tests.unit.cli.flow.terminals import terminal
 
 AGENT = """
@@ -61,7 +62,7 @@ def activities(project: Path) -> list[dict[str, Any]]:
 def seen_on_terminal(folder: Path, columns: int, *arguments: str) -> str:
     """Return what ``sequencer ARGUMENTS`` prints on a terminal so wide."""
     with terminal(columns, 24) as screen:
-        ran = subprocess.Popen(
+        ran = Forked(
             [sys.executable, "-m", "sequencer", *arguments],
             cwd=folder,
             env=environment(),

@@ -16,6 +16,7 @@ import yaml
 
 from tests.acceptance.cli_process import cli, environment, head, until
 from tests.acceptance.team_projects import accepted, events, git, make_project, told
+from tests.forked import Forked
 
 Task = dict[str, Any]
 DIAMOND: list[Task] = [
@@ -172,7 +173,7 @@ def test_a_replacement_tries_once_more(tmp_path: Path) -> None:
 
 def started(project: Path) -> subprocess.Popen[bytes]:
     with (project / "agent.errors").open("ab") as errors:
-        return subprocess.Popen(
+        return Forked(
             [sys.executable, "-m", "sequencer", "run", "--mode", "sync"],
             cwd=project,
             env=environment(),

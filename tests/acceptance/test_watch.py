@@ -18,6 +18,7 @@ import pytest
 from sequencer.cli.views.text import width
 from tests.acceptance.cli_process import cli, environment
 from tests.acceptance.team_projects import make_project
+from tests.forked import Forked
 from tests.unit.cli.flow.terminals import Terminal, terminal
 
 AGENT = """\
@@ -55,7 +56,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, int
     """Work on a run until three tasks hold; return the project, and the process that does."""
     folder = make_project(tmp_path_factory.mktemp("team"), tasks(60), size=3)
     (folder / "agent.py").write_text(AGENT)
-    process = subprocess.Popen(
+    process = Forked(
         [sys.executable, "-m", "sequencer", "run", "--quiet"],
         cwd=folder,
         env=environment(),
@@ -89,7 +90,7 @@ def head(folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def watched(folder: Path, screen: Terminal, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(
+    process = Forked(
         [sys.executable, "-m", "sequencer", "status", "--watch"],
         cwd=folder,
         env=environment(TERM="xterm", **variables),
@@ -162,7 +163,7 @@ def test_status_has_the_last_lines_and_who_holds_what(worker: tuple[Path, int]) 
 
 
 def test_a_line_a_change_names_what_runs(project: Path) -> None:
-    process = subprocess.Popen(
+    process = Forked(
         [sys.executable, "-m", "sequencer", "status", "--watch"],
         cwd=project,
         env=environment(),

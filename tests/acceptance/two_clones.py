@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.acceptance.cli_process import environment
 from tests.clones import ENVIRONMENT, Shared, git
+from tests.forked import Forked
 
 AGENT = """\
 import os, subprocess, sys, time
@@ -69,7 +70,7 @@ def shared_project(folder: Path, text: str | None = None) -> Shared:
 
 def start(clone: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
     """Start ``sequencer ARGUMENTS`` in *clone*."""
-    return subprocess.Popen(
+    return Forked(
         [sys.executable, "-m", "sequencer", *arguments],
         cwd=clone,
         env=environment(**IDENTITY, **variables),

@@ -68,7 +68,8 @@ def portion(size: Size, number: int) -> tuple[tuple[str, ...], ...]:
     if size is Size.LONG:
         return (*LOOKS, *ACTS, *CHANGES)
     rest = (*LOOKS[2:], *CHANGES)
-    return (LOOKS[number % 2], rest[number % len(rest)], *ACTS[number % 3 : number % 3 + number % 2])
+    acts = ACTS[number % 3 :][: number % 2]
+    return (LOOKS[number % 2], rest[number % len(rest)], *acts)
 
 
 def untrusted(folder: Path, names: Iterable[str], size: Size) -> tuple[int, list[str]]:

@@ -150,4 +150,4 @@ def test_a_clone_full_of_traps_does_nothing(tmp_path: Path) -> None:
     report = hostile_clone.campaign(tmp_path, Size.SHORT)
     assert report.violations == ()
     assert report.counts["traps"] == len(TRAPS)
-    assert report.counts["calls"] >= 700
+    assert report.counts["calls"] >= 300

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.concurrency.take_over import P99_S, asleep, killed_holders, out_of_reach
+from tests.concurrency.take_over import AT_ONCE, P99_S, asleep, killed_holders, out_of_reach
 from tests.long.report import Size
 
 
@@ -28,4 +28,4 @@ def test_a_holder_that_slept_past_its_lease_is_refused_every_time_and_its_output
 ) -> None:
     report = asleep(tmp_path, Size.SHORT)
     assert report.violations == ()
-    assert report.counts["rounds"] == 20
+    assert report.counts["rounds"] == AT_ONCE

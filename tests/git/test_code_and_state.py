@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.errors import RemoteRefused, StaleClaim, StateRefused
+from sequencer.errors import RemoteRefused, StateRefused
 from sequencer.git.remote import RefMove
 from sequencer.git.store import GitStore
 from sequencer.model.head import Head
@@ -65,18 +65,6 @@ def test_where_one_is_declined_neither_moves(ref: str, shared: Shared) -> None:
     store.update(change)
     assert shared.tip("main") == commit
     assert accepted_in(store) == [(0, 1)]
-
-
-def test_code_of_who_has_lost_the_step_does_not_move(shared: Shared) -> None:
-    store, change, commit = worked(shared, "ours")
-    before, theirs = shared.tip("main"), shared.store("theirs")
-    cases.release(theirs, 1)
-    cases.commit(theirs, cases.claim(theirs).token)
-    with pytest.raises(StaleClaim):
-        store.update(change)
-    assert shared.tip("main") == before
-    assert git(shared.clone("ours"), "rev-parse", "HEAD") == commit
-    assert accepted_in(store) == [(0, 2)]
 
 
 @pytest.mark.parametrize(

@@ -114,15 +114,6 @@ def test_a_push_that_did_not_arrive_is_made_again(lab: Lab) -> None:
     lab.check([(0, 1)])
 
 
-def test_the_first_record_of_a_run_is_looked_for_too(tmp_path: Path, shared: Shared) -> None:
-    server = Server(tmp_path / "server", [Deed.CUT_AFTER])
-    server.install(shared.clone("a"))
-    store = shared.store("a")
-    assert cases.begin(store).revision == 1
-    assert [fact["event"] for fact in store.history()] == ["initialised"]
-    assert server.pushes() == 1
-
-
 @pytest.mark.parametrize("other", table(OTHERS, "the same history", "both"))
 def test_others_may_have_gone_on_before_anybody_looked(
     other: str, lab: Lab, monkeypatch: pytest.MonkeyPatch
@@ -184,17 +175,6 @@ def test_another_change_is_not_taken_for_the_one_that_is_under_way(lab: Lab) -> 
     Server.back(lab.shared.bare)
     with pytest.raises(StaleClaim):
         lab.ours.update(failing)
-    lab.check([(0, 1)])
-
-
-def test_another_process_after_that_goes_on(lab: Lab) -> None:
-    lab.meets(Deed.GONE_AFTER)
-    with pytest.raises(RemoteUnreachable):
-        lab.ours.update(lab.ending())
-    Server.back(lab.shared.bare)
-    lab.ours.close()
-    lab.ours = lab.shared.store("ours")
-    assert cases.claim(lab.ours).step_index == 1
     lab.check([(0, 1)])
 
 
@@ -337,15 +317,6 @@ def lose_last_record(folder: Path) -> None:
     lines = (folder / "journal.jsonl").read_bytes().splitlines(keepends=True)
     (folder / "journal.jsonl").write_bytes(b"".join(lines[:-1]))
     (folder / "state.json").write_text(json.dumps(json.loads(lines[-2])["head"]))
-
-
-def test_a_journal_that_lost_its_end_in_a_power_cut_is_made_whole(lab: Lab) -> None:
-    lab.ours.close()
-    folder = lab.shared.clone("ours") / "sync"
-    lose_last_record(folder)
-    lab.ours = lab.shared.store("ours")
-    cases.commit(lab.ours, lab.token)
-    lab.check([(0, 1)])
 
 
 def test_the_same_in_a_process_that_has_looked_before(lab: Lab) -> None:

@@ -185,35 +185,6 @@ def test_a_shallow_clone_mends_itself_too(shared: Shared) -> None:
 # --- code that moves with it -----------------------------------------------------------------
 
 
-def test_half_a_commit_of_code_is_fetched_again(shared: Shared) -> None:
-    ours, theirs = two_sides(shared)
-    local = "refs/worktree/sequencer-work/origin/main"
-    ours.branch.carried["refs/heads/main"] = local
-    ours.bring()
-    first = shared.clone("first")
-    (first / "code").write_text("new\n")
-    git(first, "add", ".")
-    git(first, "commit", "-q", "-m", "code")
-    git(first, "push", "-q", "origin", "main")
-    clone, tip = shared.clone("ours"), shared.tip("main")
-    copy_objects(shared, clone, tip, f"{tip}^{{tree}}")
-    ours.bring()
-    assert git(clone, "rev-parse", local) == tip
-    assert git(clone, "cat-file", "-p", f"{tip}:code") == "new"
-    assert theirs.view().head is not None
-
-
-def test_code_that_is_here_is_not_fetched_again(shared: Shared) -> None:
-    ours, _ = two_sides(shared)
-    local, clone = "refs/worktree/sequencer-work/origin/main", shared.clone("ours")
-    ours.branch.carried["refs/heads/main"] = local
-    git(clone, "commit", "-q", "--allow-empty", "-m", "ours")
-    git(clone, "push", "-q", "origin", "main")
-    started = ours.branch.git.started
-    ours.bring()
-    assert ours.branch.git.started <= started + 1, "one look, and nothing is fetched"
-
-
 # --- heartbeats ------------------------------------------------------------------------------
 
 

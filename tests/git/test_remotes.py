@@ -240,12 +240,6 @@ def test_the_history_is_bounded(shared: Shared) -> None:
     assert run_files(shared.clone("ours") / "sync") == run_files(shared.clone("theirs") / "sync")
 
 
-def test_a_remote_without_atomic_push_takes_the_state(shared: Shared) -> None:
-    git(shared.bare, "config", "receive.advertiseAtomic", "false")
-    turns(shared.store("ours"), shared.store("theirs"))
-    assert len(accepted_in(shared.store("theirs"))) == 3
-
-
 # --- locks that a dead git has left behind --------------------------------------------------
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -160,38 +159,6 @@ def test_repositories_may_be_tidied_at_any_moment(shared: Shared) -> None:
         assert len(accepted_in(store)) == 4
     assert run_files(shared.clone("ours") / "sync") == run_files(shared.clone("theirs") / "sync")
     assert unsound(shared, ["ours", "theirs"]) == []
-
-
-def test_a_clone_that_lost_its_objects_of_the_run_brings_them_again(shared: Shared) -> None:
-    ours, theirs = shared.store("ours"), shared.store("theirs")
-    cases.begin(ours)
-    token = cases.claim(ours).token
-    clone = shared.clone("ours")
-    for ref in git(clone, "for-each-ref", "--format=%(refname)", "refs/worktree").split():
-        git(clone, "update-ref", "-d", ref)
-    ours.close()
-    tidy(clone)
-    cases.commit(ours, token)
-    cases.commit(theirs, cases.claim(theirs).token)
-    ours.bring()
-    assert accepted_in(ours) == [(0, 1), (1, 2)]
-
-
-@pytest.mark.parametrize("there", [1, 2])
-def test_half_a_commit_that_a_killed_fetch_left_is_fetched_again(
-    there: int, shared: Shared
-) -> None:
-    ours, theirs = shared.store("ours"), shared.store("theirs")
-    cases.begin(theirs)
-    ours.bring()
-    cases.commit(theirs, cases.claim(theirs).token)
-    tip = shared.tip()
-    for oid in (tip, git(shared.bare, "rev-parse", f"{tip}^{{tree}}"))[:there]:
-        path = Path("objects") / oid[:2] / oid[2:]
-        (shared.clone("ours") / ".git" / path).parent.mkdir(exist_ok=True)
-        shutil.copy(shared.bare / path, shared.clone("ours") / ".git" / path)
-    cases.commit(ours, cases.claim(ours).token)
-    assert len(accepted_in(ours)) == 2
 
 
 def test_work_trees_of_one_repository_share_a_run_as_clones_do(shared: Shared) -> None:

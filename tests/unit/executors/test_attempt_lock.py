@@ -99,16 +99,6 @@ def test_it_is_a_private_file_while_it_is_held_and_nothing_afterwards(
     assert told == []
 
 
-def test_nodes_do_not_wait_for_each_other(tmp_path: Path, cancellation: Cancellation) -> None:
-    told = Told()
-    locks = [told.lock(tmp_path, node) for node in ("a", "b", "../a\n", None)]
-    assert all(lock.take(cancellation) for lock in locks)
-    assert {lock.path.parent for lock in locks} == {tmp_path / "beats"}
-    for lock in locks:
-        lock.close()
-    assert told == []
-
-
 def test_the_next_one_waits_for_the_last_process_and_says_so_once(
     tmp_path: Path, cancellation: Cancellation
 ) -> None:

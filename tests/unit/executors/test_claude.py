@@ -318,20 +318,6 @@ def test_a_warning_about_a_limit_is_no_limit() -> None:
     assert outcome.status is OutcomeStatus.FAILED
 
 
-def test_a_missing_program_is_a_problem_with_a_way_out(tmp_path: Path) -> None:
-    with ProcessCore() as core:
-        executor = ClaudeExecutor("big", ClaudeOptions(program="no-such-claude"), core)
-        (problem,) = executor.problems()
-        assert "agents.big" in problem
-        assert "npm install" in problem
-        cancellation = Cancellation()
-        outcome = executor.perform(request_for(tmp_path), Recorder(), cancellation)
-        cancellation.close()
-    assert outcome.status is OutcomeStatus.UNAVAILABLE, "it was there before the claim"
-    assert outcome.error is not None
-    assert "npm install" in outcome.error
-
-
 def test_without_budget_nothing_is_started(tmp_path: Path) -> None:
     with ProcessCore() as core:
         cancellation = Cancellation()

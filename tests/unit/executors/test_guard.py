@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import json
 import os
 import signal
 import subprocess
@@ -39,14 +37,6 @@ def launch(folder: Path, *argv: str, **update: Any) -> Launch:
     return Launch(**{**facts, **update})
 
 
-def reports(guard: Guard) -> list[dict[str, Any]]:
-    """Read the status pipe to its end."""
-    data = b""
-    while piece := os.read(guard.status, 4096):
-        data += piece
-    return [json.loads(line) for line in data.splitlines()]
-
-
 def output(guard: Guard) -> bytes:
     """Read the agent's stdout to its end; it may have ended long ago."""
     os.set_blocking(guard.stdout, True)
@@ -54,21 +44,6 @@ def output(guard: Guard) -> bytes:
     while piece := os.read(guard.stdout, 65_536):
         data += piece
     return data
-
-
-def test_it_reports_the_start_and_the_end(guard: Guard, tmp_path: Path) -> None:
-    guard.run(launch(tmp_path, "sh", "-c", "exit 3"))
-    started, ended = reports(guard)
-    assert started["event"] == "started"
-    assert started["pid"] > 0
-    assert ended == {"event": "ended", "exit_code": 3, "stopped_by": None, "survivors": 0}
-
-
-def test_the_agent_gets_the_prompt_and_none_of_the_pipes(guard: Guard, tmp_path: Path) -> None:
-    script = "import os; print(sorted(map(int, os.listdir('/proc/self/fd')))); print(input())"
-    guard.run(launch(tmp_path, sys.executable, "-c", script, prompt=b"hello"))
-    # 3 is the listing's own descriptor.
-    assert output(guard).decode().splitlines() == ["[0, 1, 2, 3]", "hello"]
 
 
 def test_the_agent_starts_with_default_signals(guard: Guard, tmp_path: Path) -> None:
@@ -87,57 +62,6 @@ def test_an_idle_guard_uses_no_time_and_ends_with_its_pipe() -> None:
     assert process.num_ctx_switches().voluntary == switches
     assert guard.close()
     assert not process.is_running()
-
-
-def test_it_stops_the_agent_when_it_is_told(guard: Guard, tmp_path: Path) -> None:
-    guard.run(launch(tmp_path, "sleep", "300"))
-    guard.stop()
-    assert reports(guard)[-1] == {
-        "event": "ended",
-        "exit_code": -signal.SIGTERM,
-        "stopped_by": "control",
-        "survivors": 0,
-    }
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_to_the_guard_ends_the_agent(
-    guard: Guard, tmp_path: Path, number: signal.Signals
-) -> None:
-    guard.run(launch(tmp_path, "sh", "-c", "echo up; exec sleep 300"))
-    os.set_blocking(guard.stdout, True)
-    assert os.read(guard.stdout, 10) == b"up\n"
-    os.kill(guard.pid, number)
-    ended = reports(guard)[-1]
-    assert (ended["exit_code"], ended["stopped_by"]) == (-signal.SIGTERM, "signal")
-
-
-def test_an_agent_may_use_its_grace_to_finish(guard: Guard, tmp_path: Path) -> None:
-    script = "trap 'sleep 0.3; echo saved; exit 7' TERM; echo up; while :; do sleep 0.05; done"
-    guard.run(launch(tmp_path, "sh", "-c", script, grace_s=5))
-    os.set_blocking(guard.stdout, True)
-    assert os.read(guard.stdout, 10) == b"up\n"
-    guard.stop()
-    assert output(guard) == b"saved\n"
-    assert reports(guard)[-1]["exit_code"] == 7
-
-
-@pytest.mark.parametrize(
-    ("program", "cwd", "error", "stage"),
-    [
-        ("no-such-program", ".", errno.ENOENT, "program"),
-        ("/etc/passwd", ".", errno.EACCES, "program"),
-        ("true", "missing", errno.ENOENT, "folder"),
-    ],
-)
-def test_it_reports_why_a_program_cannot_start(
-    tmp_path: Path, program: str, cwd: str, error: int, stage: str
-) -> None:
-    guard = Guard()
-    guard.run(launch(tmp_path / cwd, program))
-    (refused,) = reports(guard)
-    guard.close()
-    assert refused == {"event": "refused", "errno": error, "stage": stage}
 
 
 def test_a_dead_guard_takes_no_order(guard: Guard, tmp_path: Path) -> None:

@@ -25,10 +25,6 @@ def test_a_line_above_the_cap_is_given_raw_and_the_next_is_a_line_again() -> Non
     assert b"".join(taken.raw) == b"123456789\n"
 
 
-def test_a_line_of_exactly_the_cap_is_a_line() -> None:
-    assert Taken(cap=4).feed(b"1234\n").lines == [b"1234"]
-
-
 def test_an_endless_line_is_not_kept() -> None:
     taken = Taken(cap=10)
     for _ in range(100):

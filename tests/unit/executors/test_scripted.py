@@ -68,14 +68,6 @@ def test_a_step_without_an_entry_fails_and_names_the_key(tmp_path: Path) -> None
     assert outcome.error == "agents.canned.outcomes has no entry for step 'build'"
 
 
-def test_an_answer_in_a_form_can_be_canned(tmp_path: Path) -> None:
-    entry = {"output": "Two fail.", "structured": {"pass": False, "reason": "2"}}
-    options = ScriptedOptions.model_validate({"outcomes": [entry]})
-    executor = ScriptedExecutor("canned", options)
-    outcome = executor.perform(request_for(tmp_path), Recorder(), Cancellation())
-    assert (outcome.output, outcome.structured) == ("Two fail.", {"pass": False, "reason": "2"})
-
-
 @pytest.mark.parametrize(
     "outcomes", [[], [{"status": "fine"}], [{"step_index": -1}], [{"attempt": 0}], [{"says": "x"}]]
 )

@@ -80,20 +80,6 @@ def test_starting_again_goes_on_where_it_was_ended(tmp_path: Path, sent: signal.
     assert notes(clone) == ["attempt 1", "attempt 2"]
 
 
-def test_once_another_clone_has_done_it_the_dirt_is_in_the_way(tmp_path: Path) -> None:
-    clone = project(tmp_path)
-    (tmp_path / "hold").touch()
-    process = start(clone, "run", "--max-steps", "1")
-    until((tmp_path / "running").exists)
-    process.send_signal(signal.SIGINT)
-    ended(process, 60)
-    (tmp_path / "hold").unlink()
-    assert run(tmp_path / "b")[0] == 0
-    code, said = run(clone)
-    assert code == 3
-    assert "git stash -u" in said
-
-
 def test_two_runs_in_one_work_tree(tmp_path: Path) -> None:
     clone = project(tmp_path)
     (tmp_path / "hold").touch()

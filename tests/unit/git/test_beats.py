@@ -313,11 +313,6 @@ def test_a_look_that_fails_leaves_nothing_known(error: Exception) -> None:
     assert confirmed(EXPIRED, raising(error), lambda: EXPIRED) is UNKNOWN
 
 
-@pytest.mark.parametrize("again", Liveness)
-def test_a_look_that_succeeds_decides(again: Liveness) -> None:
-    assert confirmed(EXPIRED, lambda: False, lambda: again) is again
-
-
 def test_an_observer_that_was_cut_off_does_not_steal(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,16 +40,6 @@ def refusal(one: Clone, work: Work | None = None) -> WorkTreeRefused:
     return refused.value
 
 
-def test_to_be_ready_costs_one_process(tmp_path: Path) -> None:
-    _, here, _ = pair(tmp_path)
-    one = clone(here)
-    one.carrier.ready(head())
-    started = one.started
-    one.carrier.ready(head())
-    one.carrier.arrive(head())
-    assert one.started - started == 1
-
-
 def test_a_dirty_tree_is_told_path_by_path(tmp_path: Path) -> None:
     _, here, _ = pair(tmp_path, {"a": "1"})
     write(here, {"a": "2", **{f"new {number:02}": "x" for number in range(12)}})
@@ -91,21 +81,6 @@ def test_a_branch_without_a_commit(tmp_path: Path) -> None:
     assert "has no commit yet" in refusal(clone(tmp_path / "here")).message
 
 
-@pytest.mark.parametrize("verb", ["merge", "cherry-pick", "rebase"])
-def test_what_somebody_has_begun(tmp_path: Path, verb: str) -> None:
-    _, here, _ = pair(tmp_path, {"a": "1"})
-    git(here, "switch", "-q", "-c", "other")
-    commit(here, {"a": "2"})
-    git(here, "switch", "-q", "main")
-    commit(here, {"a": "3"})
-    git(here, "-c", f"alias.try=!git {verb} other >/dev/null 2>&1 || true", "try")
-    refused = refusal(clone(here))
-    # A rebase detaches HEAD, and git lets nobody switch before it is over.
-    where = "" if verb == "rebase" else " on branch main"
-    assert refused.message.endswith(f"a {verb} is under way{where}")
-    assert refused.hint == "end it or abort it, then start again"
-
-
 def test_a_history_that_has_diverged(tmp_path: Path) -> None:
     _, here, there = pair(tmp_path)
     commit(there, {"theirs": "1"})
@@ -115,17 +90,6 @@ def test_a_history_that_has_diverged(tmp_path: Path) -> None:
     refused = refusal(clone(here))
     assert "1 commits are here alone, 2 on 'origin' alone" in refused.message
     assert "git rebase origin/main" in str(refused.hint)
-
-
-def test_commits_of_a_person_go_along_with_the_next_step(tmp_path: Path) -> None:
-    bare, here, _ = pair(tmp_path)
-    mine = commit(here, {"mine": "1"})
-    one = clone(here)
-    one.carrier.ready(head())
-    one.carrier.arrive(head())
-    after = one.push(head())
-    assert after.work == Work(branch="main", commit=mine)
-    assert said(bare, "rev-parse", "main") == mine
 
 
 def test_a_remote_without_the_branch_gets_it(tmp_path: Path) -> None:
@@ -147,26 +111,6 @@ def test_a_remote_that_does_not_answer(tmp_path: Path) -> None:
     bare.rename(tmp_path / "moved away")
     with pytest.raises(RemoteUnreachable):
         clone(here).carrier.ready(head())
-
-
-def test_a_step_begins_on_the_newest_code(tmp_path: Path) -> None:
-    _, here, there = pair(tmp_path)
-    one, other = clone(here), clone(there)
-    state = head()
-    for number in range(4):
-        at, beside = (one, other) if number % 2 else (other, one)
-        at.carrier.ready(state)
-        at.carrier.arrive(state)
-        assert not (at.folder / f"{number}").exists()
-        commit(at.folder, {f"{number}": "x"})
-        state = at.push(state, token=number)
-        assert state.work is not None
-        assert said(beside.folder, "rev-parse", "HEAD") != state.work.commit
-    one.carrier.ready(state)
-    one.carrier.arrive(state)
-    assert sorted(path.name for path in here.glob("[0-9]")) == ["0", "1", "2", "3"]
-    assert porcelain(here) == []
-    assert said(here, "rev-list", "--count", "HEAD") == "5"
 
 
 def test_the_code_of_the_state_is_fetched_if_it_is_not_here(tmp_path: Path) -> None:
@@ -239,22 +183,6 @@ def test_a_run_learns_its_branch_where_nothing_moves(tmp_path: Path) -> None:
     assert (learned, one.carrier.cargo) == (work, None)
     named = clone(here, work=WorkOptions(branch="main"))
     assert named.carrier.collect(claim(), "main", head()) is None
-
-
-def test_the_agents_commits_move_without_a_process_of_their_own(tmp_path: Path) -> None:
-    _, here, _ = pair(tmp_path)
-    one = clone(here)
-    one.carrier.ready(head())
-    old = said(here, "rev-parse", "HEAD")
-    for number in range(3):
-        new = commit(here, {"a": str(number)})
-    started = one.started
-    collected = one.carrier.collect(claim(), "main", head())
-    assert collected is not None
-    assert one.carrier.cargo is not None
-    assert (one.carrier.cargo.old, one.carrier.cargo.new) == (old, new)
-    assert collected == Work(branch="main", commit=new)
-    assert one.started - started == 1
 
 
 def test_nothing_is_committed_that_is_not_declared(tmp_path: Path) -> None:
@@ -350,20 +278,6 @@ def test_the_next_step_needs_no_fetch_to_know_what_was_moved(tmp_path: Path) -> 
         one.carrier.ready(state)
         one.carrier.arrive(state)
         assert one.started - started == 1
-
-
-def test_two_processes_in_one_clone(tmp_path: Path) -> None:
-    _, here, _ = pair(tmp_path)
-    one, other = clone(here, commit=DOCS), clone(here, commit=DOCS)
-    state = head()
-    for number in range(4):
-        at = (one, other)[number % 2]
-        at.carrier.ready(state)
-        at.carrier.arrive(state)
-        write(here, {"docs/a": str(number)})
-        state = at.push(state, token=number)
-        at.carrier.leave(state)
-    assert said(here, "rev-list", "--count", "HEAD") == "5"
 
 
 def test_somebody_commits_while_the_paths_are_read(

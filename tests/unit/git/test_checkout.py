@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import threading
-import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from sequencer.git import checkout as readonly
-from sequencer.git.checkout import MERGE_LOCK, REPOSITORY_LOCK, Checkout, CheckoutWatch, PlaceResult
+from sequencer.git.checkout import CheckoutWatch, PlaceResult
 from sequencer.git.places import GitWorkplaces, SharedPlace
 from tests.unit.git.clones import commit, git, said, write
 from tests.unit.git.teams import (
@@ -20,7 +17,6 @@ from tests.unit.git.teams import (
     checkout_at,
     placed,
     project,
-    users,
     worked,
     workplaces,
 )
@@ -29,64 +25,6 @@ from tests.unit.git.teams import (
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
     return project(tmp_path / "here", {"a": "a\n"})
-
-
-def test_all_worktrees_have_one_repository_and_each_its_own_lock_of_merges(
-    here: Path, tmp_path: Path
-) -> None:
-    git(here, "worktree", "add", "-q", "--detach", str(tmp_path / "side"))
-    one, other = checkout_at(here), checkout_at(tmp_path / "side")
-    assert one.common_dir.resolve() == other.common_dir.resolve() == here / ".git"
-    with one.merge_lock(), other.merge_lock(), other.repository_lock():
-        pass
-    assert (here / ".git" / REPOSITORY_LOCK).exists()
-    assert (here / ".git/worktrees/side" / MERGE_LOCK).exists()
-
-
-@pytest.mark.parametrize("kind", ["merge_lock", "repository_lock"])
-def test_a_lock_keeps_threads_and_processes_out(here: Path, kind: str) -> None:
-    checkout = checkout_at(here)
-
-    def lock(of: Checkout) -> AbstractContextManager[None]:
-        found: AbstractContextManager[None] = getattr(of, kind)()
-        return found
-
-    order: list[str] = []
-    held, entered = threading.Event(), here / "entered"
-
-    def other_thread() -> None:
-        held.wait()
-        with lock(checkout):
-            order.append("thread")
-
-    thread = threading.Thread(target=other_thread)
-    pid = 0
-    with lock(checkout):
-        pid = os.fork()
-        if pid == 0:
-            try:
-                with lock(checkout_at(here)):
-                    entered.touch()
-            finally:
-                os._exit(0)
-        thread.start()
-        held.set()
-        time.sleep(0.15)
-        assert not entered.exists()
-        order.append("holder")
-    thread.join()
-    os.waitpid(pid, 0)
-    assert order == ["holder", "thread"]
-    assert entered.exists()
-
-
-def test_who_commits_is_the_user_or_the_program(here: Path) -> None:
-    assert set(checkout_at(here).identity.values()) == {"sequencer", "sequencer@localhost"}
-    git(here, "config", "user.name", "Me")
-    # Half of an identity is none.
-    assert len(checkout_at(here).identity) == 4
-    git(here, "config", "user.email", "me@example.org")
-    assert checkout_at(here).identity == {}
 
 
 def test_what_is_in_the_way_is_named_whatever_git_calls_it(here: Path) -> None:
@@ -213,21 +151,6 @@ def test_a_branch_that_was_moved_back_or_switched_or_removed_is_found(
     assert changes(site, lambda at: git(at, "checkout", "-q", "--detach")) == ("HEAD",)
 
 
-def test_a_look_takes_two_processes_and_writes_nothing(site: Path) -> None:
-    checkout = checkout_at(site)
-    watch = CheckoutWatch(checkout)
-    watch.look()
-    before, started = users(site), checkout.git.started
-    write(site, {"b": "the user's\n"})
-    watch.look()
-    assert checkout.git.started - started == 2
-    git(site, "checkout", "b")
-    after = users(site)
-    assert {n: after[n] for n in after if n != ".git/index"} == {
-        n: before[n] for n in before if n != ".git/index"
-    }
-
-
 def test_large_files_are_known_by_their_times(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readonly, "MAX_HASHED_BYTES", 10)
     write(site, {"big": "x" * 100, "small": "x"})
@@ -283,17 +206,6 @@ def reading(places: GitWorkplaces, token: int = 1) -> SharedPlace:
     place = placed(places, "research", token, writes=False)
     assert isinstance(place, SharedPlace)
     return place
-
-
-def test_a_task_that_reads_shares_the_checkout_and_its_writes_are_told(
-    site: Path,
-) -> None:
-    place = reading(workplaces(site))
-    assert (place.cwd, place.branch, place.notices) == (site, None, ())
-    write(site, {"a": "written"})
-    left = place.end(is_accepted=True, wait_for_turn=at_once)
-    assert (left.result, left.error is not None) == (PlaceResult.SHARED, False)
-    assert (left.written, left.writers) == (("a (modified)",), ())
 
 
 def test_who_else_works_in_the_checkout_is_named_with_a_write(site: Path) -> None:

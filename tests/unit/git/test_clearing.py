@@ -278,8 +278,3 @@ def test_a_process_of_another_container_is_given_time(here: Path) -> None:
     os.utime(note, (time.time() - 3600, time.time() - 3600))
     assert len(workplaces(here).clean(())) == 1
     assert remains(here) == []
-
-
-def test_without_worktrees_cleaning_starts_nothing(tmp_path: Path) -> None:
-    assert workplaces(tmp_path / "nowhere").clean(()) == ()
-    assert list(tmp_path.iterdir()) == []

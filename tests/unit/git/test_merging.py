@@ -335,23 +335,6 @@ def assert_kept(site: Path, left: PlaceLeft, reason: str, hint: str) -> None:
     assert (porcelain(site), remains(site)) == ([], [])
 
 
-def test_work_that_was_begun_on_one_branch_is_not_merged_into_another(
-    site: Path,
-) -> None:
-    git(site, "branch", "release")
-    commit(site, {"unreleased": "u\n"})
-    place = place_with_work(site)
-    git(site, "checkout", "-q", "release")
-    before = users(site)
-    left = closed(place)
-    reason = "another branch is checked out than the work was begun on: release, not main"
-    assert_kept(site, left, reason, "go back with 'git switch main'")
-    assert users(site) == before
-    git(site, "switch", "-q", "main")
-    git(site, "merge", "-q", BRANCH)
-    assert {"x", "unreleased"} <= set(tree_of(site))
-
-
 def test_what_was_begun_on_a_branch_is_not_merged_without_one(site: Path) -> None:
     place = place_with_work(site)
     git(site, "checkout", "-q", "--detach")

@@ -198,15 +198,6 @@ def pushed(clone: Path, text: str, ref: str = STATE) -> None:
     remotes.push(clone, remotes.commit(clone, {"x": text.encode()}), ref)
 
 
-def test_each_push_wakes_from_the_first_on(refs: RefWatch, clone: Path) -> None:
-    assert not wakes(refs, 0.05)
-    for number in range(4):
-        pushed(clone, str(number))
-        assert wakes(refs), number
-        refs.arm()
-        assert not wakes(refs, 0.05)
-
-
 def test_a_push_after_git_has_tidied_up_wakes(refs: RefWatch, clone: Path, bare: Path) -> None:
     pushed(clone, "first")
     refs.arm()

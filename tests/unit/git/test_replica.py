@@ -340,20 +340,6 @@ def test_every_branch_has_heartbeats_of_its_own() -> None:
             assert not is_below(beats_of(first), beats_of(second)), (first, second)
 
 
-def test_two_branches_that_end_alike_keep_their_beats_apart(tmp_path: Path) -> None:
-    shared = Shared(tmp_path)
-    claims = {}
-    for name, branch in (("a", "x"), ("b", "sequencer/x")):
-        store = shared.store(name, branch=branch)
-        cases.begin(store)
-        claims[name] = cases.claim(store)
-        store.beat(claims[name], 1)
-    assert shared.tip("sequencer-beats/x")
-    assert shared.tip("sequencer-beats/of/x")
-    assert shared.tip("sequencer-beats/x") != shared.tip("sequencer-beats/of/x")
-    shared.close()
-
-
 def full(*_args: Any, **_more: Any) -> NoReturn:
     raise OSError(errno.ENOSPC, "No space left on device", "/full/journal.jsonl")
 
@@ -437,19 +423,6 @@ def test_a_look_for_beats_alone_does_not_make_the_folder_fresh(shared: Shared) -
     head = observer.view().head
     assert head is not None
     assert head.revision == 3, "it was looked at, but had not been followed"
-
-
-def test_looks_are_counted_with_what_they_brought(shared: Shared) -> None:
-    store = behind(shared)
-    looks, contact = store.branch.looks, store.branch.contact_at
-    tips = store.branch.look()
-    assert (store.branch.looks, store.branch.contact_at) == (looks, contact)
-    assert not store.branch.is_first_look
-    assert store.branch.follow(tips)
-    assert store.branch.looks == looks + 1
-    assert store.branch.contact_at > contact
-    assert not store.branch.follow(tips), "nothing new is an answer as well"
-    assert store.branch.looks == looks + 2
 
 
 def test_what_could_not_be_followed_is_not_counted(

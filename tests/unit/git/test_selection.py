@@ -507,16 +507,3 @@ def test_what_is_above_the_cap_is_not_read(here: Path) -> None:
     git(here, "tag", "first")
     commit(here, {"large": "KEY" * 100, "small": "KEY"})
     assert [path for path, _ in found(here, max_bytes=50)] == ["small"]
-
-
-def test_executable_files(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "r", {"script": "1"})
-    (folder / "script").chmod(0o755)
-    write(folder, {"new": "1"})
-    (folder / "new").chmod(0o755)
-    found = selected(folder, paths=["**"])
-    assert [one.content and one.content.mode for one in found.chosen] == [0o100755] * 2
-    git(folder, "config", "core.fileMode", "false")
-    write(folder, {"script": "2"})
-    again = selected(folder, paths=["script"])
-    assert [one.content and one.content.mode for one in again.chosen] == [0o100644]

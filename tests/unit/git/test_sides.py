@@ -42,17 +42,6 @@ def test_a_run_that_was_begun_without_git_is_here_only(shared: Shared) -> None:
     assert shared.tip()
 
 
-def test_a_run_that_was_on_the_branch_only_is_brought(shared: Shared) -> None:
-    steps(shared.clone("a"), 2)
-    b = shared.clone("b")
-    sides = compared(b)
-    assert sides.relation is Relation.NEW
-    assert sides.there is not None
-    assert (sides.here, sides.there.step_index) == (None, 2)
-    assert sides.tip == shared.tip()
-    assert (b / "sync" / "state.json").exists()
-
-
 def test_a_folder_that_is_the_beginning_is_brought_up_to_the_branch(shared: Shared) -> None:
     a, b = shared.clone("a"), shared.clone("b")
     steps(a, 1)

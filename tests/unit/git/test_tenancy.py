@@ -71,15 +71,6 @@ def test_the_next_attempt_goes_on_with_it(tmp_path: Path) -> None:
     assert porcelain(here) == ["?? left.txt"]
 
 
-def test_another_process_goes_on_with_it(tmp_path: Path) -> None:
-    _, here, _ = pair(tmp_path)
-    begun(here)
-    one = clone(here, commit=NOTES)
-    one.carrier.ready(head())
-    one.carrier.arrive(held(head(), this_process()))
-    assert len(one.carrier.take_notices()) == 1
-
-
 def test_what_an_accepted_step_leaves_is_not_for_the_next_one(tmp_path: Path) -> None:
     _, here, _ = pair(tmp_path)
     one = begun(here)
@@ -291,20 +282,6 @@ def test_what_a_person_changes_in_between_is_not_the_next_attempts(
     assert (here / "half.md").exists()
 
 
-def test_what_the_person_commits_goes_on_as_the_persons(tmp_path: Path) -> None:
-    _, here, _ = pair(tmp_path)
-    one = attempt(here, {"half.md": "half"})
-    commit(here, {"README.md": "mine"}, "by hand")
-    one.carrier.ready(head())
-    one.carrier.arrive(held_of_occupied(head()))
-    write(here, {"half.md": "whole"})
-    collected = one.carrier.collect(claim(), "main", head())
-    assert collected is not None
-    told = git(here, "log", "--format=%s", "--name-only", "-2", collected.commit).decode()
-    assert told.split("\n\n")[-1].split() == ["README.md"]
-    assert "half.md" in told.split("by hand")[0]
-
-
 def test_what_is_tolerated_may_be_changed_at_any_time(tmp_path: Path) -> None:
     _, here, _ = pair(tmp_path)
     one = attempt(here, {"half.md": "half"}, WorkOptions(tolerated=("scratch/",)))
@@ -413,14 +390,3 @@ def test_a_process_that_is_gone_is_no_tenant(tmp_path: Path) -> None:
     path.write_text(json.dumps(note))
     assert state.claims
     clone_of(here, "b").carrier.ready(state_of(here, "b", head()))
-
-
-def test_what_one_run_has_left_is_not_for_the_other(tmp_path: Path) -> None:
-    _, here, _ = pair(tmp_path)
-    one, _ = at_work(here)
-    write(here, {"notes.md": "of a"})
-    ended = state_of(here, "a", head())
-    one.carrier.leave(ended)
-    with pytest.raises(WorkTreeRefused, match=r"'notes\.md'"):
-        clone_of(here, "b").carrier.ready(state_of(here, "b", head()))
-    one.carrier.ready(ended)

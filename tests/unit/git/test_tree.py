@@ -112,15 +112,6 @@ def test_each_kind_of_change(tmp_path: Path) -> None:
     assert {entry.is_staged for entry in both} == {True, False}
 
 
-def test_a_rename_is_two_paths(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "r", {"old name": "the same\n" * 20})
-    git(folder, "mv", "old name", "new name")
-    assert {(p, e.change, e.is_staged) for p, e in entries(folder).items()} == {
-        ("old name", Change.DELETED, True),
-        ("new name", Change.MODIFIED, True),
-    }
-
-
 def test_a_rename_in_gits_own_words() -> None:
     oid = "a" * 40
     line = f"2 R. N... 100644 100644 100644 {oid} {oid} R100 new name\0old name\0? x\0"
@@ -141,19 +132,6 @@ def test_a_merge_with_conflicts(tmp_path: Path) -> None:
     # A merge with conflicts ends with 1.
     git(folder, "-c", "alias.try=!git merge -q main || true", "try")
     assert entries(folder)["a file"].is_unmerged
-
-
-def test_repositories_within(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "r")
-    inner = repository(tmp_path / "inner")
-    allowed = ("-c", "protocol.file.allow=always")
-    git(folder, *allowed, "submodule", "--quiet", "add", str(inner), "sub")
-    git(folder, "commit", "-qm", "with a submodule")
-    commit(folder / "sub", {"x": "1"})
-    repository(folder / "nested")
-    found = entries(folder)
-    assert found["sub"].is_submodule
-    assert found["nested/"].change is Change.ADDED
 
 
 def test_names_with_everything_in_them(tmp_path: Path) -> None:
@@ -188,15 +166,6 @@ def test_a_bare_repository_has_no_work_tree(tmp_path: Path) -> None:
     bare, _, _ = pair(tmp_path)
     with pytest.raises(WorkTreeRefused, match="no work tree"):
         tree_at(bare).status()
-
-
-def test_what_the_run_writes_is_no_dirt(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "r")
-    write(folder, {"sync/state.json": "{}", "sync/runs/a/b": "x", "logs/main/x.log": "x"})
-    write(folder, {"synced": "x", "logs.txt": "x", "deep/sync/x": "x"})
-    tree = tree_at(folder)
-    dirt = tree.dirt(tree.status(), Patterns([]))
-    assert [entry.path for entry in dirt] == ["deep/sync/x", "logs.txt", "synced"]
 
 
 def test_names_with_stars_are_no_patterns(tmp_path: Path) -> None:
@@ -249,23 +218,6 @@ def test_what_is_under_way(tmp_path: Path, name: str, told: str) -> None:
     assert tree_at(folder).under_way() is None
     write(folder / ".git", {name: "x"})
     assert tree_at(folder).under_way() == told
-
-
-def test_what_a_history_holds_needs_no_process(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "r")
-    first = said(folder, "rev-parse", "HEAD")
-    git(folder, "switch", "-q", "-c", "side")
-    side = commit(folder, {"side": "1"})
-    git(folder, "switch", "-q", "main")
-    other = commit(folder, {"other": "1"})
-    git(folder, "merge", "-q", "--no-edit", "side")
-    merged = said(folder, "rev-parse", "HEAD")
-    tree = tree_at(folder)
-    started = tree.git.started
-    assert all(tree.contains(merged, commit) for commit in (merged, other, side, first))
-    assert not tree.contains(first, merged)
-    assert not tree.contains(side, other)
-    assert tree.git.started == started
 
 
 def test_a_long_history_is_asked_of_git(tmp_path: Path) -> None:

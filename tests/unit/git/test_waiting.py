@@ -272,13 +272,6 @@ def test_after_a_change_here_the_next_look_comes_soon(lab: Lab) -> None:
     assert pace.due_in() < 1.0
 
 
-def test_the_time_ends_the_wait(lab: Lab) -> None:
-    side, started = lab.side(), time.monotonic()
-    assert not side.waiting.wait(lab.revision, 0.3)
-    assert 0.29 < took(started) < 5.0
-    assert side.looks == 1
-
-
 def test_a_descriptor_ends_the_wait(lab: Lab) -> None:
     side = lab.side()
     read_fd, write_fd = os.pipe()

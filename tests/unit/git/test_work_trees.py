@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,23 +16,6 @@ from sequencer.git.remote import Remote
 from sequencer.git.store import LOCAL, GitOptions, GitStore
 from tests.clones import Shared, git
 from tests.contract import store_cases as cases
-
-WORKER = textwrap.dedent(
-    """
-    import sys
-    from pathlib import Path
-    from sequencer.model import transitions as t
-    from sequencer.git.store import GitOptions, GitStore
-    from sequencer.git.own_settings import EVERYTHING
-
-    tree = Path(sys.argv[1])
-    store = GitStore(tree / "sync/state.json", tree, None, GitOptions(), allowed=EVERYTHING)
-    for _ in range(int(sys.argv[2])):
-        fact = lambda head: t.Fact(t.Event.PAUSED, "x", head.step_index, head.token, 0)
-        store.update(lambda head: t.Transition(head, (fact(head),)))
-    store.close()
-    """
-)
 
 
 @pytest.fixture
@@ -92,23 +72,6 @@ def test_nothing_of_it_is_taken_away_by_gc(shared: Shared) -> None:
         assert objects.resolve(f"{LOCAL}x/draft") == commit
         assert objects.read(f"{commit}:a", "blob") == b"1"
         objects.close()
-
-
-def test_work_trees_of_one_repository_work_at_once(shared: Shared) -> None:
-    trees = [linked(shared, name) for name in "xyz"]
-    cases.begin(shared.store("a"))
-    argv = [sys.executable, "-c", WORKER]
-    workers = [
-        subprocess.Popen([*argv, str(tree), "6"], stderr=subprocess.PIPE, text=True)
-        for tree in trees
-    ]
-    told = [worker.communicate(timeout=120)[1] for worker in workers]
-    assert [worker.returncode for worker in workers] == [0, 0, 0], told
-    store = shared.store("a")
-    store.bring()
-    head = store.view().head
-    assert head is not None
-    assert head.revision == 1 + 18
 
 
 # --- what is in the way in a repository ------------------------------------------------

@@ -14,7 +14,6 @@ from tests.unit.git.clones import (
     git,
     porcelain,
     said,
-    tree_of,
     write,
 )
 from tests.unit.git.teams import (
@@ -36,30 +35,6 @@ from tests.unit.git.teams import (
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
     return project(tmp_path / "here", {"src/a.py": "a = 1\n", "src/b.py": "b = 1\n"})
-
-
-def test_what_an_accepted_attempt_has_left_is_merged_with_its_own_commits(here: Path) -> None:
-    begun = said(here, "rev-parse", "HEAD")
-    place = opened(workplaces(here))
-    commit(place.cwd, {"src/a.py": "a = 2\n"}, "by the agent")
-    write(place.cwd, {"src/new.py": "new\n", "ignored/cache": "x"})
-    (place.cwd / "src/b.py").unlink()
-    left = closed(place)
-    assert (left.result, left.error, left.branch) == (PlaceResult.MERGED, None, None)
-    assert left.commit == said(here, "rev-parse", "HEAD")
-    assert said(here, "rev-parse", "HEAD^1") == begun
-    assert (here / "src/a.py").read_text() == "a = 2\n"
-    assert (here / "src/new.py").read_text() == "new\n"
-    assert not (here / "src/b.py").exists()
-    assert not (here / "ignored").exists()
-    assert porcelain(here) == []
-    assert said(here, "log", "--format=%s", "HEAD^2").splitlines() == [
-        "Add the thing",
-        "by the agent",
-        "first",
-    ]
-    assert (branches(here), remains(here)) == ([], [])
-    assert is_sound(here)
 
 
 def test_the_user_is_the_author_where_git_knows_one_and_else_the_program(here: Path) -> None:
@@ -115,19 +90,6 @@ def test_index_and_stash_of_the_user_are_untouched_until_something_is_merged(her
     assert said(here, "rev-parse", "stash") == stash
 
 
-def test_the_work_of_an_attempt_that_was_not_accepted_is_kept_on_its_branch(here: Path) -> None:
-    before = said(here, "rev-parse", "HEAD")
-    place = opened(workplaces(here), "try it", 3)
-    write(place.cwd, {"half.py": "half\n"})
-    left = closed(place, is_accepted=False)
-    assert left.result is PlaceResult.KEPT
-    assert left.branch is not None
-    assert branches(here) == [left.branch]
-    assert said(here, "show", f"{left.branch}:half.py") == "half"
-    assert said(here, "rev-parse", "HEAD") == before
-    assert (remains(here), porcelain(here)) == ([], [])
-
-
 def test_what_waiting_raises_is_raised_when_the_work_is_safe(here: Path) -> None:
     place = opened(workplaces(here))
     write(place.cwd, {"x": "x\n"})
@@ -156,49 +118,6 @@ def test_messages_say_what_the_task_was_about(here: Path) -> None:
     assert said(here, "log", "-1", "--format=%b", "HEAD^2").startswith(
         "What the agent of task dates had not committed itself.\n\nSequencer-Run: "
     )
-
-
-def test_a_turn_is_waited_for_without_a_lock_so_that_the_earlier_one_can_merge(here: Path) -> None:
-    places = workplaces(here)
-    first, second = opened(places, "first", 1), opened(places, "second", 2)
-    write(first.cwd, {"x": "x\n"})
-    write(second.cwd, {"y": "y\n"})
-
-    def earlier() -> None:
-        assert closed(first).result is PlaceResult.MERGED
-
-    assert second.end(is_accepted=True, wait_for_turn=earlier).result is PlaceResult.MERGED
-    assert said(here, "log", "--first-parent", "--format=%s").splitlines() == [
-        "Merge task second: Add the thing",
-        "Merge task first: Add the thing",
-        "first",
-    ]
-
-
-def test_a_conflict_names_files_and_branch_and_leaves_the_checkout_alone(here: Path) -> None:
-    places = workplaces(here)
-    one, two = opened(places, "one", 1), opened(places, "two", 2)
-    write(one.cwd, {"src/a.py": "a = 'one'\n"})
-    write(two.cwd, {"src/a.py": "a = 'two'\n", "src/other.py": "fits\n"})
-    assert closed(one).result is PlaceResult.MERGED
-    before = users(here)
-    left = closed(two)
-    assert (left.result, left.files, left.error is not None) == (
-        PlaceResult.CONFLICT,
-        ("src/a.py",),
-        True,
-    )
-    assert left.branch == "sequencer-team/default/two-2"
-    assert left.error is not None
-    assert "'src/a.py'" in left.error
-    assert left.branch in left.error
-    assert left.hint is not None
-    assert f"git merge {left.branch}" in left.hint
-    assert users(here) == before
-    assert tree_of(here, left.branch)["src/a.py"].endswith("a = 'two'\n")
-    assert tree_of(here, left.branch)["src/other.py"].endswith("fits\n")
-    assert remains(here) == []
-    assert is_sound(here)
 
 
 @pytest.mark.parametrize("how", ["modified", "staged", "untracked", "ignored"])

@@ -32,16 +32,6 @@ def here(tmp_path: Path) -> Path:
     return project(tmp_path / "here", {"a": "a\n"})
 
 
-def test_a_place_is_a_worktree_on_a_branch_of_its_own_in_the_runs_folder(here: Path) -> None:
-    place = opened(workplaces(here, "nightly"), "build", 12)
-    assert place.cwd == here / "sync/worktrees/build-12"
-    assert place.branch == "sequencer-team/nightly/build-12"
-    assert said(place.cwd, "symbolic-ref", "HEAD") == f"refs/heads/{place.branch}"
-    assert said(place.cwd, "rev-parse", "HEAD") == said(here, "rev-parse", "main")
-    assert (place.cwd / "a").read_text() == "a\n"
-    assert place.notices == ()
-
-
 def test_git_of_the_user_sees_nothing_of_it_even_where_the_folder_is_not_ignored(
     here: Path,
 ) -> None:
@@ -100,12 +90,6 @@ def test_a_secret_in_a_name_is_hidden_in_what_is_told(here: Path) -> None:
     commit(here, {"hunter2-hunter2": "x\n"})
     write(here, {"hunter2-hunter2": "changed\n"})
     assert "hunter2" not in "".join(opened(workplaces(here)).notices)
-
-
-def test_later_tasks_begin_on_what_was_merged(here: Path) -> None:
-    places = workplaces(here)
-    worked(places, lambda at: write(at, {"made": "1\n"}), "first", 1)
-    assert (opened(places, "second", 2).cwd / "made").read_text() == "1\n"
 
 
 def test_a_worktree_that_git_refuses_is_an_error_and_leaves_nothing(here: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -45,29 +44,6 @@ def go_on(path: Path) -> int:
     cases.commit(store, token)
     cases.check_files(path.parent)
     return head_of(path).step_index
-
-
-def test_a_head_that_is_gone_is_restored(state: Path) -> None:
-    accepted = head_of(state)
-    state.unlink()
-    view = FileStore(state).view()
-    assert view.head == accepted
-    assert "was missing" in view.notices[0]
-    store = FileStore(state)
-    store.update(lambda _: None)
-    assert json.loads(state.read_text())["step_index"] == 1
-    assert "was missing" in store.take_notices()[0]
-    assert not list(state.parent.glob("*.unreadable*"))
-
-
-SPECIAL: dict[str, Callable[[Path], object]] = {
-    "folder": lambda path: path.mkdir(),
-    "fifo": os.mkfifo,
-    "link": lambda path: path.symlink_to("/etc/passwd"),
-    "dangling": lambda path: path.symlink_to("nowhere"),
-    "device": lambda path: path.symlink_to("/dev/zero"),
-    "loop": lambda path: path.symlink_to(path.name),
-}
 
 
 @pytest.mark.parametrize("name", ["state.json", "journal.jsonl"])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequencer.errors import CorruptState, NewerSchema
-from sequencer.store.journal import checksum, decode, encode, facts_of, scan
+from sequencer.store.journal import checksum, decode, encode, scan
 from sequencer.store.strictjson import MAX_BYTES, MAX_DEPTH, parse_object
 
 FACT = {"event": "edited", "step": "s", "step_index": 0, "token": 0, "attempt": 0, "outcome": None}
@@ -19,14 +19,6 @@ FACT = {"event": "edited", "step": "s", "step_index": 0, "token": 0, "attempt": 
 def line(revision: int, note: str = "") -> bytes:
     head = json.dumps({"revision": revision, "note": note}).encode()
     return encode(revision, "2026-01-01T00:00:00Z", [FACT], head)
-
-
-def test_a_line_comes_back() -> None:
-    text = line(3, "ä\n")
-    assert text.count(b"\n") == 1
-    record = decode(text[:-1])
-    assert record["head"] == {"revision": 3, "note": "ä\n"}
-    assert facts_of(record) == [{"revision": 3, "at": "2026-01-01T00:00:00Z", **FACT}]
 
 
 @given(st.data())
@@ -108,12 +100,6 @@ def test_a_gap_is_refused(revisions: tuple[int, ...], expected: int, words: str)
         scan(b"".join(line(r) for r in revisions), 0, expected, "the journal")
     assert caught.value.where == "the journal"
     assert caught.value.exit_code == 3
-
-
-def test_offsets_count_from_the_start_of_the_file() -> None:
-    found = scan(line(4) + line(5), 1000, None, "j")
-    assert [r.offset for r in found.winners] == [1000, 1000 + len(line(4))]
-    assert found.size == 1000 + len(line(4) + line(5))
 
 
 @pytest.mark.parametrize(

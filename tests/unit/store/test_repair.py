@@ -58,14 +58,6 @@ def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     assert not (tmp_path / "sync").exists()
 
 
-def test_what_leads_to_the_last_record_stays_in_the_history(tmp_path: Path) -> None:
-    state_path = begun(tmp_path, 8)
-    damage_line(journal_of(state_path), 4)
-    repair(state_path)
-    notes = [fact["outcome"]["note"] for fact in read_run(state_path)[1]]
-    assert notes[:4] == ["ok: step 4", "ok: step 5", "ok: step 6", "ok: step 7"]
-
-
 def test_both_torn(tmp_path: Path) -> None:
     state_path = begun(tmp_path, 5)
     journal = journal_of(state_path)
@@ -135,13 +127,6 @@ def test_a_journal_that_is_a_folder(tmp_path: Path) -> None:
     holds(state_path, step_index=2, revision=4)
 
 
-def test_a_refused_edit_is_undone(tmp_path: Path) -> None:
-    state_path = begun(tmp_path, 3)
-    edit(state_path, run_id="another", step_index=99)
-    repair(state_path)
-    holds(state_path, step_index=3, revision=5)
-
-
 def test_a_missing_journal_needs_a_choice(tmp_path: Path) -> None:
     state_path = begun(tmp_path, 6)
     journal_of(state_path).unlink()
@@ -207,17 +192,6 @@ def test_a_claim_of_the_last_record_stands(tmp_path: Path) -> None:
     done = repair(state_path)
     assert done.head is not None
     assert [held.token for held in done.head.claims] == [1]
-
-
-def test_nothing_can_be_saved(tmp_path: Path) -> None:
-    state_path = begun(tmp_path, 2)
-    state_path.write_text("{")
-    journal_of(state_path).write_text("nonsense\n")
-    before = {p.name: p.read_bytes() for p in state_path.parent.iterdir()}
-    for choice in (None, Choice.HEAD, Choice.JOURNAL):
-        with pytest.raises(CorruptState, match="nothing can be saved"):
-            repair(state_path, choice)
-    assert {p.name: p.read_bytes() for p in state_path.parent.iterdir()} == before
 
 
 def test_a_newer_schema_is_refused(tmp_path: Path) -> None:

@@ -10,15 +10,8 @@ from pathlib import Path
 import pytest
 
 from sequencer.store.file import FileStore
-from sequencer.store.watch import LOOKS_PER_LEASE, RECHECK_S, pause_s, wait_for_another, watch
+from sequencer.store.watch import wait_for_another, watch
 from tests.contract import store_cases as cases
-
-
-@pytest.mark.parametrize(
-    ("ttl_s", "expected"), [(None, RECHECK_S), (8.0, 8.0 / LOOKS_PER_LEASE), (900.0, RECHECK_S)]
-)
-def test_how_long_to_sleep_at_most(ttl_s: float | None, expected: float) -> None:
-    assert pause_s(None if ttl_s is None else cases.make_claim(ttl_s=ttl_s)) == expected
 
 
 def test_each_of_several_descriptors_ends_it(tmp_path: Path) -> None:
