@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sequencer.assembly.cautions import cost_warnings, permissions, told
+from sequencer.assembly.flows import own_flows
 from sequencer.assembly.stores import state_path_of, witness_for
+from sequencer.assembly.teams import workplaces_of
 from sequencer.assembly.timers import lost
 from sequencer.engine.fitting import fitted, optional_of
 from sequencer.engine.run import Run
@@ -109,8 +111,6 @@ def _is_asked_for(project: Project, head: Head | None) -> bool:
 
     A project that has flowcharts, teams or named runs may need no other.
     """
-    from sequencer.assembly.flows import own_flows  # noqa: PLC0415 - see `check_flows`
-
     was_named = project.settings.sources["workflow", "name"].kind != "default"
     has_others = project.run_names() or project.settings.registry.lists or own_flows(project)
     return head is not None or was_named or not has_others
@@ -162,8 +162,6 @@ def check_flows(project: Project) -> Iterator[Finding]:
 
     Files beside the configuration are left out: a README with a chart is no workflow.
     """
-    from sequencer.assembly.flows import own_flows  # noqa: PLC0415 - most projects have none
-
     registry = project.settings.registry
     names = {path.resolve(): name for name, path in registry.flows.items()}
     for path in own_flows(project):
@@ -214,8 +212,6 @@ def _check_graph(project: Project, flow: FlowFile | TaskList) -> Iterator[Findin
 def _check_run_worktree(project: Project) -> Iterator[Finding]:
     """Yield why a run would not get the work tree that it is to have."""
     if project.settings.worktree:
-        from sequencer.assembly.teams import workplaces_of  # noqa: PLC0415 - few runs have one
-
         for problem in workplaces_of(project, None).problems():
             yield from of_error(Area.CONFIGURATION, problem)
 
@@ -224,8 +220,6 @@ def _check_worktrees(project: Project, flow: FlowFile | TaskList) -> Iterator[Fi
     """Yield why tasks that want work trees of their own would not get them."""
     if not any(node.task is not None and node.task.worktree for node in flow.graph.nodes):
         return
-    from sequencer.assembly.teams import workplaces_of  # noqa: PLC0415 - few projects have teams
-
     for problem in workplaces_of(project, None).problems():
         yield from of_error(Area.WORKFLOW, problem, Level.WARNING)
     store = project.settings.store

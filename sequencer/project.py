@@ -18,6 +18,7 @@ from sequencer.assembly.stores import make_store, state_path_of
 from sequencer.assembly.trusting import Ask, Trust
 from sequencer.assembly.workflow_choice import began_with, definition_of, workflow_of_run
 from sequencer.documents.reader import KeyPath
+from sequencer.engine.asking import Questions
 from sequencer.engine.carrier import NOTHING_CARRIED, BranchGuard, Carrier
 from sequencer.engine.events import Emit, Noticed, ignore
 from sequencer.engine.hooking import Hooks, NoHooks
@@ -43,6 +44,7 @@ from sequencer.store.protocol import Store
 from sequencer.workflows.prompts import PromptReader, prompt_path, relative_name
 from sequencer.workflows.registry import with_defaults
 from sequencer.workflows.requests.options import classifying_agent
+from sequencer.workflows.requests.routing import classify_with
 
 if TYPE_CHECKING:
     from sequencer.engine.starting import Starter
@@ -160,9 +162,6 @@ class Project:
         )
 
     def _classifier(self, agent: str) -> Callable[[Request], str]:
-        from sequencer.engine.asking import Questions  # noqa: PLC0415 - see the class
-        from sequencer.workflows.requests.routing import classify_with  # noqa: PLC0415
-
         settings = self.settings
         within_s = settings.routing.timeout_s
         questions = Questions(self.agents, agent, within_s=within_s, project=settings.project_dir)

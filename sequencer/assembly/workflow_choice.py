@@ -20,6 +20,7 @@ from sequencer.model.fields import ValidationError
 from sequencer.model.head import FLOW_DOCUMENT, Head
 from sequencer.model.line.order import present
 from sequencer.model.names import command, slug
+from sequencer.model.net.source import FlowSource, with_state
 from sequencer.model.request import DEFINITION_FILE, Definition
 from sequencer.model.transitions import Place
 from sequencer.model.workflow import Workflow, has_definition
@@ -28,8 +29,6 @@ from sequencer.store.protocol import Store
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from sequencer.model.net.source import FlowSource
 
 
 def definition_of(store: Store) -> Definition | None:
@@ -62,8 +61,6 @@ def flow_source_of(store: Store) -> FlowSource | None:
     data = store.document(FLOW_DOCUMENT)
     if data is None:
         return None
-    from sequencer.model.net.source import FlowSource  # noqa: PLC0415 - graphs only
-
     try:
         return FlowSource.model_validate_json(data)
     except ValidationError as error:
@@ -147,8 +144,6 @@ def workflow_of_source(settings: Settings, source: FlowSource, head: Head | None
     Raises:
         ConfigurationError: the file is gone, or is no workflow any more.
     """
-    from sequencer.model.net.source import with_state  # noqa: PLC0415 - graphs only
-
     if source.file is None:
         # A named run has the flow that it was begun with, whatever the default run has.
         is_own = (head is None or head.run_name is not None) and not _is_flag(settings, "name")

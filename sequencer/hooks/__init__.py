@@ -35,9 +35,6 @@ def load_hooks(
     entries = entry_points(group=GROUP)
     if not files and not entries:
         return NoHooks()
-    from sequencer.hooks.calling import PluggedHooks  # noqa: PLC0415 - pluggy only if needed
-    from sequencer.hooks.loading import load_entries, load_files  # noqa: PLC0415 - same
-    from sequencer.hooks.points import implementations  # noqa: PLC0415 - same
+    from sequencer.hooks.calling import plugged  # noqa: PLC0415 - pluggy only if needed
 
-    plugins = [*load_files(files, project, trusted or {}), *load_entries(entries)]
-    return PluggedHooks(implementations(plugins))
+    return plugged(files, project, trusted or {}, entries)

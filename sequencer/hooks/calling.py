@@ -10,17 +10,19 @@ name?) is the engine's to say.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
+from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any, TypeVar
 
 from sequencer.engine.hooking import HookContext, HookFailed
 from sequencer.errors import ConfigurationError
-from sequencer.hooks.loading import line_in, summary
-from sequencer.hooks.points import Implementation
+from sequencer.hooks.loading import line_in, load_entries, load_files, summary
+from sequencer.hooks.points import Implementation, implementations
 from sequencer.model.fields import ValidationError
 from sequencer.model.frozen import checked
 from sequencer.model.head import Head
@@ -33,6 +35,14 @@ from sequencer.workflows.verdicts import ensure_schema
 MAX_TRACEBACK_CHARS = 20_000
 
 AnswerT = TypeVar("AnswerT")
+
+
+def plugged(
+    files: Sequence[str], project: Path, trusted: Mapping[Path, str], entries: Iterable[EntryPoint]
+) -> PluggedHooks:
+    """Return the hooks of *files* and *entries*; see `hooks.load_hooks`."""
+    plugins = [*load_files(files, project, trusted), *load_entries(entries)]
+    return PluggedHooks(implementations(plugins))
 
 
 class PluggedHooks:
