@@ -204,17 +204,15 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
         "npm install -g @anthropic-ai/claude-code, or pip install claude-agent-sdk and name "
         "its claude_agent_sdk/_bundled/claude as program"
     )
-    passed: ClassVar[tuple[str, ...]] = words(
+    passed: ClassVar[frozenset[str]] = words(
         "ANTHROPIC_API_KEY ANTHROPIC_AUTH_TOKEN ANTHROPIC_BASE_URL ANTHROPIC_MODEL "
         "CLAUDE_CODE_OAUTH_TOKEN CLAUDE_CONFIG_DIR"
     )
     providers: ClassVar[frozenset[str] | None] = ANTHROPIC
-    supported_fields: ClassVar[frozenset[str]] = frozenset(
-        words(
-            "model provider tools system_prompt append_system_prompt single_turn max_turns "
-            "allowed_tools disallowed_tools disallow_all_tools agents idle_timeout_s max_cost_usd "
-            "continue_session"
-        )
+    supported_fields: ClassVar[frozenset[str]] = words(
+        "model provider tools system_prompt append_system_prompt single_turn max_turns "
+        "allowed_tools disallowed_tools disallow_all_tools agents idle_timeout_s max_cost_usd "
+        "continue_session"
     )
 
     def objections(self, step: Step) -> list[Objection]:

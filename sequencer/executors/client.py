@@ -14,7 +14,7 @@ import re
 import shutil
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import field
 from pathlib import Path
@@ -69,7 +69,7 @@ class ClientOptions(Frozen):
     """By model, in USD per million tokens; those of the project are added."""
 
 
-def permission_words(options: ClientOptions, words: tuple[str, ...]) -> list[str]:
+def permission_words(options: ClientOptions, words: Collection[str]) -> list[str]:
     """Return the names of the arguments in *options* that are among *words*: they say it already.
 
     Not their values, which may be settings with secrets.
@@ -384,7 +384,7 @@ class JsonEventParser(ABC):
                 end,
                 output=text,
             )
-        outcome = self._outcome(OutcomeStatus.OK, end, output=text)
+        outcome = self._outcome(OutcomeStatus.OK, end).replace(output=text)
         return with_structured(outcome, structured)
 
     def done(self, end: ProcessEnd) -> Outcome:
@@ -394,7 +394,7 @@ class JsonEventParser(ABC):
     def failed(self, error: str, end: ProcessEnd, *, output: str = "") -> Outcome:
         """Return the outcome of an attempt that failed for a reason other than a limit."""
         text = error if len(error) <= ERROR_CHARS else f"{error[:ERROR_CHARS]}…"
-        return self._outcome(OutcomeStatus.FAILED, end, output=output, error=text)
+        return self._outcome(OutcomeStatus.FAILED, end, text).replace(output=output)
 
     def refused_or_failed(
         self,
@@ -415,36 +415,26 @@ class JsonEventParser(ABC):
         if epoch_s is None and not (is_own and is_limit(error, status)):
             if is_own and is_temporary(error, status):
                 text = one_line(error, ERROR_CHARS)
-                return self._outcome(OutcomeStatus.UNAVAILABLE, end, error=text)
+                return self._outcome(OutcomeStatus.UNAVAILABLE, end, text)
             return self.failed(f"{error}\n{hint}".rstrip(), end)
         when = not_before(
             error, self.rules.clock(), default_wait_s=self.rules.limit_wait_s, epoch_s=epoch_s
         )
         text = f"limit reached: {one_line(error)}"
-        return self._outcome(OutcomeStatus.LIMITED, end, error=text, not_before_at=when)
+        return self._outcome(OutcomeStatus.LIMITED, end, text).replace(not_before=when)
 
     def marked_session(self) -> str | None:
         """Return the session id, with what a later step has to know about it."""
         return self.session_id
 
-    def _outcome(
-        self,
-        status: OutcomeStatus,
-        end: ProcessEnd,
-        *,
-        output: str = "",
-        error: str | None = None,
-        not_before_at: str | None = None,
-    ) -> Outcome:
+    def _outcome(self, status: OutcomeStatus, end: ProcessEnd, error: str | None = None) -> Outcome:
         return Outcome(
             status=status,
-            output=output,
             error=error,
             usage=self.usage.replace(seconds=end.seconds),
             session_id=self.marked_session(),
             denials=tuple(self.denials),
             exit_code=end.exit_code,
-            not_before=not_before_at,
         )
 
 
@@ -469,7 +459,7 @@ class ClientExecutor(ABC, Generic[OptionsT]):
     supported_fields: ClassVar[frozenset[str]]
     install: ClassVar[str]
     """How to get the program."""
-    passed: ClassVar[tuple[str, ...]]
+    passed: ClassVar[frozenset[str]]
     """Variables without which the program could not find its account."""
 
     def __init__(self, name: str, options: OptionsT, core: ProcessCore) -> None:

@@ -145,18 +145,13 @@ class CodexExecutor(ClientExecutor[CodexOptions]):
 
     kind: ClassVar[str] = "codex"
     install: ClassVar[str] = "npm install -g @openai/codex"
-    passed: ClassVar[tuple[str, ...]] = (
-        "CODEX_API_KEY",
-        "CODEX_HOME",
-        "OPENAI_API_KEY",
-        "OPENAI_BASE_URL",
+    passed: ClassVar[frozenset[str]] = words(
+        "CODEX_API_KEY CODEX_HOME OPENAI_API_KEY OPENAI_BASE_URL"
     )
     providers: ClassVar[frozenset[str] | None] = OPENAI
-    supported_fields: ClassVar[frozenset[str]] = frozenset(
-        words(
-            "model provider tools system_prompt append_system_prompt disallowed_tools "
-            "idle_timeout_s continue_session"
-        )
+    supported_fields: ClassVar[frozenset[str]] = words(
+        "model provider tools system_prompt append_system_prompt disallowed_tools "
+        "idle_timeout_s continue_session"
     )
 
     def objections(self, step: Step) -> list[Objection]:

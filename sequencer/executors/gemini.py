@@ -116,7 +116,7 @@ class GeminiExecutor(ClientExecutor[GeminiOptions]):
 
     kind: ClassVar[str] = "gemini"
     install: ClassVar[str] = "npm install -g @google/gemini-cli"
-    passed: ClassVar[tuple[str, ...]] = words(
+    passed: ClassVar[frozenset[str]] = words(
         "GEMINI_API_KEY GEMINI_CLI_HOME GOOGLE_API_KEY GOOGLE_APPLICATION_CREDENTIALS "
         "GOOGLE_CLOUD_LOCATION GOOGLE_CLOUD_PROJECT GOOGLE_GEMINI_BASE_URL GOOGLE_GENAI_USE_GCA "
         "GOOGLE_GENAI_USE_VERTEXAI"

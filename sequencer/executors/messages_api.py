@@ -44,12 +44,10 @@ class MessagesExecutor:
 
     kind: ClassVar[str] = "anthropic"
     providers: ClassVar[frozenset[str] | None] = ANTHROPIC
-    supported_fields: ClassVar[frozenset[str]] = frozenset(
-        words(
-            "model provider temperature tools system_prompt append_system_prompt single_turn "
-            "max_turns allowed_tools disallowed_tools disallow_all_tools idle_timeout_s "
-            "max_cost_usd"
-        )
+    supported_fields: ClassVar[frozenset[str]] = words(
+        "model provider temperature tools system_prompt append_system_prompt single_turn "
+        "max_turns allowed_tools disallowed_tools disallow_all_tools idle_timeout_s "
+        "max_cost_usd"
     )
 
     def __init__(

@@ -207,16 +207,14 @@ class OpencodeExecutor(ClientExecutor[OpencodeOptions]):
 
     kind: ClassVar[str] = "opencode"
     install: ClassVar[str] = "npm install -g opencode-ai"
-    passed: ClassVar[tuple[str, ...]] = words(
+    passed: ClassVar[frozenset[str]] = words(
         "ANTHROPIC_API_KEY GEMINI_API_KEY GOOGLE_GENERATIVE_AI_API_KEY OPENAI_API_KEY "
         "OPENCODE_API_KEY OPENCODE_CONFIG OPENCODE_CONFIG_DIR OPENROUTER_API_KEY"
     )
     providers: ClassVar[frozenset[str] | None] = None
-    supported_fields: ClassVar[frozenset[str]] = frozenset(
-        words(
-            "model provider temperature tools system_prompt single_turn max_turns allowed_tools "
-            "disallowed_tools disallow_all_tools idle_timeout_s continue_session"
-        )
+    supported_fields: ClassVar[frozenset[str]] = words(
+        "model provider temperature tools system_prompt single_turn max_turns allowed_tools "
+        "disallowed_tools disallow_all_tools idle_timeout_s continue_session"
     )
 
     def objections(self, step: Step) -> list[Objection]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from sequencer.model.fields import Field, model_validator
 from sequencer.model.frozen import Frozen
@@ -82,29 +81,27 @@ _FABLE_CHEAP_READ = ModelPrice(input=10, output=50, cache_read=0.25)
 _OPUS = ModelPrice(input=5, output=25)
 _SONNET_4 = ModelPrice(input=3, output=15)
 
-LIST_PRICES: Mapping[str, ModelPrice] = MappingProxyType(
-    {
-        "claude-fable-5": _FABLE,
-        "claude-fable-5-1": _FABLE_CHEAP_READ,
-        "claude-mythos-5": _FABLE,
-        "claude-mythos-5-1": _FABLE_CHEAP_READ,
-        "claude-opus-5-5": ModelPrice(input=4, output=20, cache_read=0.2),
-        "claude-opus-5": _OPUS,
-        "claude-opus-4-8": _OPUS,
-        "claude-opus-4-7": _OPUS,
-        "claude-opus-4-6": _OPUS,
-        "claude-opus-4-5": _OPUS,
-        "claude-opus-4-1": ModelPrice(input=15, output=75),
-        "claude-sonnet-5-5": ModelPrice(input=2, output=10, cache_read=0.1),
-        "claude-sonnet-5": ModelPrice(input=2, output=10),
-        "claude-sonnet-4-6": _SONNET_4,
-        "claude-sonnet-4-5": _SONNET_4,
-        "claude-haiku-5-5": ModelPrice(
-            input=0.1, output=0.5, cache_read=0.01, long_from=100_000, long_factor=5
-        ),
-        "claude-haiku-4-5": ModelPrice(input=1, output=5),
-    }
-)
+LIST_PRICES: Mapping[str, ModelPrice] = {
+    "claude-fable-5": _FABLE,
+    "claude-fable-5-1": _FABLE_CHEAP_READ,
+    "claude-mythos-5": _FABLE,
+    "claude-mythos-5-1": _FABLE_CHEAP_READ,
+    "claude-opus-5-5": ModelPrice(input=4, output=20, cache_read=0.2),
+    "claude-opus-5": _OPUS,
+    "claude-opus-4-8": _OPUS,
+    "claude-opus-4-7": _OPUS,
+    "claude-opus-4-6": _OPUS,
+    "claude-opus-4-5": _OPUS,
+    "claude-opus-4-1": ModelPrice(input=15, output=75),
+    "claude-sonnet-5-5": ModelPrice(input=2, output=10, cache_read=0.1),
+    "claude-sonnet-5": ModelPrice(input=2, output=10),
+    "claude-sonnet-4-6": _SONNET_4,
+    "claude-sonnet-4-5": _SONNET_4,
+    "claude-haiku-5-5": ModelPrice(
+        input=0.1, output=0.5, cache_read=0.01, long_from=100_000, long_factor=5
+    ),
+    "claude-haiku-4-5": ModelPrice(input=1, output=5),
+}
 """By model id without its date."""
 
 

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path, PurePosixPath
-from types import MappingProxyType
 from typing import Any
 
 from sequencer.executors.attempt_lock import AttemptLock
@@ -222,9 +221,9 @@ class Bash(Tool):
         return f"{text}{cut}\n(exit code {ran.end.exit_code})".lstrip("\n")
 
 
-TOOLS: Mapping[str, type[Tool]] = MappingProxyType(
-    {"read": Read, "write": Write, "edit": Edit, "glob": Glob, "grep": Grep, "bash": Bash}
-)
+TOOLS: Mapping[str, type[Tool]] = {
+    tool.__name__.lower(): tool for tool in (Read, Write, Edit, Glob, Grep, Bash)
+}
 """By the names that the model and the configuration use."""
 
 

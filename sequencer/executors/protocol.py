@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from sequencer.executors.attempt_lock import AttemptLock
 
 
-def words(text: str) -> tuple[str, ...]:
+def words(text: str) -> frozenset[str]:
     """Return the words of *text*: names of fields, variables or options, many on a line."""
-    return tuple(text.split())
+    return frozenset(text.split())
 
 
 class Piece(StrEnum):

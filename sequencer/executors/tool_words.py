@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from itertools import chain
-from types import MappingProxyType
 from typing import NamedTuple
 
 from sequencer.executors.protocol import Objection
@@ -39,94 +38,84 @@ def _same(*names: str) -> Behind:
     return Behind(names, names)
 
 
-CLAUDE: Table = MappingProxyType(
-    {
-        "read": _same("Read"),
-        "write": _same("Write"),
-        "edit": _same("Edit", "MultiEdit", "NotebookEdit"),
-        "bash": Behind(("Bash",), ("Bash", "BashOutput", "KillShell", "Monitor", "PowerShell")),
-        "glob": _same("Glob"),
-        "grep": _same("Grep"),
-        # Later versions have no LS; there a folder is listed by a pattern.
-        "list": Behind(("Glob", "LS"), ("LS",)),
-        "webfetch": _same("WebFetch"),
-        "websearch": _same("WebSearch"),
-        # A workflow starts agents too.
-        "task": Behind(("Task", "Agent"), ("Task", "Agent", "SendMessage", "Workflow")),
-        "todoread": _same("TodoRead", "TaskGet", "TaskList"),
-        "todowrite": _same("TodoWrite", "TaskCreate", "TaskUpdate"),
-    }
-)
+CLAUDE: Table = {
+    "read": _same("Read"),
+    "write": _same("Write"),
+    "edit": _same("Edit", "MultiEdit", "NotebookEdit"),
+    "bash": Behind(("Bash",), ("Bash", "BashOutput", "KillShell", "Monitor", "PowerShell")),
+    "glob": _same("Glob"),
+    "grep": _same("Grep"),
+    # Later versions have no LS; there a folder is listed by a pattern.
+    "list": Behind(("Glob", "LS"), ("LS",)),
+    "webfetch": _same("WebFetch"),
+    "websearch": _same("WebSearch"),
+    # A workflow starts agents too.
+    "task": Behind(("Task", "Agent"), ("Task", "Agent", "SendMessage", "Workflow")),
+    "todoread": _same("TodoRead", "TaskGet", "TaskList"),
+    "todowrite": _same("TodoWrite", "TaskCreate", "TaskUpdate"),
+}
 
-CODEX: Table = MappingProxyType(
-    {
-        # It reads, searches and writes with its shell.
-        **dict.fromkeys(("read", "glob", "grep", "list", "write", "edit"), Behind(("shell_tool",))),
-        "bash": Behind(("shell_tool",), ("shell_tool", "unified_exec")),
-        "webfetch": Behind(),
-        "websearch": _same("web_search"),
-        "task": Behind(("multi_agent",), ("multi_agent", "multi_agent_v2")),
-        "todoread": Behind(instead="todowrite"),
-        "todowrite": _same("update_plan"),
-    }
-)
+CODEX: Table = {
+    # It reads, searches and writes with its shell.
+    **dict.fromkeys(("read", "glob", "grep", "list", "write", "edit"), Behind(("shell_tool",))),
+    "bash": Behind(("shell_tool",), ("shell_tool", "unified_exec")),
+    "webfetch": Behind(),
+    "websearch": _same("web_search"),
+    "task": Behind(("multi_agent",), ("multi_agent", "multi_agent_v2")),
+    "todoread": Behind(instead="todowrite"),
+    "todowrite": _same("update_plan"),
+}
 
-GEMINI: Table = MappingProxyType(
-    {
-        "read": Behind(("read_file",), ("read_file", "read_many_files")),
-        "write": _same("write_file"),
-        "edit": _same("replace"),
-        "bash": Behind(
-            ("run_shell_command",),
-            ("run_shell_command", "list_background_processes", "read_background_output"),
-        ),
-        "glob": _same("glob"),
-        "grep": _same("grep_search", "search_file_content"),
-        "list": _same("list_directory"),
-        "webfetch": _same("web_fetch"),
-        "websearch": _same("google_web_search"),
-        "task": Behind(
-            ("invoke_agent",), ("invoke_agent", "codebase_investigator", "cli_help", "generalist")
-        ),
-        "todoread": Behind(instead="todowrite"),
-        "todowrite": _same("write_todos"),
-    }
-)
+GEMINI: Table = {
+    "read": Behind(("read_file",), ("read_file", "read_many_files")),
+    "write": _same("write_file"),
+    "edit": _same("replace"),
+    "bash": Behind(
+        ("run_shell_command",),
+        ("run_shell_command", "list_background_processes", "read_background_output"),
+    ),
+    "glob": _same("glob"),
+    "grep": _same("grep_search", "search_file_content"),
+    "list": _same("list_directory"),
+    "webfetch": _same("web_fetch"),
+    "websearch": _same("google_web_search"),
+    "task": Behind(
+        ("invoke_agent",), ("invoke_agent", "codebase_investigator", "cli_help", "generalist")
+    ),
+    "todoread": Behind(instead="todowrite"),
+    "todowrite": _same("write_todos"),
+}
 
-OPENCODE: Table = MappingProxyType(
-    {
-        "read": _same("read"),
-        "write": _same("write"),
-        "edit": Behind(("edit",), ("edit", "patch", "multiedit")),
-        "bash": _same("bash"),
-        "glob": _same("glob"),
-        "grep": _same("grep"),
-        # Later versions have no tool of that name; there `read` lists a folder.
-        "list": Behind(("list", "read"), ("list",)),
-        "webfetch": _same("webfetch"),
-        "websearch": _same("websearch"),
-        "task": _same("task"),
-        "todoread": Behind((), ("todoread",), "todowrite"),
-        "todowrite": _same("todowrite"),
-    }
-)
+OPENCODE: Table = {
+    "read": _same("read"),
+    "write": _same("write"),
+    "edit": Behind(("edit",), ("edit", "patch", "multiedit")),
+    "bash": _same("bash"),
+    "glob": _same("glob"),
+    "grep": _same("grep"),
+    # Later versions have no tool of that name; there `read` lists a folder.
+    "list": Behind(("list", "read"), ("list",)),
+    "webfetch": _same("webfetch"),
+    "websearch": _same("websearch"),
+    "task": _same("task"),
+    "todoread": Behind((), ("todoread",), "todowrite"),
+    "todowrite": _same("todowrite"),
+}
 
-MESSAGES: Table = MappingProxyType(
-    {
-        "read": _same("read"),
-        "write": _same("write"),
-        "edit": _same("edit"),
-        "bash": _same("bash"),
-        "glob": _same("glob"),
-        "grep": _same("grep"),
-        "list": Behind(instead="glob"),
-        "webfetch": Behind(),
-        "websearch": Behind(),
-        "task": Behind(),
-        "todoread": Behind(),
-        "todowrite": Behind(),
-    }
-)
+MESSAGES: Table = {
+    "read": _same("read"),
+    "write": _same("write"),
+    "edit": _same("edit"),
+    "bash": _same("bash"),
+    "glob": _same("glob"),
+    "grep": _same("grep"),
+    "list": Behind(instead="glob"),
+    "webfetch": Behind(),
+    "websearch": Behind(),
+    "task": Behind(),
+    "todoread": Behind(),
+    "todowrite": Behind(),
+}
 
 
 def granted(step: Step, table: Table) -> tuple[str, ...]:

@@ -22,7 +22,15 @@ from sequencer.git.process import GitFailed
 from sequencer.git.remote import NoAtomicPush, PushVerdict, RefMove, Remote
 from sequencer.git.selection import Selection, Selector, secrets_by
 from sequencer.git.store import GitStore
-from sequencer.git.tenancy import Note, TakeBack, Tenancy, accepted_in, changed_since, kept_name
+from sequencer.git.tenancy import (
+    Collecting,
+    Note,
+    TakeBack,
+    Tenancy,
+    accepted_in,
+    changed_since,
+    kept_name,
+)
 from sequencer.git.tree import SHOWN_PATHS, Folders, TreeStatus, WorkTree, listed
 from sequencer.model.head import Claim, Head, Work
 from sequencer.model.names import is_branch_name, slug
@@ -312,7 +320,8 @@ class GitCarrier:
             selection = self._selector.select(status)
             kept = kept_name(self._run, claim.step_index, claim.token)
             ref, more = f"refs/heads/{self.branch}", bool(selection.chosen)
-            self._back.plan(theirs, commit, has_more=more, ref=ref, kept=kept, token=claim.token)
+            plan = Collecting(base="", commit=commit, ref=ref, kept=kept, token=claim.token)
+            self._back.plan(plan, theirs, has_more=more)
             try:
                 commit = self._committed(selection, status, commit, claim, step)
             except RefMoved:

@@ -140,6 +140,8 @@ _FLAGS = {
     "diff": ("--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty"),
 }
 """What is said to a command whoever calls it."""
+_LISTED = ("config", "--list", "-z", "--show-scope", "--show-origin", "--includes")
+"""What is asked before anything else, to know what has to be kept from git."""
 _REPOSITORY = re.compile(
     "GIT_(DIR|WORK_TREE|INDEX_FILE|COMMON_DIR|NAMESPACE|OBJECT_DIRECTORY|CONFIG"
     "|ALTERNATE_OBJECT_DIRECTORIES|PREFIX|QUARANTINE_PATH|TRACE.*|EDITOR|SEQUENCE_EDITOR)"
@@ -385,20 +387,8 @@ class Git:
             GitFailed: the repository can't be read, or a remote is asked for by who only looks.
             ConfigurationError: there is no git, or it would reach a remote that is not allowed.
         """
-        return self._start(
-            (argv[0], *_FLAGS.get(argv[0], ()), *argv[1:]),
-            {**self._variables(argv), **(extra or {})},
-            settings,
-            stderr,
-        )
-
-    def _start(
-        self,
-        argv: Sequence[str],
-        extra: Mapping[str, str],
-        settings: Sequence[str] = (),
-        stderr: int = subprocess.PIPE,
-    ) -> subprocess.Popen[bytes]:
+        argv = (argv[0], *_FLAGS.get(argv[0], ()), *argv[1:])
+        variables = {**self._environment, **self._variables(argv), **(extra or {})}
         options = [word for setting in (*_SETTINGS, *settings) for word in ("-c", setting)]
         self.started += 1
         try:
@@ -406,7 +396,7 @@ class Git:
                 lambda: subprocess.Popen(  # noqa: S603 - an argv list, and git is looked up on PATH
                     ["git", "--no-pager", *options, *argv],  # noqa: S607
                     cwd=self.folder,
-                    env={**self._environment, **extra},
+                    env=variables,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=stderr,
@@ -425,9 +415,9 @@ class Git:
         """See the function of this name."""
         return self._keeper.acting(remote)
 
-    def _variables(self, argv: Sequence[str]) -> dict[str, str]:
+    def _variables(self, argv: tuple[str, ...]) -> dict[str, str]:
         """Return the variables that keep git from what is not allowed; see `start`."""
-        if argv[0] == "version":
+        if argv[0] == "version" or argv == _LISTED:
             return {}
         is_remote = argv[0] in _NETWORK and "--get-url" not in argv
         if is_remote and self.allowed is None:
@@ -439,9 +429,7 @@ class Git:
 
     def _settings(self, variables: Mapping[str, str]) -> bytes:
         """Return all settings that count in the repository, for `own_settings`."""
-        argv = ("config", "--list", "-z", "--show-scope", "--show-origin", "--includes")
-        limit = Limit(_LOCAL_TIMEOUT_S, never, 0.0)
-        done = _done(self._start(argv, variables), argv, b"", (0, 128), limit)
+        done = self.run(*_LISTED, extra=variables, accepts=(0, 128))
         return b"" if done.code else done.stdout
 
     def unusable(self, needed: tuple[int, int]) -> ConfigurationError | None:

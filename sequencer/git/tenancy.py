@@ -325,20 +325,10 @@ class TakeBack:
         self.base: str | None = None
         """The commit on which the agents that are at work here have begun; None: none are."""
 
-    def plan(
-        self,
-        theirs: str | None,
-        commit: str,
-        *,
-        has_more: bool,
-        ref: str,
-        kept: str,
-        token: int,
-    ) -> None:
-        """Note that an attempt's code is to be pushed to *ref*: up to *commit*, or *has_more*.
+    def plan(self, plan: Collecting, theirs: str | None, *, has_more: bool) -> None:
+        """Note that an attempt's code is to be pushed: up to the commit of *plan*, or *has_more*.
 
-        *theirs* is what was accepted last; *kept* is to be the name of the branch that has the
-        code if it is not.
+        *theirs* is what was accepted last; the base of *plan* is filled in here.
 
         Raises:
             WorkTreeRefused: it can't be written.
@@ -346,9 +336,8 @@ class TakeBack:
         base = self.base
         if base is not None and theirs is not None and self._tree.contains(theirs, base):
             base = theirs
-        if base is not None and (has_more or commit != base):
-            plan = Collecting(base=base, commit=commit, ref=ref, kept=kept, token=token)
-            self._tenancy.collect(plan)
+        if base is not None and (has_more or plan.commit != base):
+            self._tenancy.collect(plan.replace(base=base))
 
     def due(self, note: Note | None, theirs: str | None) -> tuple[Collecting, str] | None:
         """Return what of the attempt in *note* the branch has and *theirs* has not, if it has."""
