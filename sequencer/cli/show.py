@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import click
 
 from sequencer.assembly.agents import choose_agent, resolve_auto
-from sequencer.assembly.flows import open_flow, own_flows, path_of, run_name_of
+from sequencer.assembly.flows import open_flow, own_flows, path_of, run_name_of, written_of
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import NewFile, complete_flows, pass_invocation, verb
 from sequencer.cli.views.diagram import print_diagram
@@ -395,11 +396,19 @@ def show_flow(
 def show_run(invocation: Invocation, run: Run, draw: Mapping[str, Any]) -> None:
     """Show the graph that *run* has, with what was added to it, in each way that was asked for.
 
+    A flowchart that is as it was when the run began is drawn as its author drew it.
+
     Raises:
         SequencerError: see `look`; or a drawing's extra is missing.
     """
-    title = run.workflow_for(run.head).name
-    _present(invocation, look(run, title), None, draw)
+    workflow = run.workflow_for(run.head)
+    written = None
+    # A file that can't be read any more hides nothing of the run.
+    with suppress(ConfigurationError):
+        written = written_of(invocation.project(), run, workflow)
+    if not isinstance(written, FlowFile) or written.workflow.digest() != workflow.digest():
+        written = None
+    _present(invocation, look(run, workflow.name), written, draw)
 
 
 def _present(

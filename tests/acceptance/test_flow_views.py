@@ -45,6 +45,11 @@ def test_show_in_every_way(project: Path) -> None:
     drawn = cli(project, "show", "review", "--diagram").stdout
     assert "Draft" in drawn
     assert "Fine?" in drawn
+    # The run that --run names is drawn as its author drew it, until somebody edits the chart.
+    assert cli(project, "--run", "review", "show", "--mermaid").stdout == mermaid
+    flow = project / "flows" / "review.md"
+    flow.write_text(flow.read_text().replace("draft[Draft]", "draft[Drafts]"))
+    assert not cli(project, "--run", "review", "show", "--mermaid").stdout.startswith(mermaid[:30])
     both = cli(project, "show", "review", "--diagram", "--json")
     assert both.returncode == 2
 
