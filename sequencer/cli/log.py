@@ -24,6 +24,7 @@ from sequencer.store import folder as folders
 from sequencer.store.watch import watch_files
 
 DEFAULT_LOGS = 3
+NONE = "there is no such step log yet in"
 DEFAULT_LINES = 40
 
 
@@ -220,10 +221,15 @@ def show_logs(invocation: Invocation, asked: Asked, *, only_paths: bool) -> None
     asked.ensure_known()
     logs = asked.found()[-asked.count :]
     if not logs:
-        _say_none(invocation, asked)
+        invocation.say(f"{NONE} {asked.folder}")
     if invocation.is_json or only_paths:
         for log in logs:
-            _print_fact(invocation, log)
+            if not invocation.is_json:
+                invocation.echo(str(log.path))
+                continue
+            facts = {"path": str(log.path), "iteration": log.iteration}
+            facts |= {"step_index": log.iteration - 1, "step": log.step, "attempt": log.attempt}
+            invocation.print_json({**facts, "bytes": log.path.lstat().st_size})
         return
     printer = Printer()
     for log in logs:
@@ -234,19 +240,6 @@ def show_logs(invocation: Invocation, asked: Asked, *, only_paths: bool) -> None
             file.seek(start)
             _copy(file, printer)
         printer.end()
-
-
-def _print_fact(invocation: Invocation, log: Found) -> None:
-    if not invocation.is_json:
-        invocation.echo(str(log.path))
-        return
-    facts = {"path": str(log.path), "iteration": log.iteration, "step_index": log.iteration - 1}
-    facts |= {"step": log.step, "attempt": log.attempt, "bytes": log.path.lstat().st_size}
-    invocation.print_json(facts)
-
-
-def _say_none(invocation: Invocation, asked: Asked) -> None:
-    invocation.say(f"there is no such step log yet in {asked.folder}")
 
 
 def _copy(file: BinaryIO, printer: Printer) -> None:
@@ -282,7 +275,7 @@ def follow_logs(invocation: Invocation, asked: Asked) -> None:
     asked.ensure_known()
     following = Following(asked)
     if following.current is None:
-        _say_none(invocation, asked)
+        invocation.say(f"{NONE} {asked.folder}")
     try:
         while True:
             following.catch_up()

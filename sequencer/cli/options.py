@@ -106,52 +106,39 @@ def complete_agents_for_steps(
 JSON_OPTION = "is_json"
 
 
+def _kept(name: str, field: str, callback: Any = None, **attributes: Any) -> click.Option:
+    """Return a global option, which lands in the *field* of the `Invocation`."""
+    keep = callback or _keep(field)
+    return click.Option([name, field], expose_value=False, callback=keep, **attributes)
+
+
 def global_options(*, has_json: bool = True) -> list[click.Option]:
     """Return fresh global options, without ``--json`` for verbs that print no facts."""
     options = [
-        click.Option(
-            ["--config"],
+        _kept(
+            "--config",
+            "config",
             type=click.Path(path_type=Path),
             metavar="PATH",
-            expose_value=False,
-            callback=_keep("config"),
             help="Use this file instead of searching orchestration.yaml upward.",
         ),
-        click.Option(
-            ["--run", "run_name"],
+        _kept(
+            "--run",
+            "run_name",
+            _keep_run,
             metavar="NAME",
-            expose_value=False,
-            callback=_keep_run,
             shell_complete=complete_runs,
             help="A named run instead of the default one.",
         ),
-        click.Option(
-            ["--json", JSON_OPTION],
-            is_flag=True,
-            expose_value=False,
-            callback=_keep(JSON_OPTION),
-            help="Print facts as JSON on standard output.",
-        ),
-        click.Option(
-            ["--quiet", "is_quiet"],
-            is_flag=True,
-            expose_value=False,
-            callback=_keep("is_quiet"),
-            help="Say only errors and what was asked for.",
-        ),
-        click.Option(
-            ["--verbose", "is_verbose"],
-            is_flag=True,
-            expose_value=False,
-            callback=_keep("is_verbose"),
-            help="Show the traceback of an error.",
-        ),
-        click.Option(
-            ["--version"],
+        _kept("--json", JSON_OPTION, is_flag=True, help="Print facts as JSON on standard output."),
+        _kept("--quiet", "is_quiet", is_flag=True, help="Say only errors and what was asked for."),
+        _kept("--verbose", "is_verbose", is_flag=True, help="Show the traceback of an error."),
+        _kept(
+            "--version",
+            "version",
+            _print_version,
             is_flag=True,
             is_eager=True,
-            expose_value=False,
-            callback=_print_version,
             help="Print the version and exit.",
         ),
     ]
