@@ -175,15 +175,19 @@ def test_a_number_that_was_asked_for_holds_in_mode_sync(project: Project) -> Non
 # --- a client that is not there -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("verb", [("run",), ("tick",), ("run", "--mode", "async")], ids=" ".join)
 @pytest.mark.parametrize(
-    ("more", "says"),
+    ("verb", "more", "says"),
     [
-        ("agent: {default: codex}\n", "npm install -g @openai/codex"),
-        ("agent: {default: gone}\n" + GONE, "'no-such-client'"),
-        ("agent: {default: gone}\n" + GONE.replace("no-such", "./no-such"), "'./no-such-client'"),
-        ("agent: {default: anthropic}\n", "ANTHROPIC_API_KEY"),
+        (("run",), "agent: {default: codex}\n", "npm install -g @openai/codex"),
+        (("tick",), "agent: {default: gone}\n" + GONE, "'no-such-client'"),
         (
+            ("run",),
+            "agent: {default: gone}\n" + GONE.replace("no-such", "./no-such"),
+            "'./no-such-client'",
+        ),
+        (("run", "--mode", "async"), "agent: {default: anthropic}\n", "ANTHROPIC_API_KEY"),
+        (
+            ("run",),
             "agent: {default: scribe, prompts: {router.md: gone}}\n"
             "router: {enabled: true, prompt: router.md}\n" + GONE,
             "'no-such-client'",

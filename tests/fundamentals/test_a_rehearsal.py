@@ -70,12 +70,12 @@ def untrusted(project: Project) -> dict[str, Any]:
     "named",
     [
         (),
-        ("--agent", "scribe"),
-        ("--agent-step", "main=scribe"),
-        ("--agent-prompt", "main.md=scribe"),
-        ("--router",),
+        (
+            *("--agent", "scribe", "--agent-step", "main=scribe"),
+            *("--agent-prompt", "main.md=scribe", "--router"),
+        ),
     ],
-    ids=lambda named: named[0] if named else "nobody",
+    ids=["nobody", "everybody"],
 )
 def test_nothing_of_the_project_runs(told: Project, named: tuple[str, ...]) -> None:
     ran = told.sequencer("run", "--rehearse", "--max-steps", "7", *named, **untrusted(told))

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from tests.scratch_folders import scratch_folder
 
-EXAMPLES = 2_000
+EXAMPLES = 500
 """For each kind of input that somebody else may make."""
 PART = EXAMPLES // 2
 """Where two properties or more look at inputs of one kind."""
-RULES = 300
+RULES = 100
 """For plain rules, whose inputs are no attacker's."""
-FEW = 50
+FEW = 25
 """For what starts processes or opens whole projects."""
 FACTOR = "SEQUENCER_TEST_FACTOR"
 """Variable with the number of times that many; the long programme sets it."""

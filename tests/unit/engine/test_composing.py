@@ -83,13 +83,6 @@ def test_the_request_is_added_where_a_prompt_does_not_ask_for_it() -> None:
     assert compose("Do it.", request=None) == "Do it.\n"
 
 
-def test_the_request_in_full() -> None:
-    assert request_block(REQUEST) == (
-        "# Request: Debug login\n\nIt times out.\n\nLabels: bug, auth\n\n"
-        "## Comment 1\n\nalso on mobile\n\nAttachments:\n- logs/a.txt"
-    )
-
-
 def test_feedback_reaches_the_steps_that_run_again() -> None:
     head = new_head(gate=FED_BACK)
     once = compose("{{request.title}}", told("look at the retry"), head=head)
@@ -124,6 +117,15 @@ def test_a_fixer_learns_of_the_rounds_before_its_own() -> None:
     assert asked == f"Debug login: {before}\n"
     added = compose("{{request.title}}", *facts, head=head)
     assert added.endswith(f"2 fails\n\n## What the rounds before found and tried\n\n{before}\n")
+
+
+def test_in_the_first_round_nothing_is_read_for_the_ones_before() -> None:
+    def recalled() -> Memory:
+        raise AssertionError
+
+    head = new_head(loop=Loop(stage="fix", round=1, reason="1 fails"))
+    text = Composer(head, REQUEST, {}, recalled).compose("{{validation.earlier}}|{{request.title}}")
+    assert text == "|Debug login\n"
 
 
 def test_what_a_tracker_says_of_the_request() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.fitting import OF_A_FLOWCHART, fitted, optional_of
+from sequencer.engine.fitting import OF_A_FLOWCHART, fitted
 from sequencer.errors import ConfigurationError
 from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.model.step import Step
@@ -44,12 +44,6 @@ def test_what_the_author_wrote_stays_and_is_refused(project: Project) -> None:
     assert (found.max_turns, lost) == (3, ("tools",))
     with pytest.raises(ConfigurationError, match="can't honour max_turns"):
         project.agents.choose(found, "task")
-
-
-def test_a_field_that_is_honoured_stays(project: Project) -> None:
-    one = step("talker", tools={"bash": False}, system_prompt="system/debugger.md")
-    found, lost = fitted(project.agents, one, "task", ("tools", "system_prompt"))
-    assert (found.system_prompt, lost) == ("system/debugger.md", ("tools",))
 
 
 @pytest.mark.parametrize("executor", ["program", "talker", "claude", "gemini", "opencode", "codex"])
@@ -94,17 +88,6 @@ def graph_of(*steps: Step, is_team: bool = False, **tasks: TaskTraits) -> Workfl
     nodes = tuple(Node(id=one.name, kind=NodeKind.AGENT, task=tasks.get(one.name)) for one in steps)
     graph = Graph(nodes=nodes, entries=(steps[0].name,), is_team=is_team)
     return Workflow("demo", steps, kind="graph", graph=graph)
-
-
-def test_what_the_nodes_of_a_flowchart_can_do_without() -> None:
-    found = optional_of(
-        graph_of(
-            Step(name="a", text="Go.", temperature=0.5, max_turns=3),
-            Step(name="b", text="Go.", continue_session=True, temperature=0),
-            Step(name="c", text="Go.", tools={"bash": False}),
-        )
-    )
-    assert found == {"a": ("temperature",), "b": ("temperature", "continue_session")}
 
 
 def test_a_temperature_that_is_too_high_for_the_agent_is_left_out(project: Project) -> None:

@@ -28,26 +28,6 @@ def sequencer_transition(context, outcome):
 """
 
 
-@pytest.mark.parametrize(
-    ("body", "ran"),
-    [
-        ("return Decision(Move.SKIP)", ["reproduce", "build", "tell"]),
-        ("return Decision(Move.COMPLETE)", ["reproduce", "build"]),
-        ("return Decision(Move.RETRY) if context.attempt < 3 else None",
-         ["reproduce", "build", "build", "build", "other", "tell"]),
-        ("return Decision(Move.GOTO, 'tell')", ["reproduce", "build", "tell"]),
-    ],
-)  # fmt: skip
-def test_a_hook_moves_the_run(tmp_path: Path, body: str, ran: list[str]) -> None:
-    (tmp_path / "hooks.py").write_text(HOOKS.format(body=body))
-    (tmp_path / "prompts").mkdir()
-    (tmp_path / "prompts" / "other.md").write_text("x\n")
-    run = started(tmp_path, steps=["reproduce", "build", "other", "tell"], hooks=["hooks.py"])
-    recorder = Recorder()
-    work(run, on_event=recorder)
-    assert [name for name, _, _ in recorder.steps] == ran
-
-
 def test_a_hook_that_raises_fails_the_step_with_its_traceback_in_the_log(tmp_path: Path) -> None:
     (tmp_path / "hooks.py").write_text(HOOKS.format(body="raise RuntimeError('boom')"))
     run = started(tmp_path, steps=["reproduce", "build", "tell"], hooks=["hooks.py"])

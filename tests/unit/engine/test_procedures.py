@@ -33,23 +33,6 @@ from tests.unit.engine.procedures import (
 from tests.unit.engine.projects import Recorder, events, head_of, write_project
 
 
-def test_a_gate_stops_the_run_until_somebody_approves(tmp_path: Path) -> None:
-    run = started(tmp_path, *judged(PASS))
-    head = until_gate(run)
-    assert (head.status, head.step_index) == (Status.WAITING_APPROVAL, 2)
-    with pytest.raises(WaitsForPerson):
-        work(reopened(tmp_path))
-    with pytest.raises(WaitsForPerson):
-        reopened(tmp_path).work(Mode.TICK, UNLIMITED)
-    approved = reopened(tmp_path).approve("go", by="ann")
-    assert approved.status is Status.WAITING_NEXT
-    assert work(reopened(tmp_path)).reason == "the run is complete after 5 steps"
-    assert [e for e in events(run) if e != "claimed"] == [
-        *("initialised", "succeeded", "succeeded", "approved"),
-        *("succeeded", "succeeded", "succeeded", "completed"),
-    ]
-
-
 def test_a_rejected_run_is_over(tmp_path: Path) -> None:
     run = started(tmp_path)
     until_gate(run)
@@ -57,22 +40,6 @@ def test_a_rejected_run_is_over(tmp_path: Path) -> None:
     assert work(reopened(tmp_path)).reason == "the run was rejected at 'ask': no"
     with pytest.raises(TransitionRefused, match="already"):
         run.approve(by="bob")
-
-
-def test_judging_passes_at_the_third_try(tmp_path: Path) -> None:
-    run = started(tmp_path, *judged(NO, NO, PASS), steps=STEPS[3:])
-    recorder = Recorder()
-    work(run, on_event=recorder)
-    assert [name for name, _, _ in recorder.steps] == [
-        *("verify", "fix", "verify", "fix", "verify"),
-        "tell",
-    ]
-    assert {index for _, index, _ in recorder.steps} == {0, 1}
-    assert recorder.ends == ["failed", "ok", "failed", "ok", "ok", "ok"]
-    assert events(run).count("invalid") == 2
-    assert events(run).count("fixed") == 2
-    assert head_of(run).loop is None
-    assert head_of(run).failures_in_row == 0
 
 
 def test_judging_is_exhausted_and_the_step_fails(tmp_path: Path) -> None:

@@ -73,12 +73,6 @@ def test_an_output_is_a_plain_file_and_reached_without_a_link(tmp_path: Path) ->
         memory.output("plan")
 
 
-def test_a_new_run_in_the_same_journal_forgets_the_old_one(tmp_path: Path) -> None:
-    old = [fact("succeeded", "plan", output="old"), fact("feedback", "ask", note="x", round=1)]
-    memory = recall(tmp_path, [*old, fact("reset", "plan", note="run 1 ended")])
-    assert (memory.steps, memory.feedback) == ([], [])
-
-
 @pytest.mark.parametrize("is_sealed", [True, False])
 @pytest.mark.parametrize(
     "made", [b"", b"a long out", b"a long \0\0\0put", b"a long output and more"]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.errors import ConfigurationError, TransitionRefused, UnknownName
+from sequencer.errors import ConfigurationError, TransitionRefused
 from sequencer.model.request import Definition, Request
 from sequencer.project import Project, open_project
 from tests.unit.engine.projects import write_project
@@ -74,20 +74,6 @@ def test_comment_tools_are_taken_from_steps_that_have_tools(tmp_path: Path) -> N
     first, second = made.workflow.steps
     assert first.disallowed_tools == ("WebFetch", "mcp__x__comment")
     assert second.disallowed_tools is None
-
-
-@pytest.mark.parametrize(
-    ("explicit", "error", "words"),
-    [
-        ("debuger-full", UnknownName, "debugger-full"),
-        ("standard", UnknownName, "debugger-full"),
-    ],
-)
-def test_only_a_procedure_can_be_started(
-    tmp_path: Path, explicit: str, error: type[Exception], words: str
-) -> None:
-    with pytest.raises(error, match=words):
-        define(tmp_path, BUG, explicit)
 
 
 def test_everything_is_there_before_anything_starts(tmp_path: Path) -> None:

@@ -36,29 +36,6 @@ def facts(folder: Path) -> list[dict[str, Any]]:
     return list(reopen(folder).history())
 
 
-def test_the_end_of_the_block_accepts_the_step(tmp_path: Path) -> None:
-    run = open_scripted(tmp_path)
-    with run.turn() as turn:
-        assert (turn.step, turn.step_index, turn.token, turn.attempt) == ("supervisor", 0, 1, 1)
-        assert turn.prompt_name == "supervisor.md"
-        assert head_of(run).status == "running"
-        turn.output = "written by hand \udcff"
-    assert head_of(run).step_index == 1
-    outcome = facts(tmp_path)[-1]["outcome"]
-    assert outcome["output"] == "written by hand ?"
-    assert (outcome["agent"], outcome["status"]) == ("caller", "ok")
-    assert not (tmp_path / "sync/beats").exists(), "a short step has no beat"
-
-
-def test_an_exception_is_a_failure_and_goes_on(tmp_path: Path) -> None:
-    run = open_scripted(tmp_path)
-    with pytest.raises(ZeroDivisionError), run.turn():
-        raise ZeroDivisionError
-    head = head_of(run)
-    assert (head.step_index, head.failures_in_row, head.status) == (0, 1, "failed")
-    assert "ZeroDivisionError" in facts(tmp_path)[-1]["outcome"]["error"]
-
-
 def test_an_interrupt_in_the_block_releases(tmp_path: Path) -> None:
     run = open_scripted(tmp_path)
     with pytest.raises(KeyboardInterrupt), run.turn():
@@ -188,22 +165,6 @@ def work_beside(run: Any, *, step_index: int = 0, **options: Any) -> tuple[Any, 
     seen = Recorder()
     limits = InvocationLimits(**{"max_steps": 3, **options})
     return run.work(Mode.ASYNC, limits, on_event=seen, step_index=step_index), seen
-
-
-def test_async_mode_leaves_the_run_alone(tmp_path: Path) -> None:
-    run = open_scripted(tmp_path)
-    summary, seen = work_beside(run, step_index=5)
-    assert summary.usage.steps == 3
-    assert seen.steps == [("main", 5, 1), ("supervisor", 6, 1), ("main", 7, 1)]
-    assert not (tmp_path / "sync").exists()
-    assert seen.logs[0].name == "iter-00006_main.log"
-    run.work(limits=InvocationLimits(max_steps=1))
-    before = (tmp_path / "sync/state.json").read_bytes()
-    with run.turn():
-        held = (tmp_path / "sync/state.json").read_bytes()
-        work_beside(run)
-        assert (tmp_path / "sync/state.json").read_bytes() == held
-    assert before != held
 
 
 def test_async_mode_gives_up_where_no_try_is_left(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 
 from sequencer.engine.loop import Mode
 from sequencer.errors import (
-    ClaimHeld,
     DefinitionChanged,
     Interrupted,
     StepFailed,
@@ -22,7 +20,6 @@ from sequencer.model.transitions import Place
 from tests.unit.engine.projects import (
     FAILED,
     OK,
-    Recorder,
     events,
     head_of,
     in_background,
@@ -30,57 +27,11 @@ from tests.unit.engine.projects import (
     reopen,
     until,
     until_queued,
-    write_project,
 )
 
 
 def steps(number: int) -> InvocationLimits:
     return InvocationLimits(max_steps=number)
-
-
-def test_somebody_elses_step_is_waited_for_or_not(tmp_path: Path) -> None:
-    run, other = open_scripted(tmp_path), reopen(tmp_path)
-    with run.turn():
-        before = (tmp_path / "sync/state.json").read_bytes()
-        for mode in (Mode.TICK, Mode.COMBINED):
-            with pytest.raises(ClaimHeld, match="is run by process") as caught:
-                other.work(mode)
-            assert caught.value.exit_code == 75
-        started = time.monotonic()
-        with pytest.raises(ClaimHeld):
-            other.work(Mode.SYNC, InvocationLimits(max_wait_s=0.3))
-        assert 0.25 < time.monotonic() - started < 2
-        assert (tmp_path / "sync/state.json").read_bytes() == before
-    assert other.work(Mode.TICK).usage.steps == 1
-
-
-def test_two_positions_share_the_work(tmp_path: Path) -> None:
-    write_project(
-        tmp_path,
-        workflow={"name": "review_cadence", "review_every_n": 2},
-    )
-    seen = {name: Recorder() for name in ("supervisor", "main")}
-    errors: list[BaseException] = []
-
-    def work(name: str) -> None:
-        try:
-            reopen(tmp_path).work(Mode.SYNC, steps(6), positions=[name], on_event=seen[name])
-        except BaseException as error:  # noqa: BLE001 (shown below)
-            errors.append(error)
-
-    reopen(tmp_path).control.begin()
-    threads = [threading.Thread(target=work, args=(name,), daemon=True) for name in seen]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert errors == []
-    cadence = ["supervisor", "reviewer", "supervisor", "reviewer", "supervisor", "reviewer"]
-    assert [name for name, _, _ in seen["supervisor"].steps] == cadence
-    assert [index for _, index, _ in seen["main"].steps] == [1, 3, 5, 7, 9, 11]
-    run = reopen(tmp_path)
-    accepted = [f["step_index"] for f in run.history() if f["event"] == "succeeded"]
-    assert accepted == list(range(12))
 
 
 def test_a_failure_ends_who_waits_for_another_position(tmp_path: Path) -> None:
@@ -128,20 +79,6 @@ def test_who_waits_ends_when_the_run_does(tmp_path: Path, decide: Any, words: st
     decide(run)
     thread.join(5)
     assert words in answers[0].reason
-
-
-def test_a_pause_holds_sync_and_ends_combined(tmp_path: Path) -> None:
-    run = open_scripted(tmp_path)
-    run.control.begin()
-    run.control.pause()
-    assert "paused" in run.work().reason
-    assert "paused" in run.work(Mode.TICK).reason
-    thread, answers = in_background(reopen(tmp_path), Mode.SYNC, steps(1))
-    until_queued(tmp_path)
-    assert answers == []
-    run.control.resume()
-    thread.join(5)
-    assert answers[0].usage.steps == 1
 
 
 def test_an_interrupt_ends_a_wait_and_a_step(tmp_path: Path) -> None:

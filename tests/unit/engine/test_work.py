@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from tests.unit.engine.projects import (
     events,
     head_of,
     open_scripted,
-    reopen,
 )
 
 LIMITED = {"status": "limited", "error": "usage limit"}
@@ -35,42 +33,6 @@ LIMITED = {"status": "limited", "error": "usage limit"}
 
 def steps(number: int, **more: Any) -> InvocationLimits:
     return InvocationLimits(max_steps=number, **more)
-
-
-def test_combined_mode_runs_step_after_step(tmp_path: Path) -> None:
-    run, seen = open_scripted(tmp_path), Recorder()
-    summary = run.work(limits=steps(5), on_event=seen)
-    assert "5 steps are done (--max-steps)" in summary.reason
-    assert [name for name, _, _ in seen.steps] == ["supervisor", "main"] * 2 + ["supervisor"]
-    assert seen.ends == ["ok"] * 5
-    head = head_of(run)
-    assert (head.step_index, head.status, head.claims, head.token) == (5, "waiting-next", (), 5)
-    assert head.usage.steps == summary.usage.steps == 5
-    assert events(run) == ["initialised", *["claimed", "succeeded"] * 5]
-    assert all(log.is_file() for log in seen.logs)
-    assert not (tmp_path / "sync" / "results").exists()
-
-
-def test_a_commit_and_the_next_claim_are_one_record(tmp_path: Path) -> None:
-    run = open_scripted(tmp_path)
-    run.work(limits=steps(4))
-    revisions = [fact["revision"] for fact in run.history()]
-    assert revisions == [1, 2, 3, 3, 4, 4, 5, 5, 6]
-
-
-def test_a_failure_ends_the_work_and_the_next_start_tries_again(tmp_path: Path) -> None:
-    run = open_scripted(tmp_path, {**FAILED, "step_index": 1, "attempt": 1}, OK)
-    with pytest.raises(StepFailed, match=r"step 'main' \(iteration 2, attempt 1\).*it broke") as e:
-        run.work(limits=steps(5))
-    assert e.value.exit_code == 1
-    assert "iter-00002_main.log" in str(e.value.where)
-    head = head_of(run)
-    assert (head.step_index, head.status, head.failures_in_row) == (1, "failed", 1)
-    again = Recorder()
-    reopen(tmp_path).work(limits=steps(1), on_event=again)
-    assert again.steps == [("main", 1, 2)]
-    assert again.logs[0].name == "iter-00002_main.2.log"
-    assert head_of(run).failures_in_row == 0
 
 
 def test_too_many_failures_are_refused_until_somebody_decides(tmp_path: Path) -> None:
@@ -95,26 +57,6 @@ def test_too_many_failures_are_refused_until_somebody_decides(tmp_path: Path) ->
             run.work()
 
 
-@pytest.mark.parametrize("backoff", ["fixed", "exponential"])
-def test_a_step_is_retried_by_itself(tmp_path: Path, backoff: str) -> None:
-    retry = {"max_attempts": 3, "backoff": backoff, "initial_delay_s": 0.15}
-    run = open_scripted(
-        tmp_path,
-        {**FAILED, "attempt": 1},
-        {**FAILED, "attempt": 2},
-        OK,
-        step_defaults={"retry": retry},
-    )
-    seen, started = Recorder(), time.monotonic()
-    summary = run.work(limits=steps(1), on_event=seen)
-    waited = time.monotonic() - started
-    assert waited > (0.3 if backoff == "fixed" else 0.45)
-    assert [attempt for _, _, attempt in seen.steps] == [1, 2, 3]
-    assert summary.failures == 2
-    assert seen.waits[0][0].startswith("retry: nothing starts before")
-    assert events(run).count("failed") == 2
-
-
 def test_a_usage_limit_is_nobodys_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(due, "DEFAULT_PAUSE_S", 0.3)
     monkeypatch.setattr(due, "GROWING_PAUSE_S", 0.2)
@@ -132,22 +74,6 @@ def test_a_usage_limit_is_nobodys_failure(tmp_path: Path, monkeypatch: pytest.Mo
     assert head_of(run).failures_in_row == 0
 
 
-def test_tick_says_that_nothing_is_due_after_a_usage_limit(tmp_path: Path) -> None:
-    limited = {**LIMITED, "not_before": "2999-01-01T00:00:00Z"}
-    run = open_scripted(tmp_path, limited)
-    run.work(Mode.TICK)
-    head = head_of(run)
-    assert (head.attempt, head.status) == (1, "idle")
-    # Nobody's limit is away by more than a month.
-    told = datetime.fromisoformat(head.not_before or "") - datetime.now(UTC)
-    assert timedelta(days=31) < told < timedelta(days=33)
-    before = (tmp_path / "sync/state.json").read_bytes()
-    assert "nothing due" in run.work(Mode.TICK).reason
-    assert (tmp_path / "sync/state.json").read_bytes() == before
-    run.control.retry()
-    assert head_of(run).not_before is None
-
-
 @pytest.mark.parametrize("told", [None, "soon", "1999-01-01T00:00:00Z", "2026-99-99"])
 def test_a_reset_without_a_date_that_is_to_come_does_not_ask_at_once(
     tmp_path: Path, told: str | None
@@ -156,27 +82,6 @@ def test_a_reset_without_a_date_that_is_to_come_does_not_ask_at_once(
     run.work(Mode.TICK)
     assert "nothing due" in run.work(Mode.TICK).reason
     assert events(run).count("claimed") == 1
-
-
-def test_limits_of_the_run_survive_restarts(tmp_path: Path) -> None:
-    run = open_scripted(tmp_path, limits={"max_steps": 3})
-    run.work(limits=steps(2))
-    summary = reopen(tmp_path).work(limits=steps(9))
-    assert "the run's limit of 3 steps" in summary.reason
-    assert summary.usage.steps == 1
-    assert reopen(tmp_path).work().usage.steps == 0
-    assert head_of(run).step_index == 3
-
-
-@pytest.mark.parametrize("where", ["run", "invocation"])
-def test_money_ends_the_work(tmp_path: Path, where: str) -> None:
-    paid = {**OK, "usage": {"cost_usd": 0.4}}
-    settings = {"limits": {"max_cost_usd": 1.0}} if where == "run" else {}
-    run = open_scripted(tmp_path, paid, **settings)
-    limits = InvocationLimits() if where == "run" else InvocationLimits(max_cost_usd=1.0)
-    summary = run.work(limits=limits)
-    assert summary.usage.steps == 3
-    assert "USD" in summary.reason
 
 
 def test_max_cycles(tmp_path: Path) -> None:
@@ -248,35 +153,3 @@ def _hold_by_a_dead_process(run: Any) -> None:
             lambda head: transitions.claim(head, cases.place_at(0), gone, at=cases.now(), ttl_s=60)
         )
     )
-
-
-def test_a_step_that_kills_its_worker_is_not_begun_for_ever(tmp_path: Path) -> None:
-    run = open_scripted(tmp_path, limits={"max_attempts": 3})
-    run.control.begin()
-    for _ in range(3):
-        head = head_of(run)
-        if head.claims:
-            run.control.take_over()
-        _hold_by_a_dead_process(run)
-    with pytest.raises(TooManyFailures, match="begun 3 times"):
-        run.work()
-
-
-def test_the_agent_may_end_the_run(tmp_path: Path) -> None:
-    run = open_scripted(tmp_path, OK, OK, {"status": "complete", "step_index": 2})
-    summary = run.work()
-    assert "complete after 3 steps" in summary.reason
-    assert head_of(run).status == "complete"
-    assert events(run)[-1] == "completed"
-    assert run.work().usage.steps == 0
-
-
-def test_a_mark_on_a_line_of_its_own_completes(tmp_path: Path) -> None:
-    run = open_scripted(
-        tmp_path,
-        {"output": "not yet: ALL DONE follows"},
-        {"output": "fine\n ALL DONE \n", "step_index": 1},
-        step_defaults={"complete_when": "ALL DONE"},
-    )
-    run.work()
-    assert (head_of(run).step_index, head_of(run).status) == (2, "complete")

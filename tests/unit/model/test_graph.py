@@ -9,11 +9,6 @@ from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from tests.flows import graph
 
 
-def backs(made: Graph) -> list[str]:
-    places = sorted(made.back_edges)
-    return [f"{made.edges[place].source}{made.edges[place].target}" for place in places]
-
-
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
@@ -44,41 +39,6 @@ def test_all_unknown_names_are_said_at_once_but_not_thousands() -> None:
     edges = tuple(Edge(source="a", target=f"x{number:02}") for number in range(30))
     with pytest.raises(ValidationError, match=r"no node 'x00', 'x01'.*'x09' \["):
         Graph(nodes=(Node(id="a", kind=NodeKind.AGENT),), entries=("a",), edges=edges)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("a --> b --> c", []),
-        ("a --> b --> a", ["ba"]),
-        ("a --> a", ["aa"]),
-        ("a -->|x| a; a -->|y| a", ["aa", "aa"]),
-        ("a --> b --> c; a --> c", []),
-        ("a --> b --> d; a --> c --> d; d --> b", ["db"]),
-        # Which edge closes the loop depends on which one the search meets first.
-        ("a --> b; a --> c; b --> c; c --> b", ["cb"]),
-        ("a --> c; a --> b; b --> c; c --> b", ["bc"]),
-        ("a --> b --> c --> d; c --> a; d --> b; d --> d", ["ca", "db", "dd"]),
-    ],
-)
-def test_an_edge_to_a_node_on_the_path_leads_back(text: str, expected: list[str]) -> None:
-    assert backs(graph(text)) == expected
-
-
-def test_the_search_begins_at_the_entries() -> None:
-    text = "a --> b; b --> c; c --> a"
-    assert backs(graph(text)) == ["ca"]
-    assert backs(graph(text, entries=["b"])) == ["ab"]
-    assert backs(graph(text, entries=["c", "b"])) == ["bc"]
-
-
-def test_then_it_goes_on_at_the_error_node_the_jumps_and_the_rest_in_order() -> None:
-    text = "a; x --> y; y --> x"
-    assert backs(graph(text)) == ["yx"]
-    assert backs(graph(text, on_error="y")) == ["xy"]
-    jump = {"a": {"timeout_ms": 5, "on_timeout": "y"}}
-    assert backs(graph(f"a{{{{A}}}}; {text}", nodes=jump)) == ["xy"]
-    assert backs(graph(f"a{{{{A}}}}; {text}", nodes=jump, on_error="x")) == ["yx"]
 
 
 def test_a_deep_graph_needs_no_deep_stack() -> None:

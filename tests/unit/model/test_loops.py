@@ -4,10 +4,10 @@ import pytest
 
 from sequencer.errors import StaleClaim
 from sequencer.model import transitions
-from sequencer.model.head import Head, Loop, Status
+from sequencer.model.head import Head
 from sequencer.model.line import rounds as loops
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.model.transitions import Event, Place
+from sequencer.model.transitions import Place
 from tests.contract.store_cases import STRANGER, new_head
 
 AT = "2026-01-01T00:00:00Z"
@@ -26,30 +26,6 @@ def judged(head: Head, place: Place = FIXER, reason: str = "2 fail") -> Head:
     return loops.judged_no(held, held.token, NO, place, reason, at=AT, record={}).head
 
 
-def test_a_no_keeps_the_index_and_sends_the_fixer() -> None:
-    head = judged(new_head(step_index=2))
-    assert (head.step_index, head.expected_step, head.status) == (2, "fix", Status.WAITING_NEXT)
-    assert head.loop == Loop(stage="fix", round=1, reason="2 fail")
-    assert (head.failures_in_row, head.attempt, head.claims) == (0, 0, ())
-    assert (head.usage.cost_usd, head.usage.steps) == (0.5, 0)
-
-
-def test_the_fixer_leads_back_to_the_step_in_the_next_round() -> None:
-    held = claimed(judged(new_head(step_index=2)), FIXER)
-    moved = loops.fixed(held, held.token, YES, VERIFY, at=AT, record={"status": "ok"})
-    head = moved.head
-    assert head.loop == Loop(stage="verify", round=2, reason="2 fail")
-    assert (head.step_index, head.expected_step, head.usage.steps) == (2, "verify", 1)
-    (fact,) = moved.facts
-    assert (fact.event, fact.step, fact.step_index) == (Event.FIXED, "fix", 2)
-
-
-def test_without_a_fixer_the_step_itself_comes_again() -> None:
-    head = judged(new_head(step_index=2), VERIFY)
-    assert head.loop == Loop(stage="verify", round=2, reason="2 fail")
-    assert loops.round_of(head) == 2
-
-
 def test_a_reason_is_cut_so_that_the_head_stays_small() -> None:
     head = judged(new_head(step_index=2), reason="x" * 5000)
     assert head.loop is not None
@@ -62,9 +38,3 @@ def test_a_lost_claim_judges_nothing() -> None:
         loops.judged_no(head, 7, NO, FIXER, "no", at=AT, record={})
     with pytest.raises(StaleClaim):
         loops.fixed(head, 7, YES, VERIFY, at=AT, record={})
-
-
-def test_acceptance_ends_the_rounds() -> None:
-    held = claimed(judged(new_head(step_index=2), VERIFY), VERIFY)
-    after = transitions.succeed(held, held.token, YES, Place(3, "git", "git.md"), at=AT, record={})
-    assert after.head.loop is None

@@ -33,41 +33,6 @@ def startable(marking: Marking) -> set[str]:
     return {name for name in marking.graph.by_id if marking.may_start(name)}
 
 
-def test_a_join_waits_for_the_longer_branch() -> None:
-    marking = marked("a --> b --> b2 --> j; a --> c --> j", "a")
-    run(marking, "a")
-    run(marking, "c")
-    assert (waits(marking)["j"], startable(marking)) == (["c"], {"b"})
-    run(marking, "b")
-    assert startable(marking) == {"b2"}
-    run(marking, "b2")
-    assert (waits(marking)["j"], startable(marking)) == (["c", "b2"], {"j"})
-
-
-def test_a_token_over_a_back_edge_is_not_waited_for() -> None:
-    marking = marked("s --> a --> k --> a; k --> j; s --> b --> j", "s")
-    assert {marking.graph.edges[place].target for place in marking.graph.back_edges} == {"a"}
-    run(marking, "s")
-    assert startable(marking) == {"a", "b"}
-    run(marking, "b")
-    run(marking, "a")
-    assert startable(marking) == {"k"}
-    marking.apply(["start", "k"])
-    marking.apply(["token", "a", "k"])
-    marking.apply(["leave", "k"])
-    assert startable(marking) == {"a"}, "j waits for what may still come through a and k"
-
-
-def test_a_node_never_runs_twice_at_once() -> None:
-    marking = marked("a --> b", "a")
-    marking.apply(["start", "a"])
-    marking.apply(["token", "a", "b"])
-    assert not marking.may_start("a")
-    assert marking.next_startable() is None
-    marking.apply(["leave", "a"])
-    assert marking.next_startable() == "a"
-
-
 @pytest.mark.parametrize("status", ["failed", "timed_out", "max_iterations"])
 def test_tokens_are_put_back_as_they_were(status: str) -> None:
     marking = marked("s --> a & b --> j; j --> s", "s")
@@ -86,15 +51,6 @@ def test_tokens_are_put_back_as_they_were(status: str) -> None:
     assert startable(marking) == set()
     marking.apply(["leave", "b"])
     assert startable(marking) == {"b"}
-
-
-def test_a_marking_that_was_put_together_knows_what_may_start() -> None:
-    made = graph("a --> b --> j; c --> j; j --> k((K))")
-    marking = Marking(made, waiting={"j": {"c": None}, "k": {}}, active={"a": Active(())})
-    assert startable(marking) == set()
-    assert [name for name in made.by_id if marking.is_live(name)] == ["a", "b", "j", "k"]
-    marking.apply(["leave", "a"])
-    assert startable(marking) == {"j"}
 
 
 # --- cost ----------------------------------------------------------------------------------

@@ -17,8 +17,6 @@ from sequencer.model.team import TaskTraits
 from sequencer.model.workflow import Workflow, grown
 from tests.flows import graph
 
-ERROR = {"node": "a", "type": "error", "message": "boom", "attempts": 1}
-
 
 def agent(name: str, **traits: Any) -> Node:
     return Node(id=name, kind=NodeKind.AGENT, task=TaskTraits.model_validate(traits))
@@ -101,31 +99,6 @@ def test_who_has_asked_for_an_addition(made: Growth, by: str | None) -> None:
 # --- the marking -------------------------------------------------------------------------
 
 
-def test_who_waits_waits_for_what_is_added_too() -> None:
-    course = begun(crew("a --> b"))
-    course.start("a", 1)
-    course.do("grow", growth("x", "y", edges="a>x x>y y>b").as_json())
-    course.succeed("a", "")
-    assert startable(course.marking) == {"x"}
-    for name, then in [("x", {"y"}), ("y", {"b"})]:
-        course.start(name, 1)
-        course.succeed(name, "")
-        assert startable(course.marking) == then
-    course.start("b", 1)
-    course.succeed("b", "")
-    assert course.marking.status is FlowStatus.COMPLETED
-
-
-def test_growing_leaves_what_runs_and_waits() -> None:
-    course = begun(crew("a --> c; b --> c", entries=["a", "b"]))
-    course.start("a", 1)
-    before = snapshot(course.marking)
-    course.do("grow", growth("x").as_json())
-    after = snapshot(course.marking)
-    assert {**after, "grown": None} == {**before, "grown": None}
-    assert startable(course.marking) == {"b"}
-
-
 def test_a_fix_comes_before_its_judge() -> None:
     course = begun(crew("a --> judge --> z"))
     course.start("a", 1)
@@ -166,29 +139,6 @@ def failing(text: str = "a --> b; c --> d", entries: tuple[str, ...] = ("a", "c"
     return course
 
 
-def test_a_failed_task_holds_back_what_is_behind_it_only() -> None:
-    course = failing()
-    course.look_for_the_end()
-    marking = course.marking
-    assert marking.failed == {"a": ERROR}
-    assert startable(marking) == {"c"}
-    assert marking.is_live("b")
-    assert marking.status is FlowStatus.RUNNING
-
-
-def test_a_run_fails_when_only_failures_are_left() -> None:
-    course = failing()
-    for name in "cd":
-        course.start(name, 1)
-        course.succeed(name, "")
-    marking = course.marking
-    assert marking.status is FlowStatus.FAILED
-    assert marking.failure == ERROR
-    assert marking.lost == {"a": ERROR}
-    assert not marking.active
-    assert not marking.waiting
-
-
 def test_a_retry_puts_all_back() -> None:
     course = failing("a --> c; b --> c; d", entries=("a", "b", "d"))
     course.start("b", 2)
@@ -203,20 +153,6 @@ def test_a_retry_puts_all_back() -> None:
 
 
 # --- what is written ---------------------------------------------------------------------
-
-
-def test_what_was_written_is_what_is_read() -> None:
-    course = failing()
-    course.do("grow", growth("x", "y", edges="c>x x>y").as_json())
-    course.do("team", "spend", "a", 0.5, 3, 1.0)
-    course.do("team", "tell", "b", "0-9", "ann", "now")
-    written = snapshot(course.marking)
-    back = restored(crew("a --> b; c --> d", entries=["a", "c"]), written, "running")
-    assert snapshot(back) == written
-    assert back.graph == course.marking.graph
-    assert (back.failed, back.team) == (course.marking.failed, course.marking.team)
-    assert startable(back) == startable(course.marking)
-    assert back.next_startable() == course.marking.next_startable()
 
 
 def test_markings_without_these_fields_are_read() -> None:

@@ -16,11 +16,6 @@ def team(*operations: tuple[object, ...]) -> TeamState:
     return state
 
 
-def test_what_was_used_adds_up() -> None:
-    state = team(("spend", "a", 0.1, 10, 1.5), ("spend", "a", 0.2, 5, 1.0), ("spend", "b", 1, 2, 3))
-    assert state.spent == {"a": [0.3, 15, 2.5], "b": [1, 2, 3]}
-
-
 def test_sums_of_many_parts_stay_short() -> None:
     state = team(*[("spend", "a", 0.1, 1, 0.001)] * 1000)
     assert state.spent["a"] == [100.0, 1000, 1.0]
@@ -44,17 +39,6 @@ def test_a_person_lets_it_go_on() -> None:
     # What was used was used, and the next attempt knows what the last one failed with.
     assert state.spent == {"a": [1, 1, 1]}
     assert state.notes == {"a": "x", "j": "no"}
-
-
-def test_what_was_written_is_read() -> None:
-    state = team(
-        ("spend", "a", 0.25, 3, 1.5),
-        ("failed", "a", "x"),
-        ("refused", "j", "no"),
-        ("tell", "a", "1-2", "ann", "t1"),
-        ("warn", "soft"),
-    )
-    assert TeamState(**json.loads(json.dumps(state.as_json()))) == state
 
 
 @pytest.mark.parametrize("word", ["", "_do_warn", "as_json", "apply", "nothing"])

@@ -314,13 +314,13 @@ def test_a_file_has_a_greatest_length() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        CHART + "### a\n" + "- " * 5_000,
-        CHART + "### a\n" + "> " * 5_000,
-        "```mermaid\n" + "%%{" * 100_000,
-        "```mermaid\n" + "---\n" * 10_000,
-        "### a\n---\n" * 10_000 + CHART,
-        CHART + "a\n" * 40_000,
-        "---\n" + "a: 1\n" * 40_000,
+        CHART + "### a\n" + "- " * 2_000,
+        CHART + "### a\n" + "> " * 2_000,
+        "```mermaid\n" + "%%{" * 30_000,
+        "```mermaid\n" + "---\n" * 3_000,
+        "### a\n---\n" * 2_500 + CHART,
+        CHART + "a\n" * 10_000,
+        "---\n" + "a: 1\n" * 10_000,
         CHART + "### a\n" + "".join("  " * depth + "- x\n" for depth in range(300)),
     ],
 )
@@ -485,7 +485,7 @@ def test_several_entries_are_a_split() -> None:
 
 
 def test_very_many_nodes_are_not_compared_for_ever() -> None:
-    names = [f"n{place}" for place in range(4_000)]
+    names = [f"n{place}" for place in range(4 * MAX_COMPARED)]
     nodes = tuple(Node(id=name, kind=NodeKind.AGENT) for name in names)
     edges = tuple(
         Edge(source=names[place], target=names[place + step])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import resource
 import time
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,7 @@ from sequencer.engine.loop import Mode
 from sequencer.errors import (
     StepFailed,
     StorageFailed,
-    WaitsForPerson,
 )
-from sequencer.model.due import iso
 from sequencer.model.head import Status
 from sequencer.model.limits import RunLimits
 from sequencer.model.outcome import Usage
@@ -28,11 +25,9 @@ from tests.unit.engine.flow.labs import (
     failed,
     lab,
     let_go,
-    limited,
     said,
     until,
 )
-from tests.unit.engine.projects import Recorder
 
 FAN = "s --> a & b & c; a & b & c --> j"
 RETRY = Retry(max_attempts=3, initial_delay_s=0.25)
@@ -41,20 +36,6 @@ LONG_RETRY = Retry(max_attempts=2, initial_delay_s=3_600.0)
 
 
 # --- ends ------------------------------------------------------------------------------
-
-
-def test_it_ends_with_the_flow(tmp_path: Path) -> None:
-    made = lab(tmp_path, FAN)
-    summary = made.work()
-    assert summary.reason == "the run is completed after 5 steps"
-    assert (summary.usage.steps, summary.failures) == (5, 0)
-    assert summary.head is not None
-    assert summary.head.status is Status.COMPLETE
-    assert made.head.step_index == 5
-    again = made.work()
-    assert again.usage.steps == 0
-    assert again.reason == summary.reason
-    assert made.actor.names.count("j") == 1
 
 
 @pytest.mark.parametrize(
@@ -88,20 +69,6 @@ def test_a_bad_end_is_an_error_each_time(
     assert len(made.actor.asked) == asked
 
 
-def test_it_ends_where_only_people_are_waited_for(tmp_path: Path) -> None:
-    made = lab(tmp_path, "a --> h{{H}} & g{{G}} & b; h & g & b --> j")
-    with pytest.raises(WaitsForPerson, match="'h', 'g' wait for an answer"):
-        made.work()
-    assert made.accepted() == ["a", "b"]
-    assert made.head.status is Status.WAITING_APPROVAL
-    made.answer("g", "fine")
-    with pytest.raises(WaitsForPerson, match="'h' waits for an answer"):
-        made.work()
-    made.answer("h", "fine")
-    assert made.work().usage.steps == 1
-    assert made.status == "completed"
-
-
 def test_a_person_may_answer_while_agents_work(tmp_path: Path) -> None:
     hold = Hold()
     made = lab(tmp_path, "s --> h{{H}} & b; h --> c; b & c --> j", {"b": hold})
@@ -117,17 +84,6 @@ def test_a_person_may_answer_while_agents_work(tmp_path: Path) -> None:
 
 
 # --- limits of an invocation -----------------------------------------------------------
-
-
-def test_max_steps_counts_what_is_accepted_and_starts_no_more(tmp_path: Path) -> None:
-    made = lab(tmp_path, FAN)
-    summary = made.work(limits={"max_steps": 3})
-    assert summary.reason == "3 steps are done (--max-steps)"
-    assert summary.usage.steps == 3
-    assert len(made.actor.asked) == 3
-    assert made.head.claims == ()
-    assert made.work(limits={"max_steps": 1}).usage.steps == 1
-    assert made.work(limits={"max_steps": 9}).reason.startswith("the run is completed")
 
 
 def test_max_cost_starts_no_more(tmp_path: Path) -> None:
@@ -149,19 +105,6 @@ def test_a_dead_process_does_not_use_up_the_steps_of_the_run(tmp_path: Path) -> 
     made = lab(tmp_path, "a --> b", memory=memory, limits=RunLimits(max_steps=1))
     made.died()
     assert made.work(limits={"max_wait_s": 1.0}).usage.steps == 1
-    memory.close()
-
-
-def test_a_node_that_always_dies_with_its_process_is_given_up(tmp_path: Path) -> None:
-    memory = MemoryRun()
-    made = lab(tmp_path, "a --> b", memory=memory, limits=RunLimits(max_attempts=2))
-    made.died()
-    made.died()
-    with pytest.raises(StepFailed):
-        made.work()
-    (fact,) = made.facts("failed")
-    assert fact["outcome"]["error"].startswith("begun 2 times without an end")
-    assert made.actor.asked == []
     memory.close()
 
 
@@ -238,21 +181,6 @@ def test_two_processes_take_nothing_twice(tmp_path: Path) -> None:
 # --- tries -----------------------------------------------------------------------------
 
 
-def test_failures_are_tried_again_after_their_waits(tmp_path: Path) -> None:
-    made = lab(tmp_path, "a --> b", {"a": [failed("x"), failed("y"), said("ok")]}, retry=RETRY)
-    recorder = Recorder()
-    began = time.monotonic()
-    summary = made.run().work(on_event=recorder)
-    assert time.monotonic() - began >= 0.5
-    assert (summary.usage.steps, summary.failures) == (2, 2)
-    assert made.trace() == [
-        "start a", "fail a attempt 1: x", "retry a attempt 2", "fail a attempt 2: y",
-        "retry a attempt 3", "done a", "start b", "done b",
-    ]  # fmt: skip
-    assert [attempt for name, _, attempt in recorder.steps if name == "a"] == [1, 2, 3]
-    assert {reason for reason, _ in recorder.waits} == {"the next try starts"}
-
-
 def test_other_nodes_go_on_while_one_waits_for_its_next_try(tmp_path: Path) -> None:
     made = lab(tmp_path, "s --> a & b; b --> c", {"a": failed()}, retry={"a": LONG_RETRY})
     assert made.work(limits={"max_steps": 3}).usage.steps == 3
@@ -264,19 +192,6 @@ def test_other_nodes_go_on_while_one_waits_for_its_next_try(tmp_path: Path) -> N
     with pytest.raises(StepFailed):
         made.work()
     assert made.trace()[-2:] == ["retry a attempt 2", "fail a attempt 2: boom"]
-
-
-def test_a_usage_limit_is_nobodys_failure(tmp_path: Path) -> None:
-    later = iso(datetime.now(UTC) + timedelta(hours=1))
-    made = lab(tmp_path, "s --> a & b", {"a": limited(later)}, retry=RETRY)
-    assert made.work(limits={"max_steps": 2}).usage.steps == 2
-    (fact,) = made.facts("released")
-    assert (fact["step"], fact["outcome"]["status"]) == ("a", "limited")
-    made.work(Mode.TICK)
-    assert made.actor.names.count("a") == 1
-    _, marking = made.run().flow.marking(made.head)
-    assert (marking.active["a"].failures, marking.active["a"].attempt) == (0, 1)
-    assert later < (marking.active["a"].due or "")
 
 
 def test_an_executor_that_raises_has_failed(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from sequencer.model.net.marking import Marking
 from sequencer.model.net.record import Chain
 from sequencer.store.memory import MemoryRun
 from sequencer.store.protocol import Store
-from tests.flows import fan, workflow_of
 from tests.unit.engine.flow.labs import Lab, lab
 
 
@@ -45,19 +44,6 @@ def in_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flow_record, "SHORTEST_CHAIN", 12)
 
 
-def test_who_takes_it_owns_it(tmp_path: Path) -> None:
-    made = lab(tmp_path, "a --> h{{H}} --> b")
-    made.refused()
-    kept = keeper(made)
-    taken, _ = kept.take(made.head)
-    taken.apply(["halt", "failed"])
-    # It was never given back, so what was done to it is not seen by anybody.
-    other, _ = kept.take(made.head)
-    assert other is not taken
-    assert list(other.active) == ["h"]
-    assert kept.reads == 2
-
-
 @pytest.mark.usefixtures("in_documents")
 def test_what_others_did_on_the_same_base_is_applied(tmp_path: Path) -> None:
     made = lab(tmp_path, " --> ".join("abcdefgh"))
@@ -79,21 +65,6 @@ def test_what_others_did_on_the_same_base_is_applied(tmp_path: Path) -> None:
     assert kept.reads == 1 + reads
     # Both happened.
     assert 0 < reads < 6
-
-
-@pytest.mark.usefixtures("in_documents")
-def test_a_run_in_documents_takes_the_same_way_and_leaves_few(tmp_path: Path) -> None:
-    made = Lab(tmp_path, workflow_of(fan(20)))
-    for _ in range(6):
-        made.work(limits={"max_steps": 4})
-    # Two chains, at most: what the last has begun with, and the last.
-    documents = [path.name for path in (tmp_path / "sync").glob("marking-*")]
-    assert 1 <= len(documents) <= 20
-    assert made.work().reason.startswith("the run is completed")
-    assert sorted(made.accepted()) == sorted(["s", "j", *(f"n{n}" for n in range(20))])
-    assert made.trace()[-2].startswith("start j <- n")
-    head = (tmp_path / "sync" / "state.json").stat().st_size
-    assert head < 3_000
 
 
 @pytest.mark.usefixtures("in_documents")

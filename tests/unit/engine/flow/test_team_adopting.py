@@ -112,7 +112,7 @@ def lists(draw: st.DrawFn) -> list[Task]:
     ]
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(before=lists(), after=lists(), steps=st.integers(0, 6))
 def test_whatever_is_changed_each_task_is_done_once_behind_its_blockers(
     tmp_path_factory: pytest.TempPathFactory, before: list[Task], after: list[Task], steps: int

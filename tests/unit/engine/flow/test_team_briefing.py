@@ -179,20 +179,6 @@ def test_an_output_that_can_not_be_read_is_named() -> None:
     assert "(it can't be read here: no such file; it is in /run/results/first" in gone.compose("")
 
 
-def test_a_long_list_of_parts_stays_short(tmp_path: Path) -> None:
-    """Subjects may have 500 characters, and there may be hundreds of tasks."""
-    listed = [
-        {"id": f"part-{number}", "subject": f"{number} " + "s" * 490, "description": ""}
-        for number in range(150)
-    ]
-    tasks = [task("lead", adds="tasks"), task("sum", "lead")]
-    made = team(tmp_path, tasks, {"lead": json.dumps({"tasks": listed})})
-    made.work(limits={"max_steps": 2})
-    (prompt,) = [one.prompt for one in made.actor.asked if one.step.name.startswith("part")][:1]
-    assert prompt.count("\n- part-") == 150
-    assert len(prompt) < MOST_CHARS
-
-
 def test_each_lead_has_its_own_parts(tmp_path: Path) -> None:
     tasks = [
         task("first", adds="tasks"),

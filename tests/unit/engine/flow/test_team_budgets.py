@@ -43,16 +43,6 @@ def test_both_are_told_where_both_are_used(tmp_path: Path) -> None:
     assert "0.4000 of 0.4 USD and 100 of 100 tokens" in made.ended()
 
 
-def test_a_raised_cap_lets_it_go_on(tmp_path: Path) -> None:
-    made = line(tmp_path, {"budget": {"max_cost_usd": 0.4}})
-    made.ended()
-    more = made.under(budget={"max_cost_usd": 0.8})
-    more.ended()
-    assert made.accepted() == ["a", "b"]
-    made.under().work()
-    assert made.status == "completed"
-
-
 def test_a_soft_cap_warns_once(tmp_path: Path) -> None:
     made = line(tmp_path, {"budget": {"max_cost_usd": 1.0, "soft": 0.3}})
     for _ in range(3):

@@ -8,7 +8,6 @@ import pytest
 
 from sequencer.engine.loop import Mode
 from sequencer.errors import StepFailed
-from sequencer.model.net.marking import FlowStatus
 from sequencer.store.memory import MemoryRun
 from tests.unit.engine.flow.labs import Hold, failed, let_go, until
 from tests.unit.engine.flow.team_labs import AT_ONCE, TeamLab, fails, task, team
@@ -22,16 +21,6 @@ def made(tmp_path: Path) -> TeamLab:
     return team(tmp_path, CREW, {"a": fails(1)})
 
 
-def test_only_what_waits_for_it_is_held_back(made: TeamLab) -> None:
-    error = made.refused()
-    assert made.accepted() == ["x", "y"]
-    assert isinstance(error, StepFailed)
-    assert error.exit_code == 1
-    assert "task 'a' failed: boom 0" in str(error)
-    assert "retry" in (error.hint or "")
-    assert (made.status, made.head.status) == (FlowStatus.FAILED, "failed")
-
-
 def test_all_that_failed_are_named(tmp_path: Path) -> None:
     made = team(tmp_path, CREW, {"a": failed("no disk"), "x": failed("no net")})
     message = made.ended()
@@ -39,19 +28,6 @@ def test_all_that_failed_are_named(tmp_path: Path) -> None:
     assert made.marking.lost.keys() == {"a", "x"}
     # A later look, by another process, says the same.
     assert "task 'a' failed: no disk; task 'x' failed: no net" in made.ended()
-
-
-def test_retry_puts_back_what_failed(made: TeamLab) -> None:
-    made.ended()
-    made.retry()
-    assert made.status == "running"
-    assert made.marking.failed == {}
-    assert made.work().usage.steps == 4
-    assert made.status == "completed"
-    assert sorted(made.accepted()) == ["a", "b", "c", "x", "y", "z"]
-    # The next attempt knows what the last one has ended with.
-    assert "boom 0" in made.actor.prompts_of("a")[1]
-    assert made.marking.lost == {}
 
 
 def test_retry_begins_the_attempts_anew(tmp_path: Path) -> None:

@@ -21,26 +21,10 @@ LEAD = (task("lead", adds="tasks", **AT_ONCE), task("sum", "lead"))
 MOST_HEAD_BYTES = 4096
 
 
-def head_bytes(made: TeamLab) -> int:
-    return len(made.head.model_dump_json(exclude_defaults=True).encode())
-
-
 def begun_before(made: TeamLab, first: str, second: str) -> bool:
     """Return whether *first* was accepted before *second* was claimed."""
     facts = [(fact["event"], fact["step"]) for fact in made.facts("claimed", "succeeded")]
     return facts.index(("succeeded", first)) < facts.index(("claimed", second))
-
-
-def test_who_waits_for_the_adder_waits_for_what_it_adds(tmp_path: Path) -> None:
-    made = team(tmp_path, LEAD, {"lead": adds(("a",), ("b", "a"), ("c",))})
-    assert made.work().usage.steps == 5
-    assert made.status == "completed"
-    for first, second in [("lead", "a"), ("a", "b"), ("b", "sum"), ("c", "sum"), ("lead", "c")]:
-        assert begun_before(made, first, second), (first, second)
-    assert sorted(made.accepted()) == ["a", "b", "c", "lead", "sum"]
-    (grown,) = made.facts("grown")
-    assert (grown["step"], grown["outcome"]) == ("lead", {"tasks": ["a", "b", "c"]})
-    assert made.graph.incoming["sum"] == ("lead", "b", "c")
 
 
 def test_an_addition_survives_each_process(tmp_path: Path) -> None:
@@ -52,20 +36,6 @@ def test_an_addition_survives_each_process(tmp_path: Path) -> None:
     assert made.accepted() == ["lead", "a", "b", "sum"]
     assert made.status == "completed"
     assert [growth.nodes[0].id for growth in made.marking.growths] == ["a"]
-
-
-def test_two_leads_that_end_at_once_both_add(tmp_path: Path) -> None:
-    tasks = [task("x", adds="tasks"), task("y", adds="tasks"), task("z", "x", "y")]
-    holds = Hold(adds(("x1",))), Hold(adds(("y1",), ("y2", "y1")))
-    made = team(tmp_path, tasks, {"x": holds[0], "y": holds[1]})
-    with let_go(*holds):
-        at_work = made.works()
-        for hold in holds:
-            hold.wait()
-    assert at_work.summary().usage.steps == 6
-    assert set(made.graph.incoming["z"]) == {"x", "y", "x1", "y2"}
-    assert made.accepted()[-1] == "z"
-    assert len(made.marking.growths) == 2
 
 
 def test_two_leads_that_want_the_same_id(tmp_path: Path) -> None:
@@ -111,20 +81,6 @@ def test_a_killed_process_leaves_the_growth_to_the_next(tmp_path: Path) -> None:
     assert made.work().usage.steps == 3
     assert {fact["step"] for fact in made.facts("taken-over")} == {"a", "b"}
     memory.close()
-
-
-def test_the_head_stays_small_with_two_hundred_tasks(tmp_path: Path) -> None:
-    names = [f"task-with-a-rather-long-name-{number}" for number in range(199)]
-    answer = adds(*((name,) for name in names), about="x" * 300)
-    made = team(tmp_path, LEAD, {"lead": answer}, rules={"max_tasks": 300})
-    sizes = []
-    made.work(limits={"max_steps": 1})
-    for _ in range(3):
-        sizes.append(head_bytes(made))
-        made.work(limits={"max_steps": 20})
-    assert max(sizes) < MOST_HEAD_BYTES, sizes
-    assert len(made.graph.nodes) == 201
-    assert len(made.accepted()) == 61
 
 
 # --- wrong answers -----------------------------------------------------------------------

@@ -11,7 +11,6 @@ import pytest
 from sequencer.engine.loop import Mode
 from sequencer.errors import StepFailed
 from sequencer.model.net.marking import FlowStatus
-from sequencer.model.team import Role
 from sequencer.store.memory import MemoryRun
 from sequencer.workflows.teams.growth import TeamGrower
 from tests.unit.engine.flow.labs import failed
@@ -50,15 +49,6 @@ def test_a_no_is_fixed_and_judged_again(tmp_path: Path) -> None:
     assert (grown["step"], grown["outcome"]["tasks"]) == ("check", ["check-fix-1"])
     # What was refused is not done once more than it was.
     assert made.marking.done == dict.fromkeys(["build", "check-fix-1", "check", "ship"], 1)
-
-
-def test_the_patience_ends(tmp_path: Path) -> None:
-    made = team(tmp_path, CREW, {"check": no("never")})
-    error = made.ended()
-    assert "task 'check' failed: the answer is no: never (after 3 judgements)" in error
-    assert made.accepted() == ["build", "check-fix-1", "check-fix-2"]
-    assert rounds(made) == [("check", 1), ("check", 2)]
-    assert made.status == FlowStatus.FAILED
 
 
 def test_the_patience_is_counted_over_processes(tmp_path: Path) -> None:
@@ -163,20 +153,6 @@ def test_the_journal_has_the_verdict(tmp_path: Path) -> None:
 
 
 # --- what mends ------------------------------------------------------------------------------
-
-
-def test_a_fix_is_an_implementers_work_and_hangs_on_what_was_built(tmp_path: Path) -> None:
-    roles = {"implementer": Role.model_validate({"writes": True, "worktree": True, "model": "m"})}
-    made = team(tmp_path, CREW, {"check": [no(), YES]}, roles=roles)
-    made.work()
-    node = made.graph.by_id["check-fix-1"]
-    assert node.task is not None
-    told = node.task
-    assert (told.role, told.writes, told.worktree) == ("implementer", True, True)
-    assert (told.fixes, told.blocked_by, told.brought) == ("check", ("build",), ("model",))
-    step = made.run().flow.net.workflow_at(made.marking).steps_by_name["check-fix-1"]
-    assert (step.model, step.validation) == ("m", None)
-    assert made.graph.incoming["check"] == ("build", "check-fix-1")
 
 
 def test_a_fix_is_performed_by_the_agent_of_the_run(tmp_path: Path) -> None:

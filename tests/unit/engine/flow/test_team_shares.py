@@ -60,15 +60,6 @@ def at_once(count: int) -> list[Any]:
 # --- a team ------------------------------------------------------------------------------
 
 
-def test_four_attempts_at_once_share_what_is_left(tmp_path: Path) -> None:
-    spender = Spender(4)
-    says = {f"t{number}": spender for number in range(4)}
-    made = team(tmp_path, at_once(4), says, rules={"budget": {"max_cost_usd": 10}})
-    made.work(places=4)
-    assert spender.asked == [2.5] * 4
-    assert made.head.usage.cost_usd == 10
-
-
 def test_clients_that_keep_to_their_caps_never_pass_the_teams(tmp_path: Path) -> None:
     """Twelve tasks, three at once: whatever is given out, it is never more than there is."""
     spender = Spender(3)

@@ -125,14 +125,11 @@ def prepared(flow: dict[str, Any]) -> tuple[Workflow, list[str]]:
     return workflow, [line.partition(" ")[2] for line in flow["expect"]["trace"]]
 
 
-@pytest.mark.parametrize("kept", ["files", "memory"])
 @pytest.mark.parametrize("flow", VALID, ids=lambda flow: flow["name"])
-def test_a_real_run_takes_the_way_that_was_recorded(
-    flow: dict[str, Any], kept: str, tmp_path: Path
-) -> None:
+def test_a_real_run_takes_the_way_that_was_recorded(flow: dict[str, Any], tmp_path: Path) -> None:
     workflow, expect = prepared(flow)
     conductor = Conductor(workflow, expect, flow.get("nodes", {}))
-    run = MemoryRun() if kept == "memory" else None
+    run = MemoryRun()
     lab = Lab(tmp_path, workflow, conductor, memory=run)
     ended = threading.Event()
 
@@ -156,5 +153,4 @@ def test_a_real_run_takes_the_way_that_was_recorded(
     assert [*map(normalise, lab.trace())] == [*map(normalise, expect)]
     assert lab.status == flow["expect"]["status"]
     assert lab.head.claims == ()
-    if run is not None:
-        run.close()
+    run.close()

@@ -36,30 +36,7 @@ def test_a_claim_says_who_since_when_and_how_often() -> None:
     assert (fact.step_index, fact.token, fact.attempt, fact.outcome) == (4, 1, 1, {"from": []})
 
 
-def test_the_graph_limits_the_agents_of_all_processes_together() -> None:
-    run = Run(graph("s((S)) --> a & b & c", max_parallel=2), slots=1)
-    run.begin()
-    assert run.look() == ["start b"]
-    assert run.look() == []
-    assert run.held == {"a": 1, "b": 2}
-    assert run.accept("a") == ["done a", "start c"]
-
-
 # --- ends of attempts ----------------------------------------------------------------------
-
-
-def test_an_accepted_attempt_counts_as_a_step_and_what_follows_is_claimed() -> None:
-    run = Run(graph("a --> b & c"))
-    run.begin()
-    assert run.accept("a", prompt="a.md") == ["done a", "start b", "start c"]
-    assert (run.head.step_index, run.head.iteration, run.head.last_prompt) == (1, 2, "a.md")
-    assert (run.head.usage.steps, run.head.usage.cost_usd) == (1, 0.5)
-    assert run.held == {"b": 2, "c": 3}
-    assert {claim.step_index for claim in run.head.claims} == {1}
-    assert run.marking.outputs == {"a": "0-1"}
-    done = run.facts[0]
-    assert (done.step_index, done.token, done.attempt) == (0, 1, 1)
-    assert done.outcome == {"status": "ok"}
 
 
 def test_the_record_goes_with_the_first_fact_alone() -> None:
@@ -84,22 +61,6 @@ def test_a_claim_that_is_gone_changes_nothing(verb: str) -> None:
     with pytest.raises(StaleClaim, match="token 7 is stale"):
         run.update(acts[verb])
     assert (run.held, run.marking.active["a"].token) == ({"a": 1}, 1)
-
-
-def test_a_try_is_made_again_when_it_is_due() -> None:
-    run = Run(graph("a --> b"))
-    run.begin()
-    assert run.fail("a", due=500) == ["fail a attempt 1: boom"]
-    assert (run.held, run.head.status) == ({}, Status.WAITING_NEXT)
-    assert (run.head.usage.cost_usd, run.head.usage.steps) == (0.25, 0)
-    assert run.facts[0].outcome == {"s": 1, "try": 1, "error": "boom"}
-    run.now = 499
-    assert run.look() == []
-    run.now = 500
-    assert run.look() == ["retry a attempt 2"]
-    assert run.marking.active["a"] == Active((), token=2, attempt=2, failures=1)
-    assert run.fail("a") == ["fail a attempt 2: boom", "completed"]
-    assert run.head.status is Status.FAILED
 
 
 def test_what_was_given_back_is_claimed_again() -> None:

@@ -9,30 +9,13 @@ import pytest
 from sequencer.errors import TransitionRefused
 from sequencer.model.head import Status
 from sequencer.model.net.graph import Graph
-from sequencer.model.net.marking import Active, FlowStatus, Marking
+from sequencer.model.net.marking import FlowStatus, Marking
 from sequencer.model.net.transition import OpenTransition, busy_ms
 from sequencer.model.outcome import Usage
 from tests.flows import fan, graph
 from tests.unit.engine.flow.stepping import START, Run, date
 
 # --- people --------------------------------------------------------------------------------
-
-
-def test_a_question_is_asked_once_and_answered_with_its_token() -> None:
-    nodes = {"h": {"timeout_ms": 1500}}
-    run = Run(graph("h{{H}} -->|yes| a; h -->|no| b", nodes=nodes))
-    run.now = 200
-    assert run.begin() == ["start h"]
-    asked = Active((), token=1, since=date(200), due=date(1700))
-    assert run.marking.active["h"] == asked
-    assert (run.facts[0].token, run.head.token) == (1, 1)
-    assert (run.head.status, run.head.claims) == (Status.WAITING_APPROVAL, ())
-    assert run.look() == []
-    lines = run.update(lambda step: step.answer("h", "Yes", "0-1", {"by": "kim"}))
-    assert lines == ["done h = Yes", "start a"]
-    answered = run.facts[0]
-    assert (answered.token, answered.outcome) == (1, {"by": "kim", "choice": "Yes"})
-    assert run.head.step_index == 0, "only agents' nodes are steps"
 
 
 def test_while_an_agent_may_go_on_the_run_does_not_wait_for_a_person() -> None:
@@ -105,18 +88,6 @@ def test_a_wait_for_the_next_try_is_no_longer_than_it_was_to_be() -> None:
 
 def restore(run: Run) -> list[str]:
     return run.update(OpenTransition.restore)
-
-
-def test_a_failed_run_is_put_back_with_all_its_tokens() -> None:
-    run = Run(graph("s((S)) --> a & b --> j"))
-    run.begin()
-    run.accept("b")
-    run.fail("a")
-    assert restore(run) == ["resumed", "start a"]
-    assert run.facts[0].outcome == {"note": "retry: the run was failed"}
-    assert (run.head.status, run.head.exit_reason) == (Status.RUNNING, None)
-    assert run.accept("a") == ["done a", "start j <- b+a"]
-    assert run.accept("j") == ["done j", "completed"]
 
 
 def test_people_are_asked_anew_when_a_run_is_put_back() -> None:

@@ -196,17 +196,6 @@ def test_an_output_goes_into_the_state_by_its_key(tmp_path: Path) -> None:
     assert rest == "1 2 kept"
 
 
-@pytest.mark.parametrize(("state", "key"), [({"x": 5}, "x.y"), ({}, "k.y"), ({"x": "t"}, "x.y.z")])
-def test_a_scalar_in_the_way_is_a_failure(tmp_path: Path, state: dict[str, Any], key: str) -> None:
-    nodes = {"a": {"output_key": "k"}, "b": {"output_key": key}}
-    made = lab(tmp_path, "a --> b", nodes=nodes, state=state, retry=Retry(max_attempts=2))
-    with pytest.raises(StepFailed):
-        made.work()
-    (fact,) = made.facts("failed")
-    assert fact["outcome"]["type"] == "OutputKey"
-    assert made.actor.names == ["a", "b"]
-
-
 def test_the_run_tells_of_itself(tmp_path: Path) -> None:
     ask = "{{state._workflow_id}} {{state._iteration_count}} {{state._current_node}} "
     ask += "{{state._completed_nodes}} {{state._started_at}}"
@@ -247,16 +236,6 @@ def begun(made: Graph, name: str) -> Marking:
         marking.apply(["token", entry, None])
     marking.apply(["start", name])
     return marking
-
-
-def test_a_prompt_that_asks_for_nothing_costs_nothing() -> None:
-    made = graph("a")
-    marking = begun(made, "a")
-
-    def read(name: str) -> str:
-        raise AssertionError(name)
-
-    assert values_of(made, "a", marking, "no {{request.title}}", read) is None
 
 
 def test_only_what_is_asked_for_is_read(tmp_path: Path) -> None:

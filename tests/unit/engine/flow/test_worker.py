@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sequencer.errors import ConfigurationError, StepFailed
-from sequencer.executors.protocol import Cancellation, Executor, StepRequest
+from sequencer.errors import StepFailed
+from sequencer.executors.protocol import Cancellation, StepRequest
 from sequencer.model.limits import RunLimits
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Output, Step
 from sequencer.model.workflow import Workflow
 from sequencer.store.memory import MemoryRun
 from tests.unit.engine.flow.labs import (
-    Cast,
     Hold,
     Lab,
     lab,
@@ -24,7 +22,6 @@ from tests.unit.engine.flow.labs import (
     said,
     until,
 )
-from tests.unit.engine.projects import Recorder
 
 FAN = "s --> a & b & c; a & b & c --> j"
 
@@ -139,23 +136,6 @@ def test_a_held_run_has_no_room(tmp_path: Path, verb: str) -> None:
 # --- preparing ---------------------------------------------------------------------------
 
 
-def test_what_can_not_start_keeps_the_run_from_beginning(tmp_path: Path) -> None:
-    class Picky(Cast):
-        def choose(self, step: Step, position: str) -> tuple[str, Executor]:
-            if step.name == "late":
-                raise ConfigurationError("no such agent", where="late")
-            return super().choose(step, position)
-
-    made = lab(tmp_path, "a --> b --> late")
-    real = made.performer
-    picky = Picky(made.actor)
-    made.performer = lambda made, emit: replace(real(made, emit), agents=picky)  # type: ignore[method-assign]
-    with pytest.raises(ConfigurationError, match="no such agent"):
-        made.run().work()
-    assert made.actor.asked == []
-    assert not (tmp_path / "sync").exists()
-
-
 # --- records -----------------------------------------------------------------------------
 
 
@@ -208,15 +188,6 @@ def test_complete_is_one_nodes_word_and_not_the_runs(tmp_path: Path) -> None:
 
 
 # --- what is heard -------------------------------------------------------------------------
-
-
-def test_each_node_and_each_change_is_heard(tmp_path: Path) -> None:
-    made, recorder = lab(tmp_path, FAN), Recorder()
-    made.work(on_event=recorder)
-    assert sorted(name for name, _, _ in recorder.steps) == ["a", "b", "c", "j", "s"]
-    assert recorder.ends == ["ok"] * 5
-    assert recorder.revisions == sorted(recorder.revisions)
-    assert recorder.revisions[-1] == made.head.revision
 
 
 def test_the_agents_know_which_node_they_are(tmp_path: Path) -> None:
