@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 MOST_RETRIES = 100
 """As many as a step can ask for."""
+_NO_LIMIT = Allowance()
 LONGEST_SLEEP_S = 60.0
 """A date is compared with the wall clock at least this often, since people set that clock."""
 
@@ -176,6 +177,9 @@ class LineLoop(EngineLoop):
         self._first_cycle = head.step_index // self._cycle_length
         self._failing_at, self._failures_seen = head.step_index, head.failures_in_row
         self._queue = self._new_queue()
+        own, run = limits, worker.limits
+        caps = (own.max_cost_usd, own.step_timeout_s, run.max_cost_usd, run.max_seconds)
+        self._has_budget = any(cap is not None for cap in caps)
 
     def work(self) -> Summary:
         """Run steps until there is a reason to end; the summary says which.
@@ -442,6 +446,8 @@ class LineLoop(EngineLoop):
     def _budget(self, head: Head) -> Allowance:
         """Return what is left for one attempt under the invocation's and the run's limits."""
         limits, run, spent = self._limits, self._worker.limits, self.summary.usage
+        if not self._has_budget:
+            return _NO_LIMIT
         return Allowance(
             least(
                 left(limits.max_cost_usd, spent.cost_usd),

@@ -12,9 +12,7 @@ from sequencer.errors import (
     CorruptState,
     SequencerError,
     StorageFailed,
-    UsageRefused,
 )
-from sequencer.model.by_hand import other_kind
 from sequencer.model.dataclass import dataclass
 from sequencer.model.fields import ValidationError
 from sequencer.model.head import FLOW_DOCUMENT, MARKINGS, Flow, Head
@@ -28,7 +26,7 @@ from sequencer.model.net.record import Chain
 from sequencer.model.net.rules import takes_other_answers
 from sequencer.model.net.source import FlowSource
 from sequencer.model.net.transition import OpenTransition
-from sequencer.model.workflow import Workflow
+from sequencer.model.workflow import Workflow, graph_of
 from sequencer.store import results
 from sequencer.store.documents import is_whole
 from sequencer.store.protocol import Store
@@ -66,10 +64,8 @@ class FlowControl(Changes):
         Raises:
             UsageRefused: the workflow is no graph.
         """
-        if workflow.graph is None:
-            raise UsageRefused(f"workflow {workflow.name!r} is no graph, so it has no nodes")
-        self._keeper = Keeper(store, workflow.graph)
-        self.net = Net(workflow, workflow.graph, self._keeper, self, grower)
+        self._keeper = Keeper(store, graph_of(workflow))
+        self.net = Net(workflow, self._keeper, self, grower)
         super().__init__(store, self.net)
         self.workflow = workflow
         """As the run began; see `Net.workflow_at`."""
@@ -213,9 +209,7 @@ class Keeper:
     def begun(self, head: Head) -> tuple[Workflow, Marking, Chain]:
         """See `Markings.begun`."""
         before = self.source().as_of(head.workflow_digest)
-        if before.graph is None:
-            raise other_kind(head)
-        return before, *Keeper(self._store, before.graph).take(head)
+        return before, *Keeper(self._store, graph_of(before)).take(head)
 
     def source(self) -> FlowSource:
         """Return what the run was started with, and continues with since its newest `adopt`.

@@ -129,9 +129,10 @@ class Changes:
         made: list[OpenChange] = []
 
         def change(head: Head | None) -> Transition | None:
-            present = still_there(self.store, head)
-            if run_id is not None:
-                of_run(self.store, run_id, head)
+            if run_id is None:
+                present = still_there(self.store, head)
+            else:
+                present = of_run(self.store, run_id, head)
             opened: OpenChange = self.kind.open(present, at=datetime.now(UTC))
             made[:] = [opened]
             if act is not None:

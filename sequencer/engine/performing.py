@@ -168,6 +168,8 @@ class Performer:
         return None if name is None else self.prompts.read(name)
 
     def _joined(self, names: tuple[str, ...]) -> str | None:
+        if not names:
+            return None
         return "\n\n".join(self.prompts.read(name).strip() for name in names) or None
 
     def perform(
@@ -365,18 +367,17 @@ class Performer:
             MissingValue: a template names something that is not there.
             HookFailed: a hook raised.
         """
-        hooked, compose = self._hooked(prepared, running), running.compose
-        return hooked if compose is None else replace(hooked, prompt=compose(hooked.prompt))
+        if self.hooks is not None:
+            prepared = self._hooked(prepared, self.hooks, running)
+        compose = running.compose
+        return prepared if compose is None else replace(prepared, prompt=compose(prepared.prompt))
 
-    def _hooked(self, prepared: Prepared, running: _Running) -> Prepared:
+    def _hooked(self, prepared: Prepared, hooks: Hooks, running: _Running) -> Prepared:
         """Return *prepared* as the project's hooks want it; templates are filled in later.
 
         Raises:
             HookFailed: a hook raised.
         """
-        hooks = self.hooks
-        if hooks is None:
-            return prepared
         number = running.attempt.attempt
         context = self.context(prepared.step, prepared.step_index, number, running.head)
         text = hooks.prompt(context, prepared.prompt)

@@ -230,7 +230,8 @@ class LineWorker(Worker):
         """
         if turn.claim.attempt > 1:
             AttemptLock(self._lock_path, self._tell_waiting).settle(self.stop)
-        self.patience.reach(lambda: self.performer.carrier.arrive(turn.head))
+        if self._moves:
+            self.patience.reach(lambda: self.performer.carrier.arrive(turn.head))
 
     def _tell_waiting(self, text: str) -> None:
         self.performer.emit(Waiting(text))

@@ -226,7 +226,8 @@ def claim(
         TransitionRefused: see `ensure_claimable`.
     """
     ensure_claimable(head)
-    held = next((c for c in head.claims if c.step_index == place.step_index), None)
+    at_it = [c for c in head.claims if c.step_index == place.step_index] if head.claims else ()
+    held = at_it[0] if at_it else None
     if held is not None and not may_take_over:
         raise held_by(held)
     token, attempt = head.token + 1, head.attempt + 1

@@ -13,7 +13,7 @@ from collections import Counter
 from functools import cached_property
 from typing import Any, Literal
 
-from sequencer.errors import DefinitionChanged
+from sequencer.errors import DefinitionChanged, UsageRefused
 from sequencer.model.fields import Field, Refusal, model_validator
 from sequencer.model.frozen import Frozen
 from sequencer.model.head import Head
@@ -246,6 +246,17 @@ def _asked(head: Head, workflow: Workflow) -> str:
     if workflow.params and head.params != workflow.params:
         asked += f" --review-every {workflow.review_every}"
     return asked
+
+
+def graph_of(workflow: Workflow) -> Graph:
+    """Return the graph of *workflow*.
+
+    Raises:
+        UsageRefused: it has none, because one step follows another.
+    """
+    if workflow.graph is None:
+        raise UsageRefused(f"workflow {workflow.name!r} is no graph, so it has no nodes")
+    return workflow.graph
 
 
 def grown(workflow: Workflow, growths: list[Growth]) -> Workflow:

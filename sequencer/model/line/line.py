@@ -286,8 +286,8 @@ class LineChange:
         self.granted.append(self.head.token)
 
     def _made(self, token: int, ended: Ended) -> Transition:
-        head, at, record, outcome = self.head, utc(self.now), ended.record, ended.outcome
-        here, workflow = ended.performed.place.step_index, self.workflow
+        performed, head, at, record = ended.performed, self.head, utc(self.now), ended.record
+        outcome, here, workflow = performed.outcome, performed.place.step_index, self.workflow
         kind = ended.ending.kind if ended.ending is not None else None
         if kind is None:
             return self._released(token, ended, at)
@@ -295,7 +295,7 @@ class LineChange:
             return self._accepted(token, ended, at)
         if kind is EndingKind.NO:
             following = fixer_place(workflow, here) or place(workflow, here)
-            reason = ended.performed.verdict.reason if ended.performed.verdict else ""
+            reason = performed.verdict.reason if performed.verdict else ""
             return rounds.judged_no(head, token, outcome, following, reason, at=at, record=record)
         if kind is EndingKind.FIXED:
             back = place(workflow, here)
@@ -325,8 +325,8 @@ class LineChange:
         )
 
     def _accepted(self, token: int, ended: Ended, at: str) -> Transition:
-        head, ending, performed, outcome = self.head, ended.ending, ended.performed, ended.outcome
-        here = performed.place.step_index
+        head, ending, performed = self.head, ended.ending, ended.performed
+        here, outcome = performed.place.step_index, performed.outcome
         has_gate = ending is not None and ending.has_gate
         is_done = ending is not None and ending.is_done
         status = OutcomeStatus.COMPLETE if is_done and not has_gate else OutcomeStatus.OK

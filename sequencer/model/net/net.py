@@ -22,14 +22,14 @@ from sequencer.model.net import record as flow_record
 from sequencer.model.net.adopting import adopted
 from sequencer.model.net.by_hand import Outputs
 from sequencer.model.net.ending import Grower, NodeEnded, Taken, Taking
-from sequencer.model.net.graph import Graph, Growth
+from sequencer.model.net.graph import Growth
 from sequencer.model.net.marking import FlowStatus, Marking, Reference, carried, text_of
 from sequencer.model.net.record import Chain
 from sequencer.model.net.rules import is_choice
 from sequencer.model.net.transition import OpenTransition, busy_ms, rest_of, transition_of
 from sequencer.model.outcome import Usage
 from sequencer.model.transitions import Place, Transition
-from sequencer.model.workflow import Workflow, ensure_definition, with_graph
+from sequencer.model.workflow import Workflow, ensure_definition, graph_of, with_graph
 
 _NOT_OF_A_GRAPH = {
     "async": (
@@ -81,14 +81,17 @@ class Net(Kind[NodeEnded]):
     def __init__(
         self,
         workflow: Workflow,
-        graph: Graph,
         markings: Markings,
         outputs: Outputs,
         grower: Grower | None = None,
     ) -> None:
-        """Decide over runs of *workflow*, which has *graph*; *grower* is who works on a team's."""
+        """Decide over runs of *workflow*; *grower* is who works on a team's.
+
+        Raises:
+            UsageRefused: see `graph_of`.
+        """
         self.workflow = workflow
-        self.graph = graph
+        self.graph = graph_of(workflow)
         """What a run begins with; a marking has the graph with what was added to it."""
         self._markings = markings
         self._outputs = outputs
