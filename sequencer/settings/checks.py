@@ -7,27 +7,27 @@ Lists of tasks that stand in the settings are made here too, because they are ch
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sequencer.documents.keys import located
 from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
-from sequencer.model.dataclass import dataclass
 from sequencer.model.step import Step
 from sequencer.settings.schema import BUILTIN_AGENTS, Schema
 from sequencer.settings.sources import Layers
 from sequencer.workflows.definitions import WorkflowDefinition
 from sequencer.workflows.prompts import relative_name
 from sequencer.workflows.registry import Registry
-from sequencer.workflows.requests.options import AUTO, RULES, RoutingSettings
+from sequencer.workflows.requests.options import AUTO, RULES
 from sequencer.workflows.router import RouterMode
+from sequencer.workflows.teams.options import TeamOptions, roles
 from sequencer.workflows.verdicts import ensure_schema
 
 if TYPE_CHECKING:
     from sequencer.model.team import Role
     from sequencer.workflows.teams.lists import TaskList
-    from sequencer.workflows.teams.options import TeamOptions
 
 
 Found = tuple[KeyPath, ConfigurationError]
@@ -201,18 +201,19 @@ class Check:
             self._layers.notices.append(f"{self._at(path)}: {text}")
 
     def _routing(self) -> Iterator[Found]:
-        schema, registry = self._schema, self._registry
-        names = RoutingNames(schema.routing)
+        routing, registry = self._schema.routing, self._registry
         # A definition that was refused makes no workflow, and was reported for what it is.
         refused = self._definitions - set(registry.names)
-        for path, name in names.procedures():
+        chosen: dict[KeyPath, str] = {("routing", "fallback"): routing.fallback}
+        chosen |= {("routing", "procedures", word): n for word, n in routing.procedures.items()}
+        for path, name in chosen.items():
             # A default that nobody wrote may name what the project has made a cycle of.
             if path in self._layers.sources and name not in refused:
                 yield from ensure_procedure(name, path, registry, self._at(path))
-        for path, name in names.agents():
-            yield from self._agent(name, path)
-        for path, name in names.prompts():
-            yield from self._prompt(name, path)
+        if routing.classifier not in (AUTO, RULES):
+            yield from self._agent(routing.classifier, ("routing", "classifier"))
+        for name, entry in routing.system_prompts.items():
+            yield from self._prompt(entry.prompt, ("routing", "system_prompts", name, "prompt"))
 
     def _team_score(self) -> Iterator[Found]:
         refused = self._definitions - set(self._registry.names)
@@ -250,33 +251,6 @@ def _steps_of(definition: WorkflowDefinition, path: KeyPath) -> Iterator[tuple[K
             yield (*path, *below, "validation", "fixer"), step.validation.fixer
 
 
-Named = Iterator[tuple[KeyPath, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class RoutingNames:
-    """The names in one set of routing settings."""
-
-    routing: RoutingSettings
-
-    def procedures(self) -> Named:
-        """Yield the procedures that a request may be given to."""
-        yield ("routing", "fallback"), self.routing.fallback
-        for word, name in self.routing.procedures.items():
-            yield ("routing", "procedures", word), name
-
-    def agents(self) -> Named:
-        """Yield the agent that classifies, unless a word stands there that names none."""
-        if self.routing.classifier not in (AUTO, RULES):
-            yield ("routing", "classifier"), self.routing.classifier
-
-    def prompts(self) -> Named:
-        """Yield the system prompts."""
-        for name, entry in self.routing.system_prompts.items():
-            if entry.prompt is not None:
-                yield ("routing", "system_prompts", name, "prompt"), entry.prompt
-
-
 def ensure_procedure(
     name: str, path: KeyPath, registry: Registry, where: str
 ) -> Iterator[tuple[KeyPath, ConfigurationError]]:
@@ -294,17 +268,8 @@ def ensure_procedure(
 
 def roles_of(options: TeamOptions) -> Callable[[], Mapping[str, Role]]:
     """Return what makes the roles of a project whose section `teams` is *options*."""
-
-    def made() -> Mapping[str, Role]:
-        from sequencer.workflows.teams.options import roles  # noqa: PLC0415 - teams only
-
-        return roles(
-            options.roles,
-            teammate_model=options.teammate_model,
-            lead_model=options.lead_model,
-        )
-
-    return made
+    models = {"teammate_model": options.teammate_model, "lead_model": options.lead_model}
+    return partial(roles, options.roles, **models)
 
 
 def task_lists(

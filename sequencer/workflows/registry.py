@@ -15,6 +15,7 @@ from sequencer.errors import UnknownName
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.workflows.builtin import PROCEDURES, BuiltinPrompts, BuiltinWorkflows
+from sequencer.workflows.teams.options import builtin_roles
 
 if TYPE_CHECKING:
     from sequencer.model.team import Role
@@ -53,8 +54,6 @@ class Registry:
     @cached_property
     def roles(self) -> Mapping[str, Role]:
         """Return the roles that tasks may have."""
-        from sequencer.workflows.teams.options import builtin_roles  # noqa: PLC0415 - teams only
-
         return builtin_roles() if self._make_roles is None else self._make_roles()
 
     @property
