@@ -20,7 +20,6 @@ from typing import ClassVar
 
 from sequencer.executors.answers import MAX_ARGUMENT_BYTES, schema_text
 from sequencer.executors.client import (
-    ANTHROPIC,
     APPENDED_PROMPT,
     ERROR_CHARS,
     SYSTEM_PROMPT,
@@ -34,8 +33,6 @@ from sequencer.executors.client import (
     marked,
     number,
     one_line,
-    permission_words,
-    prompt_path,
     split_mark,
     sum_of_costs,
 )
@@ -185,9 +182,9 @@ def _session_arguments(request: StepRequest) -> list[str]:
         # Versions that carry the total over compare it, not this run's share, with the budget.
         argv.append(f"--max-budget-usd={spent + request.max_cost_usd:.6f}")
     if request.system_prompt is not None:
-        argv.append(f"--system-prompt-file={prompt_path(request, SYSTEM_PROMPT)}")
+        argv.append(f"--system-prompt-file={request.file(SYSTEM_PROMPT)}")
     if request.append_system_prompt is not None:
-        argv.append(f"--append-system-prompt-file={prompt_path(request, APPENDED_PROMPT)}")
+        argv.append(f"--append-system-prompt-file={request.file(APPENDED_PROMPT)}")
     return argv
 
 
@@ -208,7 +205,7 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
         "ANTHROPIC_API_KEY ANTHROPIC_AUTH_TOKEN ANTHROPIC_BASE_URL ANTHROPIC_MODEL "
         "CLAUDE_CODE_OAUTH_TOKEN CLAUDE_CONFIG_DIR"
     )
-    providers: ClassVar[frozenset[str] | None] = ANTHROPIC
+    providers: ClassVar[frozenset[str] | None] = words("anthropic")
     supported_fields: ClassVar[frozenset[str]] = words(
         "model provider tools system_prompt append_system_prompt single_turn max_turns "
         "allowed_tools disallowed_tools disallow_all_tools agents idle_timeout_s max_cost_usd "
@@ -233,7 +230,7 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
         for key in ("allowed_tools", "tools"):
             names = getattr(options, key)
             said += [] if names is None else [f"{key} {', '.join(names) or 'none'}"]
-        said += permission_words(options, _PERMISSION_WORDS)
+        said += options.said(_PERMISSION_WORDS)
         has_said = bool(said)
         if options.disallowed_tools:
             said.append(f"disallowed_tools {', '.join(options.disallowed_tools)}")

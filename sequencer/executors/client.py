@@ -68,39 +68,21 @@ class ClientOptions(Frozen):
     prices: dict[str, ModelPrice] = Field(default_factory=dict)
     """By model, in USD per million tokens; those of the project are added."""
 
+    def said(self, arguments: Collection[str]) -> list[str]:
+        """Return the names of those of *arguments* that stand in `extra_args`: they say it already.
 
-def permission_words(options: ClientOptions, words: Collection[str]) -> list[str]:
-    """Return the names of the arguments in *options* that are among *words*: they say it already.
-
-    Not their values, which may be settings with secrets.
-    """
-    names = [argument.partition("=")[0] for argument in options.extra_args]
-    return [name for name in names if name in words]
-
-
-def missing_program(name: str, options: ClientOptions, install: str) -> list[str]:
-    """Return a problem if the program of agent *name* can't be found, else nothing."""
-    if shutil.which(options.program, path=options.env.get("PATH")):
-        return []
-    where = "is not a program" if "/" in options.program else "is not on PATH"
-    return [f"agents.{name}: {options.program!r} {where}; {install}"]
+        Not their values, which may be settings with secrets.
+        """
+        names = [argument.partition("=")[0] for argument in self.extra_args]
+        return [name for name in names if name in arguments]
 
 
 SYSTEM_PROMPT = "system-prompt.md"
 APPENDED_PROMPT = "append-system-prompt.md"
 
 
-def prompt_path(request: StepRequest, name: str) -> Path:
-    """Return where the system prompt called *name* is written for this attempt.
-
-    A system prompt goes into a file and not into an argument: an argument ends at
-    128 KiB, and every user of the machine can read it.
-    """
-    return request.result_path.parent / name
-
-
 def write_files(request: StepRequest, more: Mapping[str, str]) -> None:
-    """Write the request's system prompts, and *more* by name, to where `prompt_path` says.
+    """Write the request's system prompts, and *more* by name, to where `StepRequest.file` says.
 
     Raises:
         StorageFailed: the folder of the run's results can't be written.
@@ -112,7 +94,7 @@ def write_files(request: StepRequest, more: Mapping[str, str]) -> None:
     ):
         if text is None:
             continue
-        path = prompt_path(request, name)
+        path = request.file(name)
         try:
             with open_new(path) as file:
                 file.write(text.encode())
@@ -158,11 +140,6 @@ def number(facts: Mapping[str, str], name: str) -> float:
         return max(float(facts.get(name, 0)), 0.0)
     except ValueError:
         return 0.0
-
-
-ANTHROPIC = frozenset({"anthropic"})
-GOOGLE = frozenset({"google"})
-OPENAI = frozenset({"openai"})
 
 
 def qualified_model(step: Step) -> str | None:
@@ -449,7 +426,7 @@ class Call:
     environment: dict[str, str]
     parser: EventParser
     files: Mapping[str, str] = field(default_factory=dict)
-    """Texts by name that the program reads, for where `prompt_path` says."""
+    """Texts by name that the program reads, for where `StepRequest.file` says."""
 
 
 class ClientExecutor(ABC, Generic[OptionsT]):
@@ -481,7 +458,11 @@ class ClientExecutor(ABC, Generic[OptionsT]):
 
     def problems(self) -> list[str]:
         """Return what is missing before a step could run."""
-        return missing_program(self.name, self.options, self.install)
+        options, program = self.options, self.options.program
+        if shutil.which(program, path=options.env.get("PATH")):
+            return []
+        where = "is not a program" if "/" in program else "is not on PATH"
+        return [f"agents.{self.name}: {program!r} {where}; {self.install}"]
 
     def perform(
         self, request: StepRequest, listener: Listener, cancellation: Cancellation

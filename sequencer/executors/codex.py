@@ -19,7 +19,6 @@ from typing import ClassVar, Literal
 
 from sequencer.executors.answers import closed, parsed, schema_of
 from sequencer.executors.client import (
-    OPENAI,
     SYSTEM_PROMPT,
     Call,
     ClientEvent,
@@ -30,8 +29,6 @@ from sequencer.executors.client import (
     marked,
     number,
     one_line,
-    permission_words,
-    prompt_path,
     split_mark,
 )
 from sequencer.executors.process import ProcessEnd
@@ -91,7 +88,7 @@ def codex_argv(options: CodexOptions, request: StepRequest) -> list[str]:
     ]
     argv += _switches(step)
     if request.system_prompt is not None:
-        path = str(prompt_path(request, SYSTEM_PROMPT))
+        path = str(request.file(SYSTEM_PROMPT))
         argv.append(f"--config=model_instructions_file={_toml(path)}")
     if request.append_system_prompt is not None:
         if len(request.append_system_prompt.encode()) > _MAX_APPENDED_BYTES:
@@ -102,7 +99,7 @@ def codex_argv(options: CodexOptions, request: StepRequest) -> list[str]:
             raise ValueError(message)
         argv.append(f"--config=developer_instructions={_toml(request.append_system_prompt)}")
     if schema_of(step) is not None:
-        argv.append(f"--output-schema={prompt_path(request, OUTPUT_SCHEMA)}")
+        argv.append(f"--output-schema={request.file(OUTPUT_SCHEMA)}")
     if request.resume_session is not None:
         # Checked to be no option: it can't follow `--`, which would make "-" a prompt.
         argv.append(split_mark(request.resume_session)[0])
@@ -148,7 +145,7 @@ class CodexExecutor(ClientExecutor[CodexOptions]):
     passed: ClassVar[frozenset[str]] = words(
         "CODEX_API_KEY CODEX_HOME OPENAI_API_KEY OPENAI_BASE_URL"
     )
-    providers: ClassVar[frozenset[str] | None] = OPENAI
+    providers: ClassVar[frozenset[str] | None] = words("openai")
     supported_fields: ClassVar[frozenset[str]] = words(
         "model provider tools system_prompt append_system_prompt disallowed_tools "
         "idle_timeout_s continue_session"
@@ -174,7 +171,7 @@ class CodexExecutor(ClientExecutor[CodexOptions]):
 
     def permits(self) -> Permits:
         """Return the entry's sandbox."""
-        words = permission_words(self.options, _PERMISSION_WORDS)
+        words = self.options.said(_PERMISSION_WORDS)
         says = "; ".join([f"sandbox {self.options.sandbox}", *words])
         is_said = bool(words) or "sandbox" in self.options.model_fields_set
         return Permits(says) if is_said else Permits(says, ("sandbox: workspace-write",))

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from sequencer.executors.client import (
-    GOOGLE,
     SYSTEM_PROMPT,
     Call,
     ClientEvent,
@@ -28,8 +27,6 @@ from sequencer.executors.client import (
     JsonEventParser,
     Rules,
     one_line,
-    permission_words,
-    prompt_path,
     split_mark,
 )
 from sequencer.executors.process import ProcessEnd
@@ -99,7 +96,7 @@ def policy_arguments(
     Raises:
         ValueError: gemini would take the policy's path for two.
     """
-    path = str(prompt_path(request, POLICY))
+    path = str(request.file(POLICY))
     own = Path(environment.get("GEMINI_CLI_HOME") or environment.get("HOME", "~")).expanduser()
     paths = [path]
     # Any --policy replaces the user's folder; an entry that has one has done so already.
@@ -121,7 +118,7 @@ class GeminiExecutor(ClientExecutor[GeminiOptions]):
         "GOOGLE_CLOUD_LOCATION GOOGLE_CLOUD_PROJECT GOOGLE_GEMINI_BASE_URL GOOGLE_GENAI_USE_GCA "
         "GOOGLE_GENAI_USE_VERTEXAI"
     )
-    providers: ClassVar[frozenset[str] | None] = GOOGLE
+    providers: ClassVar[frozenset[str] | None] = words("google")
     supported_fields: ClassVar[frozenset[str]] = frozenset(
         {"model", "provider", "tools", "system_prompt", "idle_timeout_s", "continue_session"}
     )
@@ -135,7 +132,7 @@ class GeminiExecutor(ClientExecutor[GeminiOptions]):
 
     def permits(self) -> Permits:
         """Return the entry's approval mode."""
-        words = permission_words(self.options, _PERMISSION_WORDS)
+        words = self.options.said(_PERMISSION_WORDS)
         mode = self.options.approval_mode
         says = "; ".join([f"approval_mode {mode}", *words])
         if words or "approval_mode" in self.options.model_fields_set:
@@ -147,7 +144,7 @@ class GeminiExecutor(ClientExecutor[GeminiOptions]):
         argv = gemini_argv(self.options, request)
         fixed = {}
         if request.system_prompt is not None:
-            fixed["GEMINI_SYSTEM_MD"] = str(prompt_path(request, SYSTEM_PROMPT))
+            fixed["GEMINI_SYSTEM_MD"] = str(request.file(SYSTEM_PROMPT))
         # Its launcher would start a second gemini that a TERM does not end.
         defaults = {"GEMINI_CLI_NO_RELAUNCH": "true"}
         environment = self.environment(request, defaults, fixed)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import ClassVar
 
 from sequencer.executors.answers import apply_result
-from sequencer.executors.client import ANTHROPIC
 from sequencer.executors.client_limits import Clock, local_clock
 from sequencer.executors.messages_loop import LISTENED_TO, Conversation, MessagesOptions
 from sequencer.executors.prices import missing_price, price_of
@@ -43,7 +42,7 @@ class MessagesExecutor:
     """Holds a conversation over the Messages API."""
 
     kind: ClassVar[str] = "anthropic"
-    providers: ClassVar[frozenset[str] | None] = ANTHROPIC
+    providers: ClassVar[frozenset[str] | None] = words("anthropic")
     supported_fields: ClassVar[frozenset[str]] = words(
         "model provider temperature tools system_prompt append_system_prompt single_turn "
         "max_turns allowed_tools disallowed_tools disallow_all_tools idle_timeout_s "

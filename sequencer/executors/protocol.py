@@ -164,6 +164,14 @@ class StepRequest:
     max_cost_usd: float | None = None
     """What is left for this attempt under the step's, invocation's and run's limits."""
 
+    def file(self, name: str) -> Path:
+        """Return where a file called *name* stands for this attempt, for its agent to read.
+
+        A system prompt goes into one and not into an argument: an argument ends at 128 KiB, and
+        every user of the machine can read it.
+        """
+        return self.result_path.parent / name
+
 
 @runtime_checkable
 class Executor(Protocol):
