@@ -11,15 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from bench import __main__ as program
 from bench.child import CHECKOUT, Absent, Child, cpu_of_command, cpu_seconds_of, idle_percent
 from bench.floor import RECORD_BYTES, Floor
 from bench.machine import filesystem_of
-from bench.measuring import MINIMUM_ROUNDS, Effort, compare, quartiles, rounds
+from bench.measuring import Effort, compare, quartiles
 from bench.peers import installing
-from bench.plotting import plot
 from bench.project import Marks, make_project, no_op_run
 from bench.report import as_json, summary, table
 from bench.result import Row, absent, capped, compared, failures
@@ -87,19 +84,6 @@ def test_quick_json_has_its_families_and_the_promised_shape(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_a_choice_every_family_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def measured(family: str, setting: Setting) -> list[Row]:
-        assert setting.folder.is_relative_to(tmp_path)
-        return [row(1.0, name=family)]
-
-    monkeypatch.setattr(program, "measure", measured)
-    done = CliRunner().invoke(program.main, ["--quick", "--json", "--folder", str(tmp_path)])
-    assert done.exit_code == 0, done.output
-    assert [entry["name"] for entry in json.loads(done.stdout)["rows"]] == list(FAMILIES)
-
-
 def test_an_unknown_row_is_refused_and_the_known_ones_are_listed(tmp_path: Path) -> None:
     done = run_bench(tmp_path, "--rows", "speed")
     assert done.returncode == 2
@@ -155,14 +139,6 @@ def test_the_ratio_is_the_median_of_the_rounds_ratios() -> None:
     # Neither their worst nor the ratio of the two medians (20) nor their mean.
     assert compare([2, 20, 20, 2, 200], [1, 10, 1, 1, 100]).ratio == 2
     assert quartiles([3.0]) == (3.0, 3.0)
-
-
-def test_rounds_go_on_until_the_time_is_over_but_not_below_the_minimum() -> None:
-    assert len(list(rounds(0))) == MINIMUM_ROUNDS
-    started = time.monotonic()
-    count = sum(1 for _ in rounds(0.05, minimum=1))
-    assert count > 1
-    assert time.monotonic() - started >= 0.05
 
 
 def test_the_report_says_what_is_over_and_what_is_absent() -> None:
@@ -260,15 +236,6 @@ def test_a_child_that_cannot_begin_says_why(
         Child(module, [], tmp_path / "log")
 
 
-def test_a_child_that_dies_leaves_its_last_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begin = "import os; os.write(2, b'out of luck\\n'); os._exit(3)"
-    module = child_module(tmp_path, monkeypatch, begin=begin)
-    with pytest.raises(Absent, match="out of luck"):
-        Child(module, [], tmp_path / "log")
-
-
 def test_cpu_of_a_command_counts_its_work_and_not_its_sleep(tmp_path: Path) -> None:
     sleeping = cpu_of_command([sys.executable, "-S", "-c", "import time; time.sleep(.3)"], tmp_path)
     busy = "import time\nend = time.process_time() + .4\nwhile time.process_time() < end:\n    pass"
@@ -308,15 +275,6 @@ def test_each_peer_that_is_measured_is_in_the_requirements() -> None:
     modules = (path.stem for path in (CHECKOUT / "bench" / "peers").glob("[!_]*_*.py"))
     assert {module.partition("_")[0] for module in modules} <= required.keys()
     assert {"doit", "luigi", "prefect", "matplotlib"} <= required.keys()
-
-
-def test_the_picture_is_drawn_where_matplotlib_is_installed(tmp_path: Path) -> None:
-    if installing.why_absent("matplotlib") is not None:
-        pytest.skip("matplotlib is not installed for the bench")
-    machine = {"cpu": "x", "filesystem": "ext4", "at": "2026-01-01T00:00:00Z"}
-    path = tmp_path / "bench.png"
-    plot(as_json([row(1.0), row(3.0), absent("a", "b", "c")], machine, is_quick=True), path)
-    assert path.read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_file_system_of_a_folder_is_told(tmp_path: Path) -> None:

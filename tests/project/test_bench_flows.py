@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench import disk
-from bench.flows import PLACES, chart, document, fan, flow_run
+from bench.flows import PLACES, chart, fan, flow_run
 from bench.measuring import Effort
 from bench.peers import installing
 from bench.project import make_project
@@ -17,7 +17,6 @@ from bench.rows.flow_child import schedule
 from bench.rows.step import started
 from sequencer.engine.loop import Mode
 from sequencer.model.limits import InvocationLimits
-from sequencer.workflows.flowfile.reader import load_flow
 from sequencer.workflows.mermaid.parser import read_chart
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the bench is Linux's")
@@ -33,23 +32,6 @@ def test_the_chart_is_as_large_as_the_row_says_and_has_a_bit_of_everything() -> 
     assert len(found.subgraphs) == 1
     assert {edge.label for edge in found.edges} >= {"approve", "reject", "needs tests", "passed"}
     assert "class " in chart()
-
-
-def test_the_whole_file_is_a_workflow_that_could_run(tmp_path: Path) -> None:
-    file = tmp_path / "bench.md"
-    file.write_text(document())
-    found = load_flow(file)
-    assert len(found.graph.nodes) == 30
-    assert len(found.workflow.steps) == 27
-    assert found.graph.back_edges
-
-
-def test_a_fan_joins_all_its_nodes() -> None:
-    made = fan(5)
-    assert made.graph is not None
-    assert len(made.graph.nodes) == len(made.steps) == 7
-    assert len(made.graph.edges) == 10
-    assert made.graph.entries == ("first",)
 
 
 @pytest.mark.parametrize("width", [1, 7, 8, 9, 300])

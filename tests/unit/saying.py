@@ -1,9 +1,10 @@
-"""Says as events what an attempt does, as the engine tells it."""
+"""Attempts, and what they do said as events, as the engine tells it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sequencer.engine.attempt import Attempt
 from sequencer.engine.events import (
@@ -17,8 +18,27 @@ from sequencer.engine.events import (
 )
 from sequencer.executors.protocol import Piece
 from sequencer.model.outcome import Outcome, Usage
+from sequencer.model.step import Step
 
 LOG = Path("logs/steps/iter-00001_a.log")
+
+
+def attempt(step: Step | str = "main", **facts: Any) -> Attempt:
+    """Return an attempt at *step* in which *facts* are as said, and the others usual."""
+    made = Step(name=step) if isinstance(step, str) else step
+    usual = {
+        "run_id": "run-1",
+        "workflow": "standard",
+        "position": made.name,
+        "step_index": 0,
+        "token": 1,
+        "attempt": 1,
+        "agent": "canned",
+        "prompt": "main.md",
+        "state_path": Path("sync/state.json"),
+        "result_path": Path("sync/results/result.json"),
+    }
+    return Attempt(step=made, **{**usual, **facts})
 
 
 @dataclass

@@ -13,13 +13,12 @@ from sequencer.assembly.agents import EXECUTORS, ensure_honoured
 from sequencer.errors import ConfigurationError, DefinitionChanged, UnknownName
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.stand_ins import ScriptedExecutor, ScriptedOptions, ScriptedOutcome
-from sequencer.model.limits import InvocationLimits
 from sequencer.model.net.source import FlowSource
 from sequencer.model.step import Step
 from sequencer.project import Project, open_project
 from sequencer.settings.sources import Given
 from sequencer.workflows.registry import Registry
-from tests.unit.engine.projects import events, head_of, open_scripted, reopen, write_project
+from tests.unit.engine.projects import open_scripted, write_project
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin"}
 NEEDED: dict[str, dict[str, Any]] = {
@@ -135,46 +134,9 @@ def test_an_unknown_store_lists_the_known_ones(tmp_path: Path) -> None:
     assert caught.value.exit_code == 2
 
 
-def test_named_runs_do_not_touch_each_other(tmp_path: Path) -> None:
-    made = project(tmp_path)
-    assert made.run_names() == []
-    made.run("nightly").work(limits=InvocationLimits(max_steps=2))
-    made.run().work(limits=InvocationLimits(max_steps=1))
-    assert made.run_names() == ["nightly"]
-    assert head_of(made.run("nightly")).step_index == 2
-    assert head_of(made.run()).step_index == 1
-    assert (tmp_path / "logs/local/runs/nightly/steps/iter-00002_main.log").is_file()
-
-
-def test_what_nobody_asked_for_is_as_the_run_has_it(tmp_path: Path) -> None:
-    open_scripted(tmp_path, workflow={"name": "review_cadence", "review_every_n": 5}).work(
-        limits=InvocationLimits(max_steps=1)
-    )
-    content = json.loads((tmp_path / "orchestration.yaml").read_text())
-    del content["workflow"]
-    (tmp_path / "orchestration.yaml").write_text(json.dumps(content))
-    run = reopen(tmp_path)
-    assert (run.workflow.name, run.workflow.review_every) == ("review_cadence", 5)
-    content["workflow"] = {"name": "review_cadence", "review_every_n": 4}
-    (tmp_path / "orchestration.yaml").write_text(json.dumps(content))
-    with pytest.raises(DefinitionChanged, match="review_every_n_cycles"):
-        _ = reopen(tmp_path).workflow
-
-
 def old_state(folder: Path, **content: object) -> None:
     (folder / "sync").mkdir(parents=True)
     (folder / "sync/state.json").write_text(json.dumps(content))
-
-
-def test_an_old_state_file_goes_on_where_it_was(tmp_path: Path) -> None:
-    old_state(tmp_path, iteration=3, expected_actor="ralph", status="waiting-ralph", commit="abc")
-    run = open_scripted(tmp_path)
-    head = head_of(run)
-    assert (head.step_index, head.expected_step, head.status) == (5, "main", "waiting-next")
-    run.work(limits=InvocationLimits(max_steps=1))
-    assert events(run) == ["initialised", "claimed", "succeeded"]
-    assert head_of(run).model_dump()["commit"] == "abc"
-    assert (tmp_path / "sync/state.json.before-migration").is_file()
 
 
 def test_an_old_state_that_counts_cycles_of_two_does_not_fit_three(tmp_path: Path) -> None:

@@ -26,27 +26,15 @@ from sequencer.logs import (
     witness_of,
 )
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.model.step import Step
 from sequencer.store import folder as folders
+from tests.unit.saying import attempt
 
 DONE = Outcome(status=OutcomeStatus.OK)
 
 
 def make_attempt(tmp_path: Path, **update: Any) -> Attempt:
-    facts: dict[str, Any] = {
-        "run_id": "run",
-        "workflow": "standard",
-        "step": Step(name="main"),
-        "position": "main",
-        "step_index": 11,
-        "token": 12,
-        "attempt": 1,
-        "agent": "canned",
-        "prompt": "main.md",
-        "state_path": tmp_path / "state.json",
-        "result_path": tmp_path / "result.json",
-    }
-    return Attempt(**{**facts, **update})
+    paths = {"state_path": tmp_path / "state.json", "result_path": tmp_path / "result.json"}
+    return attempt(**{"run_id": "run", "step_index": 11, "token": 12, **paths, **update})
 
 
 class Place:

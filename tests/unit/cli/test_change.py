@@ -195,16 +195,6 @@ def test_takeover_knows_a_dead_holder(tmp_path: Path) -> None:
     assert "the next run takes over by itself" in called.err
 
 
-def test_takeover_by_force_drops_the_claim(tmp_path: Path) -> None:
-    worked(tmp_path, 1)
-    hold(tmp_path)
-    called = call(tmp_path, "takeover", "--force")
-    assert called.code == 0
-    assert "token 2 is stale" in called.out
-    assert state(tmp_path)["claims"] == []
-    assert events(tmp_path)[-1]["event"] == "taken-over"
-
-
 @pytest.mark.parametrize("arguments", [(), ("--force",)])
 def test_takeover_of_nothing_is_refused(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     worked(tmp_path, 1)
@@ -254,14 +244,6 @@ def test_json_prints_the_head(tmp_path: Path, arguments: tuple[str, ...]) -> Non
     called = call(tmp_path, *arguments, "--json")
     assert called.code == 0, called.err
     assert called.json == state(tmp_path)
-
-
-def test_a_named_run_has_to_exist(tmp_path: Path) -> None:
-    worked(tmp_path, 1)
-    called = call(tmp_path, "skip", "--run", "nightly")
-    assert called.code == 2
-    assert "unknown run 'nightly'" in called.err
-    assert not (tmp_path / "sync" / "runs").exists()
 
 
 def test_a_change_under_a_changed_definition_still_says_where_it_stands(tmp_path: Path) -> None:

@@ -8,31 +8,6 @@ from tests.unit.cli.calling import CONFIGURATION, call, project, worked
 from tests.unit.store.broken_runs import edit
 
 
-def test_all_errors_of_the_file_at_once_with_their_lines(tmp_path: Path) -> None:
-    project(
-        tmp_path,
-        "workflow: {name: standart}\nlimts: {max_steps: 3}\nlimits: {max_steps: -1}\n"
-        "agent: {default: clode}\n",
-    )
-    called = call(tmp_path, "check")
-    assert called.code == 2
-    for line, said in ((1, "standart"), (2, "limts"), (3, "max_steps"), (4, "clode")):
-        assert any(
-            f"orchestration.yaml:{line}:" in text and said in text
-            for text in called.out.splitlines()
-        ), (line, called.out)
-    assert "errors: 4, warnings: 0" in called.out
-
-
-def test_the_state_is_looked_at_although_the_configuration_is_wrong(tmp_path: Path) -> None:
-    worked(tmp_path, 2)
-    edit(tmp_path / "sync" / "state.json", token=0)
-    (tmp_path / "orchestration.yaml").write_text(CONFIGURATION + "nonsense: 1\n")
-    called = call(tmp_path, "check", "--json")
-    assert called.code == 2
-    assert [finding["area"] for finding in called.json["findings"]] == ["configuration", "state"]
-
-
 def test_a_state_file_outside_is_not_looked_at(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", "state_file: ../other/state.json\n")
     (tmp_path / "other").mkdir()
@@ -71,18 +46,6 @@ def test_a_named_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     called = call(tmp_path, "check", "--config", "other.yaml")
     assert called.code == 2
     assert "there is no such file" in called.out
-
-
-def test_state_errors_exit_with_3_and_warnings_with_0(tmp_path: Path) -> None:
-    worked(tmp_path, 2)
-    (tmp_path / "sync" / "state.json").write_text("{")
-    called = call(tmp_path, "check")
-    assert called.code == 0
-    assert "warning: state:" in called.out
-    (tmp_path / "sync" / "journal.jsonl").write_text("")
-    called = call(tmp_path, "check")
-    assert called.code == 3
-    assert "sequencer repair" in called.out
 
 
 def test_json_has_everything(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sequencer.cli.views.gantt import Look, gantt_summary, ticks
 from sequencer.cli.views.text import short
-from tests.unit.cli.charts import chart, side_by_side, team, troubled
+from tests.unit.cli.charts import chart, team, troubled
 from tests.unit.history.journal_facts import Told
 
 
@@ -16,14 +16,6 @@ def looks(told: Told, step: str) -> list[tuple[Look, float, float]]:
     (row,) = (row for row in chart(told).rows if row.name == step)
     bars = sorted(row.bars, key=lambda bar: bar.begin)
     return [(bar.look, round(bar.begin, 3), round(bar.end, 3)) for bar in bars]
-
-
-def test_rows_come_as_they_began() -> None:
-    rows = chart(side_by_side()).rows
-    assert [row.name for row in rows] == ["plan", "parser", "tests", "notes", "join"]
-    assert [row.is_critical for row in rows] == [True, True, False, False, True]
-    assert [round(row.work_s, 3) for row in rows] == [2, 6, 3, 1, 2]
-    assert chart(side_by_side()).critical == ("plan", "parser", "join")
 
 
 def test_what_each_stretch_of_time_looks_like() -> None:
@@ -90,16 +82,6 @@ def test_a_short_name_keeps_what_tells_it_apart() -> None:
     names = [f"implement-the-subtask-number-{n}" for n in range(12)]
     assert len({short(name, 16) for name in names}) == 12
     assert short("計画を立てる計画を立てる", 11) == "計画を…てる"
-
-
-def test_the_figures_in_words() -> None:
-    lines = gantt_summary(chart(side_by_side()).figures, "plan → parser → join", lambda text: text)
-    assert lines == [
-        "wall-clock time 10.0 s, work of one worker 14.0 s, speed-up 1.40",
-        "critical path 10.0 s",
-        "  plan → parser → join",
-        "47% of the time of 3 places was work, 3 at once at most",
-    ]
 
 
 def test_the_figures_of_a_run_in_which_people_were_waited_for() -> None:

@@ -76,14 +76,6 @@ def test_a_failure_is_never_hidden_behind_what_came_after() -> None:
     assert line.startswith("◆ a     ✗█████")
 
 
-def test_colours_say_the_same_as_the_characters() -> None:
-    coloured = drawn(chart(troubled()), 60, is_ascii=False).text(has_colours=True)
-    assert "\x1b[1;31m✗✗" in coloured
-    assert "\x1b[33m··" in coloured
-    assert "\x1b[35m??" in coloured
-    assert "\x1b" not in text(troubled())
-
-
 def test_hostile_names_can_do_nothing_to_a_terminal() -> None:
     told = Told().run(HOSTILE, 0, 1).run("two\nlines", 1, 2, [HOSTILE])
     found = text(told, 100)

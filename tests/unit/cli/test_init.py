@@ -34,57 +34,6 @@ def install(folder: Path, *names: str) -> None:
         (folder / name).chmod(0o755)
 
 
-def test_a_new_project(tmp_path: Path) -> None:
-    called = call(tmp_path, "init", "app")
-    assert called.code == 0, called.err
-    app = tmp_path / "app"
-    files = sorted(str(p.relative_to(app)) for p in app.rglob("*") if p.is_file())
-    assert files == [
-        "logs/.gitignore",
-        "orchestration.yaml",
-        *(f"prompts/{name}" for name in PROMPTS),
-        "sync/.gitignore",
-    ]
-    assert called.out.splitlines() == [
-        "created  orchestration.yaml",
-        *(f"created  prompts/{name}" for name in PROMPTS),
-        "created  sync/.gitignore",
-        "created  logs/.gitignore",
-    ]
-    assert "cd app && sequencer check" in called.err
-
-
-@pytest.mark.parametrize("workflow", ["standard", "standard2", "review_cadence", "review_cadence2"])
-def test_each_workflow_gets_its_prompts_and_runs(tmp_path: Path, workflow: str) -> None:
-    assert call(tmp_path, "init", "--workflow", workflow).code == 0
-    found = sorted(path.name for path in (tmp_path / "prompts").iterdir())
-    assert found == list(PROMPTS)
-    ran = call(tmp_path, "run", "--agent", "rehearsal", "--max-steps", "6", "--quiet")
-    assert ran.code == 0, ran.err
-    assert open_project(tmp_path).settings.workflow.name == workflow
-
-
-def test_nothing_is_overwritten(tmp_path: Path) -> None:
-    call(tmp_path, "init")
-    mine = {"prompts/main.md": "mine\n", "sync/.gitignore": "", "logs/.gitignore": "x\n"}
-    for name, text in mine.items():
-        (tmp_path / name).write_text(text)
-    config = (tmp_path / "orchestration.yaml").read_bytes()
-    (tmp_path / "prompts" / "router.md").unlink()
-    called = call(tmp_path, "init")
-    assert called.code == 0
-    assert {name: (tmp_path / name).read_text() for name in mine} == mine
-    assert (tmp_path / "orchestration.yaml").read_bytes() == config
-    assert called.out.splitlines() == [
-        "created  prompts/router.md",
-        "kept     orchestration.yaml",
-        "kept     prompts/main.md",
-        "kept     prompts/supervisor.md",
-        "kept     sync/.gitignore",
-        "kept     logs/.gitignore",
-    ]
-
-
 def test_a_link_is_kept_and_not_followed(tmp_path: Path) -> None:
     (tmp_path / "prompts").mkdir()
     (tmp_path / "prompts" / "main.md").symlink_to(tmp_path / "outside.md")
@@ -97,27 +46,6 @@ def test_an_unknown_workflow_lists_the_known_and_writes_nothing(tmp_path: Path) 
     assert called.code == 2
     assert "review_cadence, review_cadence2, simple-question, standard, standard2" in called.err
     assert not (tmp_path / "app").exists()
-
-
-def test_a_project_of_the_older_program_keeps_its_file(tmp_path: Path) -> None:
-    old = (
-        "workflow: {name: review_cadence, review_every_n: 3}\n"
-        "prompts_dir: old\nsupervisor_prompt: galph.md\nmain_prompt: ralph.md\n"
-        "state_file: shared/state.json\nauto_commit_docs: true\n"
-    )
-    (tmp_path / "orchestration.yaml").write_text(old)
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old" / "galph.md").write_text("the old one")
-    called = call(tmp_path, "init")
-    assert called.code == 0, called.err
-    assert (tmp_path / "orchestration.yaml").read_text() == old
-    assert (tmp_path / "old" / "galph.md").read_text() == "the old one"
-    texts = scaffold.prompt_texts()
-    assert (tmp_path / "old" / "ralph.md").read_text() == texts["main.md"]
-    assert (tmp_path / "old" / "reviewer.md").read_text() == texts["reviewer.md"]
-    assert (tmp_path / "shared" / ".gitignore").exists()
-    ran = call(tmp_path, "run", "--agent", "rehearsal", "--max-steps", "4", "--quiet")
-    assert ran.code == 0, ran.err
 
 
 def test_what_can_not_be_finished_is_undone(tmp_path: Path) -> None:

@@ -66,17 +66,6 @@ def test_the_journal_and_the_state_agree(tmp_path: Path) -> None:
     assert total(found, "sequencer_budget_left_steps") == 40 - usage["steps"]
 
 
-def test_every_run_of_the_project(tmp_path: Path) -> None:
-    folder = worked(tmp_path / "p", 2)
-    assert call(folder, "run", "--run", "docs", "--max-steps", "1", "--quiet").code == 0
-    found = samples(folder, "--all-runs")
-    runs = {key.split("'run', '")[1].split("'")[0] for key in found}
-    assert runs == {"(default)", "docs"}
-    assert total(found, "sequencer_run_step_index") == 3
-    assert total(samples(folder, "--run", "docs"), "sequencer_run_step_index") == 1
-    assert total(samples(folder), "sequencer_run_step_index") == 2
-
-
 def test_a_damaged_run_does_not_hide_the_others(tmp_path: Path) -> None:
     folder = worked(tmp_path / "p", 1)
     assert call(folder, "run", "--run", "docs", "--max-steps", "1", "--quiet").code == 0

@@ -6,7 +6,7 @@ import pytest
 
 from sequencer import open_run
 from sequencer.errors import DefinitionChanged
-from tests.unit.cli.calling import call, project, state, worked
+from tests.unit.cli.calling import call, project, worked
 
 FIELDS = {"step_index", "iteration", "cycle_index", "position", "step", "prompt", "review"}
 S, M, R = "supervisor", "main", "reviewer"
@@ -59,27 +59,6 @@ def test_an_entry_says_everything(tmp_path: Path) -> None:
         },
     ]
     assert set(found[0]) == FIELDS
-
-
-def test_far_ahead_is_as_quick(tmp_path: Path) -> None:
-    index = 1_000_000_000_000
-    found = call(tmp_path, "next", "--step-index", str(index), "--count", "4", "--json",
-                 "--workflow", "review_cadence", "--review-every", "3").json  # fmt: skip
-    assert [step["step_index"] for step in found] == [index + n for n in range(4)]
-    cycles = [index // 2, index // 2, index // 2 + 1, index // 2 + 1]
-    assert [step["review"] for step in found] == [(cycle + 1) % 3 == 0 for cycle in cycles]
-
-
-def test_it_begins_where_the_run_is(tmp_path: Path) -> None:
-    folder = worked(tmp_path / "p", 3)
-    assert call(folder, "next", "--json", "--count", "1").json[0]["step_index"] == 3
-    # What if: another cadence than the run's, which `run` would refuse.
-    assert steps(folder, "--count", "3", "--review-every", "1") == [R, R, R]
-    assert (
-        call(folder, "next", "--count", "1", "--review-every", "1", "--json").json[0]["step_index"]
-        == 3
-    )
-    assert state(folder)["step_index"] == 3
 
 
 def test_people_get_a_table(tmp_path: Path) -> None:

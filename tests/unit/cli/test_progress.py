@@ -2,9 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pty
 import re
-import select
 import subprocess
 import sys
 import threading
@@ -28,26 +26,16 @@ from sequencer.engine.attempt import Attempt
 from sequencer.executors.protocol import Piece
 from sequencer.executors.redaction import Redaction
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.model.step import Step
+from tests.unit import saying
+from tests.unit.cli.flow.terminals import Terminal, terminal
 from tests.unit.saying import Saying
 
 LOG = Path("logs/local/steps/iter-00013_main.log")
 
 
 def attempt(number: int = 1, step: str = "main", position: str | None = None) -> Attempt:
-    return Attempt(
-        run_id="r",
-        workflow="standard",
-        step=Step(name=step),
-        position=position or step,
-        step_index=12,
-        token=17,
-        attempt=number,
-        agent="claude",
-        prompt="main.md",
-        state_path=Path("sync/state.json"),
-        result_path=Path("sync/results/result.json"),
-    )
+    place = {"position": position or step, "step_index": 12, "attempt": number}
+    return saying.attempt(step, agent="claude", **place)
 
 
 def outcome(**changes: object) -> Outcome:
@@ -120,47 +108,17 @@ def test_a_closed_stderr_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     shown.ended(attempt(), outcome())
 
 
-class Terminal:
-    """A pseudo-terminal with standard error at its end."""
-
-    def __init__(self) -> None:
-        self.master, slave = pty.openpty()
-        self.stream = os.fdopen(slave, "w")
-        self.seen = b""
-
-    def read(self, seconds: float = 0.5) -> bytes:
-        deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0:
-            if select.select([self.master], [], [], left)[0]:
-                self.seen += os.read(self.master, 65536)
-        return self.seen
-
-    def wait_for(self, text: bytes) -> bytes:
-        deadline = time.monotonic() + 10
-        while text not in self.seen:
-            assert time.monotonic() < deadline, self.seen
-            self.read(0.05)
-        return self.seen
-
-
 @contextlib.contextmanager
 def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
-    made = Terminal()
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    try:
-        with contextlib.redirect_stderr(made.stream):
-            yield made
-    finally:
-        # This end first: a painter that nobody reads, after a failed test, would hold the other.
-        os.close(made.master)
-        with contextlib.suppress(OSError):
-            made.stream.close()
+    with terminal() as made, contextlib.redirect_stderr(made.stream):
+        yield made
 
 
 def test_a_terminal_gets_a_live_line_and_the_output_above(monkeypatch: pytest.MonkeyPatch) -> None:
-    with at_a_terminal(monkeypatch) as terminal:
+    with at_a_terminal(monkeypatch) as screen:
         view = progress(Redaction())
         assert isinstance(view, LiveProgress)
         shown = Saying(view)
@@ -168,33 +126,33 @@ def test_a_terminal_gets_a_live_line_and_the_output_above(monkeypatch: pytest.Mo
         shown.used(Usage(input_tokens=1200, output_tokens=34, cost_usd=0.5))
         shown.write(b"working on \x1b]0;owned\x07it\n", Piece.RESPONSE)
         shown.write(b"reading a file\n", Piece.ACTION)
-        seen = terminal.wait_for(b"1,200 + 34 tokens, 0.5000 USD")
+        seen = screen.wait_for(b"1,200 + 34 tokens, 0.5000 USD")
         assert b"owned" not in seen
         assert b"working on it" in seen
         # Dim, because a person reads answers first.
-        assert b"\x1b[2mreading a file" in terminal.wait_for(b"reading a file")
+        assert b"\x1b[2mreading a file" in screen.wait_for(b"reading a file")
         shown.ended(attempt(), outcome())
         view.close()
-        assert b"ok after 1 min 15 s" in terminal.read(0.2)
+        assert b"ok after 1 min 15 s" in screen.wait_for(b"ok after 1 min 15 s")
         # The cursor is given back.
-        assert terminal.seen.rindex(b"\x1b[?25h") > terminal.seen.rindex(b"\x1b[?25l")
+        assert screen.raw.rindex(b"\x1b[?25h") > screen.raw.rindex(b"\x1b[?25l")
 
 
 def test_waiting_counts_on_the_live_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    with at_a_terminal(monkeypatch) as terminal:
+    with at_a_terminal(monkeypatch) as screen:
         view = LiveProgress(Redaction())
         shown = Saying(view)
         shown.waiting("step 'main' is not ours", None)
-        terminal.wait_for(b"is not ours")
-        terminal.wait_for(b"0:01")
+        screen.wait_for(b"is not ours")
+        screen.wait_for(b"0:01")
         shown.notice("state restored\x1b[2J")
-        seen = terminal.wait_for(b"notice: state restored")
+        seen = screen.wait_for(b"notice: state restored")
         assert b"\x1b[2J" not in seen
         view.close()
 
 
 def test_a_flood_neither_blocks_nor_piles_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    with at_a_terminal(monkeypatch) as terminal:
+    with at_a_terminal(monkeypatch) as screen:
         view = LiveProgress(Redaction())
         shown = Saying(view)
         shown.started(attempt(), LOG)
@@ -207,18 +165,18 @@ def test_a_flood_neither_blocks_nor_piles_up(monkeypatch: pytest.MonkeyPatch) ->
         assert pending <= MAX_HELD_CHARS + 100_000
         # Nobody reads the terminal meanwhile: only the painter may be held up by that.
         assert took < 10
-        terminal.read(0.2)
+        screen.read(0.2)
         shown.ended(attempt(), outcome())
-        _close_while_read(view, terminal)
-        assert b"of output are not shown" in terminal.seen
+        _close_while_read(view, screen)
+        assert b"of output are not shown" in screen.raw
 
 
-def _close_while_read(view: LiveProgress, terminal: Terminal) -> None:
+def _close_while_read(view: LiveProgress, screen: Terminal) -> None:
     """Close *view* as a program does whose terminal is read by somebody."""
     closer = threading.Thread(target=view.close)
     closer.start()
     while closer.is_alive():
-        terminal.read(0.1)
+        screen.read(0.1)
 
 
 def test_a_terminal_that_goes_away_fails_nothing() -> None:

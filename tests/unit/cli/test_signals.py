@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -20,10 +19,6 @@ def _own_handlers() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
-
-
-def open_descriptors() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 def wait_until(condition: threading.Event) -> None:
@@ -113,12 +108,3 @@ with EndOnSignal(print) as signals:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=True
     )
     assert ended.stdout == ""
-
-
-def test_nothing_is_left_open() -> None:
-    before = open_descriptors()
-    for _ in range(20):
-        with EndOnSignal(lambda _: None):
-            pass
-    assert open_descriptors() == before
-    assert not any(thread.name == "signals" for thread in threading.enumerate())

@@ -15,7 +15,6 @@ agent: {default: rehearsal}
 routing: {classifier: rules}
 """
 REQUEST = "Migrate the frontend and the backend across the codebase"
-TASKS = ["research", "plan", "implement", "verify", "changelog", "commit", "pull-request"]
 
 
 @pytest.fixture
@@ -28,15 +27,6 @@ def started(folder: Path, *options: str) -> str:
     assert ended.code == 0, ended.err
     assert not (folder / "sync").exists() or "--no-run" in options
     return ended.out
-
-
-def test_a_team_in_words(folder: Path) -> None:
-    lines = started(folder, "--team", "--dry-run").splitlines()
-    assert lines[0].startswith("run        migrate-the-frontend")
-    assert lines[2].startswith("team       2 at once")
-    assert lines[3].split() == ["TASK", "SUBJECT", "ROLE", "AGENT", "BLOCKED", "BY"]
-    assert [line.split()[0] for line in lines[4:]] == [*TASKS, "summary"]
-    assert "research, plan" in lines[6]
 
 
 def test_a_team_as_json_says_who_waits_for_whom(folder: Path) -> None:

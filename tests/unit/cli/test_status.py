@@ -151,15 +151,6 @@ def test_an_edit_by_hand_is_noticed(tmp_path: Path) -> None:
     assert call(folder, "status", "--json", "--quiet").err == ""
 
 
-def test_a_state_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    folder = worked(tmp_path / "p", 1)
-    (folder / "sync" / "state.json").write_text("<<<<<<< ours")
-    (folder / "sync" / "journal.jsonl").write_text("=======\n")
-    ended = call(folder, "status")
-    assert ended.code == 3
-    assert "sequencer repair" in ended.err
-
-
 def test_refused_tool_calls_are_seen(tmp_path: Path) -> None:
     text = (
         "agent: {default: strict}\nagents: {strict: {kind: scripted, outcomes: [{denials: "

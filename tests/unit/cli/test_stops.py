@@ -2,10 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.unit.cli.calling import call, state, worked
-from tests.unit.cli.test_change import hold
 
 
 def test_stop_ends_the_run_with_its_reason(tmp_path: Path) -> None:
@@ -20,19 +17,6 @@ def test_stop_ends_the_run_with_its_reason(tmp_path: Path) -> None:
     assert (state(tmp_path)["exit"], state(tmp_path)["exit_reason"]) == (True, "enough")
     call(tmp_path, "run", "--quiet")
     assert state(tmp_path)["step_index"] == 1
-
-
-@pytest.mark.parametrize(
-    ("verb", "said"),
-    [("stop", "the step that runs is the last"), ("pause", "when the step that runs has ended")],
-)
-def test_the_step_that_runs_is_not_ended(tmp_path: Path, verb: str, said: str) -> None:
-    worked(tmp_path, 1)
-    hold(tmp_path)
-    called = call(tmp_path, verb)
-    assert called.code == 0
-    assert said in called.out
-    assert len(state(tmp_path)["claims"]) == 1
 
 
 def test_resume_of_a_run_that_goes_on_is_refused(tmp_path: Path) -> None:

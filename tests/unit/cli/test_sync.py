@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from tests.clones import Shared, git
 from tests.unit.cli.calling import CONFIGURATION as ALONE
 from tests.unit.cli.calling import project
-from tests.unit.cli.sharing import CONFIGURATION, call, diverged, shared_project, steps
+from tests.unit.cli.sharing import call, diverged, shared_project, steps
 
 
 @pytest.fixture(scope="module")
@@ -175,31 +174,6 @@ def test_a_run_that_is_nowhere_is_a_typing_error(shared: Shared) -> None:
 
 
 # --- who works, and on what code -------------------------------------------------------
-
-
-def test_who_holds_the_step(shared: Shared) -> None:
-    a, b = shared.clone("a"), shared.clone("b")
-    (a / "look.sh").write_text(
-        # Nothing of whoever started it reaches an agent, what is trusted included.
-        f"cd ../b\nexport SEQUENCER_TRUST=all\nunset SEQUENCER_TOKEN\n"
-        f"{sys.executable} -m sequencer sync --fetch --json > ../seen.json\n"
-        f"{sys.executable} -m sequencer sync --fetch > ../seen.txt\n"
-    )
-    (a / "orchestration.yaml").write_text(
-        CONFIGURATION.replace("rehearsal", "look")
-        + "agents: {look: {kind: command, argv: [sh, look.sh]}}\n"
-    )
-    git(a, "add", ".")
-    git(a, "commit", "-q", "-m", "an agent that looks at the other clone")
-    called = call(a, "run", "--max-steps", "1", "--quiet")
-    assert called.code == 0, called.err
-    text = (b.parent / "seen.txt").read_text()
-    assert "held by" in text
-    assert "last sign of life" in text
-    assert "'sequencer run --mode sync' waits here" in text
-    seen = (b.parent / "seen.json").read_text()
-    assert '"liveness": "alive"' in seen
-    assert '"step": "supervisor"' in seen
 
 
 def test_how_far_the_code_is_from_the_states(shared: Shared) -> None:

@@ -40,21 +40,6 @@ def test_it_ends_at_the_limit_and_says_so_in_one_line(tmp_path: Path) -> None:
     assert state(tmp_path / "p")["step_index"] == 3
 
 
-def test_the_summary_as_json(tmp_path: Path) -> None:
-    folder = project(tmp_path / "p", TWO_AGENTS)
-    facts = call(folder, "run", "--max-steps", "2", "--json").json
-    assert facts["steps"] == 2
-    assert facts["cost_usd"] == 0.5
-    assert facts["input_tokens"] == 20
-    assert facts["exit_code"] == 0
-    assert "--max-steps" in facts["reason"]
-    assert facts["head"] == {
-        "step_index": 2,
-        "status": "waiting-next",
-        "expected_step": "supervisor",
-    }
-
-
 @pytest.mark.parametrize(
     ("options", "steps"),
     [
@@ -68,14 +53,6 @@ def test_limits_of_the_invocation(tmp_path: Path, options: tuple[str, ...], step
     folder = project(tmp_path / "p", TWO_AGENTS)
     assert call(folder, "run", *options, "--quiet").code == 0
     assert state(folder)["step_index"] == steps
-
-
-def test_defaults_come_from_the_file_and_options_go_over_them(tmp_path: Path) -> None:
-    folder = project(tmp_path / "p", TWO_AGENTS + "run: {max_steps: 2}\n")
-    assert call(folder, "run", "--quiet").code == 0
-    assert state(folder)["step_index"] == 2
-    assert call(folder, "run", "--quiet", "--max-steps", "3").code == 0
-    assert state(folder)["step_index"] == 5
 
 
 def test_without_any_limit_it_is_twenty_steps(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from sequencer.engine.hooking import HookFailed, Hooks, NoHooks
 from sequencer.hooks.calling import MAX_TRACEBACK_CHARS
-from sequencer.model.outcome import Decision, Move, Outcome
+from sequencer.model.outcome import Decision, Move
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from tests.unit.hooks.hook_files import HEAD, OUTCOME, REQUEST, WORKFLOW, context, loaded
@@ -191,14 +191,6 @@ def test_a_hook_that_never_ends_calling_itself_has_a_short_traceback(tmp_path: P
     assert len(failed.value.message) < 500
 
 
-def test_those_behind_a_hook_that_failed_are_not_asked(tmp_path: Path) -> None:
-    first = "@hookimpl\ndef sequencer_prompt(text):\n    raise ValueError\n"
-    then = "@hookimpl\ndef sequencer_prompt(context):\n    (context.project / 'asked').touch()\n"
-    with pytest.raises(HookFailed):
-        loaded(tmp_path, first, then).prompt(context(tmp_path), "")
-    assert not (tmp_path / "asked").exists()
-
-
 # --- answers ------------------------------------------------------------------------
 
 
@@ -351,17 +343,3 @@ def test_what_hooks_get_is_frozen(tmp_path: Path, change: str) -> None:
     source = f"@hookimpl\ndef sequencer_transition(context, outcome):\n    {change}\n"
     with pytest.raises(HookFailed, match=r"frozen|FrozenInstanceError"):
         loaded(tmp_path, source).transition(context(tmp_path), OUTCOME)
-
-
-def test_the_outcome_of_a_failed_attempt_is_told_as_it_is(tmp_path: Path) -> None:
-    source = """
-    @hookimpl
-    def sequencer_transition(context, outcome):
-        if not outcome.is_accepted and context.attempt < 3:
-            return sequencer.Decision(sequencer.Move.RETRY, reason=outcome.error)
-    """
-    failed = Outcome.model_validate({"status": "failed", "error": "two tests\nfail"})
-    hooks = loaded(tmp_path, source)
-    decided = [hooks.transition(context(tmp_path, attempt=n), failed) for n in (1, 2, 3)]
-    again = Decision(Move.RETRY, None, "two tests fail")
-    assert decided == [again, again, None]

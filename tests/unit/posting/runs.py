@@ -15,6 +15,7 @@ from sequencer.model.transitions import Event, Fact, Transition, initialise
 from sequencer.posting.lane import Lane, Surroundings
 from sequencer.posting.protocol import Post, Refused, Unreachable
 from sequencer.store.file import FileStore
+from tests.unit.saying import attempt
 
 SECRET = "hunter2-hunter2-hunter2"  # noqa: S105 - no real one
 REDACTION = Redaction([SECRET])
@@ -64,19 +65,7 @@ def succeed(store: FileStore, output: str = "done") -> int:
 
 
 def attempt_at(step: Step | None = None, run_id: str = "run-1", number: int = 1) -> Attempt:
-    return Attempt(
-        run_id=run_id,
-        workflow="standard",
-        step=step or Step(name="main"),
-        position="main",
-        step_index=0,
-        token=number,
-        attempt=number,
-        agent="canned",
-        prompt="main.md",
-        state_path=Path("state.json"),
-        result_path=Path("result.json"),
-    )
+    return attempt(step or "main", run_id=run_id, token=number, attempt=number)
 
 
 class HandClock:

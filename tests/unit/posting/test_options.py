@@ -25,10 +25,6 @@ def options(**sinks: Any) -> ActivityOptions:
     return ActivityOptions.model_validate({"sinks": sinks})
 
 
-def test_nothing_is_told_unless_it_was_asked_for(tmp_path: Path) -> None:
-    assert make_sinks(ActivityOptions(), place(tmp_path)) == []
-
-
 def test_each_kind_has_a_maker_and_each_field_a_kind() -> None:
     assert KINDS.keys() == MAKERS.keys()
     assert set(SinkOptions.model_fields["kind"].annotation.__args__) == KINDS.keys()
@@ -102,11 +98,6 @@ def test_the_token_has_a_usual_name(entry: dict[str, Any], variable: str) -> Non
     assert SinkOptions.model_validate(entry).token_variable == variable
 
 
-def test_the_token_may_have_another_name() -> None:
-    renamed = SinkOptions.model_validate({**GITHUB, "token_env": "GH_TOKEN"})
-    assert renamed.token_variable.startswith("GH_")
-
-
 def test_every_variable_that_is_missing_is_found(tmp_path: Path) -> None:
     asked = options(
         hook={**HOOK, "secret_env": "S_SECRET", "headers_env": {"X-T": "T_TOKEN"}},
@@ -136,11 +127,6 @@ def test_a_variable_that_does_not_fit_is_found_and_not_shown(tmp_path: Path) -> 
     assert found == {
         "activity.sinks.issue.token_env": "the variable GITHUB_TOKEN is no printable line"
     }
-
-
-def test_what_is_right_is_no_problem(tmp_path: Path) -> None:
-    asked = options(linear=LINEAR, issue=GITHUB, file={"kind": "jsonl", "path": "logs/a.jsonl"})
-    assert list(problems(asked, place(tmp_path, **TOKENS))) == []
 
 
 @pytest.mark.parametrize(

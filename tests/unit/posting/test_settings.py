@@ -58,11 +58,3 @@ def test_the_environment_and_the_defaults(tmp_path: Path) -> None:
     settings = loaded(tmp_path, "workflow: standard\n", SEQUENCER_ACTIVITY__DRAIN_S="0.5")
     assert (settings.activity.drain_s, settings.activity.sinks) == (0.5, {})
     assert settings.activity.thoughts
-
-
-def test_what_was_written_is_shown_with_its_source(tmp_path: Path) -> None:
-    text = "activity:\n  sinks:\n    hook: {kind: webhook, url: 'https://a.b', secret_env: A_KEY}\n"
-    shown = {key: (value, str(source)) for key, value, source in loaded(tmp_path, text).rows()}
-    where = f"{tmp_path / 'orchestration.yaml'}:3"
-    assert shown["activity.sinks.hook.url"] == ("https://a.b", where)
-    assert shown["activity.sinks.hook.secret_env"] == ("A_KEY", where)

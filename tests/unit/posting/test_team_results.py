@@ -15,8 +15,7 @@ from sequencer.model.step import Step
 from sequencer.model.transitions import Event
 from sequencer.model.workflow import Workflow
 from sequencer.posting.poster import Poster
-from sequencer.posting.protocol import Activity, ActivityType, Post
-from sequencer.posting.trackers import content_of
+from sequencer.posting.protocol import ActivityType
 from sequencer.store.file import FileStore
 from tests.unit.engine.flow.labs import Actor, Lab, failed
 from tests.unit.engine.flow.team_labs import task
@@ -112,21 +111,6 @@ def test_a_teams_news_are_thoughts_that_are_not_dropped(store: FileStore) -> Non
     assert told.box.bodies == [
         *("", "80 % of the budget is used", "mind the tabs", "process 7 is gone"),
     ]
-
-
-def test_linear_shows_a_lasting_thought_with_its_task() -> None:
-    lasting = Activity(
-        type=ActivityType.THOUGHT,
-        at="now",
-        step="plan",
-        step_index=0,
-        event="grown",
-        title="added tasks: a",
-    )
-    assert content_of(lasting) == {"type": "thought", "body": "**plan** added tasks: a"}
-    passing = replace(lasting, event=None, body="hm")
-    assert content_of(passing) == {"type": "thought", "body": "hm"}
-    assert Post(activity=lasting, run_id="r", revision=3).key == "r:3:0"
 
 
 # --- with the engine ---------------------------------------------------------------------

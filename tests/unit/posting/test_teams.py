@@ -54,25 +54,6 @@ def test_words_of_a_task_begin_with_its_name(store: FileStore) -> None:
     assert [one.step for one in told[-2:]] == ["build", "build"]
 
 
-def test_the_newest_wins_whoever_it_is_of(store: FileStore) -> None:
-    box = Box()
-    with invoked(store, box, graph=GRAPH) as now:
-        seen = {name: Saying(now.activities) for name in ("plan", "build")}
-        for name, one in seen.items():
-            one.started(named(name))
-        now.rounds.wake_and_wait()
-        for number in range(20):
-            seen["plan"].write(f"plan {number}\n".encode(), Piece.THOUGHT)
-            seen["build"].write(f"build {number}\n".encode(), Piece.THOUGHT)
-        now.rounds.wake_and_wait()
-        posts = len(box.posts)
-        now.clock.now += 2.1
-        now.rounds.wake_and_wait()
-    assert len(box.posts) == posts + 1
-    assert thoughts(box)[-1].body.startswith("build: ")
-    assert thoughts(box)[-1].body.endswith("build 19")
-
-
 def test_another_process_of_the_run_counts(store: FileStore) -> None:
     first, second = Box(), Box()
     clock = HandClock()

@@ -61,11 +61,6 @@ def test_wrong_routing_is_refused_at_its_place(
     assert said in str(error)
 
 
-@pytest.mark.parametrize("word", ["auto", "rules", "claude"])
-def test_who_may_classify(tmp_path: Path, word: str) -> None:
-    assert loaded(tmp_path, f"routing: {{classifier: {word}}}").routing.classifier == word
-
-
 def test_a_project_that_never_routes_may_call_a_cycle_like_a_procedure(tmp_path: Path) -> None:
     settings = loaded(tmp_path, "workflows: {full-development: {steps: [a]}}")
     assert settings.registry.get("full-development").kind == "cycle"

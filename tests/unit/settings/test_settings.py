@@ -199,25 +199,12 @@ def test_empty_keys_mean_their_defaults(tmp_path: Path) -> None:
     assert settings.limits == RunLimits()
 
 
-@pytest.mark.parametrize("word", ["true", "yes", "on", '"true"'])
-def test_where_a_boolean_is_expected_its_words_are_read(tmp_path: Path, word: str) -> None:
-    settings = loaded(tmp_path, f"router: {{enabled: {word}, prompt: router.md}}\n")
-    assert settings.router.enabled is True
-
-
 def test_options_of_an_agent_keep_their_types_and_places(tmp_path: Path) -> None:
     text = "agents:\n  t:\n    kind: command\n    fail_on_denial: true\n    env: {A: 1, B: no}\n"
     agent = loaded(tmp_path, text).agents["t"]
     assert agent.options == {"fail_on_denial": True, "env": {"A": 1, "B": "no"}}
     assert agent.locate(("env", "B")).endswith("orchestration.yaml:5:17: agents.t.env.B")
     assert agent.locate(()).endswith("orchestration.yaml:2:3: agents.t")
-
-
-def test_a_cadence_without_a_review_step(tmp_path: Path) -> None:
-    settings = loaded(tmp_path, "workflow: {name: standard, review_every_n: 3}\n")
-    assert "has no review step" in settings.notices[0]
-    assert settings.chosen_workflow().params == {}
-    assert loaded(tmp_path, "workflow: {name: standard, review_every_n: 0}\n").notices == ()
 
 
 def test_a_router_without_a_prompt_is_noticed(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.settings.settings import load
 from tests.unit.settings.loading import loaded, refusal, refusals
 
 TEAM = """
@@ -56,12 +55,6 @@ workflows:
     assert look.tools is not None
     assert (tries.executor, tries.model) == ("tests", "own")
     assert settings.registry.roles["tester"].writes
-
-
-def test_roles_without_options_are_those_that_come_along(tmp_path: Path) -> None:
-    assert set(load(tmp_path, env={}).registry.roles) == {
-        *("researcher", "implementer", "verifier", "git-handler", "summarizer", "lead")
-    }
 
 
 def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:

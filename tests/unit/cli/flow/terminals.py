@@ -45,11 +45,16 @@ class Terminal:
         while self.read(0.1):
             pass
 
-    def wait_for(self, text: str) -> None:
+    def _has(self, text: str | bytes) -> bool:
+        return text in self.raw if isinstance(text, bytes) else text in "\n".join(self.screen())
+
+    def wait_for(self, text: str | bytes) -> bytes:
+        """Return all that has come when *text* is on the screen; bytes: when they have come."""
         deadline = time.monotonic() + 15
-        while text not in "\n".join(self.screen()):
+        while not self._has(text):
             assert time.monotonic() < deadline, self.screen()
             self.read(0.05)
+        return self.raw
 
     def screen(self) -> list[str]:
         """Return the lines as a terminal that never scrolls would show them."""

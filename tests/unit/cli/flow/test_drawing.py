@@ -1,13 +1,11 @@
 from __future__ import annotations
 
 import os
-import pty
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
-from typing import IO
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +17,7 @@ from sequencer.engine.view import FlowView
 from sequencer.errors import StorageFailed
 from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.workflows.mermaid.parser import read_chart
+from tests.unit.cli.flow.terminals import Terminal, terminal
 from tests.unit.cli.flow.views import (
     HOSTILE,
     RELEASE,
@@ -247,51 +246,27 @@ def test_a_text_that_fits_stays_whole() -> None:
 # --- on a stream -----------------------------------------------------------------------
 
 
-class Terminal:
-    """A pseudo-terminal of a certain width, read once at the end."""
-
-    def __init__(self, columns: int, encoding: str = "utf-8") -> None:
-        self.master, slave = pty.openpty()
-        os.set_blocking(self.master, False)
-        self.stream: IO[str] = os.fdopen(slave, "w", encoding=encoding)
-        import fcntl  # noqa: PLC0415 - only terminals need it
-        import struct  # noqa: PLC0415
-        import termios  # noqa: PLC0415
-
-        size = struct.pack("HHHH", 30, columns, 0, 0)
-        fcntl.ioctl(self.master, termios.TIOCSWINSZ, size)
-
-    def seen(self) -> str:
-        return os.read(self.master, 1 << 20).decode().replace("\r\n", "\n")
-
-    def close(self) -> None:
-        os.close(self.master)
-        self.stream.close()
-
-
 @pytest.fixture(params=[100])
-def terminal(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
+def screen(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     monkeypatch.delenv("NO_COLOR", raising=False)
-    made = Terminal(request.param)
-    yield made
-    made.close()
+    with terminal(request.param) as made:
+        yield made
 
 
 SMALL = "a --> b --> c"
 
 
-def test_a_terminal_gets_colours(terminal: Terminal) -> None:
-    print_diagram(view(SMALL, "running", a="done"), terminal.stream)
-    assert "\x1b[32m│ ✓ a │\x1b[0m" in terminal.seen()
+def test_a_terminal_gets_colours(screen: Terminal) -> None:
+    print_diagram(view(SMALL, "running", a="done"), screen.stream)
+    screen.wait_for("\x1b[32m│ ✓ a │\x1b[0m".encode())
 
 
-@pytest.mark.parametrize("terminal", [40], indirect=True)
-def test_what_does_not_fit_the_terminal_is_told_in_words(terminal: Terminal) -> None:
-    print_diagram(view(RELEASE), terminal.stream)
-    seen = terminal.seen()
+@pytest.mark.parametrize("screen", [40], indirect=True)
+def test_what_does_not_fit_the_terminal_is_told_in_words(screen: Terminal) -> None:
+    print_diagram(view(RELEASE), screen.stream)
+    seen = screen.wait_for(b"less -S").decode()
     assert "· gate → docs [approve]" in re.sub(r"\x1b\[[0-9;]*m", "", seen)
     assert "this terminal has 40" in seen
-    assert "less -S" in seen
 
 
 def test_a_file_gets_the_drawing_as_wide_as_it_is(tmp_path: Path) -> None:

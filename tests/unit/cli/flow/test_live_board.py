@@ -17,8 +17,8 @@ from sequencer.executors.redaction import Redaction
 from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.model.outcome import Usage
 from tests.unit.cli.flow.terminals import Terminal, terminal
-from tests.unit.cli.flow.views import HOSTILE, attempt, graph, of, ok, with_node
-from tests.unit.saying import Saying
+from tests.unit.cli.flow.views import HOSTILE, graph, of, ok, with_node
+from tests.unit.saying import Saying, attempt
 
 
 @pytest.fixture(autouse=True)

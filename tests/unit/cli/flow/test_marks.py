@@ -1,21 +1,11 @@
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.style import Style
 
-from sequencer.cli.views.states import ACTIVE, ASCII_MARKS, MARKS, STYLES, shown, wrapped
+from sequencer.cli.views.states import ACTIVE, ASCII_MARKS, MARKS, shown, wrapped
 from sequencer.cli.views.text import cut, width
 from sequencer.engine.view import NodeState
-
-
-@pytest.mark.parametrize("state", list(NodeState))
-def test_every_state_has_a_look(state: NodeState) -> None:
-    assert width(MARKS[state]) == 1
-    assert len(ASCII_MARKS[state]) == 1
-    assert ASCII_MARKS[state].isascii()
-    assert Style.parse(STYLES[state])
 
 
 def test_states_that_matter_look_different() -> None:

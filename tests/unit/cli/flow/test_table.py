@@ -68,27 +68,11 @@ def test_a_moment_that_is_none_is_left_out(moment: str) -> None:
     assert "  -  " in node_table(run(a={"state": NodeState.RUNNING, "since": moment}), NOW)
 
 
-def test_a_clock_that_is_ahead_takes_no_time_away() -> None:
-    ahead = run(a={"state": NodeState.RUNNING, "seconds": 4.0, "since": "2026-11-22T12:30:00Z"})
-    assert "4.0 s" in node_table(ahead, NOW)
-
-
 def test_waiting_for_a_person_is_no_work() -> None:
     asked = run(a={"state": NodeState.ASKED, "since": "2026-11-22T11:00:00Z"})
     assert "of work" not in node_summary(asked, NOW)
     # In its own line it counts: that is what a person wants to know.
     assert "1 h 0 min" in node_table(asked, NOW)
-
-
-def test_a_summary_without_a_clock_has_what_is_over() -> None:
-    shown = run(
-        "completed_after_error",
-        a={"state": NodeState.RUNNING, "seconds": 5.0, "since": "2026-11-22T11:00:00Z"},
-    )
-    assert node_summary(shown) == (
-        "completed after error · 0 of 3 nodes done · 1 active · 0 loops of at most 50 "
-        "· 5.0 s of work"
-    )
 
 
 def test_json_says_all_of_it() -> None:

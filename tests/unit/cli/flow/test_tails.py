@@ -10,7 +10,7 @@ from sequencer.engine.attempt import Attempt
 from sequencer.logs import FileLogs
 from sequencer.model.head import Claim, Owner
 from sequencer.model.outcome import Outcome, OutcomeStatus
-from sequencer.model.step import Step
+from tests.unit import saying
 
 OWNER = Owner(host="h", boot_id="b", pid_ns="n", pid=1, pid_start=1, nonce="x")
 
@@ -32,19 +32,9 @@ def logs(folder: Path) -> FileLogs:
 
 
 def attempt(folder: Path, held: Claim) -> Attempt:
-    return Attempt(
-        run_id="r",
-        workflow="team",
-        step=Step(name=held.step),
-        position=held.step,
-        step_index=held.step_index,
-        token=held.token,
-        attempt=held.attempt,
-        agent="script",
-        prompt="p",
-        state_path=folder / "state.json",
-        result_path=folder / "result.json",
-    )
+    place = {name: getattr(held, name) for name in ("step_index", "token", "attempt")}
+    paths = {"state_path": folder / "state.json", "result_path": folder / "result.json"}
+    return saying.attempt(held.step, **place, **paths)
 
 
 def written(folder: Path, held: Claim, data: bytes, *, is_over: bool = False) -> Path:

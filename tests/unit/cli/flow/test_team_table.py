@@ -213,16 +213,6 @@ def test_elapsed_goes_on_while_somebody_works() -> None:
     assert elapsed(ahead, NOW) == 0.0
 
 
-def test_a_team_that_rests_is_not_at_work() -> None:
-    over = replace(at_work(), status="completed")
-    assert "at work" not in node_summary(over, NOW)
-    assert "at work" not in node_summary(
-        replace(at_work(), graph=graph(size=3), status="failed"), NOW
-    )
-    unbounded = replace(at_work(), graph=at_work().graph.replace(max_parallel=None))
-    assert "at work" not in node_summary(unbounded, NOW)
-
-
 @pytest.mark.parametrize("count", [0, 1, 999, 1_000, 99_949, 99_950, 999_499, 999_500, 10**9])
 def test_amounts_are_short(count: int) -> None:
     found = amount(count)

@@ -11,7 +11,7 @@ from sequencer.cli.views.facts import NewFacts, told
 from sequencer.cli.views.text import moment
 from sequencer.engine.view import FlowView, NodeState
 from sequencer.model.transitions import Event
-from tests.unit.cli.flow.facts import AT, fact
+from tests.unit.cli.flow.facts import fact
 from tests.unit.cli.flow.views import graph, of, with_node
 
 CHART = "a --> b{{Sure?}}\nb -->|no| a\nb -->|yes| c"
@@ -81,14 +81,6 @@ def test_the_beginning_and_the_end_have_no_line_of_their_own(happened: dict[str,
 )
 def test_a_cut_names_each_node_that_it_ended(happened: dict[str, Any], said: str) -> None:
     assert lines(happened) == [said, "cancel b", "cancel d"]
-
-
-def test_each_line_has_the_time_of_its_fact() -> None:
-    facts = [
-        fact(Event.CLAIMED, "a"),
-        fact(Event.TIMED_OUT, cancelled=["a"], at="2026-11-22T12:09:00Z"),
-    ]
-    assert [at for at, _ in told(facts, of(graph(CHART)))] == [AT, *["2026-11-22T12:09:00Z"] * 2]
 
 
 # --- questions ---------------------------------------------------------------------------

@@ -12,11 +12,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from sequencer.engine.attempt import Attempt
 from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.model.step import Step
 from sequencer.workflows.flowfile.reader import read_flow
 from sequencer.workflows.mermaid.chart import Chart
 
@@ -132,22 +130,6 @@ def cells(points: tuple[tuple[int, int], ...]) -> Iterator[tuple[int, int]]:
             x += (to_x > x) - (to_x < x)
             y += (to_y > y) - (to_y < y)
             yield x, y
-
-
-def attempt(name: str) -> Attempt:
-    return Attempt(
-        run_id="r",
-        workflow="w",
-        step=Step(name=name),
-        position=name,
-        step_index=0,
-        token=1,
-        attempt=1,
-        agent="fake",
-        prompt="p.md",
-        state_path=Path("s"),
-        result_path=Path("r"),
-    )
 
 
 def ok(cost: float = 0.0) -> Outcome:
