@@ -125,17 +125,3 @@ def test_a_killed_process_leaves_the_tree_when_its_agents_are_gone(
     lines = log(tmp_path)
     assert "first writes" not in lines[lines.index("second began") :], "both worked at once"
     assert "or somebody has changed since" in said
-
-
-def test_a_stopped_process_keeps_its_tree(shared: Shared, tmp_path: Path, begin: Begin) -> None:
-    first = begin("run", "--max-steps", "1", FIRST="yes")
-    until(lambda: "first writes" in log(tmp_path), 60)
-    os.kill(first.pid, signal.SIGSTOP)
-    clone = shared.clone("a")
-    assert cli(clone, "takeover", "--force", timeout_s=60.0, **IDENTITY).returncode == 0
-    status, said = ended(begin("run", "--max-steps", "1"))
-    os.kill(first.pid, signal.SIGKILL)
-    assert status == 75, said
-    assert f"agents of process {first.pid} of run 'default' still work in this work tree" in said
-    assert f"kill -CONT {first.pid}" in said
-    assert "second began" not in log(tmp_path)

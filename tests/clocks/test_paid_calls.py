@@ -7,13 +7,20 @@ from pathlib import Path
 import pytest
 
 from tests.clocks.faketime import library
-from tests.clocks.paid_calls import CASES, Case, an_hour_of
+from tests.clocks.paid_calls import CASES, an_hour_of
+from tests.git.tables import table
+
+TROUBLES = {case.name: case for case in CASES}
+USUAL = (
+    *("retry-in-1s", "each-ten-minutes", "bounded-in-a-row", "failure-with-retry", "hang"),
+    *("limit-and-failure", "a-judge-that-says-no"),
+)
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_an_hour_of_trouble_costs_a_few_calls(tmp_path: Path, case: Case) -> None:
-    found = library()
+@pytest.mark.parametrize("name", table(TROUBLES, *USUAL))
+def test_an_hour_of_trouble_costs_a_few_calls(tmp_path: Path, name: str) -> None:
+    found, case = library(), TROUBLES[name]
     if found is None:
         pytest.skip("libfaketime is not installed")
     assert case.least <= an_hour_of(tmp_path, case, found) <= case.most

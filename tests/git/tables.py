@@ -14,8 +14,8 @@ from tests.long.report import Report, Size
 ROOT = Path(__file__).parents[2]
 WHOLE = "SEQUENCER_WHOLE_TABLES"
 FILES = (
-    *("test_code_and_state", "test_hostile_branches", "test_lost_answers"),
-    *("test_remotes", "test_users_files"),
+    *("git/test_code_and_state", "git/test_hostile_branches", "git/test_lost_answers"),
+    *("git/test_remotes", "git/test_users_files", "clocks/test_paid_calls"),
 )
 
 
@@ -27,9 +27,9 @@ def table(whole: Iterable[str], *usual: str) -> list[str]:
 
 
 def campaign(folder: Path, size: Size) -> Report:
-    """See `tests.long.report.Campaign`; remotes, clones and branches in every state."""
+    """See `tests.long.report.Campaign`; remotes, clones and branches in every state, paid calls."""
     found = folder / "found.xml"
-    names = [f"tests/git/{name}.py" for name in FILES]
+    names = [f"tests/{name}.py" for name in FILES]
     argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={found}"]
     environment = {**os.environ, **({WHOLE: "1"} if size is Size.LONG else {})}
     command = [*argv, f"--basetemp={folder / 'tests'}", *names]

@@ -20,12 +20,7 @@ from tests.git.transports import Server
 from tests.unit.cli.sharing import call, shared_project, steps
 
 STATE = "sequencer/default"
-DENIED = {
-    "github": "ERROR: Permission to o/r.git denied to deploy key",
-    "github's newer words": "ERROR: The key you use has been marked as read only.",
-    "gitlab": "remote: ERROR: You are not allowed to push code to this project.",
-    "gitea": "Gitea: User permission denied for writing.",
-}
+DENIED = "ERROR: Permission to o/r.git denied to deploy key"
 
 
 @pytest.fixture
@@ -79,9 +74,8 @@ def test_a_server_that_only_lets_read(project: Shared) -> None:
     assert refs(project) == before
 
 
-@pytest.mark.parametrize("words", DENIED.values(), ids=list(DENIED))
-def test_a_key_that_only_reads(words: str, project: Shared, tmp_path: Path) -> None:
-    a = project.clone("a")
+def test_a_key_that_only_reads(project: Shared, tmp_path: Path) -> None:
+    a, words = project.clone("a"), f"remote: {DENIED}"
     steps(a, 1)
     only_for_readers(a, tmp_path / "server", words)
     before = refs(project)
@@ -105,7 +99,7 @@ def test_to_be_denied_is_not_the_last_word_while_an_earlier_push_may_land(
     def denying(*moves: object) -> object:
         pushes.append(1)
         if len(pushes) == 2:
-            only_for_readers(shared.clone("ours"), tmp_path / "denying", DENIED["github"])
+            only_for_readers(shared.clone("ours"), tmp_path / "denying", DENIED)
         return push(*moves)  # type: ignore[arg-type]
 
     monkeypatch.setattr(ours.branch.remote, "push", denying)
@@ -147,14 +141,12 @@ def test_words_of_a_denial_behind_a_lost_line_prove_nothing(shared: Shared, tmp_
 # --- what is set or checked out here ----------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["origin", "the.hub"])
-def test_a_mirror_takes_the_pushes_of_a_run(name: str, project: Shared) -> None:
-    a = project.clone("a")
-    if name != "origin":
-        git(a, "remote", "rename", "origin", name)
-        path = a / "orchestration.yaml"
-        path.write_text(path.read_text().replace("{kind: git}", f"{{kind: git, remote: {name}}}"))
-        git(a, "commit", "-qam", "another remote")
+def test_a_mirror_of_any_name_takes_the_pushes_of_a_run(project: Shared) -> None:
+    a, name = project.clone("a"), "the.hub"
+    git(a, "remote", "rename", "origin", name)
+    path = a / "orchestration.yaml"
+    path.write_text(path.read_text().replace("{kind: git}", f"{{kind: git, remote: {name}}}"))
+    git(a, "commit", "-qam", "another remote")
     git(a, "config", f"remote.{name}.mirror", "true")
     git(a, "branch", "mine")
     steps(a, 1)

@@ -69,8 +69,7 @@ def main(folder: Path, ref: str = "main") -> list[str]:
     return git(folder, "log", "--format=%s", ref).splitlines()
 
 
-@pytest.mark.parametrize("hook", ["update", "pre-receive"])
-@pytest.mark.parametrize("declared", [False, True])
+@pytest.mark.parametrize(("hook", "declared"), [("update", False), ("pre-receive", True)])
 def test_what_was_refused_once_does_not_land_with_the_next_attempt(
     tmp_path: Path, hook: str, declared: bool
 ) -> None:

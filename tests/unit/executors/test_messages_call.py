@@ -39,7 +39,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     ids=["529", "500", "429", "dropped", "error-event", "stalled", "hung"],
 )
 def test_a_fault_that_passes_is_got_over(desk: Desk, fault: dict[str, Any]) -> None:
-    entry = {"stall_timeout_s": 1.5}
+    entry = {"stall_timeout_s": 0.5}
     outcome = desk.ask([{**fault, "times": 1}, {"text": "It is done."}], entry=entry)
     assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "It is done.")
     assert "asking again in 1.0 s, 1 of 4" in desk.heard.text(Piece.NOTICE)

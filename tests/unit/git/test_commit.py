@@ -81,6 +81,20 @@ def test_a_filter_that_fails_is_told(tmp_path: Path) -> None:
     assert everything(folder) == before
 
 
+def test_the_message_and_the_people(tmp_path: Path) -> None:
+    folder = repository(tmp_path / "r")
+    write(folder, {"a": "1"})
+    committed(folder, message="main: ä\n\nRun: x\nToken: 3\n")
+    told = said(folder, "log", "-1", "--format=%an <%ae>|%cn <%ce>|%s|%(trailers:key=Token)")
+    who = "Sequencer <sequencer@localhost>"
+    assert told == f"{who}|{who}|main: ä|Token: 3"
+    git(folder, "config", "user.name", "Ä. Person")
+    git(folder, "config", "user.email", "p@example.org")
+    write(folder, {"a": "2"})
+    committed(folder)
+    assert said(folder, "log", "-1", "--format=%an <%ae>") == "Ä. Person <p@example.org>"
+
+
 def test_no_hook_and_no_editor_and_no_signature(tmp_path: Path) -> None:
     folder = repository(tmp_path / "r")
     hooks = folder / ".git" / "hooks"

@@ -324,7 +324,7 @@ def test_a_remote_that_is_away_is_told_and_waited_for(
     monkeypatch.setattr(polling, "FIRST_RETRY_S", 0.05)
     side = lab.side(slow_s=0.1, is_watching=False)
     remotes.git(lab.clone, "remote", "set-url", "origin", "git://127.0.0.1:1/away.git")
-    assert not side.waiting.wait(lab.revision, 1.5)
+    assert not side.waiting.wait(lab.revision, 0.5)
     assert len(side.told) <= 7
     while len(side.told) < 2:
         assert not side.waiting.wait(lab.revision, 0.5)
@@ -382,9 +382,9 @@ def test_a_folder_that_is_locked_for_long_is_looked_at_later(lab: Lab) -> None:
 
 
 def test_processes_of_a_clone_share_their_looks(lab: Lab) -> None:
-    sides = [lab.side(slow_s=1.0, is_watching=False) for _ in range(4)]
+    sides = [lab.side(slow_s=0.5, is_watching=False) for _ in range(4)]
     for number, side in enumerate(sides):
-        lab.later(0.1 * number, side.waiting.wait, lab.revision, 4.0)
+        lab.later(0.05 * number, side.waiting.wait, lab.revision, 2.0)
     lab.close()
     # Alone, each of the four asks 5 or 6 times.
     assert 2 <= sum(side.looks for side in sides) <= 12
@@ -397,7 +397,7 @@ def test_a_sleep_uses_no_processor_time_and_no_thread(is_watching: bool, lab: La
     for _ in range(12):
         side.waiting.pace.looked(has_moved=False)
     looks, threads, before = side.looks, threading.active_count(), time.process_time()
-    assert not side.waiting.wait(lab.revision, 2.0)
+    assert not side.waiting.wait(lab.revision, 0.7)
     assert time.process_time() - before < 0.02
     assert side.looks == looks
     assert threading.active_count() == threads

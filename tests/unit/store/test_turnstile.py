@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
@@ -216,3 +217,46 @@ def test_who_leaves_is_out_of_the_queue_at_once(tmp_path: Path) -> None:
         last.leave()
         assert TicketQueue()._above(file.fileno(), 2) == 2
     first.leave()
+
+
+def until_no_thread_waits() -> None:
+    deadline = time.monotonic() + 20
+    while any(thread.name == "turnstile" for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+OWN_FDS = Path("/proc/self/fd")
+
+
+def opened_here(folder: Path) -> list[str]:
+    """Return this process's pipes, and what it has open in *folder*."""
+    links = []
+    for fd in OWN_FDS.iterdir():
+        with contextlib.suppress(OSError):
+            links.append(str(fd.readlink()))
+    return sorted(link for link in links if link.startswith(("pipe:", str(folder))))
+
+
+@pytest.mark.skipif(not OWN_FDS.is_dir(), reason="needs /proc")
+def test_nothing_stays_open(tmp_path: Path) -> None:
+    until_no_thread_waits()
+    first = FileTurnstile(tmp_path / file_name(()))
+    asleep, write_fd = os.pipe()
+    # The folder stays open for the next time.
+    assert first.wait(5.0, asleep)
+    first.leave()
+    before = opened_here(tmp_path)
+    for _ in range(20):
+        # Those of the round before give the lock back when they get it.
+        assert first.wait(5.0, asleep)
+        others = [FileTurnstile(tmp_path / file_name(())) for _ in range(3)]
+        for other in others:
+            assert not other.enter()
+            assert other.is_awaited()
+        for turnstile in (*others, first):
+            turnstile.leave()
+    until_no_thread_waits()
+    assert opened_here(tmp_path) == before
+    os.close(asleep)
+    os.close(write_fd)
