@@ -68,7 +68,7 @@ def flow_source_of(store: Store) -> FlowSource | None:
             f"is not what a graph run was begun with: {error.errors(include_url=False)[0]['msg']}",
             where=str(store.state_path.with_name(FLOW_DOCUMENT)),
             hint="bring the file back; 'sequencer runs' names the runs, and "
-            "'sequencer --run DEFINITION_FILE reset --yes --workflow WORKFLOW' begins one again",
+            "'sequencer --run NAME reset --yes --workflow WORKFLOW' begins one again",
         ) from None
 
 
