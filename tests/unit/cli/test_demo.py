@@ -60,7 +60,7 @@ def test_keep_keeps_the_folder_to_look_around_in(scratch: Path) -> None:
     assert call(folder, "check").code == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_it_and_leaves_no_process(scratch: Path, number: signal.Signals) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "sequencer", "demo", "--seconds", "30"],

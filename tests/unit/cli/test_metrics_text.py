@@ -162,7 +162,7 @@ def test_no_label_grows_with_the_number_of_attempts() -> None:
 HOSTILE = st.text(max_size=20)
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(st.text(min_size=1), HOSTILE, HOSTILE, st.text(max_size=5), st.sampled_from(FORMATS))
 def test_any_name_comes_back_as_it_was(
     run: str, step: str, model: str, agent: str, text_format: str

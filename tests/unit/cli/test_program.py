@@ -12,6 +12,7 @@ from sequencer import __version__
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import Verb
 from sequencer.cli.program import COMMANDS, NAME, group
+from tests import forked
 from tests.unit.cli.calling import call, project
 
 ROOT = Path(__file__).parents[3]
@@ -162,7 +163,8 @@ def test_a_modules_namesake_in_the_current_folder_is_not_imported(tmp_path: Path
 def completed(folder: Path, words: str, count: int) -> list[str]:
     """Return what the shell would offer for the word number *count* of *words*."""
     env = {"COMP_WORDS": words, "COMP_CWORD": str(count), "_SEQUENCER_COMPLETE": "bash_complete"}
-    ended = python(folder, "-m", "sequencer", **env)
+    argv = [sys.executable, "-m", "sequencer"]
+    ended = forked.run(argv, cwd=folder, env=os.environ | env, capture_output=True, text=True)
     assert ended.stderr == ""
     return [line.partition(",")[2] for line in ended.stdout.splitlines() if line]
 

@@ -96,7 +96,7 @@ def test_a_graph_that_nobody_drew() -> None:
 
 
 @given(views())
-@settings(max_examples=80)
+@settings(max_examples=30)
 def test_a_made_chart_says_the_same_whatever_the_names_are(found: FlowView) -> None:
     chart = read_chart(charted(found))
     number = {node.id: f"n{place}" for place, node in enumerate(found.graph.nodes)}

@@ -181,7 +181,7 @@ def test_the_id_is_shown_where_the_label_hides_it() -> None:
 
 
 @given(views())
-@settings(max_examples=100)
+@settings(max_examples=40)
 def test_any_graph_can_be_drawn_in_both_alphabets(found: FlowView) -> None:
     for is_ascii in (False, True):
         for picture in (drawing(found, is_ascii=is_ascii), listing(found, is_ascii=is_ascii)):

@@ -68,7 +68,7 @@ def test_a_terminal_that_knows_no_size_is_a_usual_one(screen: Terminal) -> None:
 
 
 @given(shown=views(), columns=st.integers(5, 140), rows=st.integers(3, 40))
-@settings(max_examples=80)
+@settings(max_examples=40)
 def test_any_run_fits_any_terminal(
     screen: Terminal, shown: FlowView, columns: int, rows: int
 ) -> None:

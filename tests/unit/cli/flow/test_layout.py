@@ -68,7 +68,7 @@ def label_cells(line: EdgeLine) -> list[tuple[int, int]]:
 
 
 @given(views(), st.sampled_from(sorted(WAYS)))
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_nothing_is_over_anything_else_in_any_graph(shown: FlowView, direction: str) -> None:
     ensure_sound(shown, layout(shown, direction))
 

@@ -71,7 +71,7 @@ def test_every_box_line_and_text_is_inside(name: str) -> None:
 
 
 @given(views())
-@settings(max_examples=80)
+@settings(max_examples=30)
 def test_any_graph_is_a_document_that_refers_to_nothing(shown: FlowView) -> None:
     text = flow_svg(shown)
     for element in parsed(text).iter():

@@ -114,7 +114,7 @@ def test_json_says_all_of_it() -> None:
 
 
 @given(views())
-@settings(max_examples=80)
+@settings(max_examples=30)
 def test_any_run_is_a_table(shown: FlowView) -> None:
     lines = node_table(shown, NOW).split("\n")
     assert len(lines) == len(shown.nodes) + 3

@@ -162,7 +162,7 @@ def test_the_usual_terminals(columns: int, count: int) -> None:
     said=st.one_of(st.sampled_from(HOSTILE), st.text(max_size=100)),
     columns=st.integers(20, 220),
 )
-@settings(max_examples=80)
+@settings(max_examples=40)
 def test_nothing_is_ever_wider(names: list[str], said: str, columns: int) -> None:
     rows = [
         task_cells(

@@ -174,7 +174,7 @@ EVENTS = {Event.CLAIMED: "start", Event.STARTED: "start", Event.SUCCEEDED: "done
     ),
     st.data(),
 )
-@settings(max_examples=120)
+@settings(max_examples=60)
 def test_every_fact_has_its_line_in_the_journals_order(
     happened: list[tuple[Event, str, bool]], data: st.DataObject
 ) -> None:
