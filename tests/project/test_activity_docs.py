@@ -19,8 +19,7 @@ from sequencer.posting.poster import DRAIN_S
 from sequencer.posting.protocol import LONGEST_PAUSE_S, Activity, ActivityType, Post
 from sequencer.posting.results import Pending
 from sequencer.posting.sinks import Place, make_sinks
-from sequencer.posting.trackers import LOOKED_AT
-from sequencer.posting.web import TIMEOUT_S, signature
+from sequencer.posting.web import signature
 from sequencer.settings.settings import load
 from tests.project.documents import ROOT, Fence, fences
 
@@ -115,12 +114,6 @@ def test_what_waits_is_shown_as_on_the_page() -> None:
     (shown,) = blocks("text")
     waits = Pending(sink="team", pending=3, since="then", tries=9, error="HTTP 500")
     assert shown.text.strip() == f"{'posts':<{LABEL_WIDTH}}  {waits.text(lambda _: '12 min 4 s')}"
-
-
-def test_the_limits_are_as_the_page_says() -> None:
-    text = PAGE.read_text()
-    assert f"not answer within {TIMEOUT_S:.0f} seconds" in text
-    assert f"up to {LOOKED_AT} comments" in text
 
 
 def test_the_signature_is_checked_as_shown() -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import sys
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from bench.child import Absent
 from bench.layers import (
     BLOCK,
     LONGEST_MS,
@@ -25,7 +23,7 @@ from bench.layers import (
 from bench.measuring import Effort
 from bench.peers import installing
 from bench.project import make_project
-from bench.rows import Setting, team
+from bench.rows import Setting
 from bench.rows.step import started
 from bench.rows.team_child import Teams
 from bench.teams import Sleeper, team_of, team_run
@@ -87,26 +85,6 @@ def test_a_run_that_is_measured_is_whole_and_leaves_nothing(tmp_path: Path) -> N
     assert list((tmp_path / "project" / "sync" / "runs").iterdir()) == []
     teams.answer({"do": "run", "tasks": 3, "is_kept": True})
     assert len(list((tmp_path / "project" / "sync" / "runs").iterdir())) == 1
-
-
-@pytest.mark.parametrize(("done", "is_right"), [([], False), (["s0", "s0"], False), (None, True)])
-def test_a_task_that_was_done_twice_or_never_is_no_measurement(
-    done: list[str] | None, is_right: bool
-) -> None:
-    class Told:
-        def tell(self, request: dict[str, Any]) -> None:
-            assert request["places"] == SLEEPERS_PLACES
-
-        def hear(self) -> dict[str, Any]:
-            names = list(sleepers()[1]) if done is None else done
-            return {"began": 1.0, "ended": 3.5, "done": [(name, 3.0) for name in names]}
-
-    children: Any = [Told()]
-    if is_right:
-        assert team._slept(children, "one") == 2.5
-    else:
-        with pytest.raises(Absent, match="twice"):
-            team._slept(children, "one")
 
 
 @pytest.mark.parametrize("peer", ["dask", "langgraph"])

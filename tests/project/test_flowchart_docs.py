@@ -9,14 +9,8 @@ from pathlib import Path
 import pytest
 
 from sequencer.documents.keys import written_fields
-from sequencer.model.net import graph
-from sequencer.workflows import finding
-from sequencer.workflows.flowfile import graph as grouping
-from sequencer.workflows.flowfile import markdown, problems
 from sequencer.workflows.flowfile.reader import read_flow
 from sequencer.workflows.flowfile.settings import TOOLS, FlowKeys, FrontMatter, NodeSettings
-from sequencer.workflows.mermaid import chart as drawing
-from sequencer.workflows.mermaid import parser as scanner
 from tests.project.documents import ROOT
 
 PAGE = (ROOT / "docs" / "reference" / "flowcharts.md").read_text()
@@ -65,17 +59,6 @@ def test_the_tools_are_all_there() -> None:
 def test_the_codes_are_those_that_are_used() -> None:
     used = {code for path in SOURCES for code in re.findall(r'"([EW]-[A-Z]+)"', path.read_text())}
     assert first_cells(part("Errors")) == used
-
-
-def test_the_figures_are_those_of_the_code() -> None:
-    assert f"{finding.MAX_CHARS // 2**20} MiB and {markdown.MAX_LINES:,} lines" in PAGE
-    assert f"{grouping.MAX_DEPTH} levels" in PAGE
-    assert f"more than {drawing.MAX_EDGES:,} edges" in PAGE
-    assert f"{drawing.MAX_EDGES:,} edges (`a & b --> c & d` are four)" in PAGE
-    assert f"{drawing.MAX_DECLARED:,} nodes and groups" in PAGE
-    assert f"{scanner.MAX_CHARACTERS:,} characters" in PAGE
-    assert f"at most {graph.MAX_NODES:,} nodes" in PAGE
-    assert f"over {problems.MAX_PROBLEMS} problems" in PAGE
 
 
 def test_the_example_is_a_workflow_without_a_warning() -> None:

@@ -21,8 +21,7 @@ from sequencer.executors.protocol import EVERY_EXECUTOR
 from sequencer.model.by_hand import EDITABLE
 from sequencer.model.frozen import Frozen
 from sequencer.model.head import Claim, Head, Owner, Session, Status
-from sequencer.model.limits import InvocationLimits, RunLimits
-from sequencer.model.names import slug
+from sequencer.model.limits import RunLimits
 from sequencer.model.outcome import OutcomeStatus, Usage
 from sequencer.model.step import Step
 from sequencer.model.transitions import Event
@@ -124,14 +123,6 @@ def test_a_head_is_as_small_as_promised() -> None:
     assert len(head.model_dump_json(indent=2)) < 4096
 
 
-def test_the_names_of_logs_are_those_of_the_example() -> None:
-    from sequencer.logs import log_name  # noqa: PLC0415
-
-    assert f"logs/BRANCH/steps/{log_name(11, 'supervisor', 1)}" in FILES
-    assert f"`{log_name(11, 'supervisor', 2)}`" in FILES
-    assert slug("main") == "main"
-
-
 def test_every_error_and_its_exit_code() -> None:
     found = {
         name: str(cls.exit_code)
@@ -193,12 +184,6 @@ def test_the_members_of_a_run() -> None:
     assert set(members) == own
     controls = {name for name in vars(Control) if not name.startswith("_")} - {"begin"}
     assert set(words(members["control"])) == controls
-
-
-def test_the_limits_of_an_invocation() -> None:
-    row = next(row for row in table(LIBRARY) if words(row[0]) == ["InvocationLimits"])
-    assert words(row[1])[1:] == list(InvocationLimits.model_fields)
-    assert InvocationLimits().max_steps == 20
 
 
 def test_the_numbers_of_the_protocol() -> None:

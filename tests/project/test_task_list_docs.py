@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 from sequencer.documents.keys import known_keys, leaves
-from sequencer.documents.reader import parse, parse_value
-from sequencer.model.team import MAX_TASKS, STEP_FIELDS
+from sequencer.documents.reader import parse
+from sequencer.model.team import STEP_FIELDS
 from sequencer.settings.settings import load
-from sequencer.workflows.finding import MAX_CHARS
 from sequencer.workflows.mermaid.parser import read_chart
-from sequencer.workflows.teams.entries import FIX, MAX_SIZE, ListFile, TaskEntry
-from sequencer.workflows.teams.graphs import MOST, workflow_of
+from sequencer.workflows.teams.entries import ListFile, TaskEntry
+from sequencer.workflows.teams.graphs import workflow_of
 from sequencer.workflows.teams.growth import tasks_of_answer
 from sequencer.workflows.teams.lists import (
     SHARED,
@@ -70,20 +69,6 @@ def test_the_step_fields_that_a_task_has_not() -> None:
     assert not {"name", "requires_approval", "approval"} & set(known_keys(TaskEntry, ()))
 
 
-def test_the_figures_are_those_of_the_code() -> None:
-    assert f"1 to {MAX_TASKS}." in TEXT
-    assert f"up to {MOST} entries" in TEXT
-    assert f"up to {MAX_CHARS // 2**20} MiB" in TEXT
-    assert builtin_roles()["verifier"].step["validation"]["max_attempts"] == 3
-    assert "three judgements" in TEXT.replace("\n", " ")
-    assert TaskEntry.model_validate(
-        {"id": "a", "subject": "A", "validation": {"fixer": {}}}
-    ).as_task().step["validation"]["fixer"] == {"name": FIX}
-    assert f"the fixer needs no `name`; it is `{FIX}` then" in TEXT
-    reference = (ROOT / "docs" / "reference" / "configuration.md").read_text()
-    assert f"over all processes, at most {MAX_SIZE}" in reference
-
-
 def test_the_yaml_list_makes_a_team_in_a_file_of_its_own_too(tmp_path: Path) -> None:
     text = next(text for text in fenced("yaml") if text.startswith("workflows:"))
     (tmp_path / "orchestration.yaml").write_text(text)
@@ -93,12 +78,6 @@ def test_the_yaml_list_makes_a_team_in_a_file_of_its_own_too(tmp_path: Path) -> 
     assert made.steps[2].model == "opus"
     alone = textwrap.dedent("".join(text.splitlines(keepends=True)[2:]))
     assert list_of(parse(alone.encode(), Path("search.yaml")), roles()).workflow == made
-
-
-def test_the_roles_of_ones_own_are_some() -> None:
-    text = next(text for text in fenced("yaml") if text.startswith("teams:"))
-    written = parse_value(text, Path("x"))["teams"]["roles"]
-    assert set(written) == {"verifier", "reviewer"}
 
 
 def test_the_page_is_a_list_of_tasks() -> None:

@@ -8,14 +8,11 @@ from sequencer.documents.keys import dotted
 from sequencer.model.step import Step
 from sequencer.model.team import STEP_FIELDS, Budget, Role
 from sequencer.settings.legacy import TEAM_KEYS
-from sequencer.workflows.teams.options import ScoreSettings
 from sequencer.workflows.teams.scoring import CLASSIFICATIONS, KEYWORDS, LABELS
 from tests.project.documents import ROOT
 from tests.project.test_configuration_docs import ROW
 
 REFERENCE = (ROOT / "docs" / "reference" / "configuration.md").read_text()
-HOW_TO = (ROOT / "docs" / "how-to" / "teams.md").read_text()
-WHEN = HOW_TO.split("\n## When a team is used\n")[1].split("\n## ")[0]
 
 
 def tables() -> list[list[tuple[str, str]]]:
@@ -54,18 +51,3 @@ def test_the_keys_of_a_role() -> None:
     assert refused == {"name", "description", "requires_approval", "approval"}
     listed = "fields of a step but for `name`, `description`, `requires_approval` and `approval`"
     assert listed in REFERENCE
-
-
-def test_the_numbers_of_the_how_to() -> None:
-    settings = ScoreSettings()
-    assert set(KEYWORDS.values()) == {10}
-    assert "| keywords | 10 for each" in WHEN
-    assert f"{CLASSIFICATIONS['orchestrator']} for `orchestrator`" in WHEN
-    assert f"{CLASSIFICATIONS['debugger']} for `debugger`" in WHEN
-    assert f"{settings.medium_points} from {settings.medium_chars} characters on" in WHEN
-    assert f"{settings.long_points} from {settings.long_chars} on" in WHEN
-    assert f"{settings.subtasks.each} for each open sub-task" in WHEN
-    assert f"{settings.files.each} for each file, {settings.components.each} for each comp" in WHEN
-    for label in ("team", "epic", "large", "small", "trivial", "no-team"):
-        assert f"`{label}`" in WHEN
-        assert label in LABELS

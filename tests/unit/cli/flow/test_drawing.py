@@ -227,6 +227,15 @@ def test_the_words_say_all_that_the_drawing_does() -> None:
     assert " . gate -> docs [approve], build [reject] (loop), plan [needs info] (loop)" in plain
 
 
+def test_lines_that_were_followed_stand_out() -> None:
+    run = of(graph("a --> b\na --> c"), "running", a="done", b="running")
+    followed = replace(run, followed=frozenset({0}))
+    heads = [style for row in drawing(followed).rows for piece, style in row if "▼" in piece]
+    assert sorted(heads) == ["", "dim"]
+    still = drawing(of(run.graph)).rows
+    assert all(style == "" for row in still for _, style in row)
+
+
 def test_colours_are_of_states() -> None:
     found = drawing(of(graph("a"), "running", a="failed")).text(has_colours=True)
     assert found.startswith("\x1b[1;31m┌───")
