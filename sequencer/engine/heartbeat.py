@@ -60,7 +60,8 @@ class Heartbeat:
         self._store = store
         self._is_pushing = isinstance(store, Telling)
         """Whether the end of a step may take long to record."""
-        lock = threading.RLock()
+        self._lock = lock = threading.RLock()
+        """Of both conditions; taken itself where nobody waits, which costs less."""
         self._condition = threading.Condition(lock)
         """Wakes the thread."""
         self._written = threading.Condition(lock)
@@ -86,7 +87,7 @@ class Heartbeat:
         now = time.monotonic()
         beating = _Beating(claim, cancellation, now, now)
         beating.next_at += beating.pause_s
-        with self._condition:
+        with self._lock:
             # Others see by a new number that it was renewed.
             beating.number = self._numbers.pop(claim.token, 0)
             self._beating[claim.token] = beating
@@ -109,10 +110,11 @@ class Heartbeat:
 
     def end(self, claim: Claim) -> None:
         """Stop renewing; returns when no beat of *claim* is being written, or in `ENDING_S`."""
-        with self._condition:
+        with self._lock:
             ended = self._beating.pop(claim.token, None)
             if ended is not None:
-                self._written.wait_for(lambda: self._writing is not ended, ENDING_S)
+                if self._writing is ended:
+                    self._written.wait_for(lambda: self._writing is not ended, ENDING_S)
                 if ended.cancellation is not None and ended.number and self._is_pushing:
                     self._numbers[claim.token] = ended.number
 

@@ -97,7 +97,8 @@ class Summary:
 
     def reached(self, max_steps: int | None) -> str | None:
         """Return in words that none of *max_steps* is left, if that is so."""
-        if max_steps is None or self.steps_left(max_steps) > 0:
+        # As `steps_left` says it; this is asked in each step.
+        if max_steps is None or (self.limits_met <= max_steps and self.usage.steps < max_steps):
             return None
         done = f"{counted(self.usage.steps, 'step')} done"
         if self.limits_met > max_steps:

@@ -203,8 +203,7 @@ class Keeper:
 
     def keep(self, head: Head, marking: Marking, chain: Chain) -> None:
         """Keep *marking*, which is that of *head*, an accepted one."""
-        if head.flow is not None:
-            self._kept = (head.run_id, head.flow, marking, chain)
+        self._kept = (head.run_id, self._flow_of(head), marking, chain)
 
     def begun(self, head: Head) -> tuple[Workflow, Marking, Chain]:
         """See `Markings.begun`."""
@@ -228,13 +227,7 @@ class Keeper:
             raise CorruptState(message, where=where) from None
 
     def _flow_of(self, head: Head) -> Flow:
-        if head.flow is None:
-            raise CorruptState(
-                f"the run of {head.workflow_name!r} has no marking",
-                where=str(self._store.state_path),
-                hint=f"{command(head.run_name, 'reset')} begins it anew",
-            )
-        return head.flow
+        return flow_record.flow_of(head, str(self._store.state_path))
 
     def _read(self, head: Head, flow: Flow) -> tuple[Marking, Chain]:
         try:

@@ -17,7 +17,9 @@ from sequencer.engine.attempt import left
 from sequencer.engine.attempts import Running
 from sequencer.engine.events import HeadMoved, Waiting
 from sequencer.engine.loop import LONGEST_SLEEP_S, EngineLoop, Mode, Summary
+from sequencer.engine.markings import FlowControl
 from sequencer.engine.net_worker import FlowWorker
+from sequencer.engine.performing import Performer
 from sequencer.errors import (
     ClaimHeld,
     Interrupted,
@@ -28,12 +30,13 @@ from sequencer.errors import (
 )
 from sequencer.executors.protocol import StopReason
 from sequencer.model.head import Head
-from sequencer.model.limits import InvocationLimits
+from sequencer.model.limits import InvocationLimits, RunLimits
 from sequencer.model.net.marking import FlowStatus, Marking
 from sequencer.model.net.net import overdue, time_left_ms
 from sequencer.model.net.transition import bad_end, ensure_none_failed
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.standing import Readiness, blocked_by, parse_time
+from sequencer.store.protocol import Store
 
 LOOK_AT_HOLDERS_S = 5.0
 """How often several holders in other processes are looked at; one is waited for."""
@@ -386,3 +389,12 @@ def _dues(marking: Marking) -> Iterator[datetime]:
         date = parse_time(active.due) if active.due else None
         if date is not None:
             yield date
+
+
+def on_nodes(
+    store: Store, performer: Performer, limits: RunLimits, places: int
+) -> tuple[FlowWorker, type[NetLoop]]:
+    """Return who works on the graph's run in *store*, *places* nodes at once, and how."""
+    grower = None if performer.team is None else performer.team.grower
+    nodes = FlowControl(store, performer.workflow, grower)
+    return FlowWorker(nodes, performer, limits, places), NetLoop

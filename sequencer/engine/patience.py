@@ -141,7 +141,8 @@ class Changes:
             if not opened.facts:
                 return None
             closed = self.kind.close(opened, self.work)
-            self.keep_document(closed)
+            if closed.document is not None:
+                self.keep_document(closed)
             return closed
 
         if self.patience is None:

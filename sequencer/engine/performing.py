@@ -153,6 +153,7 @@ class Performer:
     def prepare_step(self, step: Step, position: str, here: Place) -> Prepared:
         """Return *step*, defaults filled in, ready to start; see `prepare`."""
         agent, executor = self.agents.ready(step, position)
+        read, added = self.prompts.read, step.added_system_prompts
         return Prepared(
             step=without_comments(step, executor, self.comment_tools),
             position=position,
@@ -160,17 +161,9 @@ class Performer:
             agent=agent,
             executor=executor,
             prompt=self.prompts.read_for(step, executor),
-            system_prompt=self._optional(step.system_prompt),
-            append_system_prompt=self._joined(step.added_system_prompts),
+            system_prompt=None if step.system_prompt is None else read(step.system_prompt),
+            append_system_prompt="\n\n".join([read(name).strip() for name in added]) or None,
         )
-
-    def _optional(self, name: str | None) -> str | None:
-        return None if name is None else self.prompts.read(name)
-
-    def _joined(self, names: tuple[str, ...]) -> str | None:
-        if not names:
-            return None
-        return "\n\n".join(self.prompts.read(name).strip() for name in names) or None
 
     def perform(
         self,

@@ -46,7 +46,7 @@ def journal_record(
         "output_cut_from": outcome.cut_from_bytes,
         "usage": {name: value for name, value in vars(outcome.usage).items() if value},
         "error": outcome.error[:4000] if outcome.error else None,
-        "denials": [line[:200] for line in outcome.denials[:20]] or None,
+        "denials": [line[:200] for line in outcome.denials[:20]] if outcome.denials else None,
         "exit_code": outcome.exit_code,
     }
     return {key: value for key, value in record.items() if value is not None}

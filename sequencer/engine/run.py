@@ -289,13 +289,9 @@ class Run:
         """Return who works on a run of *kind*, and how."""
         if kind.has_one_place:
             return LineWorker(self.store, performer, self.limits, positions), LineLoop
-        from sequencer.engine.markings import FlowControl  # noqa: PLC0415 - graphs only
-        from sequencer.engine.net_loop import NetLoop  # noqa: PLC0415 - same
-        from sequencer.engine.net_worker import FlowWorker  # noqa: PLC0415 - same
+        from sequencer.engine.net_loop import on_nodes  # noqa: PLC0415 - graphs only
 
-        grower = None if performer.team is None else performer.team.grower
-        nodes = FlowControl(self.store, performer.workflow, grower)
-        return FlowWorker(nodes, performer, self.limits, places), NetLoop
+        return on_nodes(self.store, performer, self.limits, places)
 
     @contextlib.contextmanager
     def turn(self, position: str | None = None, *, wait: bool = False) -> Iterator[OpenTurn]:

@@ -13,9 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, NamedTuple
 
+from sequencer.errors import CorruptState
 from sequencer.model.dataclass import dataclass
 from sequencer.model.frozen import as_json
-from sequencer.model.head import MARKINGS, Flow, Status
+from sequencer.model.head import MARKINGS, Flow, Head, Status
+from sequencer.model.names import command
 from sequencer.model.net.graph import Graph, Growth, grown_graph
 from sequencer.model.net.marking import Active, FlowStatus, Marking, Operation, TeamState
 
@@ -211,3 +213,16 @@ def _read(graph: Graph, flow: Flow, document: Callable[[str], bytes]) -> tuple[M
     marking.status = FlowStatus(flow.status)
     count = sum(map(len, segments[1:]))
     return marking, Chain(names[::-1], count)
+
+
+def flow_of(head: Head, where: str) -> Flow:
+    """Return the progress of the graph's run of *head*, which stands in the file *where*.
+
+    Raises:
+        CorruptState: it has none.
+    """
+    if head.flow is None:
+        again = command(head.run_name, "reset")
+        message = f"the run of {head.workflow_name!r} has no marking"
+        raise CorruptState(message, where=where, hint=f"{again} starts it again")
+    return head.flow
