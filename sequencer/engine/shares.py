@@ -24,7 +24,8 @@ from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Claim, Head, Owner
 from sequencer.model.limits import RunLimits
 from sequencer.model.net.graph import Graph, NodeKind
-from sequencer.model.net.marking import Marking, Used
+from sequencer.model.net.marking import Marking
+from sequencer.model.net.tally import Used
 from sequencer.model.net.transition import OpenTransition, rests
 from sequencer.model.outcome import Usage
 from sequencer.model.team import Budget, TeamRules

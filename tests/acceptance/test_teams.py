@@ -125,6 +125,10 @@ def test_a_task_goes_on_without_what_has_failed(tmp_path: Path) -> None:
     shown = json.loads(cli(project, "status", "--json").stdout)
     assert shown["status"] == "complete"
     assert {one["id"]: one["state"] for one in shown["nodes"]}["b"] == "failed"
+    (project / "agent.json").write_text("{}")
+    assert cli(project, "rewind", "b").returncode == 0
+    assert cli(project, "run").returncode == 0
+    assert accepted(project)[2:] == ["b", "c", "fix"]
 
 
 def test_when_too_little_is_left_the_run_fails_and_can_be_retried(tmp_path: Path) -> None:

@@ -153,6 +153,12 @@ def _skip(step: OpenTransition, *, words: Words, **_: Any) -> None:
     step.pass_by_hand(name, Event.SKIPPED, "", reference, {"note": note} if note else {})
 
 
+def _was_reached(marking: Marking, name: str) -> bool:
+    return any(
+        name in known for known in (marking.waiting, marking.active, marking.done, marking.lost)
+    )
+
+
 def _rewind(step: OpenTransition, *, words: Words, outputs: Outputs, **_: Any) -> None:
     """Take back a node and all behind it; in a run in which nothing has begun, start there."""
     name = _named(step.marking, "rewind", {"node": words.get("to")})
@@ -168,7 +174,7 @@ def _rewind(step: OpenTransition, *, words: Words, outputs: Outputs, **_: Any) -
     if not (marking.done or marking.active):
         # Not at its entries.
         region = set(graph.by_id)
-    elif name != broke and not {name} & {*marking.waiting, *marking.active, *marking.done}:
+    elif name != broke and not _was_reached(marking, name):
         raise TransitionRefused(
             f"rewind: the run has not come to {name!r} yet",
             hint="'sequencer skip NODE' goes forward",

@@ -19,7 +19,8 @@ from sequencer.model.frozen import as_json
 from sequencer.model.head import MARKINGS, Flow, Head, Status
 from sequencer.model.names import command
 from sequencer.model.net.graph import Graph, Growth, grown_graph
-from sequencer.model.net.marking import Active, FlowStatus, Marking, Operation, TeamState
+from sequencer.model.net.marking import Active, FlowStatus, Marking, Operation
+from sequencer.model.net.tally import TeamState
 
 INLINE_ENTRIES = 80
 INLINE_BYTES = 800

@@ -262,7 +262,7 @@ class Course:
         if marking.next_startable() is None:
             needed = marking.needed()
             if not needed:
-                self.do("clear")
+                self.do("end", str(FlowStatus.COMPLETED))
                 return
             self.do("failure", next(iter(needed.values())))
             self.end(FlowStatus.FAILED)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sequencer.model.net.marking import TeamState
+from sequencer.model.net.tally import TeamState
 
 
 def team(*operations: tuple[object, ...]) -> TeamState:

@@ -1,0 +1,147 @@
+"""What a team's run keeps beside its tokens: what was used, what failed, what was told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import field
+from typing import Any, Self
+
+from sequencer.model.dataclass import dataclass
+from sequencer.model.net.graph import Graph
+from sequencer.model.team import TaskTraits
+
+Spent = list[float]
+"""USD, tokens (input and output) and seconds of all attempts at one task."""
+
+
+@dataclass
+class TeamState:
+    """Changed by `apply` only; plain JSON inside."""
+
+    spent: dict[str, Spent] = field(default_factory=dict)
+    """By task."""
+    streak: int = 0
+    """Attempts that failed in a row, over all tasks."""
+    broke_at: int = 0
+    """The streak at which the circuit breaker opened; what still ran then can't close it."""
+    notes: dict[str, str] = field(default_factory=dict)
+    """What a task's latest attempt failed with, for its next one."""
+    refusals: dict[str, int] = field(default_factory=dict)
+    """How often a task that judges has said no."""
+    told: dict[str, list[list[str]]] = field(default_factory=dict)
+    """Messages to a task as they came: where the text is, who said it, when."""
+    warned: list[str] = field(default_factory=list)
+    """What was warned about once."""
+
+    @property
+    def failures(self) -> int:
+        """Return how many failures in a row the circuit breaker goes by."""
+        return max(self.streak, self.broke_at)
+
+    def apply(self, word: str, *arguments: Any) -> None:
+        """Change the state; the words are the methods below that begin with ``_do_``."""
+        _TEAM_WORDS[word](self, *arguments)
+
+    def forget(self, task: str) -> None:
+        """Let *task* begin as if it never had; what it has used stays."""
+        self.notes.pop(task, None)
+        self.refusals.pop(task, None)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what is not empty."""
+        return {name: value for name, value in vars(self).items() if value}
+
+    def _do_spend(self, task: str, usd: float, tokens: int, seconds: float) -> None:
+        before = self.spent.get(task, [0.0, 0, 0.0])
+        # Rounded, so that a sum of a thousand parts is still one short number.
+        self.spent[task] = [
+            round(before[0] + usd, 9),
+            before[1] + tokens,
+            round(before[2] + seconds, 3),
+        ]
+
+    def _do_failed(self, task: str, note: str) -> None:
+        self.streak += 1
+        self.notes[task] = note
+
+    def _do_refused(self, task: str, note: str) -> None:
+        """Count a "no" of a task that judges; nothing has failed."""
+        self.refusals[task] = self.refusals.get(task, 0) + 1
+        self.notes[task] = note
+
+    def _do_accepted(self, task: str) -> None:
+        self.streak = 0
+        self.notes.pop(task, None)
+
+    def _do_tell(self, task: str, reference: str, by: str, at: str) -> None:
+        self.told.setdefault(task, []).append([reference, by, at])
+
+    def _do_broke(self, streak: int) -> None:
+        self.broke_at = streak
+
+    def _do_warn(self, what: str) -> None:
+        self.warned.append(what)
+
+    def _do_again(self) -> None:
+        """A person lets it go on: what has failed counts no more."""
+        self.streak = self.broke_at = 0
+        self.refusals.clear()
+        self.warned.clear()
+
+
+_TEAM_WORDS: dict[str, Callable[..., None]] = {
+    name.removeprefix("_do_"): method
+    for name, method in vars(TeamState).items()
+    if name.startswith("_do_")
+}
+"""What the first argument of the operation ``team`` means."""
+
+
+_NO_TRAITS = TaskTraits()
+
+
+class Used:
+    """USD and tokens of several tasks together."""
+
+    __slots__ = ("tokens", "usd")
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.usd = 0.0
+        self.tokens = 0.0
+
+    def add(self, usd: float, tokens: float) -> None:
+        """Count what one attempt has used."""
+        # Rounded as each task's own sum is, so that it does not matter in which order.
+        self.usd = round(self.usd + usd, 9)
+        self.tokens += tokens
+
+
+class Tally:
+    """Sums over the tasks of one marking; `Marking` keeps it."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.team = Used()
+        self.roles: dict[str, Used] = {}
+        self.used_up: set[str] = set()
+        """Tasks that have used all that their own budget allows."""
+
+    @classmethod
+    def of(cls, graph: Graph, team: TeamState) -> Self:
+        """Return the sums over all that *team* has used."""
+        made = cls()
+        for name, spent in team.spent.items():
+            made.add(graph, team, name, spent[0], spent[1])
+        return made
+
+    def add(self, graph: Graph, team: TeamState, name: str, usd: float, tokens: float) -> None:
+        """Count what an attempt at task *name* has used, which *team* has counted already."""
+        node = graph.by_id.get(name)
+        task = _NO_TRAITS if node is None or node.task is None else node.task
+        self.team.add(usd, tokens)
+        if task.role is not None:
+            self.roles.setdefault(task.role, Used()).add(usd, tokens)
+        spent, most = team.spent[name], task.budget
+        if most.is_used_up(spent[0], spent[1]):
+            self.used_up.add(name)
