@@ -9,12 +9,10 @@ an agent that quotes its prompt in the middle of a sentence has not finished any
 from __future__ import annotations
 
 import json
-import os
-import stat
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
-from sequencer.errors import SequencerError, StorageFailed
+from sequencer.errors import CorruptState, SequencerError, StorageFailed
 from sequencer.model.fields import Field, ValidationError
 from sequencer.model.frozen import Frozen
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
@@ -72,17 +70,11 @@ def read_result(path: Path) -> Result | None:
             something that has no meaning; guessing could accept a step that failed.
     """
     try:
-        # NOFOLLOW: a link could publish any file; NONBLOCK: a fifo would wait for ever.
-        fd = folders.open_file(path, os.O_RDONLY)
+        data = folders.read_regular(path, max_bytes=MAX_BYTES)
     except FileNotFoundError:
         return None
-    except OSError as error:
-        _refuse(path, f"it can't be opened as a regular file ({error.strerror})")
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        _refuse(path, "it is not a regular file")
-    with os.fdopen(fd, "rb") as file:
-        data = file.read(MAX_BYTES + 1)
+    except CorruptState as error:
+        _refuse(path, f"it {error.message}")
     if len(data) > MAX_BYTES:
         _refuse(path, "it is larger than 1 MiB")
     try:

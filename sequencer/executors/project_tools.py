@@ -22,6 +22,7 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from sequencer.errors import StateRefused
 from sequencer.executors.attempt_lock import AttemptLock
 from sequencer.executors.process import ProcessCore, ProcessEnd
 from sequencer.executors.protocol import Cancellation
@@ -29,6 +30,7 @@ from sequencer.executors.pump import Launch, OutputConsumer
 from sequencer.model.dataclass import dataclass
 from sequencer.model.fields import Field, ValidationError
 from sequencer.model.frozen import Frozen, json_schema
+from sequencer.store.folder import read_regular
 
 MAX_ANSWER_CHARS = 30_000
 _MAX_MATCHES = 200
@@ -344,7 +346,15 @@ class ToolFolder:
             PathRefused: see `path`.
             FileFailed: it is missing, no regular file, or too large.
         """
-        return _read(self.path(name), name)
+        try:
+            data = read_regular(self.path(name), max_bytes=MAX_FILE_BYTES)
+        except OSError as error:
+            raise FileFailed(f"{name!r} can't be read: {error.strerror or error}") from error
+        except StateRefused as refusal:
+            raise FileFailed(f"{name!r} {refusal.message}") from refusal
+        if len(data) > MAX_FILE_BYTES:
+            raise FileFailed(f"{name!r} has more than the {MAX_FILE_BYTES} bytes allowed")
+        return data
 
     def write(self, name: str, content: str) -> bool:
         """Replace or create the file in one go; return whether it is new.
@@ -402,22 +412,3 @@ def _replace(path: Path, data: bytes, mode: int) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-
-
-def _read(path: Path, name: str) -> bytes:
-    try:
-        # Without blocking: opening a fifo would wait for a writer for ever.
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as error:
-        raise FileFailed(f"{name!r} can't be read: {error.strerror or error}") from error
-    try:
-        facts = os.fstat(handle)
-        if not stat.S_ISREG(facts.st_mode):
-            raise FileFailed(f"{name!r} is no regular file")
-        if facts.st_size > MAX_FILE_BYTES:
-            message = f"{name!r} has {facts.st_size} bytes, more than the {MAX_FILE_BYTES} allowed"
-            raise FileFailed(message)
-        with os.fdopen(handle, "rb", closefd=False) as file:
-            return file.read(MAX_FILE_BYTES)
-    finally:
-        os.close(handle)

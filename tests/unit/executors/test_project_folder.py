@@ -108,7 +108,7 @@ def test_a_folder_given_by_way_of_a_link_is_the_same_folder(project: Path, tmp_p
 def test_a_fifo_does_not_hang_and_a_folder_is_no_file(project: Path) -> None:
     os.mkfifo(project / "fifo")
     for name in ("fifo", "src"):
-        with pytest.raises(FileFailed, match="regular file"):
+        with pytest.raises(FileFailed, match="plain file"):
             folder_of(project).read(name)
         with pytest.raises(FileFailed):
             folder_of(project).write(name, "x")
