@@ -48,22 +48,9 @@ class RunWorktree:
 
     def begin(self, head: Head, stop: Cancellation) -> None:
         """See `RunPlace.begin`."""
-        notes, checkout = self._trees.notes, self._trees.checkout
-        obstacle = self._places.look()
-        if isinstance(obstacle, str):
-            hint = "commit the project to a repository, or leave worktree out"
-            raise WorkTreeRefused(f"the run has no worktree: {obstacle}", hint=hint)
         with self._alone():
-            worktree = self._present(head)
-            if worktree is None:
-                subject = head.workflow_name
-                added = self._trees.add("", 0, head.run_id, obstacle, subject, Phase.ADDING)
-                self._tell(f"the run works in {notes.folder(added)} on branch {added.branch}")
-                for text in self._places.uncommitted(obstacle):
-                    self._tell(text)
-                self._set_up(added, stop)
-                worktree = notes.write(added.replace(phase=Phase.WORKING))
-        self.cwd = notes.folder(worktree) / checkout.prefix
+            worktree = self._present(head) or self._made(head, stop)
+        self.cwd = self._trees.notes.folder(worktree) / self._trees.checkout.prefix
 
     def end(self, head: Head) -> None:
         """See `RunPlace.end`."""
@@ -81,6 +68,20 @@ class RunWorktree:
             raise WorkTreeRefused(left.error, where="the run's work", hint=left.hint)
         if left.commit is not None:
             self._tell(f"the run's work is merged: commit {left.commit[:12]}")
+
+    def _made(self, head: Head, stop: Cancellation) -> Worktree:
+        """Return a new worktree for the run of *head*, set up."""
+        notes, found = self._trees.notes, self._places.look()
+        if isinstance(found, str):
+            hint = "commit the project to a repository, or leave worktree out"
+            raise WorkTreeRefused(f"the run has no worktree: {found}", hint=hint)
+        subject = head.workflow_name
+        worktree = self._trees.add("", 0, head.run_id, found, subject, Phase.ADDING)
+        self._tell(f"the run works in {notes.folder(worktree)} on branch {worktree.branch}")
+        for text in self._places.uncommitted(found):
+            self._tell(text)
+        self._set_up(worktree, stop)
+        return notes.write(worktree.replace(phase=Phase.WORKING))
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
