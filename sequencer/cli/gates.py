@@ -227,7 +227,15 @@ def gates(invocation: Invocation) -> None:
     at_gates = [(one, one.gate) for one in found if one.gate is not None]
     asked = [(one, question) for one in found for question in one.questions]
     if invocation.is_json:
-        rows = [_gate_json(one, gate) for one, gate in at_gates]
+        rows = [
+            {
+                "run": one.run.name,
+                "workflow": one.workflow,
+                **gate.model_dump(mode="json", exclude={"decision"}),
+                "question": asked_at(one.run, gate),
+            }
+            for one, gate in at_gates
+        ]
         invocation.print_json(rows + [question_json(one.run, each) for one, each in asked])
         return
     if not found:
@@ -238,12 +246,6 @@ def gates(invocation: Invocation) -> None:
     lines += [line for one, gate in at_gates for line in _told_gate(one, gate)]
     for line in lines:
         invocation.echo(line)
-
-
-def _gate_json(one: Open, gate: Gate) -> dict[str, Any]:
-    facts = gate.model_dump(mode="json", exclude={"decision"})
-    said = asked_at(one.run, gate)
-    return {"run": one.run.name, "workflow": one.workflow, **facts, "question": said}
 
 
 def question_json(run: Run, question: Question) -> dict[str, Any]:

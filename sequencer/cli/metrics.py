@@ -62,7 +62,13 @@ def metrics(
     if output is None:
         invocation.echo(data.decode().removesuffix("\n"), is_verbatim=True)
         return
-    save(output, data, is_ours=_is_metrics, what="metrics", mode=FILE_MODE)
+    save(
+        output,
+        data,
+        is_ours=lambda text: not text.strip() or text.startswith(b"# "),
+        what="metrics",
+        mode=FILE_MODE,
+    )
     invocation.say(f"{output} was written")
 
 
@@ -128,10 +134,6 @@ def _models(project: Project, workflow: Workflow | None) -> Callable[[Maker], st
         return maker.model or (step and step.model) or str(options.get("model") or "")
 
     return model_of
-
-
-def _is_metrics(beginning: bytes) -> bool:
-    return not beginning.strip() or beginning.startswith(b"# ")
 
 
 PREFIX = "sequencer"

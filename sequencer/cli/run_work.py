@@ -45,7 +45,7 @@ from sequencer.model.limits import InvocationLimits
 from sequencer.model.line.order import index_with_prompt
 from sequencer.model.net.source import FlowSource
 from sequencer.model.outcome import Usage, duration, spent
-from sequencer.model.standing import FINAL, Standing, parse_time, standing
+from sequencer.model.standing import FINAL, parse_time, standing
 from sequencer.model.standing import Readiness as Answer
 from sequencer.model.workflow import Workflow
 from sequencer.project import Project
@@ -261,7 +261,9 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
     is_idle = plan.mode is Mode.TICK and not summary.has_worked
     if is_idle and not summary.reason.startswith("nothing due"):
         summary.reason = f"nothing due: {summary.reason}"
-    text = _say_end(invocation, run, plan, summary)
+    invocation.news = _news(run, plan, summary)
+    text = json_text(as_json(run, summary, 0)) if invocation.is_json else end_line(summary)
+    invocation.echo(text)
     if workflow.nodes and head is not None and head.status == "complete":
         invocation.say("it was complete before: 'sequencer run FLOW --new' begins another run")
     if is_idle and not tally.noticed:
@@ -355,14 +357,6 @@ def _view(invocation: Invocation, project: Project, workflow: Workflow, plan: Pl
     return Board(screen(sys.stderr, project.redaction), run_of(invocation, plan), workflow.name)
 
 
-def _say_end(invocation: Invocation, run: Run, plan: Plan, summary: Summary) -> str:
-    """Print how it ended, and return that; what a timer has to tell goes to *invocation*."""
-    invocation.news = _news(run, plan, summary)
-    text = json_text(as_json(run, summary, 0)) if invocation.is_json else end_line(summary)
-    invocation.echo(text)
-    return text
-
-
 def _news(run: Run, plan: Plan, summary: Summary) -> News:
     """Return what somebody has to know about a tick that did not fail."""
     head = summary.head
@@ -387,13 +381,10 @@ def _remember(invocation: Invocation, run: Run, text: str) -> None:
         return
     notices = () if invocation.is_quiet else in_short(invocation.project().settings.notices)
     said = "".join(near(f"notice: {notice}\n") for notice in notices)
-    answer = idle.IdleAnswer(near(f"{text}\n"), said, _timestamp(here))
-    idle.remember(run.store.state_path, answer, invocation.arguments)
-
-
-def _timestamp(here: Standing) -> float | None:
     due = parse_time(here.until) if here.until else None
-    return due.timestamp() if due else None
+    until = due.timestamp() if due else None
+    answer = idle.IdleAnswer(near(f"{text}\n"), said, until)
+    idle.remember(run.store.state_path, answer, invocation.arguments)
 
 
 def _head_or_none(run: Run) -> Head | None:

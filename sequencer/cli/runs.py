@@ -43,7 +43,14 @@ def runs(invocation: Invocation, *, with_ended: bool) -> None:
             begun.append(_facts(project, run, head))
         except SequencerError as error:
             unread(run, error)
-    shown = [facts for facts in begun if with_ended or not facts["ended"] or _is_behind(facts)]
+    # Of an ended one somebody may still have to be told.
+    shown = [
+        facts
+        for facts in begun
+        if with_ended
+        or not facts["ended"]
+        or any(post["pending"] or post["error"] for post in facts["posts"])
+    ]
     if invocation.is_json:
         invocation.print_json(shown)
         return
@@ -58,11 +65,6 @@ def runs(invocation: Invocation, *, with_ended: bool) -> None:
         for post in facts["posts"]:
             told = Pending(**post).text(lambda at: duration(age_s(at) or 0.0))
             invocation.echo(f"{_name(facts)}: {one_line(told)}")
-
-
-def _is_behind(facts: Mapping[str, Any]) -> bool:
-    """Return whether somebody is still to be told about the run."""
-    return any(post["pending"] or post["error"] for post in facts["posts"])
 
 
 def _name(facts: Mapping[str, Any]) -> str:

@@ -94,7 +94,9 @@ def ask(invocation: Invocation, refused: NotTrusted) -> bool:
         return False
     changed = "what this project can do has changed since you trusted it:"
     heading = changed if refused.changed else "nobody has trusted this project here. It can:"
-    _complain([f"{refused.project}: {heading}", *_indented(refused)])
+    # Also with --quiet: the question makes no sense without.
+    for line in (f"{refused.project}: {heading}", *_indented(refused)):
+        click.echo(_safe(line), err=True)
     if click.confirm("Let it act on this machine?", default=False, err=True):
         return True
     raise UsageRefused(
@@ -102,12 +104,6 @@ def ask(invocation: Invocation, refused: NotTrusted) -> bool:
         where=refused.project,
         hint="'sequencer trust' asks again",
     )
-
-
-def _complain(lines: list[str]) -> None:
-    # Also with --quiet: the question makes no sense without.
-    for line in lines:
-        click.echo(_safe(line), err=True)
 
 
 def _safe(line: str) -> str:

@@ -86,10 +86,6 @@ def _done(fact: Fact, node: NodeView | None) -> str:
     return " ".join(parts)
 
 
-def _expired(fact: Fact, _: NodeView | None) -> str:
-    return flow_trace.line(Event.EXPIRED, fact["step"], fact.get("outcome") or {}) or ""
-
-
 def _released(fact: Fact, node: NodeView | None) -> str:
     if (fact.get("outcome") or {}).get("status") in ("limited", "unavailable"):
         return _retry(fact, node)
@@ -114,27 +110,21 @@ def _sent(fact: Fact, _: NodeView | None) -> str:
     return f"{told}: {text[:LINE_CHARS]}" if text else told
 
 
-def _warned(fact: Fact, _: NodeView | None) -> str:
-    return f"warning{_reason(fact)}"
-
-
-def _taken_over(fact: Fact, _: NodeView | None) -> str:
-    return f"take over {fact['step']}{_reason(fact)}"
-
-
 _WORDS: Mapping[str, Callable[[Fact, NodeView | None], str]] = {
     Event.CLAIMED: _started,
     Event.STARTED: _started,
     Event.SUCCEEDED: _done,
     Event.ANSWERED: _done,
     Event.PASSED: _done,
-    Event.EXPIRED: _expired,
+    Event.EXPIRED: lambda fact, _: (
+        flow_trace.line(Event.EXPIRED, fact["step"], fact.get("outcome") or {}) or ""
+    ),
     Event.RELEASED: _released,
-    Event.TAKEN_OVER: _taken_over,
+    Event.TAKEN_OVER: lambda fact, _: f"take over {fact['step']}{_reason(fact)}",
     Event.INVALID: _refused,
     Event.GROWN: _grown,
     Event.TOLD: _sent,
-    Event.WARNED: _warned,
+    Event.WARNED: lambda fact, _: f"warning{_reason(fact)}",
 }
 
 

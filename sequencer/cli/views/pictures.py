@@ -204,16 +204,6 @@ def flow_svg(view: FlowView, chart: Chart | None = None) -> str:
     return "\n".join(_Picture(view, layout, texts, drawn).parts()) + "\n"
 
 
-def flow_png(view: FlowView, chart: Chart | None = None) -> bytes:
-    """Return *view* as a PNG picture; see `flow_svg`.
-
-    Raises:
-        ConfigurationError: what draws it is not installed.
-        UsageRefused: see `flow_svg`.
-    """
-    return png_of(flow_svg(view, chart))
-
-
 class _Picture:
     def __init__(self, view: FlowView, layout: Layout, texts: Texts, drawn: Drawn) -> None:
         self._view, self._layout, self._texts, self._drawn = view, layout, texts, drawn
@@ -556,11 +546,8 @@ def _fitting(text: str, room: float, size: int = SMALL) -> str:
     """Return *text*, cut if it is wider than *room* points."""
     if points(text, size) <= room:
         return text
-    fits, too_long = 0, len(text)
-    while too_long - fits > 1:
-        middle = (fits + too_long) // 2
-        if points(f"{text[:middle]}…", size) <= room:
-            fits = middle
-        else:
-            too_long = middle
-    return f"{text[:fits]}…"
+    # No letter is narrower than a third of its height.
+    kept = text[: int(3 * room / size)]
+    while kept and points(f"{kept}…", size) > room:
+        kept = kept[:-1]
+    return f"{kept}…"

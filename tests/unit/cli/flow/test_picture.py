@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from hypothesis import given, settings
 
-from sequencer.cli.views.pictures import EXTRA, flow_png, flow_svg, save, without_font
+from sequencer.cli.views.pictures import EXTRA, flow_svg, png_of, save, without_font
 from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.errors import StorageFailed, UsageRefused
 from sequencer.model.net.graph import Graph, Node, NodeKind
@@ -86,7 +86,7 @@ def test_hostile_texts_are_texts(text: str) -> None:
     jump = Graph(nodes=(node,), entries=("a",), on_error="a")
     shown = FlowView(text, jump, (NodeView(node, NodeState.FAILED),), "running")
     assert {element.tag for element in parsed(flow_svg(shown)).iter()} <= ALLOWED
-    assert size(flow_png(shown))
+    assert size(png_of(flow_svg(shown)))
 
 
 def test_states_are_colours_and_loops_are_dashed() -> None:
@@ -135,12 +135,12 @@ def test_texts_are_not_wider_than_their_boxes() -> None:
 def test_a_png_has_two_pixels_a_point() -> None:
     root = parsed(flow_svg(view(RELEASE)))
     points = int(root.attrib["width"]), int(root.attrib["height"])
-    assert size(flow_png(view(RELEASE))) == (2 * points[0], 2 * points[1])
+    assert size(png_of(flow_svg(view(RELEASE)))) == (2 * points[0], 2 * points[1])
 
 
 def test_a_large_png_has_fewer_pixels_a_point(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sequencer.cli.views.pictures.MOST_PIXELS", 100_000)
-    wide, high = size(flow_png(of(chain(12))))
+    wide, high = size(png_of(flow_svg(of(chain(12)))))
     assert 80_000 < wide * high <= 102_000
 
 
@@ -150,10 +150,11 @@ def test_texts_are_seen_on_a_machine_without_fonts(tmp_path: Path) -> None:
         "import re, sys; sys.path.insert(0, '.')\n"
         "import resvg_py\n"
         "from tests.unit.cli.flow.views import view\n"
-        "from sequencer.cli.views.pictures import flow_png, flow_svg\n"
+        "from sequencer.cli.views.pictures import flow_svg, png_of\n"
         "shown = view('a[Many words]')\n"
         "bare = re.sub('<text.*</text>', '', flow_svg(shown))\n"
-        "print(len(flow_png(shown)), len(resvg_py.svg_to_bytes(svg_string=bare, zoom=2.0)))\n"
+        "full = png_of(flow_svg(shown))\n"
+        "print(len(full), len(resvg_py.svg_to_bytes(svg_string=bare, zoom=2.0)))\n"
     )
     folders = [f for f in ("/usr/share/fonts", "/usr/local/share/fonts") if Path(f).is_dir()]
     hide = " && ".join((*(f"mount --bind {tmp_path} {folder}" for folder in folders), "true"))
@@ -175,10 +176,10 @@ def test_without_the_extra_a_png_says_what_to_install() -> None:
     code = (
         "import sys; sys.path.insert(0, '.'); sys.modules['resvg_py'] = None\n"
         "from tests.unit.cli.flow.views import view\n"
-        "from sequencer.cli.views.pictures import flow_png, flow_svg\n"
+        "from sequencer.cli.views.pictures import flow_svg, png_of\n"
         "from sequencer.errors import ConfigurationError\n"
         "assert flow_svg(view('a')).startswith('<svg')\n"
-        "try: flow_png(view('a'))\n"
+        "try: png_of(flow_svg(view('a')))\n"
         "except ConfigurationError as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
