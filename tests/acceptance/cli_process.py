@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,15 @@ def cli(
         text=True,
         timeout=timeout_s,
     )
+
+
+def launched(
+    folder: Path, *arguments: str, variables: Mapping[str, str] | None = None, **how: Any
+) -> forked.Forked:
+    """Start ``sequencer ARGUMENTS`` in *folder*; streams lead nowhere unless *how* says it."""
+    nowhere = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    command = [sys.executable, "-m", "sequencer", *arguments]
+    return forked.Forked(command, cwd=folder, env=environment(**variables or {}), **nowhere | how)
 
 
 def environment(**variables: str) -> dict[str, str]:

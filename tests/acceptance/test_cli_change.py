@@ -4,13 +4,18 @@ import json
 import os
 import pty
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.acceptance.cli_process import cli, done, environment, head, scripted_project, until
-from tests.forked import Forked
+from tests.acceptance.cli_process import (
+    cli,
+    done,
+    head,
+    launched,
+    scripted_project,
+    until,
+)
 
 
 @pytest.fixture
@@ -46,13 +51,7 @@ def test_a_run_is_steered_by_hand_and_every_change_is_in_the_history(folder: Pat
 
 def test_a_stop_lets_the_step_that_runs_end_and_starts_no_other(folder: Path) -> None:
     (folder / "hold").touch()
-    process = Forked(
-        [sys.executable, "-m", "sequencer", "run"],
-        cwd=folder,
-        env=environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    process = launched(folder, "run")
     try:
         until(lambda: done(folder) == [0])
         ended = cli(folder, "stop", "--reason", "enough")
@@ -69,13 +68,7 @@ def test_a_stop_lets_the_step_that_runs_end_and_starts_no_other(folder: Path) ->
 
 def test_a_step_that_was_taken_over_by_force_is_not_accepted(folder: Path) -> None:
     (folder / "hold").touch()
-    process = Forked(
-        [sys.executable, "-m", "sequencer", "run", "--max-steps", "1"],
-        cwd=folder,
-        env=environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    process = launched(folder, "run", "--max-steps", "1")
     try:
         until(lambda: done(folder) == [0])
         refused = cli(folder, "takeover")
@@ -98,13 +91,8 @@ def test_reset_asks_on_a_terminal(folder: Path) -> None:
     cli(folder, "run", "--max-steps", "2")
     for answer, step_index in ((b"n\n", 2), (b"y\n", 0)):
         master, terminal = pty.openpty()
-        process = Forked(
-            [sys.executable, "-m", "sequencer", "reset"],
-            cwd=folder,
-            env=environment(),
-            stdin=terminal,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+        process = launched(
+            folder, "reset", stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         os.write(master, answer)
         _, said = process.communicate(timeout=30)

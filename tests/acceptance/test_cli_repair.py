@@ -3,13 +3,18 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.acceptance.cli_process import cli, done, environment, head, scripted_project, until
-from tests.forked import Forked
+from tests.acceptance.cli_process import (
+    cli,
+    done,
+    head,
+    launched,
+    scripted_project,
+    until,
+)
 from tests.unit.store.broken_runs import damage_line
 
 
@@ -91,13 +96,7 @@ def test_a_refused_edit_is_undone(folder: Path) -> None:
 
 def test_a_repair_beside_a_running_step_leaves_the_step_alone(folder: Path) -> None:
     (folder / "hold").touch()
-    process = Forked(
-        [sys.executable, "-m", "sequencer", "run", "--max-steps", "1"],
-        cwd=folder,
-        env=environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
+    process = launched(folder, "run", "--max-steps", "1", stderr=subprocess.PIPE)
     try:
         until(lambda: done(folder)[-1] == 5)
         damage_line(folder / "sync" / "journal.jsonl", 2)

@@ -16,8 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.acceptance.cli_process import cli, environment, head, until
-from tests.forked import Forked
+from tests.acceptance.cli_process import cli, environment, head, launched, until
 
 AGENT = """\
 #!{python} -IS
@@ -63,11 +62,10 @@ def folder(tmp_path: Path) -> Path:
 @contextlib.contextmanager
 def started(folder: Path, *arguments: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
     """Start the command line; end it, if need be, when the block does."""
-    process = Forked(
-        [sys.executable, "-m", "sequencer", *arguments],
-        cwd=folder,
-        env=environment(**variables),
-        stdin=subprocess.DEVNULL,
+    process = launched(
+        folder,
+        *arguments,
+        variables=variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

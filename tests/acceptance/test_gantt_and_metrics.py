@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,9 +12,8 @@ from typing import Any
 import pytest
 
 from sequencer.cli.views.gantt import LEAST_BASE_S
-from tests.acceptance.cli_process import cli, environment, until
+from tests.acceptance.cli_process import cli, launched, until
 from tests.acceptance.flow_projects import write_flow
-from tests.forked import Forked
 
 AGENT = """\
 import json, os, sys, time
@@ -128,12 +125,7 @@ def test_what_it_cost(tmp_path: Path) -> None:
 
 def test_a_run_that_was_killed_and_taken_over(tmp_path: Path) -> None:
     folder = make(tmp_path, **{**dict.fromkeys(STEPS, 0.0), "plan": 30.0})
-    worker = Forked(
-        [sys.executable, "-m", "sequencer", "run", "f", "--quiet"],
-        cwd=folder,
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-    )
+    worker = launched(folder, "run", "f", "--quiet")
     try:
         state = folder / "sync" / "runs" / "f" / "state.json"
         until(lambda: state.exists() and json.loads(state.read_text())["claims"])

@@ -6,15 +6,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.acceptance.cli_process import cli, environment, until
+from tests.acceptance.cli_process import cli, launched, until
 from tests.concurrency.odd_bytes import on_terminal
-from tests.forked import Forked
 
 AGENT = """\
 import json, os, sys, time
@@ -141,14 +139,7 @@ def test_three_processes_from_a_bug_to_its_summary(project: Path) -> None:
 def killed_in(project: Path, step: str, *arguments: str) -> None:
     """Run ``sequencer ARGUMENTS`` and kill it, and nothing else, while *step* runs."""
     (project / f"slow-{step}").touch()
-    with Forked(
-        [sys.executable, "-m", "sequencer", *arguments],
-        cwd=project,
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as process:
+    with launched(project, *arguments) as process:
         try:
             until((project / f"begun-{step}").exists)
         finally:

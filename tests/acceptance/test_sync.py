@@ -6,15 +6,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.acceptance.cli_process import cli, environment, head, scripted_project, until
+from tests.acceptance.cli_process import cli, head, launched, scripted_project, until
 from tests.clones import Shared, git
-from tests.forked import Forked
 
 GIT_STORE = "store: {kind: git, timeout_s: 2}\n"
 
@@ -104,10 +102,11 @@ def test_what_only_looks_does_not_ask_a_remote(shared: Shared) -> None:
 def test_ctrl_c_leaves_no_process_behind(shared: Shared) -> None:
     a = shared.clone("a")
     pid = hang(a)
-    with Forked(
-        [sys.executable, "-m", "sequencer", "sync", "--fetch"],
-        cwd=a,
-        env=environment(SEQUENCER_STORE__TIMEOUT_S="50"),
+    with launched(
+        a,
+        "sync",
+        "--fetch",
+        variables={"SEQUENCER_STORE__TIMEOUT_S": "50"},
         stderr=subprocess.PIPE,
         text=True,
     ) as process:

@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-from tests.acceptance.cli_process import environment, until
+from tests.acceptance.cli_process import launched, until
 from tests.acceptance.team_projects import accepted, events, git, make_project
-from tests.forked import Forked
 
 ONE: dict[str, Any] = {"id": "one", "subject": "One", "role": "implementer"}
 OTHER: dict[str, Any] = {"id": "other", "subject": "Other"}
 
 
 def started(project: Path) -> subprocess.Popen[str]:
-    return Forked(
-        [sys.executable, "-m", "sequencer", "run"],
-        cwd=project,
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return launched(project, "run", stderr=subprocess.PIPE, text=True)
 
 
 def ended(worker: subprocess.Popen[str]) -> str:

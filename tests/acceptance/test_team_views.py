@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -12,8 +11,7 @@ from typing import Any
 import pytest
 
 from sequencer.cli.views.text import width
-from tests.acceptance.cli_process import cli, environment
-from tests.forked import Forked
+from tests.acceptance.cli_process import cli, launched
 from tests.unit.cli.flow.terminals import terminal
 
 AGENT = """
@@ -62,13 +60,7 @@ def activities(project: Path) -> list[dict[str, Any]]:
 def seen_on_terminal(folder: Path, columns: int, *arguments: str) -> str:
     """Return what ``sequencer ARGUMENTS`` prints on a terminal so wide."""
     with terminal(columns, 24) as screen:
-        ran = Forked(
-            [sys.executable, "-m", "sequencer", *arguments],
-            cwd=folder,
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=screen.stream,
-        )
+        ran = launched(folder, *arguments, stdout=screen.stream)
         try:
             deadline = time.monotonic() + 60
             while ran.poll() is None and time.monotonic() < deadline:

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,8 @@ import psutil
 import pytest
 import yaml
 
-from tests.acceptance.cli_process import cli, environment, head, until
+from tests.acceptance.cli_process import cli, head, launched, until
 from tests.acceptance.team_projects import accepted, events, git, make_project, told
-from tests.forked import Forked
 
 Task = dict[str, Any]
 DIAMOND: list[Task] = [
@@ -177,15 +175,7 @@ def test_a_replacement_tries_once_more(tmp_path: Path) -> None:
 
 def started(project: Path) -> subprocess.Popen[bytes]:
     with (project / "agent.errors").open("ab") as errors:
-        return Forked(
-            [sys.executable, "-m", "sequencer", "run", "--mode", "sync"],
-            cwd=project,
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=errors,
-            start_new_session=True,
-        )
+        return launched(project, "run", "--mode", "sync", stderr=errors, start_new_session=True)
 
 
 @pytest.mark.timeout(180)

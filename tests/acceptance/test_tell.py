@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.acceptance.cli_process import environment, until
+from tests.acceptance.cli_process import launched, until
 from tests.acceptance.flow_projects import as_json, cli
 from tests.forked import Forked
 
@@ -66,14 +64,7 @@ def heard(project: Path, task: str) -> list[str]:
 def at_work(tmp_path: Path) -> Iterator[Forked]:
     """A process that works on a run whose task ``build`` waits until there is a file ``go``."""
     make_project(tmp_path, "please wait")
-    child = Forked(
-        [sys.executable, "-m", "sequencer", "run", "--quiet"],
-        cwd=tmp_path,
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    child = launched(tmp_path, "run", "--quiet")
     try:
         until(lambda: heard(tmp_path, "build"))
         yield child
@@ -108,17 +99,7 @@ def test_while_it_runs(tmp_path: Path, at_work: Forked) -> None:
 
 def test_two_people_at_once(tmp_path: Path, at_work: Forked) -> None:
     """Two processes each, and the one that works: no message is lost."""
-    children = [
-        Forked(
-            [sys.executable, "-m", "sequencer", "tell", "sum", f"message {number}"],
-            cwd=tmp_path,
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        for number in range(4)
-    ]
+    children = [launched(tmp_path, "tell", "sum", f"message {number}") for number in range(4)]
     assert [child.wait(20) for child in children] == [0] * 4
     (tmp_path / "go").touch()
     assert at_work.wait(20) == 0

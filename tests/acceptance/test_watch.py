@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,9 +15,8 @@ from typing import Any
 import pytest
 
 from sequencer.cli.views.text import width
-from tests.acceptance.cli_process import cli, environment
+from tests.acceptance.cli_process import cli, launched
 from tests.acceptance.team_projects import make_project
-from tests.forked import Forked
 from tests.unit.cli.flow.terminals import Terminal, terminal
 
 AGENT = """\
@@ -56,15 +54,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, int
     """Work on a run until three tasks hold; return the project, and the process that does."""
     folder = make_project(tmp_path_factory.mktemp("team"), tasks(60), size=3)
     (folder / "agent.py").write_text(AGENT)
-    process = Forked(
-        [sys.executable, "-m", "sequencer", "run", "--quiet"],
-        cwd=folder,
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
+    process = launched(folder, "run", "--quiet", text=True)
     try:
         deadline = time.monotonic() + 60
         while {claim["step"] for claim in head(folder)["claims"]} != set(HELD):
@@ -90,13 +80,8 @@ def head(folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def watched(folder: Path, screen: Terminal, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
-    process = Forked(
-        [sys.executable, "-m", "sequencer", "status", "--watch"],
-        cwd=folder,
-        env=environment(TERM="xterm", **variables),
-        stdin=subprocess.DEVNULL,
-        stdout=screen.stream,
-        stderr=subprocess.DEVNULL,
+    process = launched(
+        folder, "status", "--watch", variables={"TERM": "xterm", **variables}, stdout=screen.stream
     )
     try:
         yield process
@@ -163,13 +148,7 @@ def test_status_has_the_last_lines_and_who_holds_what(worker: tuple[Path, int]) 
 
 
 def test_a_line_a_change_names_what_runs(project: Path) -> None:
-    process = Forked(
-        [sys.executable, "-m", "sequencer", "status", "--watch"],
-        cwd=project,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    process = launched(project, "status", "--watch", stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()

@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from sequencer.cli.program import COMMANDS
 from sequencer.cli.views.text import width
-from tests import forked
-from tests.acceptance.cli_process import cli, environment, scripted_project
+from tests.acceptance.cli_process import cli, launched, scripted_project
 from tests.unit.cli.calling import call
 from tests.unit.cli.flow.terminals import Terminal, terminal
 
@@ -113,13 +111,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def on_terminal(folder: Path, screen: Terminal, *arguments: str) -> str:
     """Run ``sequencer ARGUMENTS`` on *screen* to its end; return what is on it."""
-    process = forked.Forked(
-        [sys.executable, "-m", "sequencer", *arguments],
-        cwd=folder,
-        env=environment(TERM="dumb"),
-        stdin=subprocess.DEVNULL,
-        stdout=screen.stream,
-        stderr=screen.stream,
+    process = launched(
+        folder, *arguments, variables={"TERM": "dumb"}, stdout=screen.stream, stderr=screen.stream
     )
     if "--watch" in arguments:
         screen.wait_for("waiting-next")
@@ -192,12 +185,14 @@ def test_a_question_and_an_end_by_hand_are_no_errors(project: Path, tmp_path: Pa
         assert "\nwaiting: " in f"\n{ended.stderr}"
         assert "error" not in ended.stderr
     folder = scripted_project(tmp_path / "p")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "sequencer", "run", "--mode", "sync", "--position", "main"],
-        cwd=folder,
-        env=environment(PYTHONUNBUFFERED="1"),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
+    process = launched(
+        folder,
+        "run",
+        "--mode",
+        "sync",
+        "--position",
+        "main",
+        variables={"PYTHONUNBUFFERED": "1"},
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -214,14 +209,8 @@ def test_a_question_and_an_end_by_hand_are_no_errors(project: Path, tmp_path: Pa
 def test_a_watch_ends_with_the_run(tmp_path: Path) -> None:
     folder = scripted_project(tmp_path / "p")
     assert cli(folder, "run", "--max-steps", "1").returncode == 0
-    process = forked.Forked(
-        [sys.executable, "-m", "sequencer", "status", "--watch"],
-        cwd=folder,
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+    process = launched(
+        folder, "status", "--watch", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     assert "waiting-next" in process.stdout.readline()

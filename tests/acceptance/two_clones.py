@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.acceptance.cli_process import environment
+from tests.acceptance.cli_process import launched
 from tests.clones import ENVIRONMENT, Shared, git
-from tests.forked import Forked
 
 AGENT = """\
 import os, subprocess, sys, time
@@ -70,11 +68,10 @@ def shared_project(folder: Path, text: str | None = None) -> Shared:
 
 def start(clone: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
     """Start ``sequencer ARGUMENTS`` in *clone*."""
-    return Forked(
-        [sys.executable, "-m", "sequencer", *arguments],
-        cwd=clone,
-        env=environment(**IDENTITY, **variables),
-        stdin=subprocess.DEVNULL,
+    return launched(
+        clone,
+        *arguments,
+        variables={**IDENTITY, **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -23,8 +23,7 @@ from typing import Any
 
 from sequencer.store.strictjson import parse_object
 from tests import forked
-from tests.acceptance.cli_process import environment
-from tests.forked import Forked
+from tests.acceptance.cli_process import environment, launched
 from tests.long.report import Report, Size
 
 SEED = 20_261_122
@@ -106,10 +105,10 @@ def on_terminal(folder: Path, *arguments: str, typed: bytes = b"") -> bytes:
     """
     master, slave = pty.openpty()
     os.write(master, typed)
-    with Forked(
-        [sys.executable, "-m", "sequencer", *arguments],
-        cwd=folder,
-        env=environment(TERM="xterm-256color", COLUMNS="120"),
+    with launched(
+        folder,
+        *arguments,
+        variables={"TERM": "xterm-256color", "COLUMNS": "120"},
         stdin=slave,
         stdout=slave,
         stderr=slave,

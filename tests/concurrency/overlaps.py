@@ -12,7 +12,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.acceptance.cli_process import environment
+from tests.acceptance.cli_process import launched
 from tests.concurrency.children import pairs
 from tests.concurrency.stubborn_agents import end_all, is_alive, marked, seconds_until
 from tests.long.report import Report, Size
@@ -100,14 +99,7 @@ class Round:
 
     def run(self, *arguments: str) -> subprocess.Popen[bytes]:
         with (self.folder / "said").open("ab") as said:
-            return subprocess.Popen(
-                [sys.executable, "-m", "sequencer", *arguments],
-                cwd=self.folder,
-                env=environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
-            )
+            return launched(self.folder, *arguments, stdout=said, stderr=said)
 
     def wait(self) -> None:
         """Start the process that takes the step over, and let it come to its waiting."""

@@ -11,7 +11,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.acceptance.cli_process import environment
+from tests.acceptance.cli_process import launched
 from tests.long.report import Report, Size
 
 TIMEOUT_S, GRACE_S, GONE_S = 1.5, 5.0, 8.0
@@ -120,13 +119,7 @@ def project(folder: Path, form: str, mark: str, **step: float) -> Path:
 
 def start(folder: Path) -> subprocess.Popen[bytes]:
     with (folder / "said").open("wb") as said:
-        return subprocess.Popen(
-            [sys.executable, "-m", "sequencer", "run", "--max-steps=1", "--quiet"],
-            cwd=folder,
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            stderr=said,
-        )
+        return launched(folder, "run", "--max-steps=1", "--quiet", stderr=said)
 
 
 def marked(mark: str) -> set[int]:

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,21 +13,20 @@ from typing import Any
 import pytest
 
 from sequencer.engine.markings import FlowControl
-from tests.acceptance.cli_process import cli, environment, until
+from tests.acceptance.cli_process import cli, launched, until
 from tests.concurrency import children, flow_points, flow_runs
 from tests.concurrency.crash_points import Injector
 from tests.concurrency.flow_runs import Flow
-from tests.forked import Forked
 from tests.long.__main__ import in_own_process
 from tests.long.report import Size
 
 
 def started(flow: Flow, *arguments: str) -> subprocess.Popen[str]:
-    return Forked(
-        [sys.executable, "-m", "sequencer", "run", f"{flow_runs.NAME}.md", *arguments],
-        cwd=flow.folder,
-        env=environment(),
-        stdin=subprocess.DEVNULL,
+    return launched(
+        flow.folder,
+        "run",
+        f"{flow_runs.NAME}.md",
+        *arguments,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -280,6 +280,20 @@ def test_the_next_step_needs_no_fetch_to_know_what_was_moved(tmp_path: Path) -> 
         assert one.started - started == 1
 
 
+def test_two_processes_in_one_clone(tmp_path: Path) -> None:
+    _, here, _ = pair(tmp_path)
+    one, other = clone(here, commit=DOCS), clone(here, commit=DOCS)
+    state = head()
+    for number in range(4):
+        at = (one, other)[number % 2]
+        at.carrier.ready(state)
+        at.carrier.arrive(state)
+        write(here, {"docs/a": str(number)})
+        state = at.push(state, token=number)
+        at.carrier.leave(state)
+    assert said(here, "rev-list", "--count", "HEAD") == "5"
+
+
 def test_somebody_commits_while_the_paths_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
