@@ -1,6 +1,6 @@
 """One process's part in a graph run: prepare, claim, perform, record.
 
-Every change goes through `FlowControl.update`; what takes time happens in the threads of
+Every change goes through `Changes.update`; what takes time happens in the threads of
 `Attempts`, outside the store's exclusion.
 """
 
@@ -177,7 +177,7 @@ class FlowWorker(Worker):
     def update(
         self, act: Act | None, steps_left: Callable[[Head], int | None], run_id: str
     ) -> Head:
-        """Let *act* happen, claim what follows, and start it; see `FlowControl.update`."""
+        """Let *act* happen, claim what follows, and start it; see `Changes.update`."""
         return self._go_on(*self._change(act, steps_left, run_id))
 
     def _change(
