@@ -109,24 +109,21 @@ class CommandExecutor:
 
     def missing(self, folder: Path | None) -> str | None:
         """See `protocol.Installed`; a path in `argv` is relative to *folder*."""
-        program = _program(self.options.argv[0])
+        program, at = _program(self.options.argv[0]), f"agents.{self.name}.argv"
         if os.sep not in program or Path(program).is_absolute():
-            return next(iter(self.problems()), None)
+            found = shutil.which(program, path=self._environment({}).get("PATH"))
+            return None if found else f"{at}: {program!r} is no program on PATH; {self._hint}"
         if folder is None or shutil.which(folder / program):
             return None
-        at = f"agents.{self.name}.argv: {program!r} in {folder}"
+        at = f"{at}: {program!r} in {folder}"
         if (folder / program).is_file():
             return f"{at} is not executable; make it so with chmod +x"
         return f"{at} is no program; {self._hint}"
 
     def problems(self) -> list[str]:
         """Return a problem if the program can't be found."""
-        program = _program(self.options.argv[0])
-        is_relative_path = os.sep in program and not Path(program).is_absolute()
-        environment = self._environment({})
-        if is_relative_path or shutil.which(program, path=environment.get("PATH")):
-            return []
-        return [f"agents.{self.name}.argv: {program!r} is no program on PATH; {self._hint}"]
+        missing = self.missing(None)
+        return [] if missing is None else [missing]
 
     def perform(
         self, request: StepRequest, listener: Listener, cancellation: Cancellation

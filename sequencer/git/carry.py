@@ -19,7 +19,7 @@ from sequencer.errors import RemoteUnreachable, SequencerError, WorkTreeRefused
 from sequencer.executors.redaction import Redaction
 from sequencer.git.commit import Committer, RefMoved
 from sequencer.git.process import GitFailed
-from sequencer.git.remote import NoAtomicPush, PushVerdict, RefMove, Remote
+from sequencer.git.remote import DEEPER, NoAtomicPush, PushVerdict, RefMove, Remote
 from sequencer.git.selection import Selection, Selector, secrets_by
 from sequencer.git.store import GitStore
 from sequencer.git.tenancy import (
@@ -269,7 +269,7 @@ class GitCarrier:
         if wanted is not None and not self._has(theirs, wanted):
             theirs = self._theirs(head) if self._remote.fetch(self.refs) else None
             if theirs and self._tree.is_shallow and not self._has(theirs, wanted):
-                self._remote.deepen(self.refs)
+                self._remote.fetch(self.refs, f"--deepen={DEEPER}")
             if not self._has(theirs, wanted):
                 raise self._without(theirs, wanted)
         if theirs is not None:

@@ -98,8 +98,8 @@ class NoAtomicPush(Exception):
     """The remote can't move several refs at once; inside this package only."""
 
 
-def unreachable(remote: str, failed: GitFailed, verb: str = "reached") -> RemoteUnreachable:
-    """Return what a person is told about a *remote* that could not be *verb*."""
+def unreachable(remote: str, failed: GitFailed) -> RemoteUnreachable:
+    """Return what a person is told about a *remote* that could not be reached."""
     if failed.is_denied:
         hint = f"'git ls-remote {remote}' has to work without a question: mend the credentials"
     elif failed.is_nowhere:
@@ -107,7 +107,9 @@ def unreachable(remote: str, failed: GitFailed, verb: str = "reached") -> Remote
     else:
         hint = "nothing is lost; it is tried again, or start again when the remote is back"
     return RemoteUnreachable(
-        f"remote {remote!r} can't be {verb}: {failed.reason}", hint=hint, is_denied=failed.is_denied
+        f"remote {remote!r} can't be reached: {failed.reason}",
+        hint=hint,
+        is_denied=failed.is_denied,
     )
 
 
@@ -137,7 +139,7 @@ class Remote:
         # A pattern of ls-remote also means refs that only end so.
         return {ref: oid for oid, ref in found if ref in refs and _OID.fullmatch(oid)}
 
-    def fetch(self, refs: Mapping[str, str]) -> bool:
+    def fetch(self, refs: Mapping[str, str], *flags: str) -> bool:
         """Bring each ref of *refs* here, to the local ref that it maps to, wherever that was.
 
         Returns False if one of them is not there (none was brought).
@@ -147,17 +149,10 @@ class Remote:
             StorageFailed: what came can't be kept in this repository.
         """
         try:
-            return self._fetched(refs)
+            return self._fetched(refs, flags)
         except GitFailed as failed:
             if failed.is_incomplete:
                 return self.refetch(refs)
-            raise self._not_fetched(failed) from failed
-
-    def deepen(self, refs: Mapping[str, str]) -> bool:
-        """Bring *refs* to a shallow clone, and more of the history before them; see `fetch`."""
-        try:
-            return self._fetched(refs, (f"--deepen={DEEPER}",))
-        except GitFailed as failed:
             raise self._not_fetched(failed) from failed
 
     def refetch(self, refs: Mapping[str, str]) -> bool:
