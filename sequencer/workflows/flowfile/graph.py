@@ -92,13 +92,13 @@ class Grouping:
                 if key in found:
                     line = found[key].position[0]
                     detail = f"the same edge is there already, in line {line}; it is one edge"
-                    self._findings.warn("W-TWICE", f"{source} {target}", detail, edge.position)
+                    self._findings.tell("W-TWICE", f"{source} {target}", detail, edge.position)
                 found.setdefault(key, Way(source, target, label, edge.position))
             # Not what is found: the same edge between two large groups costs as much each time.
             if count > MAX_EDGES:
                 detail = f"more than {MAX_EDGES} edges, those of groups counted for each node"
                 subject = f"{edge.source} {edge.target}"
-                self._findings.error("E-SUBGRAPH", subject, detail, edge.position)
+                self._findings.tell("E-SUBGRAPH", subject, detail, edge.position)
                 return None
         return tuple(found.values())
 
@@ -127,7 +127,7 @@ class Grouping:
         subject = f"{edge.source} {edge.target}"
         hint = f"write {edge.source} --> {edge.target}, or ~~~ if it is for the layout alone"
         detail = "only -->, -.-> and ==> are executable"
-        self._findings.error("E-EDGE", subject, detail, edge.position, hint)
+        self._findings.tell("E-EDGE", subject, detail, edge.position, hint)
         return False
 
     def _ends(self, edge: ChartEdge) -> Iterator[tuple[str, str]]:
@@ -138,14 +138,14 @@ class Grouping:
         if not targets or not (sources or self._leaves.get(edge.source)):
             empty = edge.source if targets else edge.target
             detail = f"the group {empty!r} has no nodes"
-            self._findings.error("E-SUBGRAPH", subject, detail, edge.position)
+            self._findings.tell("E-SUBGRAPH", subject, detail, edge.position)
         elif not sources:
             detail = f"the group {edge.source!r} has no exit: each member leads to another one"
             hint = "draw the edge from the member that it leaves from"
-            self._findings.error("E-SUBGRAPH", subject, detail, edge.position, hint)
+            self._findings.tell("E-SUBGRAPH", subject, detail, edge.position, hint)
         elif len(sources) * len(targets) > MAX_EDGES:
             detail = f"more than {MAX_EDGES} edges from each exit to each entry"
-            self._findings.error("E-SUBGRAPH", subject, detail, edge.position)
+            self._findings.tell("E-SUBGRAPH", subject, detail, edge.position)
         else:
             yield from ((source, target) for source in sources for target in targets)
 
@@ -154,7 +154,7 @@ class Grouping:
         for name, position in self._groups.items():
             if sum(1 for _ in self._above(name)) >= MAX_DEPTH:
                 detail = f"groups are nested deeper than {MAX_DEPTH} levels"
-                self._findings.error("E-SUBGRAPH", name, detail, position)
+                self._findings.tell("E-SUBGRAPH", name, detail, position)
                 return False
         return True
 
@@ -262,7 +262,7 @@ class GraphBuilder:
                 if name in self._grouping.groups:
                     detail = "this is a group of nodes, and a section belongs to one node"
                 hint = findings.known(name, list(self._nodes))
-                findings.error("E-SECTION", name or "###", detail, source.at(), hint)
+                findings.tell("E-SECTION", name or "###", detail, source.at(), hint)
         for name in timeouts:
             if name not in self._nodes:
                 self._unknown(name, "E-TIMEOUT", name, "", None)
@@ -271,7 +271,7 @@ class GraphBuilder:
         """Return the graph and the steps of its agents; None where there can't be a graph."""
         if not 0 < len(self._nodes) <= MAX_NODES:
             detail = f"more than {MAX_NODES} nodes" if self._nodes else "the chart has no node"
-            self._findings.error("E-CHART", self._findings.file.name, detail)
+            self._findings.tell("E-CHART", self._findings.file.name, detail)
             return None, ()
         is_usable = [self._has_usable_id(node) for node in self._nodes.values()]
         if not all(is_usable):
@@ -311,7 +311,7 @@ class GraphBuilder:
             return True
         detail = f"an id is one printable line of at most {MAX_ID} characters"
         subject = ascii(node.id[:MAX_ID])[1:-1]
-        self._findings.error("E-NODE", subject, detail, node.position)
+        self._findings.tell("E-NODE", subject, detail, node.position)
         return False
 
     def _kind_of(self, node: ChartNode) -> NodeKind:
@@ -319,7 +319,7 @@ class GraphBuilder:
         kind = _KIND_OF.get(node.shape)
         if kind is None:
             detail = f"the shape {node.shape!r} has no meaning in a workflow"
-            self._findings.error("E-SHAPE", node.id, detail, node.position, _SHAPES)
+            self._findings.tell("E-SHAPE", node.id, detail, node.position, _SHAPES)
             return NodeKind.MARKER
         # With a section, an agent's answer picks the branch.
         has_section = self.sources[node.id].section is not None
@@ -347,10 +347,10 @@ class GraphBuilder:
             hint = f"is it the heading in line {heading.line}? write '### {node.id}' there"
         if kind is NodeKind.AGENT:
             detail = f"there is no section '### {node.id}'"
-            findings.error("E-SECTION", node.id, detail, node.position, hint)
+            findings.tell("E-SECTION", node.id, detail, node.position, hint)
         elif heading is not None:
             detail = f"{heading.text!r} is part of the prompt above it, and names no node"
-            findings.warn("W-SECTION", node.id, detail, (heading.line, 1), hint)
+            findings.tell("W-SECTION", node.id, detail, (heading.line, 1), hint)
 
     def _ensure_section_fits(
         self, node: ChartNode, kind: NodeKind, headings: Mapping[str, Heading]
@@ -364,19 +364,19 @@ class GraphBuilder:
         at = (source.section.line, 1)
         if kind is NodeKind.AGENT and not source.prompt:
             hint = "write it below the settings"
-            findings.error("E-SECTION", node.id, "its section has no prompt", at, hint)
+            findings.tell("E-SECTION", node.id, "its section has no prompt", at, hint)
         # A shape without meaning is no circle, and is told already.
         is_circle = kind is NodeKind.MARKER and node.shape in _KIND_OF
         if is_circle and (source.prompt or source.document.data.keys() - {"description"}):
             detail = "a circle does no work, and its section asks for some"
             hint = "draw an agent, as [text], or leave nothing but a description"
-            findings.error("E-SECTION", node.id, detail, at, hint)
+            findings.tell("E-SECTION", node.id, detail, at, hint)
         foreign = {NodeKind.AGENT: PERSON_KEYS, NodeKind.HUMAN: AGENT_KEYS}.get(kind, ())
         whose = "a person, drawn as {{text}}" if kind is NodeKind.AGENT else "an agent"
         for path in foreign:
             if source.written(*path):
                 detail = f"{'.'.join(path)} is only for {whose}"
-                findings.error("E-NODE", node.id, detail, source.at(*path))
+                findings.tell("E-NODE", node.id, detail, source.at(*path))
 
     def _node(self, node: ChartNode, leaving: Iterable[Way]) -> Node:
         """Return *node* of the graph; *leaving* are the edges that leave it."""
@@ -392,7 +392,7 @@ class GraphBuilder:
         target, at = values.timeout_target, source.at(*source.path_of("onTimeout"))
         if target is not None and values.limit_ms is None:
             detail, hint = "onTimeout without timeout has no effect", "timeout: MILLISECONDS"
-            self._findings.error("E-TIMEOUT", name, detail, at, hint)
+            self._findings.tell("E-TIMEOUT", name, detail, at, hint)
         options = self._options(name, source) or _options_of_edges(leaving)
         if target is not None:
             target = self._one(target, "E-TIMEOUT", name, "onTimeout: ", at)
@@ -411,7 +411,7 @@ class GraphBuilder:
             value = option.value or option.label
             if normalise(value) in found:
                 detail = f"two options have the value {value!r}"
-                self._findings.error("E-OPTION", name, detail, source.at("options", place))
+                self._findings.tell("E-OPTION", name, detail, source.at("options", place))
             made = Option(label=option.label, value=value, description=option.description)
             found.setdefault(normalise(value), made)
         return tuple(found.values())
@@ -437,7 +437,7 @@ class GraphBuilder:
         except ValidationError as refused:
             if not findings.has_errors:
                 detail = str(refused.errors()[0]["msg"])
-                findings.error("E-CHART", findings.file.name, detail)
+                findings.tell("E-CHART", findings.file.name, detail)
             return None
 
     def _entries(self) -> tuple[str, ...]:
@@ -463,12 +463,12 @@ class GraphBuilder:
             return entries[0]
         listed = ", ".join(entries[:10]) or "none"
         detail = f"{said}the group {name!r} has not one entry: {listed}"
-        self._findings.error(code, subject, detail, at, "name a node")
+        self._findings.tell(code, subject, detail, at, "name a node")
         return None
 
     def _unknown(self, name: str, code: str, subject: str, said: str, at: Position | None) -> None:
         hint = self._findings.known(name, list(self._nodes))
-        self._findings.error(code, subject, f"{said}there is no node {name!r}", at, hint)
+        self._findings.tell(code, subject, f"{said}there is no node {name!r}", at, hint)
 
 
 def _options_of_edges(ways: Iterable[Way]) -> tuple[Option, ...]:

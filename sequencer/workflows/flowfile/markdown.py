@@ -106,7 +106,7 @@ def split(text: str, findings: Findings) -> Parts:
     name = findings.file.name
     if len(text) > MAX_CHARS or text.count("\n") >= MAX_LINES:
         detail = f"has more than {MAX_CHARS} characters or {MAX_LINES} lines"
-        findings.error("E-FILE", name, detail, (1, 1))
+        findings.tell("E-FILE", name, detail, (1, 1))
         return Parts(None, None, None)
     lines = text.split("\n")
     front = _front(text, lines, findings)
@@ -127,7 +127,7 @@ def _front(text: str, lines: list[str], findings: Findings) -> Excerpt | None:
             return Excerpt("".join(f"{line}\n" for line in lines[first:place]), first + 1)
     detail = "the front matter is not closed"
     hint = "put a line '---' behind its last key"
-    findings.error("E-FRONT", findings.file.name, detail, (first, 1), hint)
+    findings.tell("E-FRONT", findings.file.name, detail, (first, 1), hint)
     return Excerpt("".join(f"{line}\n" for line in lines[first:]), first + 1)
 
 
@@ -194,7 +194,7 @@ class _Body:
         elif kind == _UNCLOSED:
             detail = "the settings below its heading are not closed"
             hint = "put a line '---' behind the last of them"
-            self._findings.error("E-SECTION", heading.text, detail, (first + 1, 1), hint)
+            self._findings.tell("E-SECTION", heading.text, detail, (first + 1, 1), hint)
         while begin < end and not self._lines[begin].strip():
             begin += 1
         prompt = Excerpt("\n".join(self._lines[begin:end]).rstrip(), begin + 1)
@@ -220,7 +220,7 @@ class _Body:
             return None
         if not is_closed and not is_told:
             detail, hint = "the block of the chart is not closed", f"put {fence.markup} behind it"
-            self._findings.error("E-CHART", self._findings.file.name, detail, (begin + 1, 1), hint)
+            self._findings.tell("E-CHART", self._findings.file.name, detail, (begin + 1, 1), hint)
         return Excerpt(text, begin + 2)
 
     def _first_chart(self) -> Excerpt | None:
@@ -240,7 +240,7 @@ class _Body:
         elif inside := next((token for token in self._tokens if _is_drawn(token)), None):
             at = (_line(inside), 1)
             hint = "this one belongs to the ### section above it; move it above the first of them"
-        self._findings.error("E-CHART", name, "there is no flowchart", at, hint)
+        self._findings.tell("E-CHART", name, "there is no flowchart", at, hint)
         return None
 
     def _drawn_above_nodes(self) -> Iterator[tuple[Heading, Token]]:
@@ -267,7 +267,7 @@ class _Body:
             if first:
                 detail = f"a second flowchart; the first one begins in line {first}"
                 hint = "a workflow has one; charts that explain go into a prompt or a list"
-                self._findings.error("E-CHART", self._findings.file.name, detail, (line, 1), hint)
+                self._findings.tell("E-CHART", self._findings.file.name, detail, (line, 1), hint)
             first = first or line
 
     def _warn_of_text(self, heading: Heading, following: Heading) -> None:
@@ -276,7 +276,7 @@ class _Body:
             if token.map is not None and not is_remark and not _is_drawn(token):
                 detail = "this text belongs to no node"
                 hint = "the text below the heading of the chart is in no section"
-                self._findings.warn("W-TEXT", heading.text or "#", detail, (_line(token), 1), hint)
+                self._findings.tell("W-TEXT", heading.text or "#", detail, (_line(token), 1), hint)
                 return
 
 

@@ -85,11 +85,7 @@ class Findings:
         """Return the warnings in the order of the file."""
         return tuple(sorted(self._warnings, key=_in_file))
 
-    def where(self, position: Position | None) -> str:
-        """Return *position* as ``file:line:column``."""
-        return f"{self.file}:{position[0]}:{position[1]}" if position else str(self.file)
-
-    def error(
+    def tell(
         self,
         code: str,
         subject: str,
@@ -97,35 +93,19 @@ class Findings:
         at: Position | None = None,
         hint: str | None = None,
     ) -> None:
-        """Add what keeps the workflow from being loaded."""
-        if self.is_full:
+        """Add a problem; one whose *code* begins with E keeps the workflow from being loaded."""
+        found = self._errors if code.startswith("E") else self._warnings
+        if len(found) < MAX_PROBLEMS:
+            where = f"{self.file}:{at[0]}:{at[1]}" if at else str(self.file)
+            found.append(FlowProblem(code, subject, detail, where=where, position=at, hint=hint))
+        elif found is self._errors:
             self._uncounted += 1
-            return
-        self._errors.append(self._problem(code, subject, detail, at, hint))
-
-    def warn(
-        self,
-        code: str,
-        subject: str,
-        detail: str,
-        at: Position | None = None,
-        hint: str | None = None,
-    ) -> None:
-        """Add what the author may not have meant."""
-        if not self.is_silent:
-            self._warnings.append(self._problem(code, subject, detail, at, hint))
-
-    def _problem(
-        self, code: str, subject: str, detail: str, at: Position | None, hint: str | None
-    ) -> FlowProblem:
-        where = self.where(at)
-        return FlowProblem(code, subject, detail, where=where, position=at, hint=hint)
 
     def of(self, code: str, subject: str, error: ConfigurationError) -> None:
         """Add what another reader found, with its place if that is in the file."""
         place = _PLACE.search(error.where or "")
         at = (int(place[1]), int(place[2])) if place else None
-        self.error(code, subject, error.message, at, error.hint)
+        self.tell(code, subject, error.message, at, error.hint)
 
     def ensure_none(self) -> None:
         """Return if the workflow can be loaded.
@@ -138,7 +118,7 @@ class Findings:
         errors = sorted(self._errors, key=_in_file)
         if self._uncounted:
             detail = f"{self._uncounted} more problems are not shown"
-            errors.append(self._problem("E-MORE", self.file.name, detail, None, None))
+            errors.append(FlowProblem("E-MORE", self.file.name, detail, where=str(self.file)))
         raise FlowErrors(errors, self.warnings)
 
     def known(self, name: str, names: Collection[str]) -> str:

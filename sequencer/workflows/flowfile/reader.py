@@ -117,7 +117,7 @@ def read_flow(
     try:
         workflow = Workflow(called, steps, kind="graph", graph=drawn)
     except ValidationError as refused:
-        findings.error("E-FILE", file.name, f"{called!r}: {refused.errors()[0]['msg']}")
+        findings.tell("E-FILE", file.name, f"{called!r}: {refused.errors()[0]['msg']}")
         findings.ensure_none()
         raise
     return FlowFile(
@@ -138,7 +138,7 @@ def read_flow(
 def _parts_of_chart(text: str, findings: Findings) -> Parts:
     if len(text) > MAX_CHARS:
         detail = f"has more than {MAX_CHARS} characters"
-        findings.error("E-FILE", findings.file.name, detail, (1, 1))
+        findings.tell("E-FILE", findings.file.name, detail, (1, 1))
     return Parts(None, Excerpt(text.removeprefix("\ufeff"), 1), None)
 
 
@@ -166,5 +166,5 @@ def _sections(
             found[section.id] = read_node(section.id, section, overrides.timeouts, findings)
         elif first.section is not None:
             detail = f"a second section of this id; the first one is in line {first.section.line}"
-            findings.error("E-SECTION", section.id or "###", detail, (section.line, 1))
+            findings.tell("E-SECTION", section.id or "###", detail, (section.line, 1))
     return found

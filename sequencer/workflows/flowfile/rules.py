@@ -75,18 +75,18 @@ def _check_labels(flow: FlowGraph, name: str, findings: Findings) -> None:
         second = max(labels[DEFAULT][0], labels[""][0])
         detail = 'both a "default" edge and an unlabelled edge'
         hint = "an edge without a label is the way for all other answers, as default is; keep one"
-        findings.error("E-DEFAULT", name, detail, flow.edge_positions[second], hint)
+        findings.tell("E-DEFAULT", name, detail, flow.edge_positions[second], hint)
     is_marker = graph.by_id[name].kind is NodeKind.MARKER
     if len(labels) == 1 and "" not in labels and not is_marker and not is_choice(graph, name):
         place = graph.outgoing[name][0]
         shown = graph.edges[place].label
         detail = f"the label {shown!r} is no condition: it is the only one, so it is always taken"
         hint = "draw an edge with another label, or an unlabelled one for all other answers"
-        findings.warn("W-LABEL", name, detail, flow.edge_positions[place], hint)
+        findings.tell("W-LABEL", name, detail, flow.edge_positions[place], hint)
     if is_marker and len(labels) > 1:
         place = graph.outgoing[name][0]
         detail = "a circle gives no answer, so the output that reached it picks the way"
-        findings.warn("W-LABEL", name, detail, flow.edge_positions[place], "draw {text} instead")
+        findings.tell("W-LABEL", name, detail, flow.edge_positions[place], "draw {text} instead")
 
 
 def _check_person(flow: FlowGraph, name: str, findings: Findings) -> None:
@@ -95,7 +95,7 @@ def _check_person(flow: FlowGraph, name: str, findings: Findings) -> None:
     if TIMEOUT in labels and node.timeout_ms is None and name not in flow.incomplete:
         detail = "there is an edge 'timeout' and no time limit, so it is never taken"
         at = flow.edge_positions[labels[TIMEOUT][0]]
-        findings.warn("W-LABEL", name, detail, at, "timeout: MILLISECONDS in its section")
+        findings.tell("W-LABEL", name, detail, at, "timeout: MILLISECONDS in its section")
     if not takes_other_answers(graph, name):
         _check_other_answers(flow, name, findings)
     if not source.values.options or not is_choice(graph, name):
@@ -110,7 +110,7 @@ def _check_person(flow: FlowGraph, name: str, findings: Findings) -> None:
                 drawn = [graph.edges[places[0]].label for places in labels.values()]
                 detail = f"the option {value!r} leads nowhere: no edge has that label"
                 hint = findings.known(value, drawn)
-                findings.error("E-OPTION", name, detail, source.at("options", place), hint)
+                findings.tell("E-OPTION", name, detail, source.at("options", place), hint)
     if node.allows_custom_input:
         return
     known = [option.label for option in node.options]
@@ -119,7 +119,7 @@ def _check_person(flow: FlowGraph, name: str, findings: Findings) -> None:
             shown = graph.edges[places[0]].label
             detail = f"the label {shown!r} is none of its options"
             hint = f"{findings.known(shown, known)}; or allowCustomInput: true"
-            findings.error("E-OPTION", name, detail, flow.edge_positions[places[0]], hint)
+            findings.tell("E-OPTION", name, detail, flow.edge_positions[places[0]], hint)
 
 
 def _check_other_answers(flow: FlowGraph, name: str, findings: Findings) -> None:
@@ -132,13 +132,13 @@ def _check_other_answers(flow: FlowGraph, name: str, findings: Findings) -> None
     if node.allows_custom_input:
         detail = f"any text is an answer, but no edge takes one that is no option: {then}"
         at = flow.at(name, *flow.sources[name].path_of("allowCustomInput"))
-        findings.warn("W-ANSWER", name, detail, at, hint)
+        findings.tell("W-ANSWER", name, detail, at, hint)
     has_limit = node.timeout_ms is not None and node.on_timeout is None
     if has_limit and TIMEOUT not in groups(graph, name):
         detail = f"when its timeout is over no edge is taken: {then}"
         hint = f"onTimeout: NODE, an edge 'timeout', or {hint.removeprefix('draw ')}"
         at = flow.at(name, *flow.sources[name].path_of("timeout"))
-        findings.warn("W-ANSWER", name, detail, at, hint)
+        findings.tell("W-ANSWER", name, detail, at, hint)
 
 
 def _check_reach(flow: FlowGraph, findings: Findings) -> None:
@@ -147,7 +147,7 @@ def _check_reach(flow: FlowGraph, findings: Findings) -> None:
     for name, node in flow.graph.by_id.items():
         if node.works and name not in reachable and name not in flow.incomplete:
             detail = f"it is never run: nothing leads to it from {begin}"
-            findings.warn("W-UNREACHABLE", name, detail, flow.node_positions[name])
+            findings.tell("W-UNREACHABLE", name, detail, flow.node_positions[name])
 
 
 def _check_state(flow: FlowGraph, findings: Findings) -> None:
@@ -156,7 +156,7 @@ def _check_state(flow: FlowGraph, findings: Findings) -> None:
         if key.startswith(RESERVED):
             detail = f"the key {key!r} is the run's own: it begins with {RESERVED!r}"
             name = findings.file.name
-            findings.error("E-STATE", name, detail, flow.front.at("state", key))
+            findings.tell("E-STATE", name, detail, flow.front.at("state", key))
     for name, node in flow.graph.by_id.items():
         if node.output_key is None:
             continue
@@ -170,7 +170,7 @@ def _check_state(flow: FlowGraph, findings: Findings) -> None:
             problem = f"state.{scalar} is no mapping, so nothing can be put below it"
         if problem is not None:
             detail = f"output.key {node.output_key!r}: {problem}"
-            findings.error("E-STATE", name, detail, _key_position(flow, name))
+            findings.tell("E-STATE", name, detail, _key_position(flow, name))
 
 
 def _in_the_way(state: Mapping[str, Any], parts: list[str]) -> str | None:
@@ -192,14 +192,14 @@ def _check_shared_keys(flow: FlowGraph, findings: Findings) -> None:
     shared = {key: names for key, names in by_key.items() if len(names) > 1}
     for key, one, other in at_once(flow.graph, shared):
         detail = f"both may run at once and write state.{key}; the last one to finish wins"
-        findings.warn("W-KEY", f"{one} {other}", detail, _key_position(flow, other))
+        findings.tell("W-KEY", f"{one} {other}", detail, _key_position(flow, other))
     for key, names in by_key.items():
         parts = key.split(".")
         for outer in (".".join(parts[:length]) for length in range(1, len(parts))):
             if outer in by_key:
                 detail = f"its output.key {key!r} is below {outer!r}, which {by_key[outer][0]} sets"
                 hint = "that is a text, and nothing can be put below a text"
-                findings.warn("W-KEY", names[0], detail, _key_position(flow, names[0]), hint)
+                findings.tell("W-KEY", names[0], detail, _key_position(flow, names[0]), hint)
 
 
 def _key_position(flow: FlowGraph, name: str) -> Position | None:
@@ -317,7 +317,7 @@ def check_templates(flow: FlowGraph, findings: Findings) -> None:
                     detail = f"{found[0]} is not read as a template, it stays as it is"
                     hint = "a template is a path of names and numbers with dots: {{state.a.0}}"
                     at = _place(text, found.start())
-                    findings.warn("W-TEMPLATE", node.id, detail, at, hint)
+                    findings.tell("W-TEMPLATE", node.id, detail, at, hint)
             for found in _TEMPLATE.finditer(text.text):
                 path = tuple(found[1].split("."))
                 if findings.is_full:
@@ -325,9 +325,9 @@ def check_templates(flow: FlowGraph, findings: Findings) -> None:
                 if (problem := _problem(flow, node, path, state, findings)) is None:
                     continue
                 at = _place(text, found.start())
-                findings.error("E-TEMPLATE", node.id, f"{found[0]}: {problem[0]}", at, problem[1])
+                findings.tell("E-TEMPLATE", node.id, f"{found[0]}: {problem[0]}", at, problem[1])
             for found in _INPUT.finditer(text.text) if text.is_input else ():
-                findings.error(
+                findings.tell(
                     "E-TEMPLATE", node.id, f"{found[0]}: input can't hold itself", text.at
                 )
 

@@ -333,7 +333,7 @@ def read_node(
     for one, other in TWINS:
         if source.written(*one) and source.written(*other):
             detail = f"{'.'.join(one)} and {'.'.join(other)} say the same thing; keep one of them"
-            findings.error("E-NODE", subject, detail, source.at(*other))
+            findings.tell("E-NODE", subject, detail, source.at(*other))
     return source
 
 
@@ -368,7 +368,7 @@ def _checked(
         shown = path[:-1] if problem.error.message.startswith("unknown key") else path
         message = f"{dotted(shown)}: {problem.error.message}" if shown else problem.error.message
         own = next((_CODES[key] for key in path if key in _CODES), code)
-        findings.error(own, subject, message, document.position(path) or at, problem.error.hint)
+        findings.tell(own, subject, message, document.position(path) or at, problem.error.hint)
     try:
         rest = {key: value for key, value in document.data.items() if key not in wrong}
         return model.model_validate(rest)
@@ -424,7 +424,7 @@ def step_of(name: str, source: NodeSource, retry: RetrySettings | None, findings
         first = refused.errors()[0]
         at = source.section.prompt.line if source.section else 1
         detail = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        findings.error("E-NODE", name, detail, (at, 1))
+        findings.tell("E-NODE", name, detail, (at, 1))
         return Step.model_construct(name=name)
 
 
@@ -448,7 +448,7 @@ def _tools(name: str, source: NodeSource, findings: Findings) -> dict[str, bool]
     for tool in tools or ():
         if tool not in TOOLS:
             at, hint = source.at("tools", tool), findings.known(tool, TOOLS)
-            findings.error("E-TOOLS", name, f"there is no tool {tool!r}", at, hint)
+            findings.tell("E-TOOLS", name, f"there is no tool {tool!r}", at, hint)
     return None if tools is None else {tool: tools[tool] for tool in tools if tool in TOOLS}
 
 
@@ -467,5 +467,5 @@ def _model(name: str, source: NodeSource, findings: Findings) -> dict[str, str]:
         text = refused.errors()[0]["msg"].removeprefix("Value error, ")
         detail = f"{written!r} is no model: {text[:1].lower()}{text[1:]}"
         hint = "write provider/name, anthropic/claude-sonnet-4 for example"
-        findings.error("E-MODEL", name, detail, source.at("model"), hint)
+        findings.tell("E-MODEL", name, detail, source.at("model"), hint)
         return {}

@@ -267,7 +267,7 @@ def raised(findings: Findings) -> FlowErrors:
 
 def test_without_errors_nothing_is_raised() -> None:
     findings = Findings(Path("f.md"))
-    findings.warn("W-X", "a", "strange", (1, 2))
+    findings.tell("W-X", "a", "strange", (1, 2))
     findings.ensure_none()
     assert not findings.has_errors
     assert [str(problem) for problem in findings.warnings] == ["f.md:1:2: W-X a: strange"]
@@ -276,8 +276,8 @@ def test_without_errors_nothing_is_raised() -> None:
 def test_too_many_are_counted() -> None:
     findings = Findings(Path("f.md"))
     for place in range(MAX_PROBLEMS + 7):
-        findings.error("E-X", "x", "wrong", (place + 1, 1))
-        findings.warn("W-X", "x", "strange", (place + 1, 1))
+        findings.tell("E-X", "x", "wrong", (place + 1, 1))
+        findings.tell("W-X", "x", "strange", (place + 1, 1))
     problems = raised(findings).problems
     assert len(problems) == MAX_PROBLEMS + 1
     assert problems[-1].message == "E-MORE f.md: 7 more problems are not shown"
