@@ -157,24 +157,6 @@ def test_adopt_says_what_changed(tmp_path: Path) -> None:
     assert call(tmp_path, "run", "--max-steps", "1", "--quiet").code == 0
 
 
-def test_adopt_takes_another_workflow(tmp_path: Path) -> None:
-    worked(tmp_path, 2)
-    (tmp_path / "orchestration.yaml").write_text("agent: {default: rehearsal}\n")
-    called = call(tmp_path, "adopt", "--workflow", "standard")
-    assert called.code == 0, called.err
-    assert "workflow review_cadence -> standard" in called.out
-    assert "definition sha256:" in called.out
-    assert "set the same in orchestration.yaml" in called.err
-    assert call(tmp_path, "run", "--max-steps", "1", "--quiet").code == 0
-
-
-def test_adopt_of_an_unknown_workflow_lists_the_known(tmp_path: Path) -> None:
-    worked(tmp_path, 2)
-    called = call(tmp_path, "adopt", "--workflow", "standart")
-    assert called.code == 2
-    assert "did you mean 'standard'" in called.err
-
-
 def test_takeover_says_who_holds_the_step_and_how_alive(tmp_path: Path) -> None:
     worked(tmp_path, 1)
     hold(tmp_path)

@@ -86,13 +86,6 @@ def test_secrets_are_hidden_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
             assert "[secret]" in text
 
 
-def test_the_cause_of_a_deliberate_error_is_shown_on_request() -> None:
-    error = CorruptState("can't be read")
-    error.__cause__ = OSError(28, "No space left on device")
-    assert "No space left" in reported(error, is_verbose=True)[1]
-    assert "No space left" not in reported(error)[1]
-
-
 def test_usage_errors_say_how_it_is_used(tmp_path: Path) -> None:
     text = call(tmp_path, "next", "--count", "x").err
     assert "'x' is not a valid integer" in text

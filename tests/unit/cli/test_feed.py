@@ -136,11 +136,3 @@ def test_half_a_secret_is_not_shown_beside_a_gap() -> None:
     shown += feed.take(b" of it\nseen\n", OUT)
     assert [text for text in texts(shown) if not text.startswith("[")] == ["seen"]
     assert "24 bytes" in texts(shown)[0]
-
-
-def test_a_line_that_was_begun_before_a_gap_ends_there() -> None:
-    feed = Feed(Clock())
-    feed.take(b"begun", OUT)
-    feed.take(b" lost\n", OUT, has_room=False)
-    lines = feed.take(b"seen\n", OUT)
-    assert [text[:8] for text in texts(lines)] == ["begun", "[6 bytes", "seen"]

@@ -101,12 +101,6 @@ def test_pictures(finished: Path) -> None:
     assert "something else than a picture" in again.err
 
 
-def test_a_width_of_ones_own(finished: Path) -> None:
-    lines = gantt(finished, "--run", "f", "--width", "72").out.splitlines()
-    assert max(map(width, lines)) <= 72
-    assert call(finished, "gantt", "--run", "f", "--width", "20").code == 2
-
-
 def test_what_is_refused(finished: Path) -> None:
     assert call(finished, "gantt", "--run", "nobody").code == 2
     for more in (("--svg", "x.svg"), ("--png", "x.png"), ("--width", "80")):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sequencer.cli.views.gantt import Gantt, Look
-from sequencer.cli.views.pictures import COLOURS, LEAST_BAR, MOST_ROWS, gantt_svg, png_of, points
+from sequencer.cli.views.pictures import COLOURS, MOST_ROWS, gantt_svg, png_of, points
 from sequencer.errors import UsageRefused
 from tests.unit.cli.charts import HOSTILE, chart, side_by_side, team, troubled
 from tests.unit.history.journal_facts import Told
@@ -76,20 +76,6 @@ def test_every_look_is_there_with_its_own_colour_and_in_the_legend() -> None:
 def test_roles_stand_beside_the_names() -> None:
     found = texts(parsed(chart(side_by_side(), graph=team({"plan": "researcher"}))))
     assert found[found.index("plan") + 1] == "researcher"
-
-
-def test_each_bar_says_what_it_is_to_who_points_at_it() -> None:
-    told = [found.text for found in parsed(chart(troubled())).iter(f"{SPACE}title")]
-    assert "flaky: failed, 10.0 s" in told
-    assert "flaky: attempt 2, critical path, 20.0 s" in told
-    assert "flaky: waits for another try, 20.0 s" in told
-
-
-def test_the_shortest_attempt_is_seen_and_inside() -> None:
-    root = parsed(chart(Told().run("long", 0, 1e6).run("tiny", 1e6, 1e6 + 0.001, ["long"])))
-    long, tiny = bars(root, Look.CRITICAL)
-    assert tiny[2] == LEAST_BAR
-    assert tiny[0] + tiny[2] <= long[0] + long[2] + 0.2
 
 
 def test_nothing_but_a_few_elements_and_nothing_from_outside() -> None:

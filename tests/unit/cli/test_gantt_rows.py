@@ -84,13 +84,6 @@ def test_a_short_name_keeps_what_tells_it_apart() -> None:
     assert short("計画を立てる計画を立てる", 11) == "計画を…てる"
 
 
-def test_the_figures_of_a_run_in_which_people_were_waited_for() -> None:
-    lines = gantt_summary(chart(troubled(), places=2).figures, "a", lambda text: text)
-    assert lines[0] == "wall-clock time 1 min 40 s, work of one worker 1 min 30 s, speed-up 1.50"
-    assert lines[1] == "critical path 1 min 10 s, wall-clock time is 43% longer"
-    assert lines[-1] == "40.0 s only people were waited for; speed-up and places leave that out"
-
-
 def test_the_figures_of_nothing() -> None:
     lines = gantt_summary(chart(Told()).figures, "", lambda text: text)
     assert lines == ["wall-clock time 0.0 s, work of one worker 0.0 s"]

@@ -50,17 +50,6 @@ def test_nothing_is_known_before_the_first_tick(tmp_path: Path) -> None:
     assert fast(paused(tmp_path / "p"), "tick") is None
 
 
-def test_the_second_tick_repeats_the_first_ones_answer(tmp_path: Path) -> None:
-    folder = paused(tmp_path / "p")
-    first = call(folder, "tick")
-    assert first.code == 0
-    assert first.out.startswith(PAUSED)
-    answer = fast(folder, "tick")
-    assert answer is not None
-    assert answer[:3] == (first.out, "", None)
-    assert call(folder, "tick") == first
-
-
 def in_an_hour() -> str:
     return (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
 

@@ -38,10 +38,6 @@ def test_a_cycle_goes_round() -> None:
     assert edges == {("s0", "s1"), ("s1", "s0")}
 
 
-def test_a_single_step_leads_to_itself() -> None:
-    assert parsed(chart(Workflow("w", (PLAN,)))) == ({"s0"}, {("s0", "s0")})
-
-
 def test_a_procedure_ends() -> None:
     nodes, edges = parsed(chart(Workflow("w", (PLAN, BUILD), kind="procedure")))
     assert nodes == {"s0", "s1", "done"}

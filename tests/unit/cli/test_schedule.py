@@ -200,16 +200,6 @@ def test_without_a_configuration_the_present_folder_is_meant(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("verb", ["crontab", "systemd"])
-def test_they_write_nothing_and_have_no_json(tmp_path: Path, verb: str) -> None:
-    project(tmp_path)
-    before = sorted(tmp_path.rglob("*"))
-    call(tmp_path, verb)
-    assert sorted(tmp_path.rglob("*")) == before
-    assert call(tmp_path, verb, "--json").code == 2
-    assert f"sequencer {verb}" in call(tmp_path, verb, "--help").out.split("Example", 1)[1]
-
-
-@pytest.mark.parametrize("verb", ["crontab", "systemd"])
 def test_a_timer_finds_what_was_trusted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:

@@ -84,19 +84,6 @@ def test_a_review_that_depends_on_its_position_has_a_line_for_each(folder: Path)
     assert "slow" in reviews[1]
 
 
-def test_json_of_one_has_its_steps(folder: Path) -> None:
-    found = call(folder, "show", "nightly", "--json").json
-    assert [step["place"] for step in found["steps"]] == ["0", "1", "2", "review"]
-    assert found["steps"][1]["agent"] == "slow"
-
-
-def test_an_unknown_workflow_lists_the_known(folder: Path) -> None:
-    called = call(folder, "show", "nigthly")
-    assert called.code == 2
-    assert "did you mean 'nightly'" in called.err
-    assert "release" in called.err
-
-
 @pytest.mark.parametrize("arguments", [("--mermaid",), ("nightly", "--mermaid", "--json")])
 def test_options_that_contradict_are_refused(folder: Path, arguments: tuple[str, ...]) -> None:
     assert call(folder, "show", *arguments).code == 2

@@ -25,16 +25,6 @@ def wait_until(condition: threading.Event) -> None:
     assert condition.wait(5)
 
 
-@pytest.mark.parametrize("number", ENDING)
-def test_a_signal_asks_for_the_end(number: signal.Signals) -> None:
-    asked, told = threading.Event(), list[str]()
-    with EndOnSignal(told.append) as signals:
-        signals.on_ready(asked.set)
-        os.kill(os.getpid(), number)
-        wait_until(asked)
-    assert len(told) == 1
-
-
 def test_a_signal_before_the_work_is_ready_is_not_lost() -> None:
     asked, told = threading.Event(), threading.Event()
     with EndOnSignal(lambda _: told.set()) as signals:
@@ -63,25 +53,6 @@ def test_later_signals_are_said_once_and_do_no_harm() -> None:
     assert calls
     # The program is ending; an impatient signal must not change its exit code.
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-
-
-def test_the_end_is_asked_for_on_another_thread() -> None:
-    # On the main thread it could wait for a lock that the main thread holds.
-    threads = list[threading.Thread]()
-    lock, asked = threading.Lock(), threading.Event()
-
-    def interrupt() -> None:
-        with lock:
-            threads.append(threading.current_thread())
-            asked.set()
-
-    with EndOnSignal(lambda _: None) as signals:
-        signals.on_ready(interrupt)
-        with lock:
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(0.05)
-        wait_until(asked)
-    assert threads[0] is not threading.main_thread()
 
 
 def test_the_signals_are_given_back() -> None:

@@ -39,15 +39,6 @@ def test_a_team_as_json_says_who_waits_for_whom(folder: Path) -> None:
     assert "blocked_by" not in plain[0]
 
 
-def test_a_team_as_a_chart_and_nothing_else(folder: Path) -> None:
-    lines = started(folder, "--team", "--dry-run", "--mermaid").splitlines()
-    assert lines[0] == "flowchart TD"
-    assert '    n2["Make the change"]' in lines
-    assert "    n0 --> n2" in lines
-    assert "    n1 --> n2" in lines
-    assert len(lines) == 1 + 8 + 8
-
-
 def test_a_team_as_a_drawing(folder: Path) -> None:
     drawn = started(folder, "--team", "--dry-run", "--diagram")
     assert "Make the change" in drawn

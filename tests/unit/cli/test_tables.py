@@ -1,16 +1,8 @@
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from sequencer.cli.views.tables import columns
 from sequencer.cli.views.text import clock, file_size, width
 from sequencer.model.outcome import Usage, duration, spent
-
-CELLS = st.text(
-    alphabet=st.characters(blacklist_categories=["Cc", "Cs", "Zl", "Zp"], blacklist_characters="|"),
-    max_size=8,
-)
 
 
 def test_columns_are_as_wide_as_their_widest_cell() -> None:
@@ -24,13 +16,6 @@ def test_columns_are_as_wide_as_their_widest_cell() -> None:
 def test_wide_letters_take_two_columns_and_marks_none() -> None:
     lines = columns(("NAME", "N"), [("計画", "1"), ("e\u0301a", "2")], right={1}).splitlines()
     assert [width(line) for line in lines] == [7, 7, 7]
-
-
-@given(st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=5))
-def test_every_second_column_starts_at_the_same_place(rows: list[tuple[str, str]]) -> None:
-    found = columns(("A", "B"), [(a, f"|{b}") for a, b in rows])
-    starts = {width(line.partition("|")[0]) for line in found.split("\n")[1:]}
-    assert len(starts) == 1
 
 
 def test_amounts() -> None:

@@ -132,6 +132,11 @@ def test_what_is_refused_and_where(data: bytes | str, problem: str, place: str) 
     assert refused.where == f"orchestration.yaml:{place}"
 
 
+def test_a_tab_is_explained() -> None:
+    assert refusal("a:\n\tb: 1\n").hint == "a tab can't indent in YAML; use spaces"
+    assert refusal("a: @x").hint == "put the text in quotes: it begins with '@'"
+
+
 def bomb(levels: int, width: int) -> str:
     lines = [f"a0: &a0 [{', '.join('x' * width)}]"]
     lines += [

@@ -277,13 +277,6 @@ def test_every_move_can_be_decided(tmp_path: Path, move: Move) -> None:
     assert decided == Decision(move, "coding" if move is Move.GOTO else None, "a b?")
 
 
-def test_where_the_steps_are_not_known_the_engine_checks_the_target(tmp_path: Path) -> None:
-    answer = "sequencer.Decision(sequencer.Move.GOTO, 'x')"
-    source = f"@hookimpl\ndef sequencer_transition():\n    return {answer}\n"
-    decided = loaded(tmp_path, source).transition(context(tmp_path, steps=()), OUTCOME)
-    assert decided == Decision(Move.GOTO, "x")
-
-
 def test_an_object_that_can_not_be_shown_is_named_by_its_type(tmp_path: Path) -> None:
     source = """
     class Bad:

@@ -13,7 +13,6 @@ from sequencer.model.step import Step
 from sequencer.model.transitions import Event
 from sequencer.posting.poster import HURRIED_S, Poster
 from sequencer.posting.protocol import Post
-from sequencer.posting.trackers import LinearSink
 from sequencer.posting.web import Web, WebhookSink
 from sequencer.store.file import FileStore
 from tests.unit.posting.desk import Desk, Reply
@@ -87,20 +86,6 @@ def test_a_step_that_is_not_to_think_aloud(
         now.said.ended(attempt_at(step), OK)
         succeed(store, "done")
     assert told(desk) == ["done"]
-
-
-def test_a_thought_reaches_linear_as_ephemeral(store: FileStore, desk: Desk) -> None:
-    sink = LinearSink("linear", "t", "s", desk.url)
-    with invoked(store, sink) as now:
-        now.said.started(attempt_at())
-        now.said.write(f"the key is {SECRET}\n".encode(), Piece.THOUGHT)
-        (seen,) = desk.wait_for(1)
-        now.said.ended(attempt_at(), OK)
-        succeed(store)
-    told_input = seen.body["variables"]["input"]
-    assert told_input["ephemeral"] is True
-    assert told_input["content"] == {"type": "thought", "body": "the key is [secret]"}
-    assert "ephemeral" not in desk.seen[-1].body["variables"]["input"]
 
 
 def test_no_secret_leaves_in_any_way(store: FileStore, desk: Desk) -> None:

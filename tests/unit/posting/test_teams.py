@@ -9,10 +9,9 @@ import pytest
 from sequencer.executors.protocol import Piece
 from sequencer.model.net.graph import Node, NodeKind
 from sequencer.model.team import TaskTraits
-from sequencer.model.transitions import Event
 from sequencer.posting.protocol import ActivityType
 from sequencer.store.file import FileStore
-from tests.unit.posting.crews import GRAPH, named, tell, thoughts
+from tests.unit.posting.crews import GRAPH, named, thoughts
 from tests.unit.posting.invocations import invoked
 from tests.unit.posting.runs import OK, Box, HandClock
 from tests.unit.saying import Saying
@@ -88,16 +87,6 @@ def test_nothing_of_a_task_comes_behind_its_end(store: FileStore) -> None:
 
 
 # --- the run -----------------------------------------------------------------------------
-
-
-def test_a_task_that_was_added_is_known_when_it_runs(store: FileStore) -> None:
-    box = Box()
-    with invoked(store, box, graph=GRAPH) as now:
-        Saying(now.activities).started(named("fix-1", subject="Mend it (lead)"))
-        now.rounds.wake_and_wait()
-        tell(store, Event.SUCCEEDED, "fix-1", output="done")
-    assert thoughts(box)[0].parameter == "Mend it (lead)"
-    assert box.posts[-1].activity.title == "succeeded: Mend it (lead)"
 
 
 @pytest.mark.parametrize(

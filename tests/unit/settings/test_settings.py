@@ -179,13 +179,6 @@ workflow: nightly
     assert {type(error) for error in errors} == {ConfigurationError, UnknownName, UnsafePath}
 
 
-def test_a_refused_definition_is_not_called_unknown_as_well(tmp_path: Path) -> None:
-    error = refusal(tmp_path, "workflow: w\nworkflows: {w: {steps: 5}}\n")
-    assert error.message.startswith("expected a list")
-    error = refusal(tmp_path, "agent: {default: a}\nagents: {a: 5}\n")
-    assert "an agent is a mapping" in error.message
-
-
 def test_a_wrong_section_is_not_covered_up_by_a_later_layer(tmp_path: Path) -> None:
     error = refusal(tmp_path, "router: 5\n", env={"SEQUENCER_ROUTER__ENABLED": "true"})
     assert "expected a mapping" in error.message

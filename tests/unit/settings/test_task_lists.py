@@ -30,11 +30,6 @@ def test_a_list_is_a_workflow_of_its_own(tmp_path: Path) -> None:
     assert "mine" not in settings.registry.procedure_names
 
 
-def test_it_can_be_what_is_run_by_default(tmp_path: Path) -> None:
-    settings = loaded(tmp_path, f"workflow: mine\n{TEAM}")
-    assert settings.chosen_workflow().kind == "graph"
-
-
 def test_the_roles_of_the_project_are_its_tasks_roles(tmp_path: Path) -> None:
     text = """
 teams:

@@ -12,14 +12,12 @@ from hypothesis import given, settings
 
 from sequencer.cli.views.diagram import drawing, listing, print_diagram
 from sequencer.cli.views.states import wrapped
-from sequencer.cli.views.text import width
 from sequencer.engine.view import FlowView
 from sequencer.errors import StorageFailed
 from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.workflows.mermaid.parser import read_chart
 from tests.unit.cli.flow.terminals import Terminal, terminal
 from tests.unit.cli.flow.views import (
-    HOSTILE,
     RELEASE,
     chain,
     drawn_by_hand,
@@ -193,15 +191,6 @@ def test_any_graph_can_be_drawn_in_both_alphabets(found: FlowView) -> None:
             colours = re.sub(r"\x1b\[[0-9;]+m", "", picture.text(has_colours=True))
             assert "\x1b" not in colours
             assert [line.rstrip() for line in colours.splitlines()] == plain.splitlines()
-
-
-@pytest.mark.parametrize("label", HOSTILE)
-def test_hostile_labels_leave_the_borders_straight(label: str) -> None:
-    node = Node(id="a", kind=NodeKind.AGENT, label=label)
-    rows = drawing(of(Graph(nodes=(node,), entries=("a",)))).text().splitlines()
-    assert len({width(row) for row in rows}) == 1
-    assert rows[0][0] == "┌"
-    assert rows[-1][-1] == "┘"
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80, 120])

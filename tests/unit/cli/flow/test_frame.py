@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequencer.cli.views.frame import USUAL, Frame, chosen
+from sequencer.cli.views.frame import Frame, chosen
 from sequencer.cli.views.nodes import Heard
 from sequencer.cli.views.text import width
 from sequencer.engine.view import FlowView, NodeState, NodeView
@@ -59,12 +58,6 @@ def test_columns_go_as_the_terminal_gets_narrower(screen: Terminal, columns: int
     assert " ".join(found[0].split()) == HEADS[columns]
     assert all(width(line) < columns for line in found)
     assert "30.0 s" in found[1]
-
-
-def test_a_terminal_that_knows_no_size_is_a_usual_one(screen: Terminal) -> None:
-    screen.resize(0, 0)
-    assert Frame(screen.stream).measure() == USUAL
-    assert Frame(io.StringIO()).measure() == USUAL
 
 
 @given(shown=views(), columns=st.integers(5, 140), rows=st.integers(3, 40))

@@ -18,7 +18,6 @@ from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.workflows.mermaid.parser import read_chart
 from tests.unit.cli.flow.views import (
     HOSTILE,
-    RELEASE,
     chain,
     drawn_by_hand,
     flows,
@@ -130,12 +129,6 @@ def test_texts_are_not_wider_than_their_boxes() -> None:
     widest = max(len(t.text or "") for t in texts[:1])
     # W is 0.99 of the size in DejaVu Sans, the widest of the fonts that are asked for.
     assert boxes[0] >= widest * 14 * 0.99
-
-
-def test_a_png_has_two_pixels_a_point() -> None:
-    root = parsed(flow_svg(view(RELEASE)))
-    points = int(root.attrib["width"]), int(root.attrib["height"])
-    assert size(png_of(flow_svg(view(RELEASE)))) == (2 * points[0], 2 * points[1])
 
 
 def test_a_large_png_has_fewer_pixels_a_point(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime
 
-import pytest
 from hypothesis import given, settings
 
 from sequencer.cli.views.nodes import node_summary, node_table, nodes_json
@@ -60,12 +59,6 @@ def test_what_waits_says_for_how_long() -> None:
     past = "2026-11-22T11:00:00Z"
     assert state_words(node(state=NodeState.RETRYING, due=past), NOW) == "retrying in 0.0 s"
     assert state_words(node(state=NodeState.DONE, due=later), NOW) == "done"
-
-
-@pytest.mark.parametrize("moment", ["yesterday", "", "2026-99-99T00:00:00Z"])
-def test_a_moment_that_is_none_is_left_out(moment: str) -> None:
-    assert state_words(node(state=NodeState.RETRYING, due=moment), NOW) == "retrying"
-    assert "  -  " in node_table(run(a={"state": NodeState.RUNNING, "since": moment}), NOW)
 
 
 def test_waiting_for_a_person_is_no_work() -> None:

@@ -52,13 +52,6 @@ def last(held: Claim, folder: Path) -> str | None:
     return found.last if found is not None else None
 
 
-def test_who_has_said_nothing_has_no_line(tmp_path: Path) -> None:
-    folder = written(tmp_path, claim(), b"")
-    # The three lines at the beginning are the program's own.
-    assert folder.joinpath("iter-00004_build.log").read_text().count("# ") == 3
-    assert heard_of([claim()], folder) == {}
-
-
 @pytest.mark.parametrize(
     ("data", "line"),
     [

@@ -69,15 +69,6 @@ def test_a_frame_fits(screen: Terminal, columns: int, count: int) -> None:
     assert len(running) == min(3, count - count // 2)
 
 
-def test_the_rest_is_counted_in_the_words_of_the_totals(screen: Terminal) -> None:
-    found = drawn(screen, numbered(60), 100, 20)
-    (rest,) = [line for line in found if line.startswith("and ")]
-    count, _, states = rest.removeprefix("and ").partition(" more: ")
-    assert sum(int(part.split()[0]) for part in states.split(", ")) == int(count)
-    assert "pending" not in rest
-    assert "waiting" in rest
-
-
 # --- on a terminal -----------------------------------------------------------------------
 
 

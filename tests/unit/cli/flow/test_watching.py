@@ -7,8 +7,6 @@ from typing import Any
 
 from sequencer.cli.views.board import Board, Lines
 from sequencer.cli.views.facts import NewFacts
-from sequencer.cli.views.text import moment
-from sequencer.engine.events import Waiting
 from sequencer.executors.redaction import Redaction
 from sequencer.model.transitions import Event
 from sequencer.project import open_project
@@ -96,16 +94,3 @@ def test_a_reset_while_it_is_watched_breaks_nothing(tmp_path: Path) -> None:
     assert told[1] == "start draft"
     assert told[-1].startswith("ask fine: ")
     assert sum(line.startswith("done draft") for line in told) == 1
-
-
-def test_what_is_waited_for_is_told_as_a_sentence(tmp_path: Path) -> None:
-    stream, due = io.StringIO(), "2026-11-22T12:04:00Z"
-    run = open_project(make_project(tmp_path)).run("review")
-    board = Board(Lines(stream, redaction=Redaction()), run, "review")
-    board(Waiting("'s' runs in another process; this process waits"))
-    board(Waiting("the next try starts", due))
-    board.close()
-    assert [line[9:] for line in stream.getvalue().splitlines()] == [
-        "notice: 's' runs in another process; this process waits",
-        f"notice: the next try starts at {moment(due)}",
-    ]
