@@ -61,25 +61,6 @@ def test_a_no_loops_until_it_is_exhausted() -> None:
     assert exhausted.error == "it said no 2 times: 2 fail"
 
 
-def test_exhaustion_may_be_let_pass() -> None:
-    lenient = [
-        *STEPS[:3],
-        {"name": "verify", "validation": {"max_attempts": 1, "on_exhausted": "continue"}},
-        STEPS[4],
-    ]
-    workflow = Workflow("demo", [Step.model_validate(s) for s in lenient], kind="procedure")
-    here = place(workflow, 3)
-    ran = Performed(FAILED, step_at(workflow, here), here, "canned", verdict=NO)
-    ended = ending_of(workflow, new_head(), ran, 20)
-    assert (ended.kind, ended.following) == (EndingKind.ACCEPT, place(workflow, 4))
-
-
-def test_the_fixer_is_no_step_of_its_own() -> None:
-    assert ending(fixer()).kind is EndingKind.FIXED
-    assert ending(fixer(), Outcome(status=OutcomeStatus.COMPLETE)).kind is EndingKind.FIXED
-    assert ending(fixer(), FAILED).kind is EndingKind.FAIL
-
-
 @pytest.mark.parametrize(
     ("decision", "kind", "index", "flags"),
     [

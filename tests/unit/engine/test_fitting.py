@@ -54,12 +54,6 @@ def test_every_role_fits_every_client(project: Project, role: str, executor: str
     assert project.agents.choose(found, "task")[0] == executor
 
 
-@pytest.mark.parametrize("role", list(builtin_roles()))
-def test_claude_can_do_all_that_the_roles_say(project: Project, role: str) -> None:
-    one, brought = as_role(role, "claude")
-    assert fitted(project.agents, one, "task", brought) == (one, ())
-
-
 def test_of_tools_only_the_words_in_the_way_are_left_out(project: Project) -> None:
     # codex reads with its shell, and its sandbox keeps it from writing.
     one, brought = as_role("researcher", "codex")

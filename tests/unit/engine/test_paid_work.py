@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sequencer.engine import worker
+from sequencer.engine.carrier import Carrier, NothingCarried
 from sequencer.engine.loop import Mode, Summary
 from sequencer.engine.run import Run
 from sequencer.errors import StepFailed, StorageFailed, TooManyFailures
@@ -16,6 +17,7 @@ from sequencer.model.limits import InvocationLimits
 from sequencer.model.outcome import Usage
 from tests.unit.engine.flow.labs import lab, limited
 from tests.unit.engine.projects import OK, Recorder, events, head_of, open_scripted
+from tests.unit.git.clones import claim, head
 
 LIMITED = {"status": "limited", "error": "slow down", "usage": {"cost_usd": 0.5}}
 
@@ -124,3 +126,18 @@ def test_heads_of_before_have_no_unknown_costs() -> None:
     old = Usage.model_validate({"steps": 3, "cost_usd": 1.5})
     assert (old.known_usd, old.unpriced, old.estimated_usd) == (1.5, 0, 0.0)
     assert Usage(cost_usd=0.0).known_usd == 0.0
+
+
+def test_nothing_is_carried_and_nothing_refused() -> None:
+    carrier: Carrier = NothingCarried()
+    state, held = head(), claim()
+    before = state.model_dump(), held.model_dump()
+    carrier.ready(state)
+    carrier.arrive(state)
+    assert carrier.refs == {}
+    assert carrier.collect(held, "main", state) is None
+    assert carrier.keep(held, "main", state) is None
+    carrier.leave(state)
+    carrier.leave(None)
+    assert carrier.take_notices() == []
+    assert (state.model_dump(), held.model_dump()) == before

@@ -11,7 +11,7 @@ import pytest
 from sequencer.engine import patience as module
 from sequencer.engine.events import RunEvent, Waiting
 from sequencer.engine.patience import Patience
-from sequencer.errors import RemoteUnreachable, StaleClaim, WorkTreeBusy
+from sequencer.errors import RemoteUnreachable, WorkTreeBusy
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model import transitions
 from sequencer.model.head import Head
@@ -130,19 +130,6 @@ def test_a_stop_ends_the_pause(told: list[str], monkeypatch: pytest.MonkeyPatch)
         waiting.before_step(begin)
     assert time.monotonic() - began < 5
     timer.join()
-    stop.close()
-
-
-def test_a_refusal_is_not_tried_again(told: list[str]) -> None:
-    store = Remote(0)
-    waiting, stop = patient(store, told)
-
-    def refuse(_: Head | None) -> Transition:
-        raise StaleClaim("no")
-
-    with pytest.raises(StaleClaim):
-        waiting.before_step(refuse)
-    assert len(store.asked) == 1
     stop.close()
 
 

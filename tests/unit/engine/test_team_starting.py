@@ -103,12 +103,6 @@ def test_a_hook_that_changes_nothing_is_in_nobody_s_way(tmp_path: Path, answer: 
     assert made.workflow.kind == "graph"
 
 
-def test_a_person_may_want_the_team_all_the_same(tmp_path: Path) -> None:
-    made = hooked(tmp_path, WITHOUT, WantedTeam(asked=True))
-    assert told(made)["why"] == "--team was given"
-    assert not (tmp_path / "asked").exists()
-
-
 def test_where_no_team_is_possible_the_hook_is_asked_once(tmp_path: Path) -> None:
     made = hooked(tmp_path, WITHOUT, enabled=False)
     assert told(made)["why"] == "teams.enabled is false"

@@ -18,7 +18,6 @@ from sequencer.model import by_hand as decisions
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.transitions import Place
 from tests.unit.engine.projects import (
-    FAILED,
     OK,
     events,
     head_of,
@@ -32,18 +31,6 @@ from tests.unit.engine.projects import (
 
 def steps(number: int) -> InvocationLimits:
     return InvocationLimits(max_steps=number)
-
-
-def test_a_failure_ends_who_waits_for_another_position(tmp_path: Path) -> None:
-    run = open_scripted(tmp_path, FAILED)
-    run.control.begin()
-    thread, answers = in_background(reopen(tmp_path), Mode.SYNC, positions=["main"])
-    until_queued(tmp_path, positions=["main"])
-    with pytest.raises(StepFailed):
-        run.work(Mode.SYNC, positions=["supervisor"])
-    thread.join(10)
-    assert isinstance(answers[0], StepFailed)
-    assert "failed in another process" in answers[0].message
 
 
 def test_a_failure_of_another_step_than_before_is_noticed(tmp_path: Path) -> None:

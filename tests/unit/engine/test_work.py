@@ -12,15 +12,12 @@ from sequencer.engine.loop import Mode
 from sequencer.errors import (
     ConfigurationError,
     DefinitionChanged,
-    StepFailed,
-    TooManyFailures,
     UnknownName,
 )
 from sequencer.model import due, transitions
 from sequencer.model.limits import InvocationLimits
 from tests.contract import store_cases as cases
 from tests.unit.engine.projects import (
-    FAILED,
     OK,
     Recorder,
     events,
@@ -33,28 +30,6 @@ LIMITED = {"status": "limited", "error": "usage limit"}
 
 def steps(number: int, **more: Any) -> InvocationLimits:
     return InvocationLimits(max_steps=number, **more)
-
-
-def test_too_many_failures_are_refused_until_somebody_decides(tmp_path: Path) -> None:
-    run = open_scripted(tmp_path, FAILED, limits={"max_failures_in_row": 2})
-    for _ in range(2):
-        with pytest.raises(StepFailed):
-            run.work()
-    before = (tmp_path / "sync/state.json").read_bytes()
-    for mode in (Mode.COMBINED, Mode.TICK, Mode.SYNC):
-        with pytest.raises(TooManyFailures) as caught:
-            run.work(mode)
-        assert caught.value.exit_code == 3
-    assert (tmp_path / "sync/state.json").read_bytes() == before
-    for decide in (run.control.retry, run.control.skip, run.control.stamp_ok):
-        decide()
-        assert head_of(run).failures_in_row == 0
-        with pytest.raises(StepFailed):
-            run.work()
-        with pytest.raises(StepFailed):
-            run.work()
-        with pytest.raises(TooManyFailures):
-            run.work()
 
 
 def test_a_usage_limit_is_nobodys_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,15 +60,6 @@ def test_stamping_ok_counts_a_step_and_skipping_does_not() -> None:
         assert new.status == "waiting-next"
 
 
-def test_the_last_step_by_hand_completes_a_procedure() -> None:
-    for transition in (
-        decisions.stamp_ok(new_head(), END, None, at=AT),
-        decisions.skip(new_head(), END, None, at=AT),
-    ):
-        assert transition.head.status == "complete"
-        assert [str(fact.event) for fact in transition.facts][1] == "completed"
-
-
 def test_pause_and_resume() -> None:
     paused = decisions.pause(new_head(), at=AT).head
     assert paused.status == "paused"

@@ -10,7 +10,8 @@ from sequencer.model.head import Flow, Status
 from sequencer.model.net.graph import Graph
 from sequencer.model.net.marking import Active, FlowStatus, Marking
 from sequencer.model.net.record import Chain, Written, read, restored, snapshot, write
-from sequencer.model.net.rules import Course
+from sequencer.model.net.rules import Course, line
+from sequencer.model.transitions import Event
 from tests.contract.store_cases import new_head
 from tests.flows import fan, graph
 from tests.property.flow_rehearsal import ensure_same
@@ -117,14 +118,6 @@ def test_what_was_written_down_does_not_change_with_the_marking() -> None:
     found = restored(marking.graph, data, "running")
     found.apply(["token", "b", "c"])
     assert json.dumps(data) == before
-
-
-def test_a_small_marking_stands_in_the_head() -> None:
-    records = Records(graph("a --> b"))
-    records.course.begin()
-    written = records.keep()
-    assert written.flow == Flow(status="running", rest=REST, marking={"waiting": {"a": []}})
-    assert (written.document, written.chain) == (None, Chain())
 
 
 # --- damage --------------------------------------------------------------------------------
@@ -263,3 +256,49 @@ def test_names_of_other_scripts_do_not_make_the_head_larger() -> None:
         records.course.do("ask", name, number, "2026-01-01T00:00:00Z", None)
         records.keep()
     assert max(records.sizes) < 4096
+
+
+@pytest.mark.parametrize(
+    ("event", "node", "details", "expected"),
+    [
+        ("claimed", "a", {"from": []}, "start a"),
+        ("claimed", "a", {"from": ["b"]}, "start a"),
+        ("claimed", "a", {"from": ["c", "b"]}, "start a <- c+b"),
+        ("claimed", "a", {}, "start a"),
+        ("started", "m", {"from": ["x", "y", "z"]}, "start m <- x+y+z"),
+        ("asked", "h", {"from": ["x"]}, "start h"),
+        ("asked", "h", {"again": True}, "again h"),
+        ("claimed", "a", {"retry": 3}, "retry a attempt 3"),
+        ("claimed", "a", {"again": True}, "again a"),
+        ("succeeded", "a", {}, "done a"),
+        ("answered", "h", {"choice": "yes"}, "done h = yes"),
+        ("passed", "m", {"choice": ""}, "done m = "),
+        ("failed", "a", {"try": 2, "error": "boom"}, "fail a attempt 2: boom"),
+        ("failed", "a", {"error": "no branch", "type": "X"}, "fail a: no branch"),
+        ("failed", "a", {}, "fail a: "),
+        ("looped", "a", {"to": "b", "number": 4}, "loop a -> b #4"),
+        ("expired", "h", {}, "timeout h"),
+        ("expired", "h", {"to": "x"}, "timeout h -> x"),
+        ("diverted", "a", {"to": "h", "cancelled": []}, "onError -> h"),
+        ("diverted", "a", {"to": "h", "cancelled": ["b", "c"]}, "onError -> h; cancelled b, c"),
+        (
+            "exhausted",
+            "a",
+            {"to": "b", "limit": 2, "cancelled": []},
+            "maxIterations 2 exceeded at a -> b",
+        ),
+        (
+            "exhausted",
+            "a",
+            {"to": "b", "limit": 0, "cancelled": ["c"]},
+            "maxIterations 0 exceeded at a -> b; cancelled c",
+        ),
+        ("timed-out", "", {"cancelled": ["a"]}, "workflow timeout; cancelled a"),
+        ("cancelled", "", {"cancelled": []}, "stopped by hand"),
+    ],
+)
+def test_an_event_has_its_line(
+    event: str, node: str, details: dict[str, Any], expected: str
+) -> None:
+    assert line(Event(event), node, details) == expected
+    assert line(event, node, details) == expected

@@ -8,7 +8,7 @@ from sequencer.model import transitions
 from sequencer.model.head import Gate, Head, Status
 from sequencer.model.line import gates
 from sequencer.model.outcome import Outcome, OutcomeStatus
-from sequencer.model.transitions import Event, Place, Transition
+from sequencer.model.transitions import Place, Transition
 from tests.contract.store_cases import STRANGER, new_head
 
 AT = "2026-01-01T00:00:00Z"
@@ -35,15 +35,6 @@ def test_an_agent_that_says_complete_has_approved_nothing() -> None:
     accepted = transitions.succeed(held, 3, outcome, FIX, at=AT, record={}, gate=OPEN)
     assert accepted.head.status is Status.WAITING_APPROVAL
     assert events(accepted) == ["succeeded"]
-
-
-def test_approval_lets_the_run_go_on() -> None:
-    approved = gates.approve(at_gate(), FIX, "go", at=AT, by="ann")
-    assert (approved.head.status, approved.head.gate) == (Status.WAITING_NEXT, None)
-    assert (approved.head.step_index, approved.head.expected_step) == (2, "fix")
-    (fact,) = approved.facts
-    assert (fact.event, fact.step, fact.step_index, fact.token) == (Event.APPROVED, "ask", 1, 3)
-    assert fact.outcome == {"by": "ann", "round": 1, "note": "go"}
 
 
 def test_approval_behind_the_last_step_completes_the_run() -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from sequencer.model.head import Flow, Status
+from sequencer.model.head import Flow
 from sequencer.model.net.graph import Edge, Graph, Growth, Node, NodeKind, grown_graph
-from sequencer.model.net.marking import Active, FlowStatus, Marking
-from sequencer.model.net.record import Chain, read, restored, snapshot, write
+from sequencer.model.net.marking import Active, Marking
+from sequencer.model.net.record import read, restored, snapshot
 from sequencer.model.net.rules import Course
 from sequencer.model.step import Step
 from sequencer.model.team import TaskTraits
@@ -132,26 +132,6 @@ def test_closed_nodes_are_passed_over_and_stay() -> None:
 # --- tasks that have failed --------------------------------------------------------------
 
 
-def failing(text: str = "a --> b; c --> d", entries: tuple[str, ...] = ("a", "c")) -> Course:
-    course = begun(crew(text, entries=list(entries)))
-    course.start("a", 1)
-    course.fail_attempt("a", "boom", None)
-    return course
-
-
-def test_a_retry_puts_all_back() -> None:
-    course = failing("a --> c; b --> c; d", entries=("a", "b", "d"))
-    course.start("b", 2)
-    course.fail("b", "error", "bang")
-    course.start("d", 3)
-    course.succeed("d", "")
-    assert course.marking.status is FlowStatus.FAILED
-    course.do("restore")
-    assert course.marking.active == {"a": Active(()), "b": Active(())}
-    assert course.marking.lost == {}
-    assert course.marking.failure is None
-
-
 # --- what is written ---------------------------------------------------------------------
 
 
@@ -179,15 +159,3 @@ def test_markings_without_these_fields_are_read() -> None:
 def test_damaged_markings_are_refused(data: dict[str, Any]) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
         read(crew(), Flow(marking=data), lambda _: b"")
-
-
-def test_a_large_addition_goes_to_a_document() -> None:
-    course = begun(crew())
-    course.start("a", 1)
-    course.do("grow", growth(*(f"task-{number}" for number in range(200))).as_json())
-    made = write(course.marking, Status.RUNNING, Flow(marking={}), Chain(), course.operations)
-    assert made.document is not None
-    assert len(made.flow.model_dump_json()) < 1000
-    name, data = made.document
-    back, _ = read(crew(), made.flow, {name: data}.__getitem__)
-    assert snapshot(back) == snapshot(course.marking)

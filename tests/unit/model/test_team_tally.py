@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any, Never
 
@@ -12,6 +13,7 @@ from sequencer.model.limits import RunLimits
 from sequencer.model.net import record as flow_record
 from sequencer.model.net.graph import Graph
 from sequencer.model.net.marking import Marking
+from sequencer.model.net.tally import TeamState
 from sequencer.model.team import Budget, Task, TeamRules
 from sequencer.workflows.teams.graphs import workflow_of
 from sequencer.workflows.teams.options import roles
@@ -128,3 +130,41 @@ def test_no_transition_looks_at_every_task(budget: dict[str, float]) -> None:
     }
     with pytest.raises(AssertionError, match="every task"):
         list(marking.team.spent)
+
+
+def team(*operations: tuple[object, ...]) -> TeamState:
+    state = TeamState()
+    for word, *arguments in operations:
+        state.apply(str(word), *arguments)
+    return state
+
+
+def test_sums_of_many_parts_stay_short() -> None:
+    state = team(*[("spend", "a", 0.1, 1, 0.001)] * 1000)
+    assert state.spent["a"] == [100.0, 1000, 1.0]
+    assert json.dumps(state.as_json()) == '{"spent": {"a": [100.0, 1000, 1.0]}}'
+
+
+def test_failures_in_a_row_over_all_tasks() -> None:
+    state = team(("failed", "a", "x"), ("failed", "b", "y"))
+    assert (state.streak, state.notes) == (2, {"a": "x", "b": "y"})
+    state.apply("accepted", "a")
+    # What b failed with is still what its next attempt is told.
+    assert (state.streak, state.notes) == (0, {"b": "y"})
+
+
+def test_a_person_lets_it_go_on() -> None:
+    state = team(
+        ("failed", "a", "x"), ("refused", "j", "no"), ("warn", "soft"), ("spend", "a", 1, 1, 1)
+    )
+    state.apply("again")
+    assert (state.streak, state.refusals, state.warned) == (0, {}, [])
+    # What was used was used, and the next attempt knows what the last one failed with.
+    assert state.spent == {"a": [1, 1, 1]}
+    assert state.notes == {"a": "x", "j": "no"}
+
+
+@pytest.mark.parametrize("word", ["", "_do_warn", "as_json", "apply", "nothing"])
+def test_other_words_mean_nothing(word: str) -> None:
+    with pytest.raises(KeyError):
+        TeamState().apply(word)

@@ -107,13 +107,6 @@ def test_the_end_of_a_procedure_or_the_agents_word_completes_the_run(
     assert events(transition) == ["succeeded", "completed"]
 
 
-def test_a_pause_takes_effect_when_the_step_ends() -> None:
-    held = claim(new_head()).head.replace(pause_requested=True)
-    for transition in (succeed(held, 1), fail(held, 1), transitions.release(held, 1, at=AT)):
-        assert transition.head.status == "paused"
-        assert not transition.head.pause_requested
-
-
 def test_failure_stays_and_counts() -> None:
     held = claim(new_head(failures_in_row=1)).head
     new = fail(held, 1, not_before="2026-01-02T00:00:00Z").head
@@ -133,16 +126,6 @@ def test_release_is_as_if_nothing_had_been() -> None:
         assert (new.status, new.failures_in_row) == (before.status, before.failures_in_row)
         assert (new.usage.seconds, new.usage.steps) == (3, 0)
         assert new.attempt == 1
-
-
-def test_an_attempt_that_met_a_usage_limit_counts_and_is_no_failure() -> None:
-    head = new_head()
-    for _ in range(100):
-        held = claim(head).head
-        head = transitions.release(held, held.token, at=AT, not_before=AT, reason="limit").head
-    assert (head.attempt, head.failures_in_row, head.token) == (100, 0, 100)
-    assert (head.not_before, head.not_before_reason) == (AT, "limit")
-    assert head.not_before_since == AT
 
 
 @pytest.mark.parametrize("token", [0, 2, 3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import string
 from typing import Any
 
@@ -18,7 +19,7 @@ from sequencer.executors.opencode import OpencodeOptions
 from sequencer.model.fields import ValidationError
 from sequencer.model.head import MAX_COUNTER, Head
 from sequencer.model.limits import InvocationLimits, RunLimits
-from sequencer.model.names import MAX_COMPONENT_BYTES, slug
+from sequencer.model.names import MAX_COMPONENT_BYTES, command, slug
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Retry, Step
 from sequencer.model.workflow import Review, Workflow
@@ -169,3 +170,8 @@ def test_the_digest_is_of_the_definition_and_not_of_its_parameters() -> None:
 def test_only_two_outcomes_are_accepted() -> None:
     accepted = {status for status in OutcomeStatus if Outcome(status=status).is_accepted}
     assert accepted == {OutcomeStatus.OK, OutcomeStatus.COMPLETE}
+
+
+@pytest.mark.parametrize("name", ["my run", "it's", "$HOME", "a;b", "", 'a"b'])
+def test_an_odd_name_can_be_typed_as_it_stands(name: str) -> None:
+    assert shlex.split(command(name, "adopt")) == ["sequencer", "--run", name, "adopt"]

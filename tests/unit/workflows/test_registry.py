@@ -48,18 +48,6 @@ def define(**raw: Any) -> Workflow:
     return WorkflowDefinition.model_validate(raw).named("nightly")
 
 
-def test_a_definition_mixes_names_and_mappings() -> None:
-    workflow = define(
-        steps=["supervisor", {"name": "main", "prompt": "m.md", "timeout_s": 60}],
-        review={"every": 4, "step": "reviewer"},
-    )
-    assert workflow.name == "nightly"
-    assert [step.prompt_name for step in workflow.steps] == ["supervisor.md", "m.md"]
-    assert workflow.steps[1].timeout_s == 60
-    assert workflow.review is not None
-    assert (workflow.review.every, workflow.review.step.name) == (4, "reviewer")
-
-
 @pytest.mark.parametrize(
     ("raw", "message"),
     [

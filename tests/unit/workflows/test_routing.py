@@ -47,13 +47,6 @@ def test_other_modes_are_refused(written: object) -> None:
         RouterSettings.model_validate({"mode": written})
 
 
-def test_a_router_is_off_by_default_and_needs_a_prompt() -> None:
-    assert not RouterSettings().is_active
-    assert not RouterSettings(enabled=True).is_active
-    assert not RouterSettings(prompt="router.md").is_active
-    assert RouterSettings(enabled=True, prompt="router.md").is_active
-
-
 def test_an_allowlist_replaces_them() -> None:
     router = RouterSettings(allowlist=("debug", "team/plan.txt"))
     allowed = allowed_prompts(Registry().get("standard"), router)

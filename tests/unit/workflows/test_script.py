@@ -111,17 +111,3 @@ def test_a_decision_that_the_script_lets_answer_works_as_an_agent() -> None:
     assert answers.trace[2:5] == ("10 start q", "20 done q = left", "20 start l")
     slow = replayed(chart, {"nodes": {"q": {"ms": 30}}})
     assert slow.trace[2:5] == ("10 start q", "40 done q = left", "40 start l")
-
-
-def test_a_decision_that_works_is_retried_and_limited_as_an_agent_is() -> None:
-    chart = "q{Which}\nq -->|left| l\nq -->|right| r"
-    script = {
-        "nodes": {"q": {"out": [{"error": "no"}, "right"], "ms": [90, 5], "timeout": 20}},
-        "retry": {"maxAttempts": 2, "backoff": "fixed", "initialDelay": 7},
-    }
-    assert replayed(chart, script).trace[:4] == (
-        "0 start q",
-        "20 fail q attempt 1: timeout",
-        "27 retry q attempt 2",
-        "32 done q = right",
-    )

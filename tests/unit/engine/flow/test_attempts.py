@@ -12,7 +12,7 @@ import pytest
 from sequencer.engine.attempt import Prepared
 from sequencer.engine.attempts import Attempts, Running
 from sequencer.engine.heartbeat import Heartbeat
-from sequencer.errors import Interrupted, MachineBusy, StorageFailed
+from sequencer.errors import MachineBusy
 from sequencer.executors.protocol import StopReason
 from sequencer.model.head import Claim
 from sequencer.model.step import Step
@@ -53,22 +53,6 @@ def running(token: int) -> Running:
     return Running(claim, prepared, "run")
 
 
-@pytest.mark.parametrize(
-    ("error", "expect"),
-    [
-        (None, False),
-        (ValueError("a bug"), False),
-        (StorageFailed("full"), True),
-        (Interrupted("end"), True),
-        (KeyboardInterrupt(), True),
-    ],
-)
-def test_which_errors_end_the_work(error: BaseException | None, expect: bool) -> None:
-    one = running(1)
-    one.error = error
-    assert one.ends_the_work is expect
-
-
 def test_a_wake_ends_a_wait(attempts: Attempts) -> None:
     before = time.monotonic()
     threading.Timer(0.05, attempts.wake).start()
@@ -97,13 +81,6 @@ def test_an_attempt_that_gets_no_thread_has_ended_and_the_next_one_is_made(
         attempts.wait()
         following = attempts.next_ended()
     assert (following.claim.token, following.error) == (2, None)
-
-
-def test_many_wakes_do_not_block(attempts: Attempts) -> None:
-    for _ in range(70_000):
-        attempts.wake()
-    attempts.drain()
-    assert not readable((attempts.fileno(),), 0)
 
 
 def wait_a_little(one: Running) -> None:

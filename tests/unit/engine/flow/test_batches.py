@@ -123,19 +123,6 @@ def test_where_no_claim_is_left_nothing_is_written(tmp_path: Path) -> None:
         assert made.head == before
 
 
-def test_one_that_stands_counts_among_others_that_do_not(tmp_path: Path) -> None:
-    made = lab(tmp_path, FAN)
-    with at_work(made, 3) as worker:
-        worker.record(taken(worker, 1), no_limit)
-        first, second, third = taken(worker, 3)
-        worker.record([first], no_limit)
-        worker.record([third], no_limit)
-        for batch in ([first, second, third], [second]):
-            worker.record(batch, no_limit)
-    assert sorted(made.accepted())[:3] == ["a", "b", "c"]
-    assert len(made.accepted()) == len(set(made.accepted()))
-
-
 def test_those_that_wait_for_their_record_are_not_taken_for_dead(tmp_path: Path) -> None:
     made = lab(tmp_path, FAN, ttl_s=0.1)
     with at_work(made, 3) as worker:

@@ -81,22 +81,6 @@ def test_in_one_process_nodes_run_side_by_side(tmp_path: Path, memory: MemoryRun
     assert len(cart.arrived) == 3
 
 
-def test_a_tree_with_what_a_sibling_has_begun_is_not_looked_at(
-    tmp_path: Path, memory: MemoryRun
-) -> None:
-    """It is dirty, and clean again when the sibling has ended."""
-    hold = Hold()
-    made = lab(tmp_path, "a --> x; b --> y", {"b": hold}, memory=memory, entries="ab")
-    cart = carried(made)
-    with let_go(hold):
-        working = made.works()
-        hold.wait()
-        cart.says["ready"] = WorkTreeRefused("1 changed path")
-        until(lambda: "x" in made.accepted())
-        del cart.says["ready"]
-    assert working.summary().usage.steps == 4
-
-
 def test_who_is_kept_out_does_not_look_at_its_tree(tmp_path: Path, memory: MemoryRun) -> None:
     """Two processes of one clone have the same one, and the other's node changes it."""
     hold = Hold()

@@ -17,7 +17,6 @@ from sequencer.errors import (
     StaleClaim,
     StepFailed,
     StorageFailed,
-    TransitionRefused,
     UsageRefused,
 )
 from sequencer.model.net.transition import OpenTransition
@@ -70,26 +69,6 @@ def test_a_retry_after_too_many_loops_counts_them_anew(tmp_path: Path) -> None:
 # --- a transition that is refused ------------------------------------------------------------
 
 
-def test_what_is_refused_leaves_the_marking_as_it_was(tmp_path: Path) -> None:
-    """Whoever changes a marking owns it, so one that was not accepted is read anew."""
-    made = lab(tmp_path, "s --> a & b; a & b --> j")
-    made.work(limits={"max_steps": 1})
-    flow = made.run().flow
-    _, before = flow.marking(made.head)
-    waiting = dict(before.waiting)
-
-    def spoil(step: OpenTransition) -> None:
-        step.course.start("a")
-        raise TransitionRefused("not so")
-
-    with pytest.raises(TransitionRefused):
-        flow.update(spoil, lambda _: None)
-    _, after = flow.marking(made.head)
-    assert after.waiting == waiting
-    assert after.active == {}
-    assert made.work().usage.steps == 3
-
-
 def test_a_head_that_was_not_written_leaves_the_marking_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,16 +116,6 @@ def test_a_claim_that_is_gone_changes_nothing(tmp_path: Path, how: str) -> None:
         made.run().flow.update(act, lambda _: None)
     assert made.head == before
     memory.close()
-
-
-def test_where_nothing_happens_nothing_is_written(tmp_path: Path) -> None:
-    made = lab(tmp_path, "a --> h{{H}}")
-    made.refused()
-    before = (tmp_path / "sync" / "state.json").read_bytes()
-    head, granted = made.run().flow.update(None, lambda _: None)
-    assert granted == []
-    assert head.revision == made.head.revision
-    assert (tmp_path / "sync" / "state.json").read_bytes() == before
 
 
 def test_another_definition_is_refused(tmp_path: Path) -> None:

@@ -69,20 +69,6 @@ def test_a_bad_end_is_an_error_each_time(
     assert len(made.actor.asked) == asked
 
 
-def test_a_person_may_answer_while_agents_work(tmp_path: Path) -> None:
-    hold = Hold()
-    made = lab(tmp_path, "s --> h{{H}} & b; h --> c; b & c --> j", {"b": hold})
-    with let_go(hold):
-        working = made.works()
-        hold.wait()
-        until(lambda: made.run().flow.questions(made.head))
-        made.answer("h", "go on")
-        # Whoever is at work takes what the answer lets start.
-        until(lambda: "c" in made.accepted())
-        assert working.is_on
-    assert working.summary().usage.steps == 4
-
-
 # --- limits of an invocation -----------------------------------------------------------
 
 
@@ -109,28 +95,6 @@ def test_a_dead_process_does_not_use_up_the_steps_of_the_run(tmp_path: Path) -> 
 
 
 # --- several at once -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("most", "places", "expect"), [(2, 8, 2), (None, 1, 1), (None, 3, 3)])
-def test_no_more_at_once_than_the_chart_and_the_process_allow(
-    tmp_path: Path, most: int | None, places: int, expect: int
-) -> None:
-    hold = Hold()
-    text = "s --> a & b & c & d; a & b & c & d --> j"
-    made = lab(tmp_path, text, dict.fromkeys("abcd", hold), max_parallel=most)
-    with let_go(hold):
-        made.begun()
-        working = made.works(places=places)
-        # A claim is there before the thread that performs it is.
-        until(lambda: made.actor.most == expect)
-        time.sleep(0.03)
-        assert len(made.head.claims) == expect
-        assert made.actor.most == expect
-    working.summary()
-    assert made.actor.most == expect
-    assert made.trace()[1:6] != []
-    starts = [fact["step"] for fact in made.facts("claimed")]
-    assert starts == ["s", "a", "b", "c", "d", "j"]
 
 
 def test_who_has_no_place_sleeps_though_a_try_is_due(tmp_path: Path) -> None:

@@ -100,12 +100,6 @@ def test_an_answer_that_is_no_option_lists_them(tmp_path: Path) -> None:
     assert made.head == before
 
 
-def test_custom_text_goes_the_default_way_as_it_is(tmp_path: Path) -> None:
-    made = asking(tmp_path, allows_custom_input=True)
-    text = "Say more\nabout {{output}}."
-    assert answered(made, text) == (text, ["d"])
-
-
 def test_free_text_where_nothing_is_to_choose_from(tmp_path: Path) -> None:
     made = asking(tmp_path, "a --> h{{Notes?}} --> b", options=())
     with pytest.raises(UsageRefused, match="empty"):
@@ -113,16 +107,6 @@ def test_free_text_where_nothing_is_to_choose_from(tmp_path: Path) -> None:
     with pytest.raises(UsageRefused, match="too many"):
         made.answer("h", "x" * (MAX_ANSWER_CHARS + 1))
     assert answered(made, "x" * MAX_ANSWER_CHARS)[1] == ["b"]
-
-
-def test_an_answer_counts_once(tmp_path: Path) -> None:
-    made = asking(tmp_path)
-    made.answer("h", "reject")
-    with pytest.raises(UnknownName):
-        made.answer("h", "approve")
-    assert answered_text(made) == "reject"
-    made.work()
-    assert made.accepted()[1:] == ["c"]
 
 
 def answered_text(made: Lab) -> str:

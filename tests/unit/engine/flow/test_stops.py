@@ -195,28 +195,6 @@ def test_an_answer_to_a_paused_run_keeps_the_pause(tmp_path: Path) -> None:
     assert made.work().usage.steps == 1
 
 
-def test_a_tick_does_one_step_and_waits_for_nobody(tmp_path: Path) -> None:
-    made = lab(tmp_path, FAN)
-    for expect in (["s"], ["s", "a"], ["s", "a", "b"]):
-        summary = made.work(Mode.TICK)
-        assert (summary.usage.steps, summary.reason) == (1, "the step that was due is done")
-        assert made.accepted() == expect
-    assert len(made.actor.asked) == 3
-
-
-def test_a_tick_beside_a_worker(tmp_path: Path) -> None:
-    hold = Hold()
-    made = lab(tmp_path, "a --> b", {"a": hold})
-    with let_go(hold):
-        working = made.works()
-        hold.wait()
-        before = (tmp_path / "sync" / "state.json").read_bytes()
-        with pytest.raises(ClaimHeld, match="'a' runs in another process"):
-            made.work(Mode.TICK)
-        assert (tmp_path / "sync" / "state.json").read_bytes() == before
-    working.summary()
-
-
 def test_who_waits_for_others_only_so_long(tmp_path: Path) -> None:
     hold = Hold()
     made = lab(tmp_path, "a --> b", {"a": hold})

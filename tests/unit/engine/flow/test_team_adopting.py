@@ -51,14 +51,6 @@ def test_a_task_that_waits_for_a_done_one_only_is_done(tmp_path: Path) -> None:
     assert sources(after, "y") == {"a"}
 
 
-def test_a_task_that_was_to_begin_waits_for_what_the_new_list_says(tmp_path: Path) -> None:
-    made = team(tmp_path, [task("a"), task("x"), task("y")], size=1)
-    after = begun(made, [task("a"), task("x", "y"), task("y", "a")], 1)
-    finish(after)
-    assert after.accepted() == ["a", "y", "x"]
-    assert sources(after, "x") == {"y"}
-
-
 def test_of_a_task_that_is_gone_nothing_is_told(tmp_path: Path) -> None:
     """What waits began with its token; it begins without it."""
     made = team(tmp_path, [task("a"), task("b"), task("y", "a", "b")], size=1)

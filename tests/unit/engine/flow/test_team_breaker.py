@@ -9,7 +9,7 @@ import pytest
 
 from sequencer.errors import TooManyFailures, TransitionRefused
 from tests.unit.engine.flow.labs import Hold, failed, let_go, until
-from tests.unit.engine.flow.team_costs import LATER, RETRY, ROLES, paid
+from tests.unit.engine.flow.team_costs import RETRY, ROLES, paid
 from tests.unit.engine.flow.team_labs import TeamLab, task, team
 
 
@@ -28,13 +28,6 @@ def test_the_breaker_opens(tmp_path: Path) -> None:
     assert made.actor.names == ["a", "a", "a"]
     assert made.status == "running"
     assert sum("attempts in a row" in text for text in made.warnings()) == 1
-
-
-def test_the_breaker_does_not_wait_for_the_next_try(tmp_path: Path) -> None:
-    made = team(tmp_path, [task("a", **LATER)], {"a": failed()}, rules={"max_failures": 1})
-    at_work = made.works()
-    assert isinstance(at_work.error(), TooManyFailures)
-    assert made.actor.names == ["a"]
 
 
 def test_retry_closes_a_breaker_that_the_settings_have_opened(tmp_path: Path) -> None:

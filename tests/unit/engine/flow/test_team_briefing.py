@@ -19,7 +19,7 @@ from sequencer.model.request import Request
 from sequencer.model.team import TaskTraits
 from sequencer.workflows.templates import MissingValue
 from tests.unit.engine.flow.labs import failed, said
-from tests.unit.engine.flow.team_labs import AT_ONCE, adds, task, team
+from tests.unit.engine.flow.team_labs import AT_ONCE, task, team
 
 REQUEST = Request(title="Login times out", text="Since {{Monday}}.", labels=("bug",))
 
@@ -177,27 +177,6 @@ def test_an_output_that_can_not_be_read_is_named() -> None:
     made = brief(node("first"), texts={"first": "one"})
     gone = replace(made, values=replace(made.values, read=read_of({})))  # type: ignore[arg-type]
     assert "(it can't be read here: no such file; it is in /run/results/first" in gone.compose("")
-
-
-def test_each_lead_has_its_own_parts(tmp_path: Path) -> None:
-    tasks = [
-        task("first", adds="tasks"),
-        task("second", adds="tasks"),
-        task("sum-one", "first"),
-        task("sum-both", "first", "second"),
-    ]
-    # What the second one adds waits for the first one's summary as well; it is no part of it.
-    says = {"first": adds(("api",)), "second": adds(("page", "first"))}
-    made = team(tmp_path, tasks, says, size=1)
-    made.work()
-
-    def parts(name: str) -> set[str]:
-        (prompt,) = made.actor.prompts_of(name)
-        return set(re.findall(r"^- ([a-z]+): Do", prompt, re.MULTILINE))
-
-    assert parts("sum-both") == {"api", "page"}
-    assert parts("api") == {"api"}
-    assert parts("sum-one") == {"api"}
 
 
 def test_parts_with_hostile_subjects_are_one_line_each(tmp_path: Path) -> None:

@@ -38,11 +38,6 @@ def test_tokens_are_capped_as_well(tmp_path: Path) -> None:
     assert made.accepted() == ["a"]
 
 
-def test_both_are_told_where_both_are_used(tmp_path: Path) -> None:
-    made = line(tmp_path, {"budget": {"max_tokens": 100, "max_cost_usd": 0.4}})
-    assert "0.4000 of 0.4 USD and 100 of 100 tokens" in made.ended()
-
-
 def test_a_soft_cap_warns_once(tmp_path: Path) -> None:
     made = line(tmp_path, {"budget": {"max_cost_usd": 1.0, "soft": 0.3}})
     for _ in range(3):
@@ -218,14 +213,6 @@ def test_a_done_tasks_budget_keeps_nobody_from_anything(tmp_path: Path) -> None:
     assert made.accepted() == ["dear", "b"]
 
 
-def test_a_role_is_not_taken_for_the_task_of_its_name(tmp_path: Path) -> None:
-    tasks = [task("cook", budget={"max_cost_usd": 0.1}, role="cook"), task("b", "cook")]
-    rules = {"role_budgets": {"cook": {"max_cost_usd": 0.2}}}
-    made = team(tmp_path, tasks, {"cook": paid(0.5)}, roles=ROLES, rules=rules)
-    made.work()
-    assert [text.endswith("nothing more is begun") for text in made.warnings()] == [True, False]
-
-
 def test_a_closed_task_whose_next_try_is_later_is_not_waited_for(tmp_path: Path) -> None:
     """It would be waited for without an end, because nobody begins it when its time comes."""
     made = team(tmp_path, [task("a", **LATER)], {"a": failed(**cost(1.0))})
@@ -233,13 +220,6 @@ def test_a_closed_task_whose_next_try_is_later_is_not_waited_for(tmp_path: Path)
     at_work = made.works()
     assert "nothing more is begun" in str(at_work.summary().reason)
     assert made.actor.names == ["a"]
-
-
-def test_a_task_that_is_not_closed_is_waited_for(tmp_path: Path) -> None:
-    tasks = [task("dear", budget={"max_cost_usd": 1}, **LATER), task("slow", **LATER)]
-    made = team(tmp_path, tasks, {"dear": failed(**cost(1.0)), "slow": fails(1)})
-    assert "task dear has used" in made.ended()
-    assert made.accepted() == ["slow"]
 
 
 # --- what one attempt may cost -----------------------------------------------------------

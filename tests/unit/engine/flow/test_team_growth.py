@@ -8,34 +8,16 @@ from pathlib import Path
 import pytest
 
 from sequencer.engine.markings import FlowControl
-from sequencer.model.net.marking import FlowStatus
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.team import Role
 from sequencer.project import builtin_texts
 from sequencer.store.memory import MemoryRun
 from sequencer.workflows.teams.options import builtin_roles
 from tests.unit.engine.flow.labs import Hold, failed, let_go, said, until
-from tests.unit.engine.flow.team_labs import AT_ONCE, TeamLab, adds, task, team
+from tests.unit.engine.flow.team_labs import AT_ONCE, adds, task, team
 
 LEAD = (task("lead", adds="tasks", **AT_ONCE), task("sum", "lead"))
 MOST_HEAD_BYTES = 4096
-
-
-def begun_before(made: TeamLab, first: str, second: str) -> bool:
-    """Return whether *first* was accepted before *second* was claimed."""
-    facts = [(fact["event"], fact["step"]) for fact in made.facts("claimed", "succeeded")]
-    return facts.index(("succeeded", first)) < facts.index(("claimed", second))
-
-
-def test_an_addition_survives_each_process(tmp_path: Path) -> None:
-    """One step a process: nothing is known of the growth but what the files say."""
-    made = team(tmp_path, LEAD, {"lead": adds(("a",), ("b", "a"))})
-    for number in range(1, 5):
-        made.work(limits={"max_steps": 1})
-        assert len(made.accepted()) == number
-    assert made.accepted() == ["lead", "a", "b", "sum"]
-    assert made.status == "completed"
-    assert [growth.nodes[0].id for growth in made.marking.growths] == ["a"]
 
 
 def test_two_leads_that_want_the_same_id(tmp_path: Path) -> None:
@@ -171,22 +153,6 @@ def test_sub_issues_are_built_and_checked_in_order(tmp_path: Path) -> None:
     made.work()
     built = ["split", "impl-api", "verify-api", "impl-ui", "verify-ui", "sum"]
     assert made.accepted() == built
-
-
-def test_a_sub_issue_that_is_refused_is_fixed(tmp_path: Path) -> None:
-    lead = task("split", adds="sub-issues")
-    says = {
-        "split": PARTS,
-        "verify-api": ['{"pass": false, "reason": "no port"}', '{"pass": true}'],
-        "verify-ui": '{"pass": true}',
-    }
-    made = team(tmp_path, [lead, task("sum", "split")], says, roles=CREW, prompts=TEXTS)
-    made.work()
-    assert made.accepted()[1:4] == ["impl-api", "verify-api-fix-1", "verify-api"]
-    assert "no port" in made.actor.prompts_of("verify-api-fix-1")[0]
-    # Who waits for the check still does.
-    assert begun_before(made, "verify-api", "impl-ui")
-    assert made.status == FlowStatus.COMPLETED
 
 
 # --- what a process makes of a graph that others have added to --------------------------------

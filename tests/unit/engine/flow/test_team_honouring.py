@@ -119,14 +119,6 @@ def test_later_processes_say_it_no_more(tmp_path: Path) -> None:
     assert all(asked.step.max_turns is None for asked in made.actor.asked)
 
 
-def test_nobody_hears_of_what_can_be_honoured(tmp_path: Path) -> None:
-    ears = Listening()
-    made = team(tmp_path, [task("a", role="reader")], roles=ROLES)
-    made.work(on_event=ears)
-    assert [text for text in ears.heard if "left out" in text] == []
-    assert made.actor.asked[0].step.max_turns == 5
-
-
 def test_a_run_does_not_begin_with_a_task_whose_author_asks_too_much(tmp_path: Path) -> None:
     tasks = [task("first"), task("a", "first", role="reader", max_turns=2)]
     made = narrow(team(tmp_path, tasks, roles=ROLES))

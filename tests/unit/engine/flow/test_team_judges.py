@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -133,23 +132,6 @@ def test_names_of_fixes_make_way_for_the_authors(tmp_path: Path) -> None:
     made.work()
     assert made.marking.growths[0].nodes[0].id == "check-fix-1.3"
     assert made.accepted()[-1] == "ship"
-
-
-@pytest.mark.parametrize("name", ["v1.2", "a.b.c", "x"])
-def test_the_name_of_a_fix_begins_with_the_judges(tmp_path: Path, name: str) -> None:
-    tasks = [task(name, **JUDGE), task(f"{name}-fix-1")]
-    made = team(tmp_path, tasks, {name: [no(), YES]})
-    made.work()
-    assert made.marking.growths[0].nodes[0].id == f"{name}-fix-1.2"
-
-
-def test_the_journal_has_the_verdict(tmp_path: Path) -> None:
-    made = team(tmp_path, CREW, {"check": [no("why"), YES]})
-    made.work()
-    (fact,) = made.facts("invalid")
-    assert fact["outcome"]["verdict"] == {"pass": False, "round": 1}
-    assert fact["outcome"]["reason"] == "the answer is no: why"
-    assert json.loads(fact["outcome"]["output"]) == {"pass": False, "reason": "why"}
 
 
 # --- what mends ------------------------------------------------------------------------------

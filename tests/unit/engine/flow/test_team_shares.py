@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from tests.contract.store_cases import STRANGER, new_head
 from tests.flows import workflow as flow
 from tests.unit.engine.flow.labs import Actor, Hold, Lab, let_go, said, until
 from tests.unit.engine.flow.team_costs import ROLES, paid
-from tests.unit.engine.flow.team_labs import cost, task, team
+from tests.unit.engine.flow.team_labs import TeamLab, cost, task, team
 
 NOBODY: frozenset[int] = frozenset()
 
@@ -269,10 +269,25 @@ def test_questions_and_loops_are_passed() -> None:
     assert "C" not in set(beside_of(marking, "E", set()))
 
 
-def test_a_limit_of_the_run_keeps_nobody_from_ending(tmp_path: Path) -> None:
-    """Eight processes' worth of tasks, and never a moment in which all wait for each other."""
-    made = team(tmp_path, at_once(8), {f"t{n}": paid(0.3) for n in range(8)}, size=4)
-    made = replace(made, limits=RunLimits(max_cost_usd=3))
-    made.work()
+def two_tasks(tmp_path: Path, memory: MemoryRun, hold: Hold) -> TeamLab:
+    tasks = [task("long", weight=2), task("short")]
+    rules = {"budget": {"max_cost_usd": 4}}
+    return team(tmp_path, tasks, {"long": hold, "short": paid(1)}, rules=rules, memory=memory)
+
+
+def test_who_finds_nothing_left_goes_on_when_the_other_has_ended(tmp_path: Path) -> None:
+    """Without a size the first process shares out everything among its own places."""
+    memory, hold = MemoryRun(), Hold(said("ok", **cost(0.5)))
+    made = two_tasks(tmp_path, memory, hold)
+    with let_go(hold):
+        first = made.works(places=1, limits={"max_steps": 1})
+        hold.wait()
+        second = made.works(places=1)
+        until(lambda: second.is_on)
+        assert made.actor.names == ["long"]
+        hold.go.set()
+        first.summary()
+        second.summary()
     assert made.status == "completed"
-    assert made.head.usage.cost_usd == pytest.approx(2.4)
+    assert [request.max_cost_usd for request in made.actor.asked] == [4, 3.5]
+    memory.close()

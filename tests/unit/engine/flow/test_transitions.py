@@ -9,9 +9,8 @@ from sequencer.model.head import Status
 from sequencer.model.net.marking import Active
 from sequencer.model.net.transition import OpenTransition
 from sequencer.model.outcome import Usage
-from tests.contract.store_cases import STRANGER
 from tests.flows import graph
-from tests.unit.engine.flow.stepping import BAD, OK, Run, date
+from tests.unit.engine.flow.stepping import BAD, OK, Run
 
 # --- claims --------------------------------------------------------------------------------
 
@@ -23,17 +22,6 @@ def test_as_many_agents_are_claimed_as_there_are_places_in_order() -> None:
     assert (run.head.token, run.head.status) == (2, Status.RUNNING)
     assert run.marking.active["c"] == Active(("s",), token=1, attempt=1)
     assert list(run.marking.waiting) == ["b"]
-
-
-def test_a_claim_says_who_since_when_and_how_often() -> None:
-    run = Run(graph("a"), step_index=4)
-    run.begin()
-    (claim,) = run.head.claims
-    assert (claim.owner, claim.ttl_s, claim.claimed_boottime) == (STRANGER, 60.0, 5.0)
-    assert (claim.step, claim.step_index, claim.attempt) == ("a", 4, 1)
-    assert claim.claimed_at == date(0)
-    (fact,) = run.facts
-    assert (fact.step_index, fact.token, fact.attempt, fact.outcome) == (4, 1, 1, {"from": []})
 
 
 # --- ends of attempts ----------------------------------------------------------------------
@@ -61,18 +49,6 @@ def test_a_claim_that_is_gone_changes_nothing(verb: str) -> None:
     with pytest.raises(StaleClaim, match="token 7 is stale"):
         run.update(acts[verb])
     assert (run.held, run.marking.active["a"].token) == ({"a": 1}, 1)
-
-
-def test_what_was_given_back_is_claimed_again() -> None:
-    run = Run(graph("a --> b"))
-    run.begin()
-    usage = Usage(cost_usd=0.1)
-    lines = run.update(lambda step: step.release(1, {"why": "stop"}, usage), claims=False)
-    assert (lines, run.held) == (["released"], {})
-    assert (run.facts[0].outcome, run.head.usage.cost_usd) == ({"why": "stop"}, 0.1)
-    assert run.marking.active["a"] == Active((), attempt=1)
-    assert run.look() == ["again a"]
-    assert run.token("a") == 2
 
 
 # --- taking over ---------------------------------------------------------------------------

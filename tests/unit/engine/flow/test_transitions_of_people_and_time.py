@@ -115,15 +115,6 @@ def test_a_decision_that_failed_is_made_anew_when_a_run_is_put_back() -> None:
     assert set(run.held) == {"c"}
 
 
-def test_tries_that_are_waited_for_come_at_once() -> None:
-    run = Run(graph("a & b & c", entries=list("abc")))
-    run.begin()
-    run.fail("a", due=60_000)
-    run.fail("b", due=70_000)
-    assert restore(run) == ["resumed", "retry a attempt 2", "retry b attempt 2"]
-    assert run.facts[0].outcome == {"note": "retry: a, b at once"}
-
-
 @pytest.mark.parametrize("ended", [False, True])
 def test_where_nothing_failed_there_is_nothing_to_try_again(*, ended: bool) -> None:
     run = Run(graph("a"))

@@ -43,17 +43,6 @@ def test_the_output_of_several_is_a_map_in_order(tmp_path: Path) -> None:
     assert "\n" not in whole
 
 
-def test_in_a_loop_the_latest_output_counts(tmp_path: Path) -> None:
-    made = lab(
-        tmp_path,
-        "a --> q; q -->|again| a; q -->|done| b",
-        {"a": ["one", "two"], "q": ["again", "done"]},
-        prompts={"a": "<{{nodes.a.output}}{{output}}>", "b": "{{nodes.a.output}}"},
-    )
-    assert prompt(made) == "two"
-    assert made.actor.prompts_of("a") == ["<>", "<oneagain>"]
-
-
 def test_a_large_output_is_kept_beside_the_journal_and_comes_whole(tmp_path: Path) -> None:
     large = "x" * (3 * MIB) + "end"
     made = lab(tmp_path, "a --> b --> c", {"a": large}, prompts={"b": "{{output}}"})
@@ -155,13 +144,6 @@ def test_what_is_missing_fails_the_node_at_once(tmp_path: Path, asked: str, hint
     assert f"the prompt asks for {asked}" in fact["outcome"]["error"]
     assert hint in fact["outcome"]["error"]
     assert fact["outcome"]["type"] == "Template"
-
-
-def test_a_missing_value_goes_to_the_error_node(tmp_path: Path) -> None:
-    prompts = {"a": "{{state.gone}}", "b": "{{state._error.type}} of {{state._error.node}}"}
-    made = lab(tmp_path, "a --> c; b", prompts=prompts, on_error="b")
-    made.refused()
-    assert made.actor.prompts_of("b") == ["Template of a"]
 
 
 def test_inserted_text_is_not_looked_at_again(tmp_path: Path) -> None:

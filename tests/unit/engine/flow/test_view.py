@@ -87,19 +87,3 @@ def test_costs_and_times_are_summed_over_attempts_and_rounds(tmp_path: Path) -> 
     assert (one.cost_usd, one.runs) == (0.75, 2)
     assert one.seconds > 0
     assert seen(made).iterations == 1
-
-
-def test_the_edges_that_were_followed(tmp_path: Path) -> None:
-    made = lab(tmp_path, "q -->|yes| a; q -->|no| b; a & b --> j", {"q": "yes"})
-    made.work()
-    edges = made.run().flow.begun_with.edges
-    followed = {(edges[n].source, edges[n].target) for n in seen(made).followed}
-    assert followed == {("q", "a"), ("a", "j")}
-
-
-def test_a_reset_begins_the_story_again(tmp_path: Path) -> None:
-    made = lab(tmp_path, "a --> b")
-    made.work()
-    made.run().control.reset()
-    assert states(made) == {"a": "pending", "b": "pending"}
-    assert seen(made).followed == frozenset()

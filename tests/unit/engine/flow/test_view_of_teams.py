@@ -55,19 +55,6 @@ def test_tokens_are_summed_over_attempts() -> None:
     assert tokens == {"plan": 123, "build": 7}
 
 
-def test_it_began_with_its_first_task_and_not_with_the_run() -> None:
-    facts = [
-        fact(Event.INITIALISED, "", 1),
-        fact(Event.CLAIMED, "plan", 4),
-        fact(Event.SUCCEEDED, "plan", 6),
-        fact(Event.CLAIMED, "build", 7),
-    ]
-    found = seen(Marking(GRAPH), *facts)
-    assert (found.began, found.latest) == (AT.format(4), AT.format(7))
-    never = view_of("t", GRAPH, None, None, ())
-    assert (never.began, never.latest) == (None, None)
-
-
 def test_what_was_added_is_seen_and_its_edges_are() -> None:
     marking = Marking(GRAPH)
     growth = Growth(

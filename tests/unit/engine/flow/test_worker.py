@@ -10,7 +10,7 @@ import pytest
 from sequencer.errors import StepFailed
 from sequencer.executors.protocol import Cancellation, StepRequest
 from sequencer.model.limits import RunLimits
-from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import Output, Step
 from sequencer.model.workflow import Workflow
 from sequencer.store.memory import MemoryRun
@@ -178,13 +178,6 @@ def test_what_should_be_json_and_is_none_fails_who_asks_for_it(tmp_path: Path) -
         made.work()
     assert made.actor.names == ["a"]
     assert "no JSON" in made.facts("failed")[0]["outcome"]["error"]
-
-
-def test_complete_is_one_nodes_word_and_not_the_runs(tmp_path: Path) -> None:
-    says: dict[str, Any] = {"a": Outcome(status=OutcomeStatus.COMPLETE, output="x")}
-    made = lab(tmp_path, "a --> b", says)
-    made.work()
-    assert made.accepted() == ["a", "b"]
 
 
 # --- what is heard -------------------------------------------------------------------------

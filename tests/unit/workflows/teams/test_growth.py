@@ -81,14 +81,6 @@ def test_the_form_in_words_fits_the_schema(adds: Literal["tasks", "sub-issues"])
 # --- tasks -------------------------------------------------------------------------------
 
 
-def test_an_answer_becomes_tasks() -> None:
-    second = {**ONE, "id": "b", "blocked_by": ["a"], "role": "verifier", "weight": 2}
-    second["active_form"] = "Doing b"
-    found = tasks_of_answer("tasks", {"tasks": [ONE, second]})
-    assert found == (Task.model_validate(ONE), Task.model_validate(second))
-    assert [task.step for task in found] == [{}, {}]
-
-
 @pytest.mark.parametrize(
     "field", sorted(STEP_FIELDS | {"writes", "worktree", "adds", "budget", "step", "name"})
 )

@@ -32,24 +32,6 @@ def judging(**more: Any) -> list[Task]:
     return [task("build"), check, task("ship", "check")]
 
 
-def test_tasks_side_by_side_and_one_after_the_other() -> None:
-    done = replay([task("a"), task("b"), task("c", "a", "b")], b={"ms": 30})
-    assert done.status == "completed"
-    assert list(done.trace) == [
-        *("0 start a", "0 start b", "10 done a", "30 done b", "30 start c <- a+b", "40 done c"),
-    ]
-
-
-def test_a_failed_task_takes_no_place_and_stops_only_what_waits_for_it() -> None:
-    tasks = [task("bad"), task("b", "bad"), task("x"), task("y", "x")]
-    done = replay(tasks, size=1, bad={"out": [{"error": "boom"}]})
-    assert done.status == "failed"
-    assert list(done.trace) == [
-        *("0 start bad", "10 fail bad attempt 1: boom", "10 start x", "20 done x"),
-        *("20 start y", "30 done y"),
-    ]
-
-
 def test_who_judges_says_yes_unless_the_script_says_no() -> None:
     assert "check-fix-1" not in "".join(replay(CREW).trace)
     done = replay(CREW, check={"out": [NO, {"pass": True}]}, check_fix_1={"ms": 500})
