@@ -41,6 +41,7 @@ from tests.project.documents import (
     run_region,
     shown,
 )
+from tests.property.amounts import FACTOR
 
 PAGES = pages()
 FENCES = [fence for page in PAGES for fence in fences(page)]
@@ -187,7 +188,8 @@ def test_every_variable_exists(page: Path) -> None:
     for name in _VARIABLE.findall(page.read_text()):
         path: KeyPath = tuple(name.removeprefix(PREFIX).lower().split("__"))
         is_known = (
-            name in {*IDENTITY_VARIABLES, VARIABLE} or annotation_at(Schema, path) is not None
+            name in {*IDENTITY_VARIABLES, VARIABLE, FACTOR}
+            or annotation_at(Schema, path) is not None
         )
         unknown += [] if is_known else [name]
     assert unknown == []

@@ -73,6 +73,18 @@ def test_every_look_is_there_with_its_own_colour_and_in_the_legend() -> None:
     assert Look.RUNNING.value not in texts(root)
 
 
+def test_the_figures_and_the_title_are_in_it() -> None:
+    root = parsed(chart(side_by_side(), title="demo · complete"))
+    found = texts(root)
+    assert found[0] == "demo · complete"
+    assert "wall-clock time 10.0 s, work of one worker 14.0 s, speed-up 1.40" in found
+    assert "plan → parser → join" in found
+    assert {"0s", "2s", "work", "6.0 s"} <= set(found)
+    title = root.find(f"{SPACE}title")
+    assert title is not None
+    assert title.text == "demo · complete"
+
+
 def test_roles_stand_beside_the_names() -> None:
     found = texts(parsed(chart(side_by_side(), graph=team({"plan": "researcher"}))))
     assert found[found.index("plan") + 1] == "researcher"
