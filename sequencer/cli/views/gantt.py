@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from enum import StrEnum
 from itertools import pairwise
+from typing import NamedTuple
 
 from sequencer.cli.views.diagram import Drawing
 from sequencer.cli.views.states import shown
@@ -236,26 +237,32 @@ MOST_NAME, MOST_ROLE = 28, 14
 TICK_COLUMNS = 9
 Pieces = list[tuple[str, str]]
 
-GLYPHS: Mapping[Look, tuple[str, str, str]] = {
-    Look.CRITICAL: ("█", "#", "bold green"),
-    Look.DONE: ("━", "=", "green"),
-    Look.FAILED: ("✗", "x", "bold red"),
-    Look.CUT: ("╌", "-", "dim"),
-    Look.RUNNING: ("▒", ">", "cyan"),
-    Look.PERSON: ("?", "?", "magenta"),
-    Look.RETRY: ("·", ".", "yellow"),
+
+class LookStyle(NamedTuple):
+    """How a look is drawn, wherever that is."""
+
+    glyph: str
+    ascii_glyph: str
+    style: str
+    """On a terminal, as rich names it."""
+    fill: str
+    """In a picture."""
+    line: str
+    weight: int = 1
+    """Of two bars in one column the heavier one is seen: no failure is hidden."""
+
+
+STYLES: Mapping[Look, LookStyle] = {
+    Look.CRITICAL: LookStyle("█", "#", "bold green", "#2b8a3e", "#1b5e29", 2),
+    Look.DONE: LookStyle("━", "=", "green", "#b2e6bc", "#2b8a3e"),
+    Look.FAILED: LookStyle("✗", "x", "bold red", "#ff8787", "#c92a2a", 3),
+    Look.CUT: LookStyle("╌", "-", "dim", "#e9ecef", "#868e96"),
+    Look.RUNNING: LookStyle("▒", ">", "cyan", "#a5d8ff", "#1864ab", 2),
+    Look.PERSON: LookStyle("?", "?", "magenta", "#e599f7", "#862e9c"),
+    Look.RETRY: LookStyle("·", ".", "yellow", "none", "#b35900", 0),
 }
-"""Of each look the character, that of ASCII, and rich's name of the style."""
-NEEDED = "".join(unicode for unicode, _, _ in GLYPHS.values()) + "…→◆"
+NEEDED = "".join(one.glyph for one in STYLES.values()) + "…→◆"
 """An encoding that has none of these gets a chart in ASCII."""
-_WEIGHT = {
-    **dict.fromkeys(Look, 1),
-    Look.RETRY: 0,
-    Look.CRITICAL: 2,
-    Look.RUNNING: 2,
-    Look.FAILED: 3,
-}
-"""Of two bars in one column the heavier one is seen: no failure is hidden."""
 
 
 def drawn(chart: Gantt, columns: int, *, is_ascii: bool) -> Drawing:
@@ -339,7 +346,7 @@ class _Page:
             # The column in which a bar ends is the next one's, but the shortest is seen too.
             for place in range(first, max(last, first + 1)):
                 known = cells[place]
-                if known is None or _WEIGHT[bar.look] > _WEIGHT[known]:
+                if known is None or STYLES[bar.look].weight > STYLES[known].weight:
                     cells[place] = bar.look
         if bars and (last_bar := max(bars, key=lambda b: b.end)).end >= self._chart.figures.wall_s:
             cells[-1] = cells[-1] or last_bar.look
@@ -353,8 +360,8 @@ class _Page:
         return pieces
 
     def _glyph(self, look: Look) -> tuple[str, str]:
-        unicode, plain, style = GLYPHS[look]
-        return (plain if self._is_ascii else unicode), style
+        found = STYLES[look]
+        return (found.ascii_glyph if self._is_ascii else found.glyph), found.style
 
     def _legend(self) -> list[Pieces]:
         rows: list[Pieces] = []

@@ -9,7 +9,7 @@ the machine's fonts if it has some.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib.resources import as_file, files
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +18,7 @@ from xml.sax.saxutils import escape
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import save as save_file
 from sequencer.cli.views.diagram import MOST_PLACES, Drawn, Texts, jumps
-from sequencer.cli.views.gantt import Bar, Gantt, Look, Row, gantt_summary, ticks
+from sequencer.cli.views.gantt import STYLES, Bar, Gantt, Look, Row, gantt_summary, ticks
 from sequencer.cli.views.layers import place_count
 from sequencer.cli.views.layout import Box, EdgeLine, Frame, Label, Layout, Words, laid_out
 from sequencer.cli.views.mermaid import LOOKS
@@ -409,17 +409,6 @@ LEAST_BAR = 2.0
 """Points: the shortest attempt is seen too."""
 MOST_ROWS, MOST_BARS = 2000, 20_000
 
-COLOURS: Mapping[Look, tuple[str, str]] = {
-    Look.CRITICAL: ("#2b8a3e", "#1b5e29"),
-    Look.DONE: ("#b2e6bc", "#2b8a3e"),
-    Look.FAILED: ("#ff8787", "#c92a2a"),
-    Look.CUT: ("#e9ecef", "#868e96"),
-    Look.RUNNING: ("#a5d8ff", "#1864ab"),
-    Look.PERSON: ("#e599f7", "#862e9c"),
-    Look.RETRY: ("none", "#b35900"),
-}
-"""Of each look the fill and the line."""
-
 
 def gantt_svg(chart: Gantt) -> str:
     """Return *chart* as an SVG document.
@@ -493,7 +482,7 @@ class _Sheet:
     def _row(self, number: int, row: Row) -> Iterator[str]:
         y = self._top + ROW * number
         base = y + ROW / 2 + 5
-        colour = COLOURS[Look.CRITICAL][1] if row.is_critical else INK if row.bars else PALE_INK
+        colour = STYLES[Look.CRITICAL].line if row.is_critical else INK if row.bars else PALE_INK
         yield words(self._names[number], MARGIN, base, colour)
         if row.role:
             yield words(self._roles[number], self._role_x, base, PALE_INK, size=SMALL)
@@ -507,7 +496,7 @@ class _Sheet:
     def _bar(self, bar: Bar, name: str, y: float) -> str:
         x, end = self._x(bar.begin), self._x(bar.end)
         told = f"<title>{escape(shown(name))}: {escape(bar.told)}</title>"
-        fill, line = COLOURS[bar.look]
+        fill, line = STYLES[bar.look].fill, STYLES[bar.look].line
         if bar.look is Look.RETRY:
             middle = y + ROW / 2
             return (
@@ -527,7 +516,7 @@ class _Sheet:
     def _legend(self) -> Iterator[str]:
         x, y = float(MARGIN), self._bottom + LINE
         for look in self._chart.looks:
-            fill, line = COLOURS[look]
+            fill, line = STYLES[look].fill, STYLES[look].line
             if look is Look.RETRY:
                 yield (
                     f'<path d="M{x:.1f} {y + 6}h18" fill="none" stroke="{line}" '

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequencer.cli.views.gantt import Gantt, Look
-from sequencer.cli.views.pictures import COLOURS, MOST_ROWS, gantt_svg, png_of, points
+from sequencer.cli.views.gantt import STYLES, Gantt, Look
+from sequencer.cli.views.pictures import MOST_ROWS, gantt_svg, png_of, points
 from sequencer.errors import UsageRefused
 from tests.unit.cli.charts import HOSTILE, chart, side_by_side, team, troubled
 from tests.unit.history.journal_facts import Told
@@ -28,7 +28,7 @@ def bars(root: ET.Element, look: Look) -> list[tuple[float, float, float]]:
     return [
         tuple(float(found.attrib[name]) for name in ("x", "y", "width"))  # type: ignore[misc]
         for found in root.iter(f"{SPACE}rect")
-        if found.attrib.get("fill") == COLOURS[look][0] and found.find(f"{SPACE}title") is not None
+        if found.attrib.get("fill") == STYLES[look].fill and found.find(f"{SPACE}title") is not None
     ]
 
 
@@ -69,7 +69,7 @@ def test_every_look_is_there_with_its_own_colour_and_in_the_legend() -> None:
         assert look.value in texts(root)
     dashed = [e for e in root.iter(f"{SPACE}path") if "stroke-dasharray" in e.attrib]
     assert len(dashed) == 2  # the wait, and the legend's
-    assert len({fill for fill, _ in COLOURS.values()}) == len(COLOURS)
+    assert len({style.fill for style in STYLES.values()}) == len(STYLES)
     assert Look.RUNNING.value not in texts(root)
 
 
