@@ -156,7 +156,7 @@ def ticks(total_s: float, most: int) -> list[tuple[float, str]]:
     step = next((one for one in STEPS_S if total_s / one < most), None)
     if step is None:
         step = (int(total_s / most / STEPS_S[-1]) + 1) * STEPS_S[-1]
-    count = int(total_s / step + 1e-9)
+    count = min(int(total_s / step + 1e-9), most - 1)
     return [(number * step, _moment(number * step)) for number in range(count + 1)]
 
 

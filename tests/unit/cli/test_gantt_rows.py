@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sequencer.cli.views.gantt import Look, gantt_summary, ticks
@@ -60,6 +60,7 @@ def test_ticks_are_at_moments_that_people_count_in(
 
 
 @given(st.floats(0, 1e10), st.integers(2, 100))
+@example(10 - 1e-11, 10)
 def test_there_are_never_too_many_ticks(total: float, most: int) -> None:
     found = [moment for moment, _ in ticks(total, most)]
     assert 1 <= len(found) <= most
