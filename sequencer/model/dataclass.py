@@ -1,4 +1,4 @@
-"""`dataclass`: that of the standard library, which compiles nothing for a class.
+"""`dataclass`: that of the standard library, which compiles nothing for a seldom used class.
 
 The library's own writes the source of six functions for each class and compiles it, which takes
 a quarter of what a command does that only looks. Here all classes share functions that work
@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 __all__ = ["dataclass"]
 _set = object.__setattr__
+_OFTEN = 20
+"""Objects of a class after which making them is compiled: before, it takes longer than it saves."""
 
 
 def _made(
@@ -77,10 +79,14 @@ def _init_of(kind: type, fields: dict[str, Any]) -> Callable[..., None]:
         if one.default_factory is not MISSING
     ]
     names, hidden = {*fields}, {name for name, one in fields.items() if not one.init}
-    most = len(placed)
+    most, uses = len(placed), 0
     after = getattr(kind, "__post_init__", None)
 
     def __init__(self: Any, /, *given: Any, **named: Any) -> None:  # noqa: N807 - it becomes one
+        nonlocal uses
+        uses += 1
+        if uses == _OFTEN:
+            kind.__init__ = _compiled(fields, has_after=after is not None)  # type: ignore[misc]
         values = {**defaults, **named}
         if given:
             values = {**values, **dict(zip(placed, given))}  # noqa: B905 - the rest have defaults
@@ -95,6 +101,32 @@ def _init_of(kind: type, fields: dict[str, Any]) -> Callable[..., None]:
             self.__post_init__()
 
     return __init__
+
+
+def _compiled(fields: dict[str, Any], *, has_after: bool) -> Callable[..., None]:
+    """Return the same for a class of which many objects are made: it is worth compiling."""
+    scope: dict[str, Any] = {"_set": _set, "_missing": MISSING}
+    placed: list[str] = ["self"]
+    named: list[str] = []
+    values: list[str] = []
+    for name, one in fields.items():
+        told, value, kept = name, name, f"_default_{name}"
+        if one.default is not MISSING:
+            scope[kept], told = one.default, f"{name}={kept}"
+        elif one.default_factory is not MISSING:
+            scope[kept], told = one.default_factory, f"{name}=_missing"
+            value = f"{kept}() if {name} is _missing else {name}"
+        if one.init:
+            (named if one.kw_only else placed).append(told)
+        else:
+            value = kept if one.default is not MISSING else f"{kept}()"
+        values.append(f"{name!r}: {value}")
+    told = ", ".join([*placed, *(["*", *named] if named else [])])
+    body = f"_set(self, '__dict__', {{{', '.join(values)}}})"
+    after = "; self.__post_init__()" if has_after else ""
+    exec(f"def __init__({told}): {body}{after}", scope)  # noqa: S102 - of names of our own fields
+    made: Callable[..., None] = scope["__init__"]
+    return made
 
 
 def _repr_of(names: tuple[str, ...]) -> Callable[[Any], str]:

@@ -40,9 +40,13 @@ def made_by(decorator: Callable[..., Any]) -> tuple[Any, Any]:
     return Point, Named
 
 
-@pytest.fixture(params=[dataclasses.dataclass, dataclass], ids=["library", "own"])
+@pytest.fixture(params=["library", "own", "often"])
 def classes(request: pytest.FixtureRequest) -> Any:
-    return made_by(request.param)
+    point, named = made_by(dataclasses.dataclass if request.param == "library" else dataclass)
+    for _ in range(30 if request.param == "often" else 0):
+        point(1)
+        named(name="a")
+    return point, named
 
 
 def test_what_an_object_holds(classes: Any) -> None:
