@@ -145,7 +145,7 @@ class StepRequest:
     """The project's folder, where the agent works."""
     result_path: Path
     """Where the agent may write its JSON result. Neither the file nor its folder exists:
-    an executor that starts an agent makes the folder, see `result_file.make_folder`."""
+    an executor that starts an agent makes the folder, see `answers.make_folder`."""
     environment: Mapping[str, str]
     """SEQUENCER_* variables that tell the agent which step this is."""
     system_prompt: str | None = None
