@@ -14,6 +14,7 @@ from sequencer.executors.client import (
     ClientEvent,
     JsonEventParser,
     is_affordable,
+    sum_of_costs,
 )
 from sequencer.executors.codex import CodexParser
 from sequencer.executors.gemini import GeminiParser
@@ -127,6 +128,11 @@ def test_numbers_from_outside_are_not_trusted() -> None:
     event = ClientEvent(count=5, cost=0.25, text="ab")
     assert (event.count("count", "none"), event.cost("cost")) == (5, 0.25)
     assert (event.sub("count"), event.each("text"), event.text("cost")) == ({}, [], "")
+
+
+def test_a_cost_of_nothing_is_known_and_none_is_not() -> None:
+    assert (sum_of_costs([0, 0.5]).cost_usd, sum_of_costs([0, 0.5]).unpriced) == (0.5, 0)
+    assert (sum_of_costs([0.5, None]).cost_usd, sum_of_costs([0.5, None]).unpriced) == (0.5, 1)
 
 
 CLAUDE: list[tuple[dict[str, Any], bool]] = [
