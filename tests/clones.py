@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import shutil
 import subprocess
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +52,7 @@ class Shared:
         self.bare = folder / "remote.git"
         self._made: list[GitStore] = []
         if like is not None:
-            shutil.copytree(like.folder, folder, symlinks=True)
+            shutil.copytree(like.folder, folder, symlinks=True, dirs_exist_ok=True)
             for config in folder.glob("*/.git/config"):
                 config.write_text(config.read_text().replace(str(like.folder), str(folder)))
             return
@@ -98,3 +101,18 @@ class Shared:
         """Return where *branch* is on the remote; empty if it is not there."""
         ref = f"refs/heads/{branch}"
         return git(self.bare, "rev-parse", "--verify", "-q", ref, check=False)
+
+
+def copied(make: Callable[[Path, str], Shared]) -> Callable[..., Shared]:
+    """Let *make* work once for each text, and copy what it made: that is cheaper than git."""
+
+    @functools.cache
+    def made(text: str) -> Shared:
+        folder = Path(tempfile.mkdtemp())
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        return make(folder / "shared", text)
+
+    def copy(folder: Path, text: str = "") -> Shared:
+        return Shared(folder, made(text))
+
+    return functools.update_wrapper(copy, make)

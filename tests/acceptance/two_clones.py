@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.acceptance.cli_process import launched
-from tests.clones import ENVIRONMENT, Shared, git
+from tests.clones import ENVIRONMENT, Shared, copied, git
 
 AGENT = """\
 import os, subprocess, sys, time
@@ -49,7 +49,8 @@ agents:
 TWO_NODES = "```mermaid\nflowchart TD\na --> b\n```\n\n### a\n\na\n\n### b\n\nb\n"
 
 
-def shared_project(folder: Path, text: str | None = None) -> Shared:
+@copied
+def shared_project(folder: Path, text: str) -> Shared:
     """Make a project on main of a bare repository, with the clones ``a`` and ``b``."""
     shared = Shared(folder)
     first = shared.clone("first")

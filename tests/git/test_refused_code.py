@@ -32,7 +32,7 @@ exit 1
 """
 
 
-def told_apart(folder: Path, text: str | None = None) -> Shared:
+def told_apart(folder: Path, text: str = "") -> Shared:
     """Make a project whose attempts never write the very same commit, however quick they are."""
     shared = shared_project(folder, text)
     a = shared.clone("a")
@@ -73,7 +73,7 @@ def main(folder: Path, ref: str = "main") -> list[str]:
 def test_what_was_refused_once_does_not_land_with_the_next_attempt(
     tmp_path: Path, hook: str, declared: bool
 ) -> None:
-    shared = told_apart(tmp_path, DECLARED if declared else None)
+    shared = told_apart(tmp_path, DECLARED if declared else "")
     refuse_once(shared, hook)
     a, notes = shared.clone("a"), "notes/first" if declared else ""
     before = git(a, "rev-parse", "main")

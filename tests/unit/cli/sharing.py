@@ -10,7 +10,7 @@ from pathlib import Path
 from sequencer.git.sides import Sides, compare
 from sequencer.git.store import GitStore
 from sequencer.project import open_project
-from tests.clones import Shared, git
+from tests.clones import Shared, copied, git
 from tests.unit.cli.calling import Called, project
 from tests.unit.cli.calling import call as call_here
 
@@ -21,10 +21,11 @@ store: {kind: git}
 """
 
 
-def shared_project(folder: Path, configuration: str = CONFIGURATION) -> Shared:
+@copied
+def shared_project(folder: Path, configuration: str) -> Shared:
     """Make a remote in *folder* whose branch main has a project."""
     shared = Shared(folder)
-    first = project(shared.clone("first"), configuration)
+    first = project(shared.clone("first"), configuration or CONFIGURATION)
     git(first, "add", ".")
     git(first, "commit", "-q", "-m", "the project")
     git(first, "push", "-q", "origin", "HEAD:main")
