@@ -50,3 +50,14 @@ def test_a_router_without_a_prompt_is_no_router_unless_it_is_all_there_is(tmp_pa
     with pytest.raises(ConfigurationError, match="router"):
         one_step(open_scripted(tmp_path, router={"enabled": True, "mode": "router_only"}))
     assert head_of(run).step_index == 1
+
+
+@pytest.mark.parametrize("mode", ["router_default", "router_first"])
+def test_no_answer_keeps_the_selection(tmp_path: Path, mode: str) -> None:
+    run = routed(tmp_path, "\n  \n", mode)
+    seen = one_step(run)
+    head = head_of(run)
+    assert (head.step_index, head.last_prompt, head.usage.cost_usd) == (1, "supervisor.md", 0.75)
+    assert b"[router] the router gave no answer; supervisor.md runs" in seen.logs[0].read_bytes()
+    *_, last = run.history()
+    assert last["outcome"]["note"] == "the router gave no answer"

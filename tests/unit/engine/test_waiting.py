@@ -10,6 +10,7 @@ import pytest
 
 from sequencer.engine.loop import Mode
 from sequencer.errors import (
+    ClaimHeld,
     DefinitionChanged,
     Interrupted,
     StepFailed,
@@ -104,3 +105,19 @@ def test_a_worker_that_waited_while_the_definition_changed_does_not_go_on(tmp_pa
     thread.join(10)
     assert isinstance(answers[0], DefinitionChanged)
     assert events(run).count("claimed") == 0
+
+
+def test_somebody_elses_step_is_waited_for_or_not(tmp_path: Path) -> None:
+    run, other = open_scripted(tmp_path), reopen(tmp_path)
+    with run.turn():
+        before = (tmp_path / "sync/state.json").read_bytes()
+        for mode in (Mode.TICK, Mode.COMBINED):
+            with pytest.raises(ClaimHeld, match="is run by process") as caught:
+                other.work(mode)
+            assert caught.value.exit_code == 75
+        started = time.monotonic()
+        with pytest.raises(ClaimHeld):
+            other.work(Mode.SYNC, InvocationLimits(max_wait_s=0.3))
+        assert 0.25 < time.monotonic() - started < 2
+        assert (tmp_path / "sync/state.json").read_bytes() == before
+    assert other.work(Mode.TICK).usage.steps == 1

@@ -177,3 +177,8 @@ def test_another_step_index_expects_the_step_that_is_there(edit: dict[str, Any])
 def test_a_run_keeps_its_name() -> None:
     with pytest.raises(EditRefused, match="run_name went from None to 'other'"):
         decisions.accept_edit(new_head(), new_head(run_name="other"), at=AT)
+
+
+def test_a_person_may_still_set_what_counts_failures() -> None:
+    head = new_head(failures_in_row=3)
+    assert decisions.edit_field(head, "failures_in_row", 0, at=AT).head.failures_in_row == 0

@@ -4,7 +4,7 @@ import pytest
 
 from sequencer.errors import StaleClaim
 from sequencer.model import transitions
-from sequencer.model.head import Head
+from sequencer.model.head import Head, Loop
 from sequencer.model.line import rounds as loops
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.transitions import Place
@@ -38,3 +38,9 @@ def test_a_lost_claim_judges_nothing() -> None:
         loops.judged_no(head, 7, NO, FIXER, "no", at=AT, record={})
     with pytest.raises(StaleClaim):
         loops.fixed(head, 7, YES, VERIFY, at=AT, record={})
+
+
+def test_without_a_fixer_the_step_itself_comes_again() -> None:
+    head = judged(new_head(step_index=2), VERIFY)
+    assert head.loop == Loop(stage="verify", round=2, reason="2 fail")
+    assert loops.round_of(head) == 2

@@ -21,11 +21,12 @@ from sequencer.errors import (
 )
 from sequencer.model.net.transition import OpenTransition
 from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.step import Retry
 from sequencer.model.step import Step as WorkflowStep
 from sequencer.model.workflow import Workflow
 from sequencer.store.memory import MemoryRun
 from tests.flows import workflow
-from tests.unit.engine.flow.labs import Hold, failed, lab, let_go, said
+from tests.unit.engine.flow.labs import Hold, failed, lab, let_go, said, until
 
 # --- what comes next -----------------------------------------------------------------------
 
@@ -157,3 +158,21 @@ def test_a_marking_that_was_spoilt_is_no_fresh_start(tmp_path: Path) -> None:
         made.work()
     assert refused.value.exit_code == 3
     assert made.actor.names == ["a"]
+
+
+def test_what_comes_next(tmp_path: Path) -> None:
+    hold = Hold()
+    made = lab(tmp_path, "s --> c & a; c & a --> j", {"a": hold, "c": failed()},
+               retry={"c": Retry(max_attempts=2, initial_delay_s=100)})  # fmt: skip
+    flow = FlowControl(made.store(), made.workflow)
+    assert flow.net.startable(None) == ["s"]
+    head = made.begun()
+    assert flow.net.startable(head) == ["s"]
+    with let_go(hold):
+        working = made.works(limits={"max_steps": 2})
+        until(lambda: made.facts("failed"))
+        # One runs, one rests.
+        assert flow.net.startable(made.head) == ["c"]
+        assert [one["step"] for one in made.run().next()] == ["c"]
+    working.summary()
+    assert flow.net.startable(made.head) == ["c"]

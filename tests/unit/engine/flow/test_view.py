@@ -87,3 +87,14 @@ def test_costs_and_times_are_summed_over_attempts_and_rounds(tmp_path: Path) -> 
     assert (one.cost_usd, one.runs) == (0.75, 2)
     assert one.seconds > 0
     assert seen(made).iterations == 1
+
+
+def test_it_waits_where_only_people_are_asked(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a --> h{{H}} --> b")
+    made.refused()
+    assert seen(made).status == "waiting"
+    made.answer("h", "yes")
+    assert seen(made).status == "running"
+    made.work()
+    assert seen(made).status == "completed"
+    assert nodes(made)["h"].last_line == "yes"
