@@ -115,6 +115,12 @@ def test_keys_come_from_a_file_and_are_not_inlined(
     assert "key=from the file" in log
 
 
+def test_the_comments_say_why_there_is_no_lock(tmp_path: Path) -> None:
+    out = call(project(tmp_path), "crontab").out
+    assert "No flock is needed" in out
+    assert "--env-file" in out
+
+
 def test_a_named_run_is_passed_on(tmp_path: Path) -> None:
     folder = worked(tmp_path / "app", 0)
     call(folder, "run", "--run", "Nightly build", "--max-steps", "1", "--quiet")
@@ -197,6 +203,16 @@ def test_without_a_configuration_the_present_folder_is_meant(tmp_path: Path) -> 
     _, command = entry_of(call(tmp_path, "crontab").out)
     assert f"cd {shlex.quote(str(tmp_path))}" in command
     assert "--config" not in command
+
+
+@pytest.mark.parametrize("verb", ["crontab", "systemd"])
+def test_they_write_nothing_and_have_no_json(tmp_path: Path, verb: str) -> None:
+    project(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    call(tmp_path, verb)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert call(tmp_path, verb, "--json").code == 2
+    assert f"sequencer {verb}" in call(tmp_path, verb, "--help").out.split("Example", 1)[1]
 
 
 @pytest.mark.parametrize("verb", ["crontab", "systemd"])

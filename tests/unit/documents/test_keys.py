@@ -4,20 +4,11 @@ from typing import Any
 
 from sequencer.documents.keys import (
     annotation_at,
-    dotted,
-    is_list,
-    is_mapping,
     known_keys,
     leaves,
 )
 from sequencer.model.step import Step
 from sequencer.settings.schema import JournalOptions, Schema, StepDefaults
-
-
-def test_key_paths_as_people_write_them() -> None:
-    assert dotted(()) == ""
-    assert dotted(("a", 0, "b")) == "a[0].b"
-    assert dotted((0, "b")) == "[0].b"
 
 
 def test_types_along_a_path() -> None:
@@ -78,14 +69,6 @@ def test_known_keys() -> None:
         "validation",
     }
     assert hidden == of_one_step
-
-
-def test_shapes() -> None:
-    assert is_list(annotation_at(Schema, ("router", "allowlist")))
-    assert not is_list(annotation_at(Schema, ("router", "prompt")))
-    assert is_mapping(annotation_at(Schema, ("agent", "roles")))
-    assert is_mapping(annotation_at(Schema, ("router",)))
-    assert not is_mapping(annotation_at(Schema, ("router", "allowlist")))
 
 
 def test_leaves_are_the_keys_that_hold_values() -> None:

@@ -87,13 +87,6 @@ def test_the_cadence_of_a_definition_holds_unless_workflow_says_otherwise(tmp_pa
     assert loaded(tmp_path, text + ", review_every_n: 0}").chosen_workflow().review_every == 0
 
 
-def test_prompts_of_the_built_in_steps(tmp_path: Path) -> None:
-    text = "supervisor_prompt: a.md\nmain_prompt: b.md\nreviewer_prompt: c.md\n"
-    settings = loaded(tmp_path, text + "workflow: {name: review_cadence, review_every_n: 2}")
-    workflow = settings.chosen_workflow()
-    assert [resolve(workflow, i).prompt_name for i in (0, 1, 2)] == ["a.md", "b.md", "c.md"]
-
-
 def test_step_defaults_are_kept_apart_from_the_definition(tmp_path: Path) -> None:
     text = "step_defaults: {model: small, retry: {max_attempts: 2}, timeout_s: 5}\n"
     settings = loaded(tmp_path, text)

@@ -98,13 +98,3 @@ def test_secrets_stay_hidden_in_lines() -> None:
     shown.notice(secret)
     assert "fail a: key" in stream.getvalue()
     assert secret not in stream.getvalue()
-
-
-def test_an_encoding_that_lacks_letters(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    with path.open("w", encoding="ascii") as stream:
-        shown = Lines(stream, redaction=Redaction())
-        shown.notice("計画")
-        shown.show(of(graph("a"), "completed"))
-    assert "notice: ??" in path.read_text()
-    assert "completed ? 0 of 1" in path.read_text()

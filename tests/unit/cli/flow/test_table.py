@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from hypothesis import given, settings
 
-from sequencer.cli.views.nodes import node_summary, node_table, nodes_json
+from sequencer.cli.views.nodes import node_table, nodes_json
 from sequencer.cli.views.states import state_words
 from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.model.net.graph import Node, NodeKind
@@ -59,13 +59,6 @@ def test_what_waits_says_for_how_long() -> None:
     past = "2026-11-22T11:00:00Z"
     assert state_words(node(state=NodeState.RETRYING, due=past), NOW) == "retrying in 0.0 s"
     assert state_words(node(state=NodeState.DONE, due=later), NOW) == "done"
-
-
-def test_waiting_for_a_person_is_no_work() -> None:
-    asked = run(a={"state": NodeState.ASKED, "since": "2026-11-22T11:00:00Z"})
-    assert "of work" not in node_summary(asked, NOW)
-    # In its own line it counts: that is what a person wants to know.
-    assert "1 h 0 min" in node_table(asked, NOW)
 
 
 def test_json_says_all_of_it() -> None:
