@@ -175,3 +175,8 @@ def test_on_a_low_terminal_the_table_keeps_half_of_it(
         assert any(" n30 " in line for line in found)
     if size[0] >= 20:
         assert found[-1] == "the end"
+
+
+def test_without_a_graph_there_is_only_what_stands_around(screen: Terminal) -> None:
+    found = between(screen, None, (80, 24), 3)
+    assert [line.split()[0] for line in found] == ["above"] * 3 + ["the"]
