@@ -164,6 +164,21 @@ def between(
     return text.plain.split("\n")
 
 
+def test_what_stands_above_takes_rows_from_the_table(screen: Terminal) -> None:
+    shown = of(chain(60), "running", n30="running", n31="failed", n58="asked")
+    found = between(screen, shown, (80, 24), 6)
+    assert len(found) == 22
+    assert [line.split()[0] for line in found[:6]] == ["above"] * 6
+    assert found[6] == ""
+    assert found[7].split()[0] == "NODE"
+    names = [line.split()[1] for line in found[8:19]]
+    assert {"n30", "n31", "n58"} <= set(names)
+    assert found[19] == "and 49 more: 49 pending"
+    assert found[20].startswith("demo · running · 0 of 60 nodes done")
+    assert found[21] == "the end"
+    assert all(width(line) < 80 for line in found)
+
+
 @pytest.mark.parametrize("size", [(80, 10), (40, 12), (20, 6), (5, 3), (1, 1)])
 def test_on_a_low_terminal_the_table_keeps_half_of_it(
     screen: Terminal, size: tuple[int, int]

@@ -261,3 +261,9 @@ def test_a_terminal_that_goes_away_fails_nobody() -> None:
     shown.close()
     with pytest.raises(OSError, match="Input/output error"):
         screen.stream.close()
+
+
+def test_closing_before_anything_was_shown() -> None:
+    with terminal() as screen:
+        Table(screen.stream, redaction=Redaction()).close()
+        assert screen.read(0.1) == 0

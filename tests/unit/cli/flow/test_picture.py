@@ -115,6 +115,13 @@ def test_directions_shapes_and_strokes_are_the_authors(direction: str) -> None:
         assert got == pytest.approx([expected] * len(heads), abs=0.01)
 
 
+def test_followed_lines_are_drawn_last() -> None:
+    run = of(graph("a --> b\na --> c"), "running")
+    both = FlowView("t", run.graph, run.nodes, "running", followed=frozenset({0}))
+    strokes = re.findall(r'stroke="(#\w+)" stroke-width="([\d.]+)"/>\n<path', flow_svg(both))
+    assert [wide for _, wide in strokes] == ["1.6", "2.4"]
+
+
 def test_texts_are_not_wider_than_their_boxes() -> None:
     labels = ("WWWWWWWWWWWWWWWWWWWW", "MMMM mmmm @@@@ %%%% WWWW", "計画を立てる人を計画を立てる人")
     nodes = tuple(
