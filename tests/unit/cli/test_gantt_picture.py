@@ -145,3 +145,11 @@ def test_more_tasks_than_anybody_could_tell_apart_are_refused() -> None:
         told.run(f"t{number}", number, number + 1)
     with pytest.raises(UsageRefused, match="too many for a picture"):
         gantt_svg(chart(told))
+
+
+def test_a_legend_fits_under_the_chart() -> None:
+    told = troubled().claim("now", 100)
+    root = parsed(chart(told, now=110))
+    wide = int(root.attrib["width"])
+    last = [found for found in root.iter(f"{SPACE}text") if found.text == Look.RETRY]
+    assert float(last[0].attrib["x"]) + points(Look.RETRY, 12) < wide

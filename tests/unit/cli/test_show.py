@@ -84,6 +84,11 @@ def test_a_review_that_depends_on_its_position_has_a_line_for_each(folder: Path)
     assert "slow" in reviews[1]
 
 
+def test_the_cadence_of_the_chosen_workflow_counts(tmp_path: Path) -> None:
+    folder = project(tmp_path)
+    assert call(folder, "show", "review_cadence", "--json").json["review_every"] == 2
+
+
 @pytest.mark.parametrize("arguments", [("--mermaid",), ("nightly", "--mermaid", "--json")])
 def test_options_that_contradict_are_refused(folder: Path, arguments: tuple[str, ...]) -> None:
     assert call(folder, "show", *arguments).code == 2
