@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
+
+from msgspec.structs import replace
 
 from sequencer.assembly.workflow_choice import workflow_for
 from sequencer.engine.attempt import Agents

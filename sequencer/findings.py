@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import StrEnum
 
+from msgspec import Struct
+
 from sequencer.documents.keys import dotted
 from sequencer.errors import ConfigurationError, SequencerError, StateRefused
-from sequencer.model.dataclass import dataclass
 from sequencer.settings.settings import Settings
 
 
@@ -33,8 +34,7 @@ class Area(StrEnum):
     FILES = "files"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One thing that a person should know."""
 
     level: Level

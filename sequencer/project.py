@@ -13,6 +13,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from sequencer.assembly.agents import AgentOverrides, ConfiguredAgents
 from sequencer.assembly.stores import make_store, state_path_of
 from sequencer.assembly.trusting import Ask, Trust
@@ -29,7 +31,6 @@ from sequencer.executors.protocol import Executor
 from sequencer.executors.redaction import Redaction
 from sequencer.hooks import load_hooks
 from sequencer.logs import FileLogs, current_branch
-from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Head
 from sequencer.model.names import slug
 from sequencer.model.request import Definition
@@ -57,8 +58,7 @@ if TYPE_CHECKING:
     from sequencer.posting.sinks import Place
 
 
-@dataclass(frozen=True)
-class Project:
+class Project(Struct, frozen=True, dict=True):
     """Settings and everything that is made from them.
 
     What few commands need is imported by who needs it: most of them look at one run.
@@ -288,8 +288,7 @@ class Project:
         return sorted(_run_name(folder / name / state) or name for name in folders.names(folder))
 
 
-@dataclass(frozen=True)
-class ResolvedRun:
+class ResolvedRun(Struct, frozen=True, dict=True):
     """What one run consists of at one head; see `engine.run.Resolution`."""
 
     project: Project
@@ -462,8 +461,7 @@ def builtin_texts() -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True)
-class PromptFolder:
+class PromptFolder(Struct, frozen=True):
     """The prompts of a project; see `prepared.Prompts`."""
 
     reader: PromptReader

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
 from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from msgspec import Struct, field
 
 from sequencer.assembly import plugin, plugin_names
 from sequencer.assembly.trusting import Trust
@@ -22,7 +23,6 @@ from sequencer.errors import AgentMissing, ConfigurationError, UnknownName
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.protocol import EVERY_EXECUTOR, Executor, Installed, Objection, Particular
 from sequencer.executors.stand_ins import RehearsalExecutor, RehearsalOptions
-from sequencer.model.dataclass import dataclass
 from sequencer.model.fields import ValidationError
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
@@ -75,8 +75,7 @@ PROVIDERS: Mapping[str, tuple[str, ...]] = {
 """Provider -> kinds of agent that have its models and no others; opencode has anybody's."""
 
 
-@dataclass(frozen=True)
-class ConfiguredAgents:
+class ConfiguredAgents(Struct, frozen=True, dict=True):
     """Builds executors from ``agents:`` and the built-in names; see `performing.Agents`."""
 
     settings: Settings
@@ -283,8 +282,7 @@ class ChosenAgent(NamedTuple):
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class AgentOverrides:
+class AgentOverrides(Struct, frozen=True):
     """What ``--agent-prompt`` and ``--agent-step`` say; ``--agent`` sets ``agent.default``."""
 
     by_prompt: Mapping[str, str] = field(default_factory=dict)

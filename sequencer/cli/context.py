@@ -13,7 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -21,7 +21,6 @@ from sequencer.cli.unattended import News
 from sequencer.cli.views.text import UNSEEN, columns_of, fitted, plain
 from sequencer.errors import SequencerError, StorageFailed, UnknownName
 from sequencer.executors.redaction import Redaction
-from sequencer.model.dataclass import dataclass
 from sequencer.model.names import slug
 
 if TYPE_CHECKING:

@@ -6,19 +6,18 @@ import contextlib
 import os
 import shutil
 from collections.abc import Collection, Iterator
-from dataclasses import field
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 
 import click
+from msgspec import Struct, field
 
 from sequencer.assembly.agents import CLIENTS
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.errors import UsageRefused
-from sequencer.model.dataclass import dataclass
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.project import open_project
@@ -29,8 +28,7 @@ from sequencer.workflows.prompts import relative_name
 from sequencer.workflows.registry import Registry
 
 
-@dataclass(slots=True)
-class _Written:
+class _Written(Struct):
     """What became of each file, relative to the project."""
 
     folder: Path

@@ -7,11 +7,11 @@ import re
 import stat
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 import click
+from msgspec import Struct
 
 from sequencer.cli.context import Invocation, near
 from sequencer.cli.options import complete_steps, pass_invocation, verb
@@ -90,8 +90,7 @@ RECHECK_S = 5.0
 _NAME = re.compile(r"iter-(\d{5,})_(.+?)(?:\.(\d+))?\.log")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Found:
+class Found(Struct, frozen=True, order=True):
     """One step log; ordered by iteration and attempt."""
 
     iteration: int
@@ -101,8 +100,7 @@ class Found:
     path: Path
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """Which logs of which run."""
 
     project: Project

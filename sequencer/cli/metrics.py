@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import field
 from datetime import datetime
 from pathlib import Path
 
 import click
+from msgspec import Struct, field
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import generate_latest as as_prometheus
 from prometheus_client.metrics_core import Metric
@@ -19,7 +19,6 @@ from sequencer.cli.options import NewFile, pass_invocation, save, verb
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError
 from sequencer.history.totals import Cap, Maker, Total, Totals, caps_of, totals_of
-from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Head, Status
 from sequencer.model.workflow import Workflow
 from sequencer.project import Project
@@ -147,8 +146,7 @@ _KEPT = "Of the facts that the journal still has: where old ones were dropped it
 _EXACT = "From the run's state: exact, also where old facts were dropped."
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(Struct, frozen=True):
     """One run, as it is to be shown."""
 
     name: str | None

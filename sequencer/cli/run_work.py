@@ -15,10 +15,12 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from dataclasses import field, replace
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from sequencer.assembly.agents import ensure_known_steps
 from sequencer.assembly.cautions import cost_warnings, permissions, told
@@ -39,7 +41,6 @@ from sequencer.errors import (
     UsageRefused,
     WaitsForPerson,
 )
-from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.line.order import index_with_prompt
@@ -60,8 +61,7 @@ STABLE = RESTS | {Answer.NOT_YET, Answer.READY}
 step at a position that is not its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """How to work."""
 
     mode: Mode
@@ -84,8 +84,7 @@ class Plan:
         return replace(self, limits=limits.replace(**update))
 
 
-@dataclass(slots=True)
-class WorkCount:
+class WorkCount(Struct):
     """Counts what it hears of, for an end that comes as an error."""
 
     usage: Usage = field(default_factory=Usage)
@@ -259,16 +258,24 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
     finally:
         shown.close()
     is_idle = plan.mode is Mode.TICK and not summary.has_worked
-    if is_idle and not summary.reason.startswith("nothing due"):
-        summary.reason = f"nothing due: {summary.reason}"
-    invocation.news = _news(run, plan, summary)
-    text = json_text(as_json(run, summary, 0)) if invocation.is_json else end_line(summary)
-    invocation.echo(text)
+    text = _tell_end(invocation, run, plan, summary, is_idle=is_idle)
     if workflow.nodes and head is not None and head.status == "complete":
         invocation.say("it was complete before: 'sequencer run FLOW --new' begins another run")
     if is_idle and not tally.noticed:
         _remember(invocation, run, text)
     return 0
+
+
+def _tell_end(
+    invocation: Invocation, run: Run, plan: Plan, summary: Summary, *, is_idle: bool
+) -> str:
+    """Tell how it ended and return the text."""
+    if is_idle and not summary.reason.startswith("nothing due"):
+        summary.reason = f"nothing due: {summary.reason}"
+    invocation.news = _news(run, plan, summary)
+    text = json_text(as_json(run, summary, 0)) if invocation.is_json else end_line(summary)
+    invocation.echo(text)
+    return text
 
 
 def _warn(invocation: Invocation, project: Project, workflow: Workflow, plan: Plan) -> None:

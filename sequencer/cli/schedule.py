@@ -17,13 +17,13 @@ from pathlib import Path
 from string import Template
 
 import click
+from msgspec import Struct
 
 from sequencer.assembly.timers import path_for, programs_of
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.unattended import OPTION
 from sequencer.errors import UsageRefused
-from sequencer.model.dataclass import dataclass
 from sequencer.model.names import slug
 from sequencer.settings.settings import Settings
 
@@ -55,8 +55,7 @@ _env_file = click.option(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Tick:
+class _Tick(Struct, frozen=True):
     """What an entry has to say."""
 
     argv: tuple[str, ...]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from msgspec import Struct
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
@@ -31,7 +32,6 @@ from sequencer.git.sides import OtherRun, Relation, Sides, as_known, compare, ru
 from sequencer.git.sides import take_theirs as theirs_taken
 from sequencer.git.store import GitStore
 from sequencer.git.tree import WorkTree
-from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Claim, Head
 from sequencer.model.names import command, slug
 from sequencer.model.outcome import duration
@@ -156,8 +156,7 @@ _UNASKED_WORDS = {
 """The same of what this clone knows, without a look at the remote."""
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """Both sides of one run."""
 
     run: Run

@@ -13,16 +13,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import field
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import yaml
+from msgspec import Struct, field
 
 from sequencer.documents.file import read_bytes
 from sequencer.errors import ConfigurationError
-from sequencer.model.dataclass import dataclass
 
 MAX_DEPTH = 32
 MAX_NODES = 50_000
@@ -44,8 +43,7 @@ _BOOLEANS = {"true": True, "True": True, "TRUE": True} | dict.fromkeys(
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(Struct, frozen=True):
     """What a file says, and where it says it."""
 
     file: Path
@@ -180,8 +178,7 @@ def _not_yaml(error: yaml.YAMLError, text: str, file: Path, first_line: int) -> 
     return ConfigurationError(f"not YAML: {problem}", where=where, hint=hint)
 
 
-@dataclass(slots=True)
-class _Node:
+class _Node(Struct):
     """A value, where it stands, and how much of the limits it uses up."""
 
     value: Any
@@ -198,8 +195,7 @@ def _positions(node: _Node, path: KeyPath) -> Iterator[tuple[KeyPath, Position]]
         yield from _positions(child, (*path, key))
 
 
-@dataclass(slots=True)
-class _Open:
+class _Open(Struct):
     """A mapping or list whose end has not been read."""
 
     node: _Node

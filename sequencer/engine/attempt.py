@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+from msgspec import Struct
+
 from sequencer.executors.protocol import Executor, Listener
-from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Claim, Head
 from sequencer.model.outcome import Outcome
 from sequencer.model.step import Step
@@ -52,16 +53,14 @@ class Prompts(Protocol):
         """Return the step's prompt; empty for a command without one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Allowance:
+class Allowance(Struct, frozen=True):
     """What is left for an attempt under the limits of the invocation and the run."""
 
     cost_usd: float | None = None
     timeout_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(Struct, frozen=True):
     """A step that can be started: everything it needs was found."""
 
     step: Step
@@ -96,8 +95,7 @@ def left(most: float | None, used: float) -> float | None:
     return None if most is None else most - used
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(Struct, frozen=True):
     """A step that this worker holds."""
 
     claim: Claim
@@ -115,8 +113,7 @@ class Turn:
         return cls(claim, prepared.step, prepared.position, prepared.place, head, prepared)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class Attempt(Struct, frozen=True, kw_only=True):
     """Which step is being tried, by whom, for the how-manieth time."""
 
     run_id: str

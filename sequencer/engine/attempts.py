@@ -13,8 +13,9 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from typing import Any
+
+from msgspec import Struct, field
 
 from sequencer.engine.attempt import Prepared
 from sequencer.engine.heartbeat import Heartbeat
@@ -31,7 +32,6 @@ from sequencer.engine.records import (
 from sequencer.engine.workplaces import Left
 from sequencer.errors import AgentMissing, MachineBusy, SequencerError, out_of_resources
 from sequencer.executors.protocol import Cancellation, StopReason
-from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Claim
 from sequencer.model.kind import Performed
 from sequencer.model.net.ending import NodeEnded, Taken
@@ -48,8 +48,7 @@ more, its claim can still be released."""
 Perform = Callable[["Running"], None]
 
 
-@dataclass(slots=True)
-class Running:
+class Running(Struct):
     """One attempt, from its claim to its record."""
 
     claim: Claim

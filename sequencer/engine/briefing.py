@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from sequencer.engine.composing import request_block, request_value, substitute
 from sequencer.engine.recall import end_of
 from sequencer.engine.values import NodeValues
 from sequencer.errors import StorageFailed
-from sequencer.model.dataclass import dataclass
 from sequencer.model.net.graph import Node
 from sequencer.model.net.marking import Marking, Reference
 from sequencer.model.net.rules import shortened
@@ -34,8 +35,7 @@ _TAG = re.compile(r"<(?=\s*/?\s*result\b)", re.IGNORECASE)
 """What could begin or end a block like those that outputs stand in."""
 
 
-@dataclass(frozen=True, slots=True)
-class Brief:
+class Brief(Struct, frozen=True):
     """Everything that goes into the prompt of one attempt at a task, as it was when it began."""
 
     node: Node

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from sequencer.engine.attempts import Running
 from sequencer.engine.carrier import Carrier, NothingCarried

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from functools import cached_property
 from typing import Any
 
+from msgspec import Struct
+
 from sequencer.engine.recall import Memory
-from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Head
 from sequencer.model.request import Definition, Request
 from sequencer.model.workflow import Workflow
@@ -72,14 +72,13 @@ def substitute(text: str, substitutions: Mapping[str, str]) -> str:
     return pattern.sub(lambda found: substitutions[found[0]], text)
 
 
-@dataclass(frozen=True)
-class Composer:
+class Composer(Struct, frozen=True, dict=True):
     """Composes the prompts of one attempt."""
 
     head: Head
     request: Request | None
     substitutions: Mapping[str, str]
-    recall: Callable[[], Memory] = field(repr=False)
+    recall: Callable[[], Memory]
 
     @cached_property
     def memory(self) -> Memory:

@@ -14,9 +14,10 @@ import threading
 import time
 from collections.abc import Iterator
 
+from msgspec import Struct
+
 from sequencer.errors import MachineBusy, SequencerError, out_of_resources
 from sequencer.executors.protocol import Cancellation, StopReason
-from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Claim
 from sequencer.store.protocol import Store, Telling
 
@@ -31,8 +32,7 @@ longer; it comes too late then, and nobody asks for it any more."""
 _NOTHING = contextlib.nullcontext()
 
 
-@dataclass(slots=True)
-class _Beating:
+class _Beating(Struct):
     """One claim that is kept alive."""
 
     claim: Claim

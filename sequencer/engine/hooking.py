@@ -9,8 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
+from msgspec import Struct
+
 from sequencer.errors import StepFailed
-from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Head
 from sequencer.model.outcome import Decision, Outcome
 from sequencer.model.request import Request
@@ -25,8 +26,7 @@ class HookFailed(StepFailed):
     """For the step log."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HookContext:
+class HookContext(Struct, frozen=True, kw_only=True):
     """What a hook may know about the step that it is asked about."""
 
     run_id: str

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
-from dataclasses import field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from sequencer.engine.attempt import Allowance, Turn, least, left
 from sequencer.engine.by_hand import fresh_head
@@ -34,7 +36,6 @@ from sequencer.errors import (
 )
 from sequencer.executors.protocol import StopReason
 from sequencer.model import transitions
-from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Claim, Gate, Head, Status
 from sequencer.model.limits import InvocationLimits, RunLimits
 from sequencer.model.line.order import place, position_at
@@ -71,8 +72,7 @@ class Mode(StrEnum):
     TICK = "tick"
 
 
-@dataclass(slots=True)
-class Summary:
+class Summary(Struct):
     """What one invocation did, and why it ended."""
 
     reason: str = ""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
+from msgspec import Struct
+
 from sequencer.engine.patience import Changes
 from sequencer.engine.recall import read_output
 from sequencer.engine.values import values_of
@@ -13,7 +15,6 @@ from sequencer.errors import (
     SequencerError,
     StorageFailed,
 )
-from sequencer.model.dataclass import dataclass
 from sequencer.model.fields import ValidationError
 from sequencer.model.head import FLOW_DOCUMENT, MARKINGS, Flow, Head
 from sequencer.model.names import command
@@ -35,8 +36,7 @@ _LOOKS = 5
 """At a head and its documents, which others may replace in between."""
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(Struct, frozen=True):
     """What a person is asked at a node."""
 
     node: Node

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+
+from msgspec.structs import replace
 
 from sequencer.documents.keys import raise_all
 from sequencer.engine.attempt import Allowance, Prepared, least, left

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import field
 from datetime import UTC, datetime
+
+from msgspec import Struct, field
 
 from sequencer.engine.attempt import Turn
 from sequencer.engine.loop import LONGEST_SLEEP_S
@@ -13,14 +14,12 @@ from sequencer.engine.patience import followed
 from sequencer.engine.worker import LineWorker
 from sequencer.errors import ClaimHeld, TransitionRefused
 from sequencer.executors.protocol import Cancellation
-from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Head
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.standing import Readiness, parse_time
 
 
-@dataclass(slots=True)
-class OpenTurn:
+class OpenTurn(Struct):
     """A step that the caller performs itself, see `Run.turn`."""
 
     step: str

@@ -10,9 +10,12 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Self
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sequencer.engine.attempt import Allowance, Attempt, Prepared
 from sequencer.engine.attempts import Running
@@ -25,7 +28,6 @@ from sequencer.engine.workplaces import Left, Workplace
 from sequencer.errors import CorruptState, Interrupted, SequencerError
 from sequencer.executors.attempt_lock import AttemptLock, lock_path
 from sequencer.executors.protocol import StopReason
-from sequencer.model.dataclass import dataclass
 from sequencer.model.fields import ValidationError
 from sequencer.model.head import Claim, Head, Session
 from sequencer.model.kind import Performed
@@ -337,8 +339,7 @@ FILE = "session.json"
 _MAX_BYTES = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Sessions:
+class Sessions(Struct, frozen=True):
     """The conversations of one run."""
 
     store: Store

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from sequencer.engine.attempt import (
     Agents,
@@ -47,7 +49,6 @@ from sequencer.errors import (
 from sequencer.executors.answers import apply_completion
 from sequencer.executors.attempt_lock import AttemptLock
 from sequencer.executors.protocol import EVERY_EXECUTOR, Cancellation, Listener, Piece, StepRequest
-from sequencer.model.dataclass import dataclass
 from sequencer.model.due import bounded
 from sequencer.model.head import Head, Status
 from sequencer.model.kind import Performed
@@ -74,8 +75,7 @@ if TYPE_CHECKING:
     from sequencer.engine.workplaces import RunPlace, Team
 
 
-@dataclass(frozen=True, slots=True)
-class _Running:
+class _Running(Struct, frozen=True):
     """What every part of one attempt needs."""
 
     attempt: Attempt
@@ -89,8 +89,7 @@ class _Running:
     """Of each agent that has run, the router included."""
 
 
-@dataclass(frozen=True, slots=True)
-class Performer:
+class Performer(Struct, frozen=True):
     """Prepares and performs the steps of one workflow."""
 
     workflow: Workflow

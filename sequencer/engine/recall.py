@@ -7,12 +7,12 @@ lets it; of an older output only the name is known, and asking for it is an erro
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct, field
+
 from sequencer.errors import StorageFailed
-from sequencer.model.dataclass import dataclass
 from sequencer.model.transitions import Event
 from sequencer.store import results
 from sequencer.store.folder import read_regular
@@ -27,8 +27,7 @@ _MOST_TRIED_CHARS = 4_000
 """Of what a fixer said it did; its end is what it came to."""
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
+class Said(Struct, frozen=True):
     """Feedback that a person gave at a gate."""
 
     gate: str
@@ -36,8 +35,7 @@ class Said:
     text: str
 
 
-@dataclass(slots=True)
-class Round:
+class Round(Struct):
     """One "no" of the step that judges now, and what its fixer did about it."""
 
     number: int
@@ -46,8 +44,7 @@ class Round:
     """The record of the fixer's attempt; None: there was none yet."""
 
 
-@dataclass(slots=True)
-class Memory:
+class Memory(Struct):
     """The newest output of each step, the feedback, and the rounds of the step that judges."""
 
     folder: Path

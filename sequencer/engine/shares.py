@@ -14,13 +14,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from sequencer.engine.attempt import Prepared
 from sequencer.errors import TooManyFailures
-from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Claim, Head, Owner
 from sequencer.model.limits import RunLimits
 from sequencer.model.net.graph import Graph, NodeKind
@@ -31,8 +32,7 @@ from sequencer.model.outcome import Usage
 from sequencer.model.team import Budget, TeamRules
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetUse:
+class BudgetUse(Struct, frozen=True):
     """One budget, and what was used of it."""
 
     what: str

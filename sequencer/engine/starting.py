@@ -8,15 +8,16 @@ run, so that it does not change under way.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from sequencer.engine.attempt import Agents, Prompts
 from sequencer.engine.fitting import fitted, optional_of, without_comments
 from sequencer.engine.hooking import Hooks, NoHooks
 from sequencer.errors import ConfigurationError, UsageRefused
 from sequencer.executors.protocol import Executor
-from sequencer.model.dataclass import dataclass
 from sequencer.model.request import Considered, Definition, Request, Route
 from sequencer.model.step import Step
 from sequencer.model.team import Role
@@ -38,8 +39,7 @@ WHAT_A_TASK_IS = frozenset({"name", "prompt", "text", "validation", "output", "e
 """Fields of a built-in task that no agent may do without."""
 
 
-@dataclass(frozen=True, slots=True)
-class Starter:
+class Starter(Struct, frozen=True):
     """Makes definitions of runs."""
 
     registry: Registry
@@ -251,8 +251,7 @@ SUFFIX = "-team"
 """Behind a procedure's name: the workflow in which a team does what the procedure does."""
 
 
-@dataclass(frozen=True, slots=True)
-class WantedTeam:
+class WantedTeam(Struct, frozen=True):
     """What a person said about the team."""
 
     asked: bool | None = None
@@ -261,8 +260,7 @@ class WantedTeam:
     """``--team-size``."""
 
 
-@dataclass(frozen=True, slots=True)
-class TeamStarter:
+class TeamStarter(Struct, frozen=True):
     """Decides whether a team works on a request, and makes its graph."""
 
     options: TeamOptions

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from sequencer.model.dataclass import dataclass
+from msgspec import Struct
+
 from sequencer.model.head import Head
 from sequencer.model.net.graph import Graph, Node
 from sequencer.model.net.marking import Marking, Reference, carried, value_of
@@ -20,8 +21,7 @@ Read = Callable[[str], str]
 """The text of one output, by its reference."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeValues:
+class NodeValues(Struct, frozen=True):
     """The values of one execution, as they were when it started."""
 
     graph: Graph

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
 from enum import StrEnum
 from typing import Any
 
-from sequencer.model.dataclass import dataclass
+from msgspec import Struct, field
+
 from sequencer.model.head import Head
 from sequencer.model.net.graph import Graph, Node
 from sequencer.model.net.marking import Active, FlowStatus, Marking
@@ -34,8 +34,7 @@ class NodeState(StrEnum):
     CANCELLED = "cancelled"
 
 
-@dataclass(frozen=True, slots=True)
-class NodeView:
+class NodeView(Struct, frozen=True):
     """One node."""
 
     node: Node
@@ -62,8 +61,7 @@ class NodeView:
     """The last line of its output, or its error; from outside: make it safe before showing it."""
 
 
-@dataclass(frozen=True, slots=True)
-class FlowView:
+class FlowView(Struct, frozen=True):
     """The whole run."""
 
     title: str
@@ -88,8 +86,7 @@ _BEGINNINGS = {Event.INITIALISED, Event.RESET}
 _ENDS = {Event.SUCCEEDED, Event.ANSWERED, Event.PASSED, Event.STAMPED, Event.SKIPPED}
 
 
-@dataclass(slots=True)
-class _Told:
+class _Told(Struct):
     """What the journal tells of one node."""
 
     attempt: int = 0
@@ -100,8 +97,7 @@ class _Told:
     """How its latest execution ended; pending: none has."""
 
 
-@dataclass(slots=True)
-class Story:
+class Story(Struct):
     """What the facts of a run tell, node by node; they come oldest first."""
 
     nodes: dict[str, _Told] = field(default_factory=dict)

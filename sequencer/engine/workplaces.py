@@ -6,16 +6,16 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Protocol
 
+from msgspec import Struct
+
 from sequencer.executors.protocol import Cancellation
-from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Head
 from sequencer.model.net.ending import Grower
 from sequencer.model.net.graph import Node
 from sequencer.model.team import TeamRules
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
+class Left(Struct, frozen=True):
     """What an agent has left where it worked, and what became of it."""
 
     error: str | None = None
@@ -86,8 +86,7 @@ class RunPlace(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class ProjectFolder:
+class ProjectFolder(Struct, frozen=True):
     """The project's own folder, as a workplace."""
 
     cwd: Path
@@ -99,8 +98,7 @@ class ProjectFolder:
         return Left()
 
 
-@dataclass(frozen=True, slots=True)
-class OneWorkplace:
+class OneWorkplace(Struct, frozen=True):
     """Everybody works in the project's folder."""
 
     folder: Path
@@ -116,8 +114,7 @@ class OneWorkplace:
         return ()
 
 
-@dataclass(frozen=True, slots=True)
-class Team:
+class Team(Struct, frozen=True):
     """The project's part in a team's run."""
 
     rules: TeamRules

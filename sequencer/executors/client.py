@@ -16,9 +16,10 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
+
+from msgspec import Struct, field
 
 from sequencer.errors import StorageFailed
 from sequencer.executors.answers import make_folder, with_structured
@@ -40,7 +41,6 @@ from sequencer.executors.process import (
 )
 from sequencer.executors.protocol import Cancellation, Listener, Piece, StepRequest
 from sequencer.executors.pump import agent_environment
-from sequencer.model.dataclass import dataclass
 from sequencer.model.fields import Field
 from sequencer.model.frozen import Frozen
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
@@ -251,8 +251,7 @@ def sum_of_costs(values: Iterable[object]) -> Usage:
     return Usage(cost_usd=round(cost, 9), unpriced=int(None in known))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class Rules(Struct, frozen=True, kw_only=True):
     """How a parser judges what is not the client's to say."""
 
     fail_on_denial: bool = False
@@ -418,8 +417,7 @@ class JsonEventParser(ABC):
 OptionsT = TypeVar("OptionsT", bound=ClientOptions)
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """One attempt as its client's module wants it."""
 
     argv: list[str]

@@ -19,6 +19,8 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from msgspec import Struct
+
 from sequencer.executors.answers import parsed, schema_of, with_structured
 from sequencer.executors.client import ERROR_CHARS, ClientEvent, one_line
 from sequencer.executors.client_limits import (
@@ -32,7 +34,6 @@ from sequencer.executors.project_tools import SECRETS, Workbench, call_tool, des
 from sequencer.executors.protocol import Listener, Piece, StepRequest, time_is_over
 from sequencer.executors.tool_words import MESSAGES, taken
 from sequencer.model.addresses import takes_secrets
-from sequencer.model.dataclass import dataclass
 from sequencer.model.fields import AfterValidator, Field
 from sequencer.model.frozen import Frozen
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
@@ -109,8 +110,7 @@ _PASSING = frozenset({"api_error", "overloaded_error", "rate_limit_error", "time
 """Types of an error event that another try may get round."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Trouble:
+class _Trouble(Struct, frozen=True):
     """What went wrong in one try."""
 
     text: str

@@ -21,9 +21,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
 from types import TracebackType
 from typing import Any, Protocol, Self
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from sequencer.errors import MachineBusy, SequencerError, out_of_resources
 from sequencer.executors.answers import apply_result
@@ -46,7 +48,6 @@ from sequencer.executors.pump import (
     OutputConsumer,
     Pump,
 )
-from sequencer.model.dataclass import dataclass
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import FileMark
 
@@ -391,8 +392,7 @@ class _Lines:
 _SHELL_SIGNAL_BASE = 128
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessEnd:
+class ProcessEnd(Struct, frozen=True, kw_only=True):
     """How one agent process ended; plain facts, no judgement."""
 
     exit_code: int | None = None
@@ -494,8 +494,7 @@ LINE_CAP = 6 * 1024 * 1024
 """An image in an event has 5 MB; a line is held several times, at up to 4 bytes a letter."""
 
 
-@dataclass(slots=True)
-class LineSplitter:
+class LineSplitter(Struct):
     """Gives whole lines to one function and overlong ones, in pieces, to another."""
 
     take_line: Callable[[bytes], None]

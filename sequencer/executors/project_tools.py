@@ -22,12 +22,13 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from msgspec import Struct
+
 from sequencer.errors import StateRefused
 from sequencer.executors.attempt_lock import AttemptLock
 from sequencer.executors.process import ProcessCore, ProcessEnd
 from sequencer.executors.protocol import Cancellation
 from sequencer.executors.pump import Launch, OutputConsumer
-from sequencer.model.dataclass import dataclass
 from sequencer.model.fields import Field, ValidationError
 from sequencer.model.frozen import Frozen, json_schema
 from sequencer.store.folder import read_regular
@@ -40,8 +41,7 @@ _NO_MATCH = 1
 """Exit code of grep."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ran:
+class Ran(Struct, frozen=True):
     """What a command printed and how it ended."""
 
     end: ProcessEnd
@@ -49,8 +49,7 @@ class Ran:
     is_cut: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workbench:
+class Workbench(Struct, frozen=True, kw_only=True):
     """What tools work with during one attempt."""
 
     folder: ToolFolder
@@ -229,8 +228,7 @@ TOOLS: Mapping[str, type[Tool]] = {
 """By the names that the model and the configuration use."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolAnswer:
+class ToolAnswer(Struct, frozen=True):
     """What goes back to the model for one call."""
 
     text: str

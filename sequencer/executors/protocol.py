@@ -17,7 +17,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, runtime_checkable
 
-from sequencer.model.dataclass import dataclass
+from msgspec import Struct
+
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import Step
 
@@ -135,8 +136,7 @@ class Listener(Protocol):
         """Take the attempt's usage so far (a total, not a difference)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepRequest:
+class StepRequest(Struct, frozen=True, kw_only=True):
     """Everything that one attempt needs; prompts are texts, already read and checked."""
 
     step: Step

@@ -24,14 +24,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
 from pathlib import Path
 from typing import Any, Protocol
+
+from msgspec import Struct, field
 
 from sequencer.errors import SequencerError, out_of_resources
 from sequencer.executors.attempt_lock import MARK, AttemptLock
 from sequencer.executors.protocol import Cancellation, StopReason, words
-from sequencer.model.dataclass import dataclass
 
 GRACE_S = 5.0
 """Seconds between TERM and KILL; claude 2.1 needs about 1.5 to end its tools."""
@@ -41,8 +41,7 @@ _REPORT_S = 7.0
 _WRITE_S = 10.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class Launch(Struct, frozen=True, kw_only=True):
     """Everything that is needed to start one agent."""
 
     argv: Sequence[str]
@@ -337,8 +336,7 @@ class OutputConsumer(Protocol):
         """Take a piece of standard error."""
 
 
-@dataclass(slots=True)
-class Pump:
+class Pump(Struct):
     """One attempt's loop; the attributes say afterwards what happened."""
 
     guard: Guard

@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, lru_cache
 
-from sequencer.model.dataclass import dataclass
+from msgspec import Struct
 
 WORD = rb"[A-Za-z0-9]"
 DASH = rb"[A-Za-z0-9_-]"
@@ -36,8 +36,7 @@ def _any(_: bytes) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class KeyRule:
+class KeyRule(Struct, frozen=True):
     """How keys of one kind begin and go on."""
 
     name: str
@@ -158,8 +157,7 @@ _ANCHORS = b"~_-.:JAbBZGp"
 the faster is the search, and all starts have one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(Struct, frozen=True):
     """One beginning of a rule's keys."""
 
     text: bytes

@@ -13,8 +13,10 @@ import math
 import random
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct
 
 from sequencer.errors import (
     CorruptState,
@@ -51,7 +53,6 @@ from sequencer.git.replica import (
     read_tree,
     revision_of,
 )
-from sequencer.model.dataclass import dataclass
 from sequencer.model.transitions import Transition
 from sequencer.store.identity import utc_now
 from sequencer.store.protocol import Agreed, Draft
@@ -64,8 +65,7 @@ _PASSING = ("lock", "failed to update ref", "unable to", "cannot update", "atomi
 """Words of a refusal that another try may not get: two pushes met on the server."""
 
 
-@dataclass(frozen=True, slots=True)
-class PendingPush:
+class PendingPush(Struct, frozen=True):
     """A transition that was pushed."""
 
     commit: str

@@ -19,12 +19,13 @@ import shlex
 import stat
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import field
 from enum import StrEnum
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from sequencer.engine.workplaces import Left
 from sequencer.errors import SequencerError
@@ -43,7 +44,6 @@ from sequencer.git.tree import (
     parse_status,
 )
 from sequencer.git.worktrees import BRANCHES, FOLDER, RUN_BRANCHES, TRAILER, Worktree
-from sequencer.model.dataclass import dataclass
 
 PATIENCE_S = 3600.0
 """Killed while it writes files, git would leave half of them and a locked index."""
@@ -182,8 +182,7 @@ _OWN_BRANCHES = (
 _PIECE = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class CheckoutLook:
+class CheckoutLook(Struct, frozen=True):
     """What a checkout was like."""
 
     commit: str | None
@@ -379,8 +378,7 @@ class PlaceResult(StrEnum):
     """Something in the worktree can't be committed; it stays."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlaceLeft:
+class PlaceLeft(Struct, frozen=True):
     """What an attempt has left."""
 
     result: PlaceResult

@@ -17,13 +17,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from msgspec import Struct
+
 from sequencer.errors import CorruptState
 from sequencer.git.locks import look
 from sequencer.git.objects import blob_name, quoted
 from sequencer.git.process import GitFailed
 from sequencer.git.selection import Chosen, Selection, is_unchanged
 from sequencer.git.tree import WorkTree
-from sequencer.model.dataclass import dataclass
 from sequencer.model.fields import ValidationError
 from sequencer.model.head import Owner
 from sequencer.store.folder import read_regular
@@ -47,8 +48,7 @@ class RefMoved(Exception):
     """Somebody has moved the branch in between; nothing was committed."""
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenCommit:
+class WrittenCommit(Struct, frozen=True):
     """A commit, and what it holds after all."""
 
     commit: str

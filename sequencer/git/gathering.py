@@ -14,6 +14,8 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 
+from msgspec import Struct
+
 from sequencer.errors import SequencerError
 from sequencer.executors.redaction import Redaction
 from sequencer.git.checkout import PATIENCE_S, QUIET, Checkout
@@ -52,7 +54,6 @@ from sequencer.git.worktrees import (
     name_of,
     remove,
 )
-from sequencer.model.dataclass import dataclass
 from sequencer.model.names import ref_part, slug
 from sequencer.settings.schema import MIB
 from sequencer.store.identity import this_process
@@ -62,8 +63,7 @@ MAX_FILE_BYTES, MAX_TOTAL_BYTES = 32 * MIB, 128 * MIB
 _KEY_BLOCK = b"PRIVATE KEY"
 
 
-@dataclass(frozen=True, slots=True)
-class Gathered:
+class Gathered(Struct, frozen=True):
     """What became of a worktree's files."""
 
     tip: str
@@ -99,8 +99,7 @@ _OF_ATTEMPT = re.compile(r"(?P<name>[^/]+-[0-9]+(-again[0-9]+)?)(\.left)?")
 """The last part of a branch's name: that of the worktree, or of what its agent went away from."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cleared:
+class Cleared(Struct, frozen=True):
     """What is left of a worktree."""
 
     branch: str | None

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from sequencer.model.dataclass import dataclass
+from msgspec import Struct
 
 STALE_S = 60.0
 """For less git holds one of those that are looked for."""
@@ -22,8 +22,7 @@ _SINGLE = ("index", "HEAD", "config", "packed-refs", "shallow", "ORIG_HEAD", "FE
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60))
 
 
-@dataclass(frozen=True, slots=True)
-class Lock:
+class Lock(Struct, frozen=True):
     """A lock that is there."""
 
     path: Path

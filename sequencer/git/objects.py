@@ -13,8 +13,9 @@ from hashlib import sha1, sha256
 from subprocess import DEVNULL, Popen
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from sequencer.git.process import Git, GitFailed, end
-from sequencer.model.dataclass import dataclass
 
 _IDENTITY = b"Sequencer <sequencer@localhost>"
 _SHA1_CHARS = 40
@@ -22,8 +23,7 @@ MAX_OBJECT_BYTES = 64 * 1024 * 1024
 """A branch is somebody else's to write: what is larger is not read into memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommitDraft:
+class CommitDraft(Struct, frozen=True):
     """A commit that is to be written."""
 
     message: str

@@ -17,8 +17,9 @@ from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import unquote
 
+from msgspec import Struct
+
 from sequencer.errors import ConfigurationError
-from sequencer.model.dataclass import dataclass
 
 EVERYTHING: Mapping[str, str] = MappingProxyType({"": "everything"})
 """Allows whatever the repository's own configuration has, now and later."""
@@ -95,8 +96,7 @@ class RepositoryPlace(NamedTuple):
         return (*own, self.common / "config")
 
 
-@dataclass(frozen=True, slots=True)
-class GitOverrides:
+class GitOverrides(Struct, frozen=True):
     """What keeps git from settings that are not allowed."""
 
     pairs: tuple[tuple[str, str], ...] = ()
@@ -106,8 +106,7 @@ class GitOverrides:
     """Nothing may be sent or fetched with these."""
 
 
-@dataclass(frozen=True, slots=True)
-class Configuration:
+class Configuration(Struct, frozen=True):
     """All that git would go by in one repository, the last word last."""
 
     lines: tuple[SettingLine, ...] = ()
@@ -266,8 +265,7 @@ def parse(told: bytes, cwd: Path, place: RepositoryPlace) -> Configuration:
     return Configuration(tuple(lines), mark_of(ordered), ordered)
 
 
-@dataclass(frozen=True, slots=True)
-class SettingsKeeper:
+class SettingsKeeper(Struct, frozen=True):
     """Keeps the git processes of one place from what their repository is not allowed."""
 
     folder: Path

@@ -13,8 +13,9 @@ import contextlib
 import shlex
 import threading
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from sequencer.engine.workplaces import Left
 from sequencer.errors import ConfigurationError, SequencerError, WorkTreeRefused

@@ -20,9 +20,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
+from msgspec import Struct
+
 from sequencer.errors import ConfigurationError
 from sequencer.git.own_settings import NO_TRANSPORT, TRANSPORTS, SettingsKeeper
-from sequencer.model.dataclass import dataclass
 
 SLICE_S = 0.2
 """How long nobody looks whether a process has ended or is not waited for any more."""
@@ -255,8 +256,7 @@ class GitFailed(Exception):
         return _NO_REPOSITORY.search(self.stderr) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(Struct, frozen=True):
     """How a git process ended."""
 
     code: int

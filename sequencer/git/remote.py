@@ -11,16 +11,16 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
 from urllib.parse import unquote
+
+from msgspec import Struct, field
 
 from sequencer.errors import CorruptState, RemoteUnreachable, StorageFailed
 from sequencer.git.locks import Lock, in_the_way
 from sequencer.git.own_settings import common_of, named
 from sequencer.git.process import Git, GitFailed
-from sequencer.model.dataclass import dataclass
 from sequencer.store.folder import read_regular
 from sequencer.store.lock import is_network, type_of
 from sequencer.store.watch import Notifier, notifier
@@ -40,8 +40,7 @@ _EMPTY_OBJECT = re.compile(r"object file (\S.*/[0-9a-f]{2}/[0-9a-f]{38,62}) is e
 _OID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
-@dataclass(frozen=True, slots=True)
-class Refs:
+class Refs(Struct, frozen=True):
     """The names of a run's refs."""
 
     state: str
@@ -66,8 +65,7 @@ class PushVerdict(StrEnum):
     """No answer; it may have been accepted."""
 
 
-@dataclass(frozen=True, slots=True)
-class RefMove:
+class RefMove(Struct, frozen=True):
     """One ref that a push moves."""
 
     ref: str
@@ -77,8 +75,7 @@ class RefMove:
     """Where it is to be; None removes it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pushed:
+class Pushed(Struct, frozen=True):
     """The end of a push."""
 
     verdict: PushVerdict

@@ -15,10 +15,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
+from msgspec import Struct
+
 from sequencer.errors import CorruptState
 from sequencer.git.objects import CommitDraft, Missing, Objects, TreeEntry, blob_name
 from sequencer.git.tree import read_note
-from sequencer.model.dataclass import dataclass
 from sequencer.model.fields import Field
 from sequencer.model.frozen import Frozen
 from sequencer.store import folder as folders
@@ -43,8 +44,7 @@ MAX_OUTPUT_BYTES = 8 * 1024 * 1024
 """An output that is larger stays where it was made."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunTree:
+class RunTree(Struct, frozen=True):
     """What a commit of the state branch holds, by path, as git's object names."""
 
     entries: dict[str, str]
@@ -382,8 +382,7 @@ class KnownFile:
 _DEPTH = "Depth: "
 
 
-@dataclass(frozen=True, slots=True)
-class Stand:
+class Stand(Struct, frozen=True):
     """A commit of the branch, and what it holds."""
 
     commit: str

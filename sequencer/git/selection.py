@@ -14,15 +14,17 @@ import os
 import posixpath
 import stat
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sequencer.executors.redaction import Redaction
 from sequencer.git.objects import Objects
 from sequencer.git.process import Git
 from sequencer.git.tree import Change, Patterns, StatusEntry, TreeStatus, WorkTree
-from sequencer.model.dataclass import dataclass
 from sequencer.settings.schema import CommitOptions
 
 IsSecret = Callable[[bytes], bool]
@@ -33,8 +35,7 @@ LINK, PLAIN, EXECUTABLE = 0o120000, 0o100644, 0o100755
 _SECRET_NAMES = frozenset({".netrc", ".pgpass", ".git-credentials", ".pypirc"})
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(Struct, frozen=True):
     """What stands behind a path."""
 
     mode: int
@@ -143,8 +144,7 @@ def is_unchanged(top: Path, path: str, content: Content) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
+class Chosen(Struct, frozen=True):
     """A path that is to be committed."""
 
     path: str
@@ -160,8 +160,7 @@ class Chosen:
         return 0 if self.content is None else self.content.size
 
 
-@dataclass(frozen=True, slots=True)
-class Skipped:
+class Skipped(Struct, frozen=True):
     """A dirty path that is not committed."""
 
     path: str
@@ -171,8 +170,7 @@ class Skipped:
     """Whether somebody may have expected it to be committed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(Struct, frozen=True):
     """The answer about one state of the work tree."""
 
     chosen: tuple[Chosen, ...] = ()
@@ -329,8 +327,7 @@ IN_NAME = "has a name that looks like a key"
 IN_MESSAGE = "has what looks like a key in its message"
 
 
-@dataclass(frozen=True, slots=True)
-class _Object:
+class _Object(Struct, frozen=True):
     """Something that is new."""
 
     oid: str

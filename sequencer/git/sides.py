@@ -16,6 +16,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 
+from msgspec import Struct
+
 from sequencer.errors import (
     CorruptState,
     RemoteUnreachable,
@@ -30,7 +32,6 @@ from sequencer.git.process import GitFailed
 from sequencer.git.remote import unreachable
 from sequencer.git.replica import JOURNAL, REMOTE, Known, read_tree
 from sequencer.git.store import LOCAL, GitOptions, GitStore, refs_of
-from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Head
 from sequencer.store import folder as folders
 from sequencer.store import results
@@ -85,8 +86,7 @@ _SOUND = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Sides:
+class Sides(Struct, frozen=True):
     """What one look has found."""
 
     relation: Relation
@@ -104,8 +104,7 @@ class Sides:
     """Whether the remote was asked; else the branch is as this clone saw it last."""
 
 
-@dataclass(frozen=True, slots=True)
-class OtherRun:
+class OtherRun(Struct, frozen=True):
     """A run that is on the remote and not in this clone."""
 
     branch: str

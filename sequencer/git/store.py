@@ -18,6 +18,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from sequencer.errors import (
     ClaimHeld,
     RemoteUnreachable,
@@ -32,7 +34,6 @@ from sequencer.git.process import Git, GitFailed
 from sequencer.git.remote import Refs, RefWatch, Remote, remote_folder
 from sequencer.git.waiting import PollPace, SharedLook, SharedWait
 from sequencer.model.by_hand import Placed
-from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Claim, Head, Status
 from sequencer.model.names import ref_part, slug
 from sequencer.model.transitions import Transition
@@ -58,8 +59,7 @@ LOCK_LEASES = 4
 """How many time limits of git somebody waits for another process of this clone."""
 
 
-@dataclass(frozen=True, slots=True)
-class GitOptions:
+class GitOptions(Struct, frozen=True):
     """What a git store may be told; see ``store:`` in docs/configuration.md."""
 
     remote: str = "origin"

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from filelock import FileLock, Timeout
+from msgspec import Struct
 
 from sequencer.errors import CorruptState, WorkTreeRefused
 from sequencer.git.locks import in_the_way
 from sequencer.git.objects import Objects
 from sequencer.git.own_settings import common_of
 from sequencer.git.process import Git, GitFailed
-from sequencer.model.dataclass import dataclass
 from sequencer.model.fields import ValidationError
 from sequencer.model.frozen import Frozen
 from sequencer.store.folder import read_regular
@@ -127,8 +127,7 @@ class Change(StrEnum):
     DELETED = "deleted"
 
 
-@dataclass(frozen=True, slots=True)
-class StatusEntry:
+class StatusEntry(Struct, frozen=True):
     """One path that is not as in the commit."""
 
     path: str
@@ -147,8 +146,7 @@ class StatusEntry:
         return self.mode is not None
 
 
-@dataclass(frozen=True, slots=True)
-class TreeStatus:
+class TreeStatus(Struct, frozen=True):
     """The state of a work tree."""
 
     commit: str | None

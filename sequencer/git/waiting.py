@@ -17,9 +17,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from msgspec import Struct
+
 from sequencer.errors import ClaimHeld, RemoteUnreachable
 from sequencer.git.remote import RefWatch
-from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Claim
 from sequencer.store import folder as folders
 from sequencer.store.file import FileStore
@@ -136,8 +137,7 @@ class SharedLook:
                 os.close(folders.open_file(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
 
 
-@dataclass(slots=True)
-class SharedWait:
+class SharedWait(Struct):
     """The wait of one process for one run."""
 
     local: FileStore

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from sequencer.history.timeline import BEGINNINGS, Figures, figures_of, timeline_of
 from sequencer.history.totals import BY_HAND, totals_of
-from sequencer.model.dataclass import dataclass
 from sequencer.model.outcome import Usage, duration, spent
 
 SHORTEST_SHOWN_S = 1.0
@@ -22,8 +23,7 @@ MAX_SHOWN = 20
 """Steps of the critical path that are named in words."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metrics:
+class Metrics(Struct, frozen=True, kw_only=True):
     """The figures; None: not known."""
 
     usage: Usage

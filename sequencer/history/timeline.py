@@ -12,13 +12,13 @@ Not promised: that the clocks of two machines agree. Nothing decides by these ti
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping
-from dataclasses import field
 from datetime import datetime
 from enum import StrEnum
 from graphlib import TopologicalSorter
 from typing import Any, TypeVar
 
-from sequencer.model.dataclass import dataclass
+from msgspec import Struct, field
+
 from sequencer.model.transitions import Event
 
 Facts = Mapping[str, Any]
@@ -69,8 +69,7 @@ def is_failed_by_hand(event: str, outcome: Mapping[str, Any]) -> bool:
     return event == Event.STAMPED and str(outcome.get("note", "")).split(":")[0] == "fail"
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """One attempt, or one wait for a person."""
 
     kind: SpanKind
@@ -91,8 +90,7 @@ class Span:
         return self.kind is not SpanKind.PERSON
 
 
-@dataclass(slots=True)
-class Execution:
+class Execution(Struct):
     """One turn of a step: the attempts until one is accepted, or it is given up."""
 
     step: str
@@ -119,8 +117,7 @@ class Execution:
         return total
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
+class Timeline(Struct, frozen=True):
     """The executions of one run, in the order in which they began."""
 
     executions: tuple[Execution, ...]
@@ -140,8 +137,7 @@ def timeline_of(facts: Iterable[Facts], now: float) -> Timeline:
     return reading.result(now)
 
 
-@dataclass(slots=True)
-class _Open:
+class _Open(Struct):
     """An attempt, a question or a gate that has begun and not ended."""
 
     execution: Execution
@@ -331,8 +327,7 @@ def critical_path(
     return tuple(reversed(path))
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(Struct, frozen=True):
     """A run's time in figures; seconds."""
 
     wall_s: float

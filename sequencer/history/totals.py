@@ -6,11 +6,11 @@ Facts are taken one by one and none is kept, so a journal of any length needs li
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from typing import Any, NamedTuple
 
+from msgspec import Struct, field
+
 from sequencer.history.timeline import BEGINNINGS, is_failed_by_hand
-from sequencer.model.dataclass import dataclass
 from sequencer.model.limits import RunLimits
 from sequencer.model.net.graph import Node
 from sequencer.model.outcome import Usage, used
@@ -40,8 +40,7 @@ class Maker(NamedTuple):
     """Empty: nobody asked for one, so it was the agent's own choice."""
 
 
-@dataclass(slots=True)
-class Total:
+class Total(Struct):
     """The sums."""
 
     accepted: int = 0
@@ -52,8 +51,7 @@ class Total:
     usage: Usage = field(default_factory=Usage)
 
 
-@dataclass(slots=True)
-class Totals:
+class Totals(Struct):
     """Of one run, since it began or was reset."""
 
     by_maker: dict[Maker, Total] = field(default_factory=dict)

@@ -13,11 +13,12 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import replace
 from functools import partial
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from sequencer.engine.hooking import HookContext, HookFailed
 from sequencer.errors import ConfigurationError

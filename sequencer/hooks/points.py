@@ -12,10 +12,10 @@ from types import CodeType
 from typing import Any
 
 import pluggy
+from msgspec import Struct
 
 from sequencer.engine.hooking import HookContext
 from sequencer.errors import ConfigurationError, UnknownName
-from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Head
 from sequencer.model.outcome import Decision, Outcome
 from sequencer.model.request import Request
@@ -67,8 +67,7 @@ class Points:
 POINTS = tuple(name for name in vars(Points) if name.startswith(PREFIX))
 
 
-@dataclass(frozen=True, slots=True)
-class Plugin:
+class Plugin(Struct, frozen=True):
     """Something that has hooks, and how messages call it."""
 
     name: str
@@ -77,8 +76,7 @@ class Plugin:
     """A module or an object."""
 
 
-@dataclass(frozen=True, slots=True)
-class Implementation:
+class Implementation(Struct, frozen=True):
     """One function at one point."""
 
     point: str

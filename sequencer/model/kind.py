@@ -8,13 +8,13 @@ alive are not its business. So the same object serves every store.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import field
 from datetime import datetime
 from typing import Any, ClassVar, Protocol, TypeVar
 
+from msgspec import Struct, field
+
 from sequencer.errors import SequencerError
 from sequencer.model.by_hand import fresh_head
-from sequencer.model.dataclass import dataclass
 from sequencer.model.due import utc
 from sequencer.model.head import Head, Owner, Work
 from sequencer.model.limits import RunLimits
@@ -31,8 +31,7 @@ Words = Mapping[str, Any]
 """What a person has said with a verb, by name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Performed:
+class Performed(Struct, frozen=True):
     """One attempt that has ended, and what is made of it."""
 
     outcome: Outcome
@@ -54,8 +53,7 @@ class Performed:
     """What history tells of how its step was chosen, where that is odd."""
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(Struct, frozen=True):
     """Which steps a process may claim in one transition."""
 
     owner: Owner

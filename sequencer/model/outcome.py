@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Literal
 
-from sequencer.model.dataclass import dataclass
+from msgspec import Struct
+
 from sequencer.model.fields import Field
 from sequencer.model.frozen import Frozen
 
@@ -151,8 +152,7 @@ class Move(StrEnum):
     """Accept it and end the run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """One way on, and why."""
 
     move: Move
@@ -203,8 +203,7 @@ def spent(usage: Usage) -> str:
 VerdictSource = Literal["structured", "json", "exit-code", "none"]
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """Yes or no, why, and where that was found."""
 
     is_pass: bool

@@ -9,8 +9,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
+from msgspec import Struct
+
 from sequencer.errors import TooManyFailures
-from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Claim, Gate, Head, Status
 from sequencer.model.limits import RunLimits
 from sequencer.model.line.order import present
@@ -47,8 +48,7 @@ FINAL = frozenset({Readiness.STOPPED, Readiness.COMPLETE, Readiness.LIMIT})
 """Nothing will start until somebody changes the run or its limits."""
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(Struct, frozen=True):
     """The answer, in words as well."""
 
     kind: Readiness

@@ -9,12 +9,13 @@ which step comes next (`line.order`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from enum import StrEnum
 from typing import Any, Literal
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from sequencer.errors import ClaimHeld, StaleClaim, TransitionRefused, WaitsForPerson
-from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Claim, Gate, Head, Owner, Session, Status
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 
@@ -69,8 +70,7 @@ class Event(StrEnum):
     """A budget comes to its end, or is at its end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
+class Fact(Struct, frozen=True):
     """One thing that happened; a transition has one or more."""
 
     event: Event
@@ -83,8 +83,7 @@ class Fact:
     """What is worth keeping about it: status, output, usage, note."""
 
 
-@dataclass(frozen=True, slots=True)
-class Transition:
+class Transition(Struct, frozen=True):
     """A new head and the facts that led to it; the store adds revision and offset."""
 
     head: Head
@@ -99,8 +98,7 @@ class Transition:
         return Transition(later.head, self.facts + later.facts)
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """Where a run stands in its workflow: an index and the step there."""
 
     step_index: int

@@ -13,12 +13,13 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import asdict, replace
+
 from sequencer.errors import CorruptState, SequencerError, UnsafeFolder
-from sequencer.model.dataclass import dataclass
 from sequencer.model.names import slug
 from sequencer.posting.protocol import LONGEST_PAUSE_S
 from sequencer.store import folder as folders
@@ -38,8 +39,7 @@ class CursorUnreadable(Exception):
     """What stands in a cursor's file says nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trouble:
+class Trouble(Struct, frozen=True):
     """Why the sink has not taken the result that comes next."""
 
     since: str
@@ -60,8 +60,7 @@ class Trouble:
         return self.asked_s - since if 0 <= since < self.asked_s else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Cursor:
+class Cursor(Struct, frozen=True):
     """The place in a run's journal up to which everything is posted."""
 
     run_id: str | None

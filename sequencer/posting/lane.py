@@ -12,13 +12,14 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from sequencer.errors import SequencerError
 from sequencer.executors.redaction import Redaction
-from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Head
 from sequencer.posting.cursor import (
     ALL,
@@ -43,8 +44,7 @@ LOCKED_S = 0.5
 Clock = Callable[[], float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class Surroundings(Struct, frozen=True, kw_only=True):
     """What all lanes of a run share."""
 
     store: Store

@@ -11,8 +11,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol
 
+from msgspec import Struct
+
 from sequencer.history.metrics import Metrics
-from sequencer.model.dataclass import dataclass
 
 LONGEST_PAUSE_S = 300.0
 """A sink that asks for more is tried again after this."""
@@ -29,8 +30,7 @@ class ActivityType(StrEnum):
     """A question that a person has to answer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Activity:
+class Activity(Struct, frozen=True, kw_only=True):
     """One thing that happened in a run; text is Markdown and holds no secret once polished."""
 
     type: ActivityType
@@ -60,8 +60,7 @@ class Activity:
         return self.event is None and self.type in (ActivityType.THOUGHT, ActivityType.ACTION)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Post:
+class Post(Struct, frozen=True, kw_only=True):
     """An activity on its way to a sink."""
 
     activity: Activity

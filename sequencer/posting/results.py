@@ -8,13 +8,14 @@ read without their lock, and nothing is posted.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import asdict, replace
+
 from sequencer.errors import SequencerError
 from sequencer.history.metrics import metrics_of
-from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Head
 from sequencer.model.net.marking import FlowStatus
 from sequencer.model.transitions import Event
@@ -210,8 +211,7 @@ def with_end(post: Post, head: Head, history: History, *, has_tasks: bool) -> Po
     return replace(post, activity=activity)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pending:
+class Pending(Struct, frozen=True, kw_only=True):
     """What one sink has not taken."""
 
     sink: str

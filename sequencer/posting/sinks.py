@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar
 
+from msgspec import Struct
+
 from sequencer.errors import ConfigurationError, UnsafePath
-from sequencer.model.dataclass import dataclass
 from sequencer.posting.options import ActivityOptions, SinkOptions
 from sequencer.posting.protocol import Post, Sink, Unreachable
 from sequencer.posting.trackers import API_URL, LINEAR_URL, GithubSink, LinearSink
@@ -27,8 +28,7 @@ DEFAULT_FILE = "activity.jsonl"
 MAX_ISSUE = 2**53
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """Where a run and its project are, and what the environment holds."""
 
     run_folder: Path

@@ -14,9 +14,10 @@ import re
 import threading
 import time
 from collections import deque
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from sequencer.errors import CorruptState, SequencerError
 from sequencer.executors.protocol import Piece

@@ -18,7 +18,8 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, ClassVar
 
-from sequencer.model.dataclass import dataclass
+from msgspec import Struct
+
 from sequencer.posting.protocol import LONGEST_PAUSE_S, Post, Refused, Unreachable
 
 if TYPE_CHECKING:
@@ -43,8 +44,7 @@ _KEPT = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """What came back."""
 
     status: int

@@ -14,9 +14,10 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from msgspec import Struct
+
 from sequencer.documents.file import leads_out, read_bytes
 from sequencer.errors import ConfigurationError
-from sequencer.model.dataclass import dataclass
 
 CONFIG_NAME = "orchestration.yaml"
 DEFAULT_STATE_FILE = "sync/state.json"
@@ -24,8 +25,7 @@ STATE_VARIABLE = "SEQUENCER_STATE_FILE"
 _TOKEN = "SEQUENCER_TOKEN"  # noqa: S105 - the name of the variable with a claim's number
 
 
-@dataclass(frozen=True, slots=True)
-class Location:
+class Location(Struct, frozen=True):
     """What is known about a project before its settings are read."""
 
     config_path: Path | None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -20,7 +20,6 @@ from sequencer.documents.keys import dotted, leaves, located, problems_of, raise
 from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError, UnsafePath
 from sequencer.executors.prices import ModelPrice
-from sequencer.model.dataclass import dataclass
 from sequencer.model.fields import ValidationError
 from sequencer.model.limits import RunLimits
 from sequencer.model.workflow import Workflow

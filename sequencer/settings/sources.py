@@ -8,14 +8,14 @@ on are no settings: an agent may call ``sequencer`` itself and must not thereby 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from msgspec import Struct, field
+
 from sequencer.documents import keys, reader
 from sequencer.documents.reader import Document, KeyPath, Position
-from sequencer.model.dataclass import dataclass
 from sequencer.settings.schema import Schema
 
 PREFIX = "SEQUENCER_"
@@ -42,8 +42,7 @@ _KEEPS_NULL = (("agents",), ("step_defaults",), ("workflows",), ("teams", "roles
 """There ``null`` is a statement ("no time limit"); elsewhere it is a key left empty."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """Who set a value."""
 
     kind: Literal["default", "file", "environment", "flag"]
@@ -69,8 +68,7 @@ class Given(NamedTuple):
     value: Any
 
 
-@dataclass(slots=True)
-class Layers:
+class Layers(Struct):
     """The values so far, later layers over earlier ones."""
 
     values: dict[str, Any] = field(default_factory=dict)

@@ -20,7 +20,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache, cached_property
 from pathlib import Path
@@ -30,7 +30,6 @@ from sequencer.documents.file import leads_out, read_bytes
 from sequencer.documents.keys import dotted, leaves
 from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError
-from sequencer.model.dataclass import dataclass
 from sequencer.settings.schema import Schema
 from sequencer.settings.sources import flatten
 

@@ -24,8 +24,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from sequencer.errors import StorageFailed, UnsafePath
-from sequencer.model.dataclass import dataclass
 from sequencer.settings.location import CONFIG_NAME, is_inside_agent
 from sequencer.settings.trust import Acts
 
@@ -37,8 +38,7 @@ _OTHERS = 0o077
 _HINT = "remove it, then 'sequencer trust' asks again"
 
 
-@dataclass(frozen=True, slots=True)
-class Trusted:
+class Trusted(Struct, frozen=True):
     """One record."""
 
     project: str

@@ -11,15 +11,16 @@ two branches in which nothing was measured are alike.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from sequencer.errors import CorruptState, EditRefused, NewerSchema, SequencerError
 from sequencer.model.by_hand import accept_edit
-from sequencer.model.dataclass import dataclass
 from sequencer.model.head import MAX_COUNTER, Head
 from sequencer.store import documents as flow_documents
 from sequencer.store.folder import read_regular
@@ -58,8 +59,7 @@ class Action(StrEnum):
     HOPELESS = "hopeless"
 
 
-@dataclass(frozen=True, slots=True)
-class StateReport:
+class StateReport(Struct, frozen=True):
     """What stands at the path of state.json."""
 
     path: Path
@@ -75,8 +75,7 @@ class StateReport:
     """Every number that stands behind "token", readable or not."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
+class Gap(Struct, frozen=True):
     """Revisions that the journal should have and has not."""
 
     offset: int
@@ -85,8 +84,7 @@ class Gap:
     last: int
 
 
-@dataclass(frozen=True, slots=True)
-class JournalReport:
+class JournalReport(Struct, frozen=True):
     """What one journal file holds."""
 
     path: Path
@@ -103,8 +101,7 @@ class JournalReport:
     tokens: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
+class Diagnosis(Struct, frozen=True):
     """The run's files, what the ordinary reader says of them, and the way out."""
 
     state: StateReport

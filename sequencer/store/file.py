@@ -13,9 +13,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from sequencer.errors import CorruptState, EditRefused, StateRefused, StorageFailed
 from sequencer.model.by_hand import Placed, accept_edit

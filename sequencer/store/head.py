@@ -17,8 +17,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from msgspec import Struct
+
 from sequencer.errors import CorruptState, DefinitionChanged, EditRefused, NewerSchema
-from sequencer.model.dataclass import dataclass
 from sequencer.model.fields import ValidationError
 from sequencer.model.frozen import as_json
 from sequencer.model.head import MAX_COUNTER, SCHEMA_VERSION, Head, Status
@@ -33,8 +34,7 @@ _WRITTEN_FIRST = (
 """Beside state.json: what gets its name when it is whole."""
 
 
-@dataclass(frozen=True, slots=True)
-class RawHead:
+class RawHead(Struct, frozen=True):
     """What stands in state.json: an object, or nothing with a reason."""
 
     content: dict[str, Any] | None

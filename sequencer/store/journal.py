@@ -18,10 +18,11 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from sequencer.errors import CorruptState, NewerSchema
 from sequencer.store import folder as folders
@@ -43,8 +44,7 @@ _FACT_KEYS = frozenset({"event", "step", "step_index", "token", "attempt", "outc
 _TAIL_BYTES = len(_SEAL) + _CHECKSUM_HEX + len(b'"}')
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Struct, frozen=True):
     """One winning line."""
 
     revision: int
@@ -60,8 +60,7 @@ class Record:
         return self.offset + len(self.line) + 1
 
 
-@dataclass(frozen=True, slots=True)
-class Scan:
+class Scan(Struct, frozen=True):
     """What a stretch of journal holds."""
 
     winners: tuple[Record, ...]

@@ -8,12 +8,12 @@ the pure function that it is given.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from sequencer.model.dataclass import dataclass
+from msgspec import Struct, field
+
 from sequencer.model.head import Claim, Head, Owner
 from sequencer.model.transitions import Transition
 
@@ -39,8 +39,7 @@ class Liveness(StrEnum):
         return self in (Liveness.EXPIRED, Liveness.DEAD)
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Struct, frozen=True):
     """What a reader sees without the lock."""
 
     head: Head | None
@@ -189,8 +188,7 @@ class Agreed(StrEnum):
     """It was accepted, others have gone on from it, and the files here have both."""
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(Struct, frozen=True):
     """A transition that is decided and not yet accepted."""
 
     before: Head | None

@@ -15,14 +15,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from sequencer.errors import CorruptState, EditRefused, NewerSchema, StateRefused
 from sequencer.model.by_hand import accept_edit
-from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Head
 from sequencer.model.transitions import Event, Place
 from sequencer.store import folder as folders
@@ -40,8 +41,7 @@ _PLACES = (("beats", re.compile(r"(\d+)(?:\..*)?")), ("results", re.compile(r"\d
 """Folders whose entries are named after a token."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(Struct, frozen=True):
     """Something that shows that a run had come as far as a token or a revision."""
 
     where: Path
@@ -186,8 +186,7 @@ def _newest_of(path: Path) -> Iterator[Trace]:
 _REPAIR = "'sequencer repair' shows what can be saved"
 
 
-@dataclass(frozen=True, slots=True)
-class Recovered:
+class Recovered(Struct, frozen=True):
     """The state of a run as its files tell it."""
 
     head: Head | None

@@ -19,8 +19,9 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 
+from msgspec import Struct
+
 from sequencer.errors import CorruptState, StorageFailed, UsageRefused
-from sequencer.model.dataclass import dataclass
 from sequencer.model.head import MAX_COUNTER, Head, Status
 from sequencer.model.transitions import Event, resting_status
 from sequencer.store import folder as folders
@@ -42,8 +43,7 @@ class Choice(StrEnum):
     """The last good record; later steps run again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Repaired:
+class Repaired(Struct, frozen=True):
     """What a repair did."""
 
     before: Diagnosis

@@ -13,8 +13,9 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
+from msgspec import Struct
+
 from sequencer.errors import UnknownName
-from sequencer.model.dataclass import dataclass
 from sequencer.model.step import Step
 from sequencer.model.workflow import Review, Workflow
 
@@ -75,8 +76,7 @@ def builtin_procedure(name: str) -> Workflow:
     return Workflow(name, steps, kind="procedure", description=written["procedures"][name])
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltinPrompts:
+class BuiltinPrompts(Struct, frozen=True):
     """Prompt files of the built-in workflows' steps."""
 
     supervisor: str = "supervisor.md"

@@ -15,8 +15,9 @@ import stat
 import time
 from pathlib import Path, PurePosixPath
 
+from msgspec import Struct
+
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
-from sequencer.model.dataclass import dataclass
 
 MAX_NAME_CHARS = 300
 MAX_PROMPT_BYTES = 5 * 1024 * 1024
@@ -82,8 +83,7 @@ Mark = tuple[int, int, int, int, int]
 """What changes when a prompt does, or when another file takes its name."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
+class _Kept(Struct, frozen=True):
     text: str
     named: str
     """Its path as it is named, links not resolved."""

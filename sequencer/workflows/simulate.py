@@ -16,12 +16,13 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Annotated, Any
+
+from msgspec import Struct
 
 from sequencer.documents.keys import dotted, problems_of, raise_all
 from sequencer.errors import ConfigurationError, SequencerError, UnknownName
-from sequencer.model.dataclass import dataclass
 from sequencer.model.fields import AfterValidator, BeforeValidator, Field, ValidationError
 from sequencer.model.net import rules as flow_trace
 from sequencer.model.net.graph import Graph, Node, NodeKind
@@ -51,8 +52,7 @@ class EndlessReplay(ConfigurationError):
     """A replay has more events than anybody reads; loops may go round a million times."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeScript:
+class NodeScript(Struct, frozen=True):
     """What the script says about one node."""
 
     out: tuple[Any, ...] = ()
@@ -60,8 +60,7 @@ class NodeScript:
     ms: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Replay:
+class Replay(Struct, frozen=True):
     """What a flow did."""
 
     status: str
@@ -70,8 +69,8 @@ class Replay:
     back: tuple[str, ...]
     """The back edges, as ``from->to[label]``."""
     iterations: int = 0
-    facts: tuple[tuple[int, Event, str, Mapping[str, Any]], ...] = field(default=(), repr=False)
-    graph: Graph | None = field(default=None, repr=False)
+    facts: tuple[tuple[int, Event, str, Mapping[str, Any]], ...] = ()
+    graph: Graph | None = None
     """As it was at the end."""
 
 

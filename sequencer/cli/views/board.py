@@ -12,9 +12,10 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import field
 from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from sequencer.cli.context import near
 from sequencer.cli.views.facts import Fact, NewFacts, look_closely, told
@@ -37,7 +38,6 @@ from sequencer.engine.events import (
 from sequencer.engine.view import FlowView, NodeState
 from sequencer.errors import SequencerError
 from sequencer.executors.redaction import Redaction
-from sequencer.model.dataclass import dataclass
 from sequencer.model.outcome import Usage
 from sequencer.model.standing import parse_time
 
@@ -124,8 +124,7 @@ class Board:
             self._screen.show(view, self._news.of(facts))
 
 
-@dataclass(slots=True)
-class _Node:
+class _Node(Struct):
     """What one attempt at a node is heard to say; called by its thread, read by the painter."""
 
     feed: Feed

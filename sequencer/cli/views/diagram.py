@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise, product
 from typing import IO
 
+from msgspec import Struct
+
 from sequencer.cli.views.layers import Group, place_count
 from sequencer.cli.views.layout import Box, EdgeLine, Frame, Layout, Words, laid_out
 from sequencer.cli.views.states import ASCII_MARKS, MARKS, STYLES, shown, wrapped
 from sequencer.cli.views.text import can_write, columns_of, cut, width
 from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.errors import StorageFailed
-from sequencer.model.dataclass import dataclass
 from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from sequencer.workflows.mermaid.chart import Chart
 
@@ -51,8 +52,7 @@ _LEAVES = {(0, 1): "┬╤", (0, -1): "┴╧", (1, 0): "├╟", (-1, 0): "┤�
 _CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "magenta": 35, "cyan": 36}
 
 
-@dataclass(frozen=True, slots=True)
-class Drawing:
+class Drawing(Struct, frozen=True):
     """Rows of styled pieces of text."""
 
     rows: tuple[tuple[tuple[str, str], ...], ...]

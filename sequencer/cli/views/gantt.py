@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from enum import StrEnum
 from itertools import pairwise
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from sequencer.cli.views.diagram import Drawing
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import cut, short, width
 from sequencer.history.timeline import Execution, Figures, Span, SpanKind, Timeline
-from sequencer.model.dataclass import dataclass
 from sequencer.model.outcome import duration
 from sequencer.model.workflow import Workflow
 
@@ -52,8 +52,7 @@ LOOKS: Mapping[SpanKind, Look] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(Struct, frozen=True):
     """One attempt, or one wait; seconds from the chart's beginning."""
 
     look: Look
@@ -70,8 +69,7 @@ class Bar:
         return f"{number}{self.look}, {duration(self.end - self.begin)}"
 
 
-@dataclass(slots=True)
-class Row:
+class Row(Struct):
     """One task."""
 
     name: str
@@ -86,8 +84,7 @@ class Row:
         return any(bar.is_critical for bar in self.bars)
 
 
-@dataclass(frozen=True, slots=True)
-class Gantt:
+class Gantt(Struct, frozen=True):
     """A run's time."""
 
     title: str

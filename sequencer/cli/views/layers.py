@@ -12,17 +12,16 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import field
 from itertools import pairwise
 
-from sequencer.model.dataclass import dataclass
+from msgspec import Struct, field
+
 from sequencer.model.net.graph import Graph
 
 SWEEPS = 12
 
 
-@dataclass(slots=True)
-class Item:
+class Item(Struct):
     """Something that takes up room in a row: a node, or an edge that passes."""
 
     row: int
@@ -40,8 +39,7 @@ class Item:
     below: list[int] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """Nodes that stand in one frame."""
 
     name: str
@@ -54,8 +52,7 @@ class Group:
     """Of its title, in columns of the plan."""
 
 
-@dataclass(slots=True)
-class Rows:
+class Rows(Struct):
     """All items, and which of them stand in which row, from left to right."""
 
     items: list[Item]
@@ -432,8 +429,7 @@ def _align(items: list[Item], group: list[int], low: int, high: int, column: lis
         column[number] = wanted
 
 
-@dataclass(frozen=True, slots=True)
-class Port:
+class Port(Struct, frozen=True):
     """The end of a line at a node's border."""
 
     place: int

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from sequencer.cli.views.layers import Group, Port, Rows, arranged, extent, middles, ports
 from sequencer.model.net.graph import Graph
 
 
-@dataclass(slots=True, eq=False)
-class Bend:
+class Bend(Struct, eq=False):
     """A piece of a line that runs along one track."""
 
     line: int
@@ -29,7 +30,7 @@ class Bend:
     lower: tuple[int, ...]
     """Columns that it takes from its track down to the row below."""
     track: int = 0
-    later: list[Bend] = field(default_factory=list, repr=False)
+    later: list[Bend] = field(default_factory=list)
     """Those that have to be in a lower track."""
     missing: int = 0
     """How many that have to be in a higher track have no track yet."""
@@ -56,8 +57,7 @@ class Bend:
         return (1 if is_leftward else 2, self.start if is_leftward else -self.start, self.line)
 
 
-@dataclass(slots=True)
-class Channel:
+class Channel(Struct):
     """The turns between two rows."""
 
     turns: list[Bend] = field(default_factory=list)
@@ -151,8 +151,7 @@ def _track(turn: Bend, placed: list[Bend]) -> int:
 LOOP_GAP = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
+class Box(Struct, frozen=True):
     """A node."""
 
     node: str
@@ -162,8 +161,7 @@ class Box:
     height: int
 
 
-@dataclass(frozen=True, slots=True)
-class Label:
+class Label(Struct, frozen=True):
     """The text on an edge."""
 
     lines: tuple[str, ...]
@@ -173,8 +171,7 @@ class Label:
     height: int
 
 
-@dataclass(frozen=True, slots=True)
-class EdgeLine:
+class EdgeLine(Struct, frozen=True):
     """An edge."""
 
     place: int
@@ -185,8 +182,7 @@ class EdgeLine:
     is_loop: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(Struct, frozen=True):
     """A group's, around its boxes."""
 
     group: Group
@@ -198,8 +194,7 @@ class Frame:
     """Where in its upper edge the title begins: where no line crosses it, if there is room."""
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """All of it."""
 
     width: int
@@ -212,8 +207,7 @@ class Layout:
     """Columns and rows of a step in the direction in which the graph goes: down."""
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
+class Words(Struct, frozen=True):
     """What the texts of a drawing take up, in columns and rows of its grid."""
 
     sizes: dict[str, tuple[int, int]]
@@ -298,8 +292,7 @@ def _overlap(frame: Frame, box: Box) -> bool:
     )
 
 
-@dataclass(slots=True)
-class _Loop:
+class _Loop(Struct):
     """An edge that goes back up."""
 
     place: int

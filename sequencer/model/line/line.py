@@ -8,14 +8,17 @@ gate goes before whatever the agent says.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import field, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, ClassVar
 
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
 from sequencer.errors import SequencerError, UnknownName, UsageRefused
 from sequencer.model import by_hand, transitions
-from sequencer.model.dataclass import dataclass
 from sequencer.model.due import POSTPONED_S, due_again, is_past, iso, retry_at, utc, why_put_off
 from sequencer.model.head import Gate, Head, Loop, Owner, Work
 from sequencer.model.kind import Kind, Performed, Room, Words
@@ -52,8 +55,7 @@ class EndingKind(StrEnum):
     FAIL = "fail"
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(Struct, frozen=True):
     """How the run goes on."""
 
     kind: EndingKind
@@ -182,8 +184,7 @@ def gate_of(workflow: Workflow, head: Head, step: Step, here: int, now: datetime
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Struct, frozen=True):
     """An attempt that has ended, ready to become a transition."""
 
     performed: Performed
@@ -233,15 +234,14 @@ class Ended:
         return None if following is None or following.is_end else following
 
 
-@dataclass(slots=True)
-class LineChange:
+class LineChange(Struct):
     """One transition of a line that is being made, see `Kind.open`."""
 
     workflow: Workflow
     head: Head
     now: datetime
-    facts: list[Fact] = field(default_factory=list)
-    granted: list[int] = field(default_factory=list)
+    facts: list[Fact] = msgspec.field(default_factory=list)
+    granted: list[int] = msgspec.field(default_factory=list)
 
     def _take(self, made: Transition) -> None:
         self.head = made.head

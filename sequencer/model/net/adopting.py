@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from sequencer.errors import TransitionRefused
 from sequencer.model.by_hand import other_kind

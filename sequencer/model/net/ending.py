@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Protocol
 
+from msgspec import Struct
+
 from sequencer.errors import SequencerError
-from sequencer.model.dataclass import dataclass
 from sequencer.model.due import POSTPONED_S, due_again, iso, retry_at, tries_of
 from sequencer.model.head import Claim
 from sequencer.model.kind import Performed
@@ -40,8 +41,7 @@ class Grower(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class NodeEnded:
+class NodeEnded(Struct, frozen=True):
     """An attempt at a node that has ended, ready to become part of a transition."""
 
     claim: Claim
@@ -56,8 +56,7 @@ class NodeEnded:
     """This machine could not run it now."""
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(Struct, frozen=True):
     """What a run has made of an attempt that has ended."""
 
     outcome: Outcome | None = None
@@ -66,8 +65,7 @@ class Taken:
     """Of one that was not accepted: what comes of that by itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Taking:
+class Taking(Struct, frozen=True):
     """Lets an attempt end in a transition."""
 
     ended: NodeEnded

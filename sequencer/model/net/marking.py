@@ -15,11 +15,10 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from sequencer.model.dataclass import dataclass
 from sequencer.model.net.graph import Graph, Growth, NodeKind, grown_graph
 from sequencer.model.net.tally import Tally, TeamState
 

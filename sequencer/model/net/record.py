@@ -10,11 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from sequencer.errors import CorruptState
-from sequencer.model.dataclass import dataclass
 from sequencer.model.frozen import as_json
 from sequencer.model.head import MARKINGS, Flow, Head, Status
 from sequencer.model.names import command

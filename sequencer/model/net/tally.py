@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
 from typing import Any, Self
 
-from sequencer.model.dataclass import dataclass
+from msgspec import Struct, field
+from msgspec.structs import asdict
+
 from sequencer.model.net.graph import Graph
 from sequencer.model.team import TaskTraits
 
@@ -14,8 +15,7 @@ Spent = list[float]
 """USD, tokens (input and output) and seconds of all attempts at one task."""
 
 
-@dataclass
-class TeamState:
+class TeamState(Struct):
     """Changed by `apply` only; plain JSON inside."""
 
     spent: dict[str, Spent] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class TeamState:
 
     def as_json(self) -> dict[str, Any]:
         """Return what is not empty."""
-        return {name: value for name, value in vars(self).items() if value}
+        return {name: value for name, value in asdict(self).items() if value}
 
     def _do_spend(self, task: str, usd: float, tokens: int, seconds: float) -> None:
         before = self.spent.get(task, [0.0, 0, 0.0])

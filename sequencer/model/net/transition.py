@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 from sequencer.errors import StepFailed, StorageFailed, TransitionRefused
-from sequencer.model.dataclass import dataclass
 from sequencer.model.head import Claim, Head, Status
 from sequencer.model.kind import Room
 from sequencer.model.names import command

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cached_property
 
-from sequencer.model.dataclass import dataclass
+from msgspec import Struct
+
 from sequencer.model.fields import ValidationError
 from sequencer.model.net.graph import MAX_NODES, Edge, Graph, Node, NodeKind, Option
 from sequencer.model.net.rules import DEFAULT, TIMEOUT, normalise
@@ -31,8 +32,7 @@ _FLOW_TYPE = "arrow_point"
 _LAYOUT = "invisible"
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
+class Way(Struct, frozen=True):
     """An edge between two nodes, and where the line is that it comes from."""
 
     source: str

@@ -15,14 +15,14 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from markdown_it import MarkdownIt
+from msgspec import Struct
 
-from sequencer.model.dataclass import dataclass
 from sequencer.workflows.finding import MAX_CHARS
 from sequencer.workflows.flowfile.problems import Findings
 
@@ -40,8 +40,7 @@ _FLOWCHART = re.compile(r"(?:flowchart-elk|flowchart|graph)(?![\w-])")
 _KEY = re.compile(r"([\w.]+)[ \t]*:")
 
 
-@dataclass(frozen=True, slots=True)
-class Excerpt:
+class Excerpt(Struct, frozen=True):
     """Some lines of the file."""
 
     text: str
@@ -63,8 +62,7 @@ class Heading:
     """Of what follows it."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeSection:
+class NodeSection(Struct, frozen=True):
     """What stands below ``### id``."""
 
     id: str

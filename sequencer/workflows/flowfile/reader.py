@@ -7,13 +7,13 @@ executors are.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from pathlib import Path
+
+from msgspec import Struct
 
 from sequencer.documents.file import read_bytes
 from sequencer.documents.reader import decode
 from sequencer.errors import ConfigurationError
-from sequencer.model.dataclass import dataclass
 from sequencer.model.fields import ValidationError
 from sequencer.model.net.graph import Graph
 from sequencer.model.workflow import Workflow
@@ -30,8 +30,7 @@ CHART_SUFFIXES = (".mmd", ".mermaid")
 """Files that are a chart and nothing else."""
 
 
-@dataclass(frozen=True)
-class FlowFile:
+class FlowFile(Struct, frozen=True):
     """A workflow file that can be run."""
 
     workflow: Workflow
@@ -48,7 +47,7 @@ class FlowFile:
     file: Path
     warnings: tuple[FlowProblem, ...]
     """In the order of the file."""
-    sources: Mapping[str, NodeSource] = field(repr=False)
+    sources: Mapping[str, NodeSource]
 
     def where(self, node: str, *path: str | int) -> str:
         """Return ``file:line:column`` of the setting *path* of *node*.

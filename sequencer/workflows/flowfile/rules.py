@@ -14,7 +14,8 @@ from itertools import islice
 from operator import or_
 from typing import Any, NamedTuple
 
-from sequencer.model.dataclass import dataclass
+from msgspec import Struct
+
 from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.model.net.rules import (
     DEFAULT,
@@ -40,8 +41,7 @@ _MAX_SPLITS = 200
 """Places where a run divides; those that come later in the chart are not looked at."""
 
 
-@dataclass(frozen=True, slots=True)
-class FlowGraph:
+class FlowGraph(Struct, frozen=True):
     """A graph, and where each part of it is written."""
 
     graph: Graph

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Annotated, Any, Literal, TypeVar, get_args
+
+from msgspec import Struct, field
 
 from sequencer.documents.keys import dotted, problems_of
 from sequencer.documents.reader import Document, KeyPath, parse_text
 from sequencer.errors import ConfigurationError
-from sequencer.model.dataclass import dataclass
 from sequencer.model.fields import BeforeValidator, Field, ValidationError
 from sequencer.model.frozen import Frozen, checked
 from sequencer.model.step import ModelName, Name, Output, PromptName, Retry, Step, ToolName
@@ -234,8 +234,7 @@ _CODES: dict[str | int, str] = {
 """By the key that is wrong, or one above it; any other key is the section's own code."""
 
 
-@dataclass(frozen=True, slots=True)
-class Overrides:
+class Overrides(Struct, frozen=True):
     """What somebody else than the file says: a script for a simulation, for example."""
 
     entry: str | None = None
@@ -260,8 +259,7 @@ class Overrides:
         return {key: value for key, value in written.items() if value is not None}
 
 
-@dataclass(frozen=True, slots=True)
-class Front:
+class Front(Struct, frozen=True):
     """The front matter."""
 
     values: FrontMatter
@@ -272,8 +270,7 @@ class Front:
         return self.document.position(path)
 
 
-@dataclass(frozen=True, slots=True)
-class NodeSource:
+class NodeSource(Struct, frozen=True):
     """What the file says about one node, apart from the chart."""
 
     values: NodeSettings

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
 from html import unescape
 from typing import Any, NamedTuple
 
-from sequencer.model.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from sequencer.workflows.mermaid.text import (
     SPACES,
     TABLES,
@@ -33,8 +35,7 @@ def drawn(label: str) -> str:
     return unescape(_BREAK.sub(" ", label)) if "&" in label or "<" in label else label
 
 
-@dataclass(frozen=True, slots=True)
-class ChartNode:
+class ChartNode(Struct, frozen=True):
     """A node as the chart declares it."""
 
     id: str
@@ -45,8 +46,7 @@ class ChartNode:
     """Of the first mention."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChartEdge:
+class ChartEdge(Struct, frozen=True):
     """A drawn line between two nodes or groups."""
 
     source: str
@@ -60,8 +60,7 @@ class ChartEdge:
     position: Position = (1, 1)
 
 
-@dataclass(frozen=True, slots=True)
-class ChartSubgraph:
+class ChartSubgraph(Struct, frozen=True):
     """A group of nodes."""
 
     id: str

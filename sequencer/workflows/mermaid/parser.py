@@ -9,10 +9,10 @@ and forgotten, but for a node that ``style`` names first, the names of classes, 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import field
 from pathlib import Path
 
-from sequencer.model.dataclass import dataclass
+from msgspec import Struct, field
+
 from sequencer.workflows.mermaid.chart import (
     BRACKETS,
     SMALLER,
@@ -59,8 +59,7 @@ def read_chart(text: str, *, file: Path | None = None, first_line: int = 1) -> C
     return _Parser(source).read()
 
 
-@dataclass(slots=True)
-class _Group:
+class _Group(Struct):
     """A subgraph whose ``end`` has not been read."""
 
     name: str | None

@@ -16,11 +16,12 @@ import html
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from sequencer.errors import UsageRefused
-from sequencer.model.dataclass import dataclass
 from sequencer.model.names import is_branch_name
 from sequencer.model.request import MAX_ITEMS
 
@@ -49,8 +50,7 @@ _GONE = frozenset({"deleted", "remove"})
 NO_LABELS = "it has no labels, and labels can choose the procedure; give them with --label"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrackerIssue:
+class TrackerIssue(Struct, frozen=True, kw_only=True):
     """What was read; a text is empty where nothing was said."""
 
     title: str

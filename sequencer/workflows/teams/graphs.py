@@ -21,10 +21,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
+from msgspec import Struct
+
 from sequencer.documents.keys import dotted, raise_all
 from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError
-from sequencer.model.dataclass import dataclass
 from sequencer.model.net.graph import Edge, Graph, Growth, Node, NodeKind
 from sequencer.model.step import Step
 from sequencer.model.team import MAX_TASKS, Role, Task, TaskTraits
@@ -212,8 +213,7 @@ MAX_PROBLEMS = 500
 """More are not shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class TaskProblem:
+class TaskProblem(Struct, frozen=True):
     """One thing that is wrong."""
 
     path: KeyPath

@@ -11,10 +11,11 @@ import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Literal, TypeVar
 
+from msgspec import Struct
+
 from sequencer.documents.keys import dotted, problems_of
 from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError, StepFailed, UnknownName
-from sequencer.model.dataclass import dataclass
 from sequencer.model.fields import Field, ValidationError, model_validator
 from sequencer.model.frozen import Frozen
 from sequencer.model.net.graph import Edge, Graph, Growth, Node, NodeKind
@@ -34,8 +35,7 @@ from sequencer.workflows.teams.options import FIXER, UNNAMED
 from sequencer.workflows.templates import parsed
 
 
-@dataclass(frozen=True, slots=True)
-class TeamGrower:
+class TeamGrower(Struct, frozen=True):
     """Makes growths for the teams of one project."""
 
     roles: Mapping[str, Role]

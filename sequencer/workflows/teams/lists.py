@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+from msgspec import Struct
+
 from sequencer.documents.file import read_bytes
 from sequencer.documents.keys import problems_of, raise_all
 from sequencer.documents.reader import Document, KeyPath, Position, decode, parse, parse_text
 from sequencer.errors import ConfigurationError
-from sequencer.model.dataclass import dataclass
 from sequencer.model.fields import ValidationError
 from sequencer.model.net.graph import Graph
 from sequencer.model.team import Role, Task
@@ -283,8 +285,7 @@ def _parser() -> MarkdownIt:
     return MarkdownIt("commonmark").disable("lheading")
 
 
-@dataclass(frozen=True, slots=True)
-class _Section:
+class _Section(Struct, frozen=True):
     line: int
     """Of the heading, from 0."""
     level: int
@@ -293,14 +294,13 @@ class _Section:
     """Of the lines that belong to it."""
 
 
-@dataclass(slots=True)
-class _Page:
+class _Page(Struct):
     """One page while it is taken apart."""
 
     text: str
     file: Path
-    errors: list[ConfigurationError] = field(default_factory=list)
-    positions: dict[KeyPath, Position] = field(default_factory=dict)
+    errors: list[ConfigurationError] = msgspec.field(default_factory=list)
+    positions: dict[KeyPath, Position] = msgspec.field(default_factory=dict)
 
     def document(self) -> Document:
         """Return the page as data; see `read_page`."""

@@ -14,10 +14,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import field
 from enum import Enum, auto
 
-from sequencer.model.dataclass import dataclass
+from msgspec import Struct, field
+
 from sequencer.model.request import Request, Route
 from sequencer.workflows.requests.options import WORDS, RoutingSettings, Word
 from sequencer.workflows.teams.options import (
@@ -42,16 +42,14 @@ _WHY: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
+class Reason(Struct, frozen=True):
     """Points, and what they are for: one line."""
 
     points: int
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
+class Score(Struct, frozen=True):
     """What `score` found."""
 
     score: int
@@ -63,8 +61,7 @@ class Score:
     """Members that the score speaks for; 1: no team."""
 
 
-@dataclass(frozen=True, slots=True)
-class TeamChoice:
+class TeamChoice(Struct, frozen=True):
     """Whether a request is given to a team."""
 
     uses_team: bool
@@ -173,8 +170,7 @@ def _obstacle(found: Score, options: TeamOptions, classification: Word | None) -
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Counting:
+class _Counting(Struct, frozen=True):
     """The points of one request, signal by signal."""
 
     settings: ScoreSettings
@@ -307,8 +303,7 @@ class _Section(Enum):
     ASIDE = auto()
 
 
-@dataclass(slots=True)
-class Signals:
+class Signals(Struct):
     """What was found; counts are of different things, where a thing can be named twice."""
 
     tokens: list[str] = field(default_factory=list)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from sequencer.history.metrics import Metrics, metrics_of
 from sequencer.model.outcome import Usage

@@ -11,7 +11,7 @@ from tests.unit.posting.runs import REDACTION, SECRET
 
 def activity(**fields: str | None) -> Activity:
     plain = Activity(type=ActivityType.RESPONSE, at="now", step="main", step_index=0)
-    return Activity(**{**{n: getattr(plain, n) for n in vars(plain)}, **fields})
+    return Activity(**{**{n: getattr(plain, n) for n in plain.__struct_fields__}, **fields})
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from sequencer.cli.views.board import Lines, Table, screen
 from sequencer.executors.redaction import Redaction

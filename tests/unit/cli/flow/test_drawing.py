@@ -3,12 +3,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 from hypothesis import given, settings
+from msgspec.structs import replace
 
 from sequencer.cli.views.diagram import drawing, listing, print_diagram
 from sequencer.cli.views.states import wrapped

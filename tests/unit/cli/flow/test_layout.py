@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from sequencer.cli.views.diagram import Drawn, Texts
 from sequencer.cli.views.layers import Group, arranged, crossings, ranks

@@ -4,11 +4,11 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from sequencer.cli.views.board import MAX_NOTICES, Table
 from sequencer.engine.view import NodeState

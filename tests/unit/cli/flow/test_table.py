@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime
 
 from hypothesis import given, settings
+from msgspec.structs import replace
 
 from sequencer.cli.views.nodes import node_table, nodes_json
 from sequencer.cli.views.states import state_words
@@ -16,12 +16,12 @@ NOW = datetime(2026, 11, 22, 12, 0, 0, tzinfo=UTC)
 
 
 def node(name: str = "a", **facts: object) -> NodeView:
-    return replace(NodeView(Node(id=name, kind=NodeKind.AGENT)), **facts)  # type: ignore[arg-type]
+    return replace(NodeView(Node(id=name, kind=NodeKind.AGENT)), **facts)
 
 
 def run(status: str = "running", iterations: int = 0, **facts: dict[str, object]) -> FlowView:
     shape = graph("a --> b\nb -->|again| a\nb -->|on| c")
-    nodes = tuple(replace(NodeView(n), **facts.get(n.id, {})) for n in shape.nodes)  # type: ignore[arg-type]
+    nodes = tuple(replace(NodeView(n), **facts.get(n.id, {})) for n in shape.nodes)
     return FlowView("demo", shape, nodes, status, iterations, frozenset({0}))
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from sequencer.engine.events import Emit
 from sequencer.engine.performing import Performer
 from sequencer.engine.workplaces import OneWorkplace, Team, Workplaces
@@ -79,7 +81,7 @@ class TeamLab(Lab):
         grower = TeamGrower(self.roles, self.rules.max_tasks, has_fallback=self.rules.has_fallback)
         performer = super().performer(made, emit)
         team = Team(self.rules, grower, places)
-        return replace(performer, team=team, agents=Everybody(self.actor))
+        return structs.replace(performer, team=team, agents=Everybody(self.actor))
 
     @property
     def marking(self) -> Marking:

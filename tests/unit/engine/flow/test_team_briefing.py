@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from sequencer.engine import briefing
 from sequencer.engine.briefing import LEAST_CHARS, MOST_CHARS, Brief, brief_of
@@ -175,7 +175,7 @@ def test_three_hundred_blockers() -> None:
 
 def test_an_output_that_can_not_be_read_is_named() -> None:
     made = brief(node("first"), texts={"first": "one"})
-    gone = replace(made, values=replace(made.values, read=read_of({})))  # type: ignore[arg-type]
+    gone = replace(made, values=replace(made.values, read=read_of({})))
     assert "(it can't be read here: no such file; it is in /run/results/first" in gone.compose("")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from sequencer.engine.events import Emit
 from sequencer.engine.loop import Mode
@@ -98,7 +99,7 @@ class BadLab(TeamLab):
         performer = super().performer(made, emit)
         prompts = Missing(self.prompts)
         prompts.missing = self.missing
-        object.__setattr__(performer, "prompts", prompts)
+        structs.force_setattr(performer, "prompts", prompts)
         return performer
 
 
