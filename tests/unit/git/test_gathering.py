@@ -390,7 +390,8 @@ def _until_gone(work: object) -> None:
     while True:
         try:
             work()
-        except FileNotFoundError:
+        except (FileNotFoundError, FileExistsError):
+            # The latter is mkdir's, where the folder went before it looked what is there.
             continue
         return
 
