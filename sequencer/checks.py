@@ -90,7 +90,7 @@ def _check_run(project: Project, run: Run) -> Iterator[Finding]:
     except StateRefused as error:
         state_findings += of_error(Area.STATE, error)
     else:
-        if workflow.graph is None and _is_asked_for(project, head):
+        if not workflow.nodes and _is_asked_for(project, head):
             yield from check_workflow(project, workflow)
         if head is not None:
             try:
@@ -100,7 +100,7 @@ def _check_run(project: Project, run: Run) -> Iterator[Finding]:
     others = [
         workflow
         for name, workflow in settings.workflows.items()
-        if name != settings.workflow.name and workflow.graph is None
+        if name != settings.workflow.name and not workflow.nodes
     ]
     for other in others:
         yield from check_prompts(project, other, Level.WARNING)
@@ -180,7 +180,7 @@ def _check_graph(project: Project, flow: FlowFile | TaskList) -> Iterator[Findin
     """Yield the warnings about *flow*, and what its agents lack."""
     for warning in flow.warnings:
         yield from of_error(Area.WORKFLOW, warning, Level.WARNING)
-    if flow.graph.is_team:
+    if flow.workflow.tasks:
         yield from check_prompts(project, flow.workflow, Level.ERROR)
         yield from _check_worktrees(project, flow)
     yield from _check_permissions(project, flow.workflow)
@@ -204,7 +204,7 @@ def _check_graph(project: Project, flow: FlowFile | TaskList) -> Iterator[Findin
             message = f"it can't honour {', '.join(sorted(fields))}"
             where = f"workflow {flow.workflow.name}, agent {name}"
             hint = "its nodes run without; leave it out of their sections, or name another agent"
-            if flow.graph.is_team:
+            if flow.workflow.tasks:
                 message += ", which roles of its tasks have"
                 hint = "they work without; the fields of a role are changed below teams.roles"
             yield Finding(Level.WARNING, Area.AGENT, message, where, hint)

@@ -50,7 +50,6 @@ from sequencer.workflows.requests.routing import classify_with
 if TYPE_CHECKING:
     from sequencer.engine.starting import Starter
     from sequencer.engine.workplaces import RunPlace, Team
-    from sequencer.model.net.graph import Graph
     from sequencer.model.net.source import FlowSource
     from sequencer.model.request import Request
     from sequencer.model.team import TeamRules
@@ -185,11 +184,11 @@ class Project(Struct, frozen=True, dict=True):
         return problems(self.settings.activity, self._place(run))
 
     def activities(
-        self, run: Run, notice: Callable[[str], None], graph: Graph | None
+        self, run: Run, notice: Callable[[str], None], workflow: Workflow
     ) -> AbstractContextManager[Emit]:
         """Return who posts what it hears of *run* while the block lasts; it says *notice*.
 
-        *graph* is what the run works on, if it is one.
+        *workflow* is what the run works on.
 
         Raises:
             ConfigurationError: a sink lacks something; nothing was begun.
@@ -208,7 +207,7 @@ class Project(Struct, frozen=True, dict=True):
             self.redaction,
             notice,
             run=run.name,
-            graph=graph,
+            nodes=workflow.nodes,
             thoughts=options.thoughts,
             min_interval_s=options.min_interval_s,
             drain_s=options.drain_s,
@@ -359,7 +358,7 @@ def _team(
     project: Project, workflow: Workflow, run: str | None, definition: Definition | None
 ) -> Team | None:
     """Return what the tasks of *workflow* are worked on with; None: it is no team's."""
-    if workflow.graph is None or not workflow.graph.is_team:
+    if not workflow.tasks:
         return None
     from sequencer.assembly.teams import team_of  # noqa: PLC0415 - most runs are no team's
 

@@ -35,7 +35,7 @@ def caps_of_settings(project: Project, workflow: Workflow) -> Iterator[str]:
     if settings.run.max_cost_usd is not None:
         is_flag = settings.sources["run", "max_cost_usd"].kind == "flag"
         yield "--max-cost" if is_flag else "run.max_cost_usd"
-    if workflow.graph is None or not workflow.graph.is_team:
+    if not workflow.tasks:
         return
     rules = settings.teams.rules
     if rules.budget.max_cost_usd is not None:
@@ -43,7 +43,7 @@ def caps_of_settings(project: Project, workflow: Workflow) -> Iterator[str]:
     for role, budget in rules.role_budgets.items():
         if budget.max_cost_usd is not None:
             yield f"teams.roles.{role}.budget"
-    for node in workflow.graph.nodes:
+    for node in workflow.tasks:
         if node.task is not None and node.task.budget.max_cost_usd is not None:
             yield f"the budget of task {node.id!r}"
 
@@ -71,7 +71,7 @@ def _performed(project: Project, workflow: Workflow) -> Iterator[Step]:
     """Yield every step of *workflow*, and what a team's fallback would try once more."""
     yield from with_fields(workflow)
     rules = project.settings.teams.rules
-    if workflow.graph is not None and workflow.graph.is_team and rules.has_fallback:
+    if workflow.tasks and rules.has_fallback:
         yield from map(rules.replaced, workflow.steps)
 
 

@@ -233,9 +233,7 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
     try:
         # Outside, so that a second Ctrl-C ends the wait for what is still to be posted.
         with (
-            nullcontext(ignore)
-            if is_async
-            else project.activities(run, notice, workflow.graph) as post,
+            nullcontext(ignore) if is_async else project.activities(run, notice, workflow) as post,
             EndOnSignal(lambda text: shown(Noticed(text))) as signals,
         ):
             summary = run.work(

@@ -217,6 +217,11 @@ class Head(Frozen, extra="allow"):
         return None if self.flow is None else self.flow.begun_at
 
     @property
+    def base(self) -> str | None:
+        """Return the name of the document that its marking begins with; None: there is none."""
+        return None if self.flow is None else self.flow.base
+
+    @property
     def was_rejected(self) -> bool:
         """Return whether a person ended the run at a gate."""
         return self.gate is not None and self.gate.decision == "rejected"

@@ -31,7 +31,7 @@ from sequencer.engine.events import (
 )
 from sequencer.errors import Interrupted
 from sequencer.executors.redaction import Redaction
-from sequencer.model.net.graph import Graph
+from sequencer.model.net.graph import Node
 from sequencer.posting.lane import THOUGHT_EVERY_S, Clock, Lane, Surroundings
 from sequencer.posting.protocol import Activity, Sink
 from sequencer.posting.text import Gist
@@ -60,7 +60,7 @@ class Poster:
         notice: Callable[[str], None],
         *,
         run: str | None = None,
-        graph: Graph | None = None,
+        nodes: Sequence[Node] = (),
         thoughts: bool = True,
         min_interval_s: float = THOUGHT_EVERY_S,
         drain_s: float = DRAIN_S,
@@ -68,7 +68,7 @@ class Poster:
     ) -> None:
         """Read the run called *run* from *store*, which nobody else uses: another thread does.
 
-        *graph* is what the run works on, if it is one; people are told by *notice*.
+        *nodes* are those of its workflow; people are told by *notice*.
         """
         self._notice = notice
         self._store = store
@@ -77,8 +77,7 @@ class Poster:
         self._redaction = redaction
         self._gists: dict[int, Gist] = {}
         """Of the attempts that run, by token."""
-        self._is_graph = graph is not None
-        nodes = graph.nodes if graph is not None else ()
+        self._has_nodes = bool(nodes)
         self._subjects = {node.id: node.subject for node in nodes if node.subject is not None}
         around = Surroundings(
             store=store,
@@ -175,7 +174,7 @@ class Poster:
             return
         self._run_id = attempt.run_id
         # Several nodes talk at once, and not every sink shows who does.
-        prefix = f"{step.name}: " if self._is_graph else ""
+        prefix = f"{step.name}: " if self._has_nodes else ""
         about = (step.name, attempt.step_index, attempt.attempt)
         gist = Gist(self._redaction, *about, prefix=prefix, subject=subject)
         self._gists[attempt.token] = gist

@@ -77,7 +77,7 @@ def is_whole(name: str, data: bytes) -> bool:
 
 def problems(folder: Path, head: Head | None) -> tuple[tuple[Path, str], ...]:
     """Return the first document of *head*'s marking in *folder* that can't be used, and why."""
-    name = head.flow.base if head is not None and head.flow is not None else None
+    name = None if head is None else head.base
     return tuple(_problems(folder, name)) if name is not None else ()
 
 

@@ -34,7 +34,7 @@ def knowing(store: FileStore, **subjects: str) -> Told:
 
 def test_results_say_what_the_task_is_about_and_come_at_once(store: FileStore) -> None:
     box = Box()
-    with invoked(store, box, graph=GRAPH) as now:
+    with invoked(store, box, nodes=GRAPH.nodes) as now:
         now.said.started(named("build"))
         now.rounds.wake_and_wait()
         for number in range(5):

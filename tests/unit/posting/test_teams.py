@@ -21,7 +21,7 @@ from tests.unit.saying import Saying
 
 def test_the_beginning_of_a_task_is_an_action(store: FileStore) -> None:
     box = Box()
-    with invoked(store, box, graph=GRAPH) as now:
+    with invoked(store, box, nodes=GRAPH.nodes) as now:
         Saying(now.activities).started(named("plan"))
         now.rounds.wake_and_wait()
     (told,) = thoughts(box)
@@ -33,7 +33,7 @@ def test_the_beginning_of_a_task_is_an_action(store: FileStore) -> None:
 
 def test_words_of_a_task_begin_with_its_name(store: FileStore) -> None:
     box = Box()
-    with invoked(store, box, graph=GRAPH) as now:
+    with invoked(store, box, nodes=GRAPH.nodes) as now:
         plan, build = Saying(now.activities), Saying(now.activities)
         plan.started(named("plan"))
         build.started(named("build"))
@@ -56,11 +56,11 @@ def test_words_of_a_task_begin_with_its_name(store: FileStore) -> None:
 def test_another_process_of_the_run_counts(store: FileStore) -> None:
     first, second = Box(), Box()
     clock = HandClock()
-    with invoked(store, first, graph=GRAPH, clock=clock) as one:
+    with invoked(store, first, nodes=GRAPH.nodes, clock=clock) as one:
         Saying(one.activities).started(named("plan"))
         one.rounds.wake_and_wait()
         assert len(first.posts) == 1
-        with invoked(store, second, graph=GRAPH, clock=clock) as two:
+        with invoked(store, second, nodes=GRAPH.nodes, clock=clock) as two:
             Saying(two.activities).started(named("build"))
             two.rounds.wake_and_wait()
             assert second.posts == []
@@ -71,7 +71,7 @@ def test_another_process_of_the_run_counts(store: FileStore) -> None:
 
 def test_nothing_of_a_task_comes_behind_its_end(store: FileStore) -> None:
     box = Box()
-    with invoked(store, box, graph=GRAPH) as now:
+    with invoked(store, box, nodes=GRAPH.nodes) as now:
         plan, build = Saying(now.activities), Saying(now.activities)
         plan.started(named("plan"))
         now.rounds.wake_and_wait()
