@@ -36,6 +36,7 @@ from sequencer.model.names import slug
 from sequencer.model.request import Definition
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
+from sequencer.posting.options import SinkPlace
 from sequencer.settings.schema import CURRENT, NONE
 from sequencer.settings.settings import Settings, load
 from sequencer.settings.sources import Given
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
     from sequencer.model.request import Request
     from sequencer.model.team import TeamRules
     from sequencer.posting.results import Pending
-    from sequencer.posting.sinks import Place
 
 
 class Project(Struct, frozen=True, dict=True):
@@ -171,11 +171,9 @@ class Project(Struct, frozen=True, dict=True):
 
         return classify_with(ask)
 
-    def _place(self, run: str | None) -> Place:
-        from sequencer.posting.sinks import Place  # noqa: PLC0415 - see the class
-
+    def _place(self, run: str | None) -> SinkPlace:
         folder = state_path_of(self.settings, run).parent
-        return Place(folder, self.settings.project_dir, self.agents.environment)
+        return SinkPlace(folder, self.settings.project_dir, self.agents.environment)
 
     def sink_problems(self, run: str | None) -> Iterator[tuple[str, str]]:
         """Yield where and what the activity sinks of the run called *run* lack."""
@@ -197,13 +195,12 @@ class Project(Struct, frozen=True, dict=True):
         if not options.sinks or self.rehearses:
             return nullcontext(ignore)
         self.trust.ensure()
-        from sequencer.posting.poster import Poster  # noqa: PLC0415 - see the class
-        from sequencer.posting.sinks import make_sinks  # noqa: PLC0415
+        from sequencer.posting import poster, sinks  # noqa: PLC0415 - see the class
 
-        return Poster(
+        return poster.Poster(
             # A store of its own: another thread reads it.
             self.store(run.name),
-            make_sinks(options, self._place(run.name)),
+            sinks.make_sinks(options, self._place(run.name)),
             self.redaction,
             notice,
             run=run.name,
@@ -219,12 +216,11 @@ class Project(Struct, frozen=True, dict=True):
         if not options.sinks:
             return
         self.trust.ensure()
-        from sequencer.posting.poster import deliver  # noqa: PLC0415 - see the class
-        from sequencer.posting.sinks import make_sinks  # noqa: PLC0415
+        from sequencer.posting import poster, sinks  # noqa: PLC0415 - see the class
 
-        sinks = make_sinks(options, self._place(run))
+        made = sinks.make_sinks(options, self._place(run))
         store = self.store(run)
-        deliver(store, sinks, self.redaction, notice=notice, drain_s=options.drain_s)
+        poster.deliver(store, made, self.redaction, notice=notice, drain_s=options.drain_s)
 
     def pending_posts(self, run: Run, head: Head) -> tuple[Pending, ...]:
         """Return what the activity sinks of *run*, which is at *head*, have not taken."""

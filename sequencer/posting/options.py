@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from sequencer.model.addresses import takes_secrets
 from sequencer.model.fields import AfterValidator, Field, Refusal, model_validator
@@ -164,3 +167,11 @@ class ActivityOptions(Frozen):
     """Tools that are taken from the agent in a step with ``no_comment``."""
     drain_s: float = Field(default=5.0, ge=0, le=300, allow_inf_nan=False)
     """Seconds in which the end of an invocation starts further posts; see `activities`."""
+
+
+class SinkPlace(Struct, frozen=True):
+    """Where a run and its project are, and what the environment holds."""
+
+    run_folder: Path
+    project_dir: Path
+    environment: Mapping[str, str]

@@ -16,10 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from msgspec import Struct
-
 from sequencer.errors import ConfigurationError, UnsafePath
-from sequencer.posting.options import ActivityOptions, SinkOptions
+from sequencer.posting.options import ActivityOptions, SinkOptions, SinkPlace
 from sequencer.posting.protocol import Post, Sink, Unreachable
 from sequencer.posting.trackers import API_URL, LINEAR_URL, GithubSink, LinearSink
 from sequencer.posting.web import WebhookSink
@@ -28,31 +26,23 @@ DEFAULT_FILE = "activity.jsonl"
 MAX_ISSUE = 2**53
 
 
-class Place(Struct, frozen=True):
-    """Where a run and its project are, and what the environment holds."""
-
-    run_folder: Path
-    project_dir: Path
-    environment: Mapping[str, str]
-
-
-def _jsonl(name: str, options: SinkOptions, place: Place) -> Sink:
+def _jsonl(name: str, options: SinkOptions, place: SinkPlace) -> Sink:
     return JsonlSink(name, jsonl_path(options, place))
 
 
-def _webhook(name: str, options: SinkOptions, place: Place) -> Sink:
+def _webhook(name: str, options: SinkOptions, place: SinkPlace) -> Sink:
     taken = {header: place.environment[name] for header, name in options.headers_env.items()}
     secret = None if options.secret_env is None else place.environment[options.secret_env]
     return WebhookSink(name, options.url or "", {**options.headers, **taken}, secret)
 
 
-def _linear(name: str, options: SinkOptions, place: Place) -> Sink:
+def _linear(name: str, options: SinkOptions, place: SinkPlace) -> Sink:
     session = options.agent_session_id or place.environment[options.agent_session_id_env or ""]
     token = place.environment[options.token_variable]
     return LinearSink(name, token, session, options.url or LINEAR_URL)
 
 
-def _github(name: str, options: SinkOptions, place: Place) -> Sink:
+def _github(name: str, options: SinkOptions, place: SinkPlace) -> Sink:
     issue = options.issue or int(place.environment[options.issue_env or ""])
     token = place.environment[options.token_variable]
     return GithubSink(
@@ -64,7 +54,7 @@ def _github(name: str, options: SinkOptions, place: Place) -> Sink:
     )
 
 
-MAKERS: Mapping[str, Callable[[str, SinkOptions, Place], Sink]] = {
+MAKERS: Mapping[str, Callable[[str, SinkOptions, SinkPlace], Sink]] = {
     "jsonl": _jsonl,
     "webhook": _webhook,
     "linear": _linear,
@@ -73,7 +63,7 @@ MAKERS: Mapping[str, Callable[[str, SinkOptions, Place], Sink]] = {
 """A sink by its kind's word."""
 
 
-def make_sinks(options: ActivityOptions, place: Place) -> list[Sink]:
+def make_sinks(options: ActivityOptions, place: SinkPlace) -> list[Sink]:
     """Return the sinks of *options*, in the order of the file; nothing is opened yet.
 
     Raises:
@@ -85,7 +75,7 @@ def make_sinks(options: ActivityOptions, place: Place) -> list[Sink]:
     return [MAKERS[entry.kind](name, entry, place) for name, entry in options.sinks.items()]
 
 
-def problems(options: ActivityOptions, place: Place) -> Iterator[tuple[str, str]]:
+def problems(options: ActivityOptions, place: SinkPlace) -> Iterator[tuple[str, str]]:
     """Yield the key and what is wrong there: variables that are not set, a path outside."""
     for name, entry in options.sinks.items():
         where = f"activity.sinks.{name}"
@@ -123,7 +113,7 @@ def _wrong_with(
     return None
 
 
-def jsonl_path(options: SinkOptions, place: Place) -> Path:
+def jsonl_path(options: SinkOptions, place: SinkPlace) -> Path:
     """Return the file of a jsonl sink.
 
     Raises:

@@ -14,11 +14,11 @@ from sequencer.history.metrics import Metrics
 from sequencer.history.timeline import Figures
 from sequencer.model.outcome import Usage
 from sequencer.posting.lane import THOUGHT_EVERY_S
-from sequencer.posting.options import KINDS, ActivityOptions, SinkOptions
+from sequencer.posting.options import KINDS, ActivityOptions, SinkOptions, SinkPlace
 from sequencer.posting.poster import DRAIN_S
 from sequencer.posting.protocol import LONGEST_PAUSE_S, Activity, ActivityType, Post
 from sequencer.posting.results import Pending
-from sequencer.posting.sinks import Place, make_sinks
+from sequencer.posting.sinks import make_sinks
 from sequencer.posting.web import signature
 from sequencer.settings.settings import load
 from tests.project.documents import ROOT, Fence, fences
@@ -62,7 +62,7 @@ def test_the_table_names_the_kinds_that_have_a_key() -> None:
 def test_each_example_makes_its_sink(tmp_path: Path, fence: Fence) -> None:
     (tmp_path / "orchestration.yaml").write_text(fence.text)
     settings = load(tmp_path, env={})
-    place = Place(settings.state_file.parent, settings.project_dir, VARIABLES)
+    place = SinkPlace(settings.state_file.parent, settings.project_dir, VARIABLES)
     (sink,) = make_sinks(settings.activity, place)
     assert sink.kind in fence.text
 

@@ -16,7 +16,7 @@ from typing import IO
 from msgspec import Struct
 
 from sequencer.cli.views.layers import Group, place_count
-from sequencer.cli.views.layout import Box, EdgeLine, Frame, Layout, Words, laid_out
+from sequencer.cli.views.layout import Box, EdgeLine, GroupFrame, Layout, Words, laid_out
 from sequencer.cli.views.states import ASCII_MARKS, MARKS, STYLES, shown, wrapped
 from sequencer.cli.views.text import can_write, columns_of, cut, width
 from sequencer.engine.view import FlowView, NodeState, NodeView
@@ -274,7 +274,7 @@ class _Canvas:
             self._styles[y][x : x + size] = [style] * size
             x += size
 
-    def frame(self, frame: Frame, style: str) -> None:
+    def frame(self, frame: GroupFrame, style: str) -> None:
         """Draw a group's frame; lines may cross it."""
         glyphs = "..:''-" if self._is_ascii else "╭╮┆╰╯╌"
         inner, bottom = glyphs[5] * (frame.width - 2), frame.y + frame.height - 1
@@ -284,7 +284,7 @@ class _Canvas:
             self.put(frame.x, y, glyphs[2], style)
             self.put(frame.x + frame.width - 1, y, glyphs[2], style)
 
-    def title(self, frame: Frame, style: str) -> None:
+    def title(self, frame: GroupFrame, style: str) -> None:
         """Write a group's title into the upper edge of its frame."""
         if title := _encodable(frame.group.title, self._is_ascii):
             text = cut(f" {title} ", frame.width - 2, dots="")

@@ -182,7 +182,7 @@ class EdgeLine(Struct, frozen=True):
     is_loop: bool
 
 
-class Frame(Struct, frozen=True):
+class GroupFrame(Struct, frozen=True):
     """A group's, around its boxes."""
 
     group: Group
@@ -201,7 +201,7 @@ class Layout(Struct, frozen=True):
     height: int
     boxes: tuple[Box, ...]
     lines: tuple[EdgeLine, ...]
-    frames: tuple[Frame, ...] = ()
+    frames: tuple[GroupFrame, ...] = ()
     """Of groups, the outermost first; one that would hold a stranger is left out."""
     way: tuple[int, int] = (0, 1)
     """Columns and rows of a step in the direction in which the graph goes: down."""
@@ -247,7 +247,7 @@ def laid_out(
     return replace(found, frames=tuple(_titled(found, frame) for frame in found.frames))
 
 
-def _titled(layout: Layout, frame: Frame) -> Frame:
+def _titled(layout: Layout, frame: GroupFrame) -> GroupFrame:
     """Return *frame* with its title where nothing else is drawn."""
     taken: set[int] = set()
     for line in layout.lines:
@@ -279,11 +279,11 @@ def _turned(plan: Layout, way: tuple[int, int]) -> Layout:
         replace(one, points=tuple(place(x, y)[:2] for x, y in one.points), label=label(one.label))
         for one in plan.lines
     )
-    frames = tuple(Frame(f.group, *place(f.x, f.y, f.width, f.height)) for f in plan.frames)
+    frames = tuple(GroupFrame(f.group, *place(f.x, f.y, f.width, f.height)) for f in plan.frames)
     return Layout(wide, high, boxes, lines, frames, way)
 
 
-def _overlap(frame: Frame, box: Box) -> bool:
+def _overlap(frame: GroupFrame, box: Box) -> bool:
     return (
         frame.x < box.x + box.width
         and box.x < frame.x + frame.width
@@ -432,12 +432,12 @@ class _Plan:
         ordered = tuple(sorted(drawn, key=lambda line: line.place))
         return Layout(right, height, boxes, ordered, frames)
 
-    def _frames(self, tops: list[int], boxes: tuple[Box, ...]) -> tuple[Frame, ...]:
+    def _frames(self, tops: list[int], boxes: tuple[Box, ...]) -> tuple[GroupFrame, ...]:
         found = []
         for group, (left, right, rows) in zip(self.rows.groups, self.extents, strict=True):
             pad, top = group.levels, tops[rows[0]] - self.head_rows[rows[0]]
             high = tops[rows[-1]] + self.high[rows[-1]] - top + 2 * pad
-            frame = Frame(group, left - pad, top - pad, right - left + 1 + 2 * pad, high)
+            frame = GroupFrame(group, left - pad, top - pad, right - left + 1 + 2 * pad, high)
             strangers = (box for box in boxes if box.node not in group.nodes)
             if not any(_overlap(frame, box) for box in strangers):
                 found.append(frame)

@@ -20,7 +20,7 @@ from sequencer.cli.options import save as save_file
 from sequencer.cli.views.diagram import MOST_PLACES, Drawn, Texts, jumps
 from sequencer.cli.views.gantt import STYLES, Bar, Gantt, Look, Row, gantt_summary, ticks
 from sequencer.cli.views.layers import place_count
-from sequencer.cli.views.layout import Box, EdgeLine, Frame, Label, Layout, Words, laid_out
+from sequencer.cli.views.layout import Box, EdgeLine, GroupFrame, Label, Layout, Words, laid_out
 from sequencer.cli.views.mermaid import LOOKS
 from sequencer.cli.views.nodes import node_summary
 from sequencer.cli.views.states import shown
@@ -238,7 +238,7 @@ class _Picture:
             yield words(note, FLOW_MARGIN, y, PALE_INK, size=SMALL)
         yield "</svg>"
 
-    def _frame(self, frame: Frame) -> Iterator[str]:
+    def _frame(self, frame: GroupFrame) -> Iterator[str]:
         colors = self._drawn.colors(frame.group.name)
         yield (
             f'<rect x="{frame.x * CELL}" y="{frame.y * CELL_ROW}" width="{frame.width * CELL}" '
@@ -246,7 +246,7 @@ class _Picture:
             f'stroke="{colors.get("stroke", FAINT)}"/>'
         )
 
-    def _title(self, frame: Frame) -> Iterator[str]:
+    def _title(self, frame: GroupFrame) -> Iterator[str]:
         """Yield the title of a group, below the upper edge of its frame."""
         title = _fitting(frame.group.title, (frame.width - 2) * CELL)
         colors = self._drawn.colors(frame.group.name)

@@ -8,8 +8,8 @@ import pytest
 from sequencer.errors import ConfigurationError
 from sequencer.executors.redaction import Redaction
 from sequencer.model.fields import ValidationError
-from sequencer.posting.options import KINDS, ActivityOptions, SinkOptions
-from sequencer.posting.sinks import MAKERS, Place, make_sinks, problems
+from sequencer.posting.options import KINDS, ActivityOptions, SinkOptions, SinkPlace
+from sequencer.posting.sinks import MAKERS, make_sinks, problems
 
 HOOK = {"kind": "webhook", "url": "https://example.org/hook"}
 LINEAR = {"kind": "linear", "agent_session_id": "6f1c-4a"}
@@ -17,8 +17,8 @@ GITHUB = {"kind": "github", "repository": "octo/cat", "issue": 12}
 TOKENS = {"LINEAR_TOKEN": "lin-1", "GITHUB_TOKEN": "gh-1"}  # no real ones
 
 
-def place(folder: Path, **environment: str) -> Place:
-    return Place(folder / "sync", folder, environment)
+def place(folder: Path, **environment: str) -> SinkPlace:
+    return SinkPlace(folder / "sync", folder, environment)
 
 
 def options(**sinks: Any) -> ActivityOptions:
@@ -156,6 +156,6 @@ def test_a_file_in_the_project(tmp_path: Path, path: str) -> None:
 
 
 def test_the_file_of_a_run_whose_folder_is_elsewhere(tmp_path: Path) -> None:
-    here = Place(tmp_path / "far" / "sync", tmp_path / "project", {})
+    here = SinkPlace(tmp_path / "far" / "sync", tmp_path / "project", {})
     (sink,) = make_sinks(options(file={"kind": "jsonl"}), here)
     assert vars(sink)["path"] == tmp_path / "far" / "sync" / "activity.jsonl"
