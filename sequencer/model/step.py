@@ -7,6 +7,7 @@ of them a given executor can honour is decided at load time by the executor itse
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from sequencer.model.fields import AfterValidator, BeforeValidator, Field, model_validator
@@ -239,7 +240,7 @@ class Step(Frozen, allow_inf_nan=False):
         added = self.append_system_prompt
         return (added,) if isinstance(added, str) else added or ()
 
-    @property
+    @cached_property
     def prompt_name(self) -> str:
         """Return the prompt's file name below prompts_dir; of a text of its own the step's name."""
         return self.prompt or (self.name if self.text is not None else f"{self.name}.md")

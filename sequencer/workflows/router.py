@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from enum import StrEnum
+from functools import cached_property
 from typing import Annotated
 
 from sequencer.errors import StepFailed
@@ -65,7 +66,7 @@ class RouterSettings(Frozen):
     review_every_n: int | None = Field(default=None, ge=-(2**31), lt=2**31)
     """Read where ``workflow.review_every_n`` is not set, as hoidn/orchestration does."""
 
-    @property
+    @cached_property
     def is_active(self) -> bool:
         """Return whether a router runs before a step."""
         return self.enabled and self.prompt is not None
