@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from sequencer.git.own_settings import EVERYTHING
 from sequencer.git.process import Git
@@ -58,7 +58,7 @@ def test_a_push_without_a_lease_is_noticed(shared: Shared, monkeypatch: pytest.M
             has_come.append(True)
             turn(theirs, "theirs")
         told = git(self.git.folder, "ls-remote", "origin", moves[0].ref).split()
-        now = [dataclasses.replace(moves[0], old=told[0] if told else None), *moves[1:]]
+        now = [structs.replace(moves[0], old=told[0] if told else None), *moves[1:]]
         return real(self, now)
 
     def turn(store: GitStore, name: str) -> None:

@@ -39,6 +39,8 @@ REDRAW_S = 0.1
 TICK_S = 1.0
 CLOSE_S = 2.0
 """How long the end waits for a terminal that takes nothing."""
+PIECE_LINES = 200
+"""So many are printed at once: what a slow terminal has taken can be told from nothing."""
 MAX_HELD_CHARS = 2 * 1024 * 1024
 STYLES = {Piece.THOUGHT: "dim", Piece.ACTION: "dim", Piece.ERROR: "red", Piece.NOTICE: "cyan"}
 
@@ -166,6 +168,8 @@ class Painter:
             file=stream, highlight=False, markup=False, emoji=False, force_terminal=True
         )
         self._pause_s = pause_s
+        self._painted = 0
+        """Pieces that the terminal has taken."""
         self._lock = threading.Lock()
         self._changed, self._closing = threading.Event(), threading.Event()
         self._live: Live | None = None
@@ -220,7 +224,9 @@ class Painter:
         """Draw how it ended, and leave the terminal as it was."""
         self._closing.set()
         self._changed.set()
-        if self._thread is not None:
+        painted = -1
+        while self._thread is not None and self._thread.is_alive() and painted != self._painted:
+            painted = self._painted
             self._thread.join(CLOSE_S)
 
 
@@ -299,7 +305,9 @@ class LiveProgress(Painter):
             bottom.append(f" · {one_line(last)}" if last else "", style="dim")
         elif waiting is not None:
             bottom.append(f"{waiting} · {clock(elapsed)}", style="dim")
-        if lines:
-            styled = (Text(line.text, style=STYLES.get(line.kind, "")) for line in lines)
+        for start in range(0, len(lines), PIECE_LINES):
+            piece = lines[start : start + PIECE_LINES]
+            styled = (Text(line.text, style=STYLES.get(line.kind, "")) for line in piece)
             self._console.print(Text("\n").join(styled), soft_wrap=True)
+            self._painted += 1
         self._show(bottom, is_transient=True)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
 import subprocess
 import sys
 import threading
@@ -169,6 +170,28 @@ def test_a_flood_neither_blocks_nor_piles_up(monkeypatch: pytest.MonkeyPatch) ->
         shown.ended(attempt(), outcome())
         _close_while_read(view, screen)
         assert b"of output are not shown" in screen.raw
+
+
+def test_a_terminal_that_takes_slowly_gets_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes longer in all than the end waits for one that takes nothing."""
+    monkeypatch.setattr("sequencer.cli.views.progress.CLOSE_S", 0.2)
+    with at_a_terminal(monkeypatch) as screen:
+        view = LiveProgress(Redaction())
+        shown = Saying(view)
+        shown.started(attempt(), LOG)
+        for _ in range(4_000):
+            shown.write(b"x" * 99 + b"\n", Piece.OUTPUT)
+        shown.write(b"the last\n", Piece.OUTPUT)
+        closer = threading.Thread(target=view.close)
+        closer.start()
+        while closer.is_alive():
+            if select.select([screen.master], [], [], 0.05)[0]:
+                screen.raw += os.read(screen.master, 1 << 12)
+                time.sleep(0.005)
+        # A process would be gone now, and its painter with it.
+        assert "painter" not in {thread.name for thread in threading.enumerate()}
+        screen.drain()
+    assert b"the last" in screen.raw
 
 
 def _close_while_read(view: LiveProgress, screen: Terminal) -> None:
