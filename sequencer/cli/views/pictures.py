@@ -247,10 +247,10 @@ class _Picture:
         )
 
     def _title(self, frame: GroupFrame) -> Iterator[str]:
-        """Yield the title of a group, below the upper edge of its frame."""
+        """Yield the title of a group, on the upper edge of its frame: below it the boxes begin."""
         title = _fitting(frame.group.title, (frame.width - 2) * CELL)
         colors = self._drawn.colors(frame.group.name)
-        x, y = (frame.x + frame.title) * CELL, frame.y * CELL_ROW + 3
+        x, y = (frame.x + frame.title) * CELL, frame.y * CELL_ROW - 4
         # Where a line can't be avoided the title stands over it.
         yield (
             f'<rect x="{x}" y="{y}" width="{points(title, SMALL):g}" height="15" '

@@ -245,6 +245,15 @@ def test_groups_and_colors_of_the_chart() -> None:
     assert "#112233" not in ran
 
 
+def test_the_title_of_a_group_stands_above_its_boxes() -> None:
+    chart = read_chart("flowchart TD\na --> b\nsubgraph one [Look closely]\na\nend\n")
+    text = flow_svg(of(graph("a --> b")), chart)
+    rects = [rect.attrib for rect in parsed(text).iter() if rect.tag.endswith("rect")]
+    tops = {rect["height"]: float(rect["y"]) for rect in rects if "y" in rect}
+    title, frame = tops.pop("15"), min(tops.values())
+    assert title <= frame < title + 15 <= min(y for y in tops.values() if y > frame)
+
+
 def test_letters_that_no_font_has_are_told() -> None:
     assert without_font("<text>plan → ✓ Ж</text>") == ""
     assert without_font("a\U00012000b\U00012000") in ("\U00012000", "")
