@@ -401,9 +401,9 @@ def _indented(value: Any, end: str, step: str) -> str:
         if flat[key] and type(flat[key]) not in _flat:
             flat[key] = None
             nested += [key]
-    text, told = "".join(_encoders[comma](flat, 0))[1:-1], ""
+    text, told = comma + "".join(_encoders[comma](flat, 0))[1:-1], ""
     for key in nested:
-        # Within a text, the quotes are written in another way.
-        before, mark, text = text.partition(f"{encode_basestring(key)}: null")
+        # Within a text, and in a key that ends alike, a line's end is written in another way.
+        before, mark, text = text.partition(f"{comma}{encode_basestring(key)}: null")
         told += f"{before}{mark[:-4]}{_indented(value[key], line, step)}"
-    return f"{{{line}{told}{text}{end}}}" if flat else "{}"
+    return f"{{{(told + text)[1:]}{end}}}" if flat else "{}"

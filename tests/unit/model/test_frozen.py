@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import json
 import pickle
 import pkgutil
 from collections.abc import Iterator
@@ -171,10 +172,12 @@ def test_what_is_dumped() -> None:
     assert "either" not in made.model_dump(exclude_none=True)
 
 
+keys = st.text(max_size=5) | st.sampled_from(["b", 'a"b', '\\"b', 'b": null'])
 plain = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**62), 2**62) | st.text() | st.sampled_from(Colour)
     | st.floats(allow_nan=False, allow_infinity=False),
-    lambda part: st.lists(part, max_size=4) | st.dictionaries(st.text(max_size=5), part),
+    lambda part: st.lists(part, max_size=4)
+    | st.dictionaries(keys, part),
     max_leaves=12,
 )  # fmt: skip
 
@@ -185,6 +188,11 @@ def test_json_is_byte_for_byte_pydantics(value: Any, indent: int | None) -> None
     made = Inner.model_validate({"note": value})
     whole = {"number": 1, "colour": "red", "note": value}
     assert made.model_dump_json(indent=indent).encode() == to_json(whole, indent=indent)
+
+
+def test_a_key_that_ends_as_another_one_does_not_take_its_place() -> None:
+    value = {'a"b': None, "b": {"x": 1}, '\\"b': None, '"': [1]}
+    assert json.loads(as_json(value, 2)) == value
 
 
 @pytest.mark.parametrize("number", [1e-5, 1e16, 1.5e-7, -2e22, 0.0001, 123456789.125])
