@@ -8,6 +8,7 @@ this process is asked to stop.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -106,7 +107,7 @@ class Summary(Struct):
         return f"{done} (--max-steps)"
 
 
-class EngineLoop:
+class EngineLoop(ABC):
     """What every loop of work on a run has: its limits, and what it has told and seen."""
 
     def __init__(
@@ -132,9 +133,9 @@ class EngineLoop:
         elif place is not None:
             place.begin(head, self._stop)
 
+    @abstractmethod
     def work(self) -> Summary:
         """Work until there is a reason to end; the summary says which."""
-        raise NotImplementedError
 
     def _seen(self) -> Head:
         """Return the run's newest head, once all that was found with it is told."""

@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol
 
@@ -153,7 +154,7 @@ class PlainProgress:
             complain("\n".join(line.text for line in lines))
 
 
-class Painter:
+class Painter(ABC):
     """Draws on a terminal from a thread of its own, which begins with the first news.
 
     So an agent that writes a line at a time is not held up by a screen that is drawn a few
@@ -213,12 +214,13 @@ class Painter:
             self._live.start()
         self._live.update(bottom, refresh=True)
 
+    @abstractmethod
     def _tick_s(self) -> float | None:
         """Return after what time it is drawn again without news; None: never."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _draw(self) -> None:
-        raise NotImplementedError
+        """Put on the terminal what there is to see now."""
 
     def close(self) -> None:
         """Draw how it ended, and leave the terminal as it was."""
