@@ -21,7 +21,7 @@ from bench.result import Row, absent, capped, compared
 from bench.rows import Setting
 from bench.rows.step import started
 
-BAR = 1.5
+BAR = 2.0
 BLOCK = 16
 """Steps of each process in a row."""
 SKIP = 4

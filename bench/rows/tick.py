@@ -18,7 +18,7 @@ from bench.rows import Setting
 from sequencer.engine.loop import Mode
 from sequencer.model.limits import InvocationLimits
 
-BAR = 1.0
+BARS = {"doit": 0.6, "python": 4.0}
 OTHERS = {"luigi": ("luigi", "--help"), "prefect": ("prefect", "--version")}
 """Start-up of schedulers that cron would start as well; for information."""
 WARM_UP = 2
@@ -75,7 +75,7 @@ def _rows(
             against="a bare interpreter" if name == "python" else f"{name} {commands[name][-1]}",
             unit="ms",
             scale=1e3,
-            bar=BAR if name == "doit" else None,
+            bar=BARS.get(name),
             note="CPU of the whole process, the run is paused",
         )
         rows.append(row)
