@@ -13,8 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-
-from msgspec import Struct
+from typing import NamedTuple
 
 from sequencer.documents.file import leads_out, read_bytes
 from sequencer.errors import ConfigurationError
@@ -25,7 +24,7 @@ STATE_VARIABLE = "SEQUENCER_STATE_FILE"
 _TOKEN = "SEQUENCER_TOKEN"  # noqa: S105 - the name of the variable with a claim's number
 
 
-class Location(Struct, frozen=True):
+class Location(NamedTuple):
     """What is known about a project before its settings are read."""
 
     config_path: Path | None

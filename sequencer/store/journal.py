@@ -20,9 +20,7 @@ import re
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from msgspec import Struct
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sequencer.errors import CorruptState, NewerSchema
 from sequencer.store import folder as folders
@@ -44,7 +42,7 @@ _FACT_KEYS = frozenset({"event", "step", "step_index", "token", "attempt", "outc
 _TAIL_BYTES = len(_SEAL) + _CHECKSUM_HEX + len(b'"}')
 
 
-class Record(Struct, frozen=True):
+class Record(NamedTuple):
     """One winning line."""
 
     revision: int
@@ -60,7 +58,7 @@ class Record(Struct, frozen=True):
         return self.offset + len(self.line) + 1
 
 
-class Scan(Struct, frozen=True):
+class Scan(NamedTuple):
     """What a stretch of journal holds."""
 
     winners: tuple[Record, ...]

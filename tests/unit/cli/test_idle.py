@@ -19,7 +19,7 @@ from tests.unit.cli.calling import call, project, state, worked
 
 ROOT = Path(__file__).parents[3]
 PAUSED = "nothing due: the run is paused"
-HEAVY = ("pydantic", "rich", "psutil", "anthropic", "filelock", "click", "yaml")
+HEAVY = ("pydantic", "rich", "psutil", "anthropic", "filelock", "click", "yaml", "msgspec")
 
 
 def fast(
