@@ -12,20 +12,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
 from enum import Enum
 from functools import cached_property
-from json.encoder import c_make_encoder, encode_basestring  # type: ignore[attr-defined]
 from types import NoneType
 from typing import (
     Any,
     ClassVar,
     Literal,
-    NoReturn,
     Self,
     dataclass_transform,
 )
+
+import msgspec
 
 from sequencer.model.fields import (
     MISSING,
@@ -40,7 +40,8 @@ from sequencer.model.fields import (
 
 _set = object.__setattr__
 """A frozen object's own refuses."""
-_EXPONENT = re.compile(r"(?:^|(?<=[:,\[ \n]))-?\d[\d.]*e[+-]\d")
+_LARGE = re.compile(rb"e\d\d\d?(?:[,\]}]|\Z)")
+"""How a number from 1e16 on ends, and now and then a text."""
 
 
 def _validation() -> Any:
@@ -264,7 +265,14 @@ class Frozen:
 
     def model_dump_json(self, *, indent: int | None = None, **how: Any) -> str:
         """Return the fields as JSON; *how* is that of `model_dump`."""
-        return as_json(self.model_dump(mode="json", **how) if how else self, indent)
+        return as_json(self.model_dump(mode="json", **how) if how else self, indent).decode()
+
+    def plain(self) -> dict[str, Any]:
+        """Return the fields and what the class does not know; the values are as they are."""
+        kept = self.__dict__
+        if self._caches:
+            kept = {name: kept[name] for name in self.model_fields}
+        return {**kept, **self._given[1]} if self._given[1] else kept
 
     def __setattr__(self, name: str, value: object) -> None:
         """Refuse: it is frozen."""
@@ -317,9 +325,6 @@ def checked(annotation: Any, value: Any) -> Any:
 
 
 _PLAIN = frozenset({str, int, float, bool, NoneType})
-_flat: set[Any] = {*_PLAIN}
-"""Types whose objects are written as they are; enumerations of words are added."""
-_CONTAINERS = frozenset({dict, list, tuple})
 
 
 def _dumped(value: Any, less: Any, how: dict[str, Any]) -> Any:
@@ -342,68 +347,24 @@ def _key(key: Any) -> Any:
     return key.value if isinstance(key, Enum) else key
 
 
-_ENCODERS: dict[str, json.JSONEncoder] = {}
-
-
-def as_json(value: Any, indent: int | None = None) -> str:
+def as_json(value: Any, indent: int | None = None) -> bytes:
     """Return *value*, plain data or an object, as JSON, byte for byte as pydantic writes it."""
-    if indent is None:
-        plain = value.model_dump(mode="json") if isinstance(value, Frozen) else value
-        text = "".join(_encoders[","](plain, 0))
-    else:
-        text = _indented(value, "\n", " " * indent)
-    # The search takes longer than all the rest.
-    if ("e-" not in text and "e+" not in text) or _EXPONENT.search(text) is None:
-        return text
-    # Such numbers can be spelled in two ways, and ours is Rust's.
-    from pydantic_core import to_json  # noqa: PLC0415
+    data = _ENCODER.encode(value)
+    if _LARGE.search(data) is not None:
+        # Such numbers can be spelled in two ways, and ours is pydantic's.
+        from pydantic_core import to_json  # noqa: PLC0415 - hardly ever needed
 
-    plain = value.model_dump(mode="json") if isinstance(value, Frozen) else value
-    return to_json(plain, indent=indent).decode()
+        return to_json(json.loads(data), indent=indent)
+    return data if indent is None else msgspec.json.format(data, indent=indent)
 
 
-class _Encoders(dict[str, Callable[[Any, int], tuple[str, ...]]]):
-    """What json's own encoder uses, kept by what stands between two items: a step needs five."""
-
-    def __missing__(self, comma: str) -> Callable[[Any, int], tuple[str, ...]]:
-        colon = ":" if comma == "," else ": "
-        # Cycles are not looked for, numbers are those of JSON.
-        options = (None, _refuse, encode_basestring, None, colon, comma, False, False, False)
-        self[comma] = c_make_encoder(*options)
-        return self[comma]
-
-
-_encoders = _Encoders()
-
-
-def _refuse(value: object) -> NoReturn:
+def _as_plain(value: object) -> dict[str, Any]:
+    """Return what the encoder writes of *value*, which it does not know by itself."""
+    if isinstance(value, Frozen):
+        return value.plain()
+    if isinstance(value, Mapping):
+        return dict(value)
     raise TypeError(f"{value!r} is no plain data")
 
 
-def _indented(value: Any, end: str, step: str) -> str:
-    """Return *value* as JSON whose lines begin with *end*, in as few calls as it takes."""
-    line = end + step
-    comma = "," + line
-    kind = type(value)
-    if kind not in _CONTAINERS:
-        if not isinstance(value, Frozen):
-            if isinstance(value, str):
-                _flat.add(kind)
-            return "".join(_encoders[comma](value, 0))
-        value = {**value.__dict__, **value._given[1]}  # noqa: SLF001 - of this module
-    elif kind is not dict:
-        if not value:
-            return "[]"
-        inner = comma.join([_indented(one, line, step) for one in value])
-        return f"[{line}{inner}{end}]"
-    flat, nested = {**value}, []
-    for key in value:
-        if flat[key] and type(flat[key]) not in _flat:
-            flat[key] = None
-            nested += [key]
-    text, told = comma + "".join(_encoders[comma](flat, 0))[1:-1], ""
-    for key in nested:
-        # Within a text, and in a key that ends alike, a line's end is written in another way.
-        before, mark, text = text.partition(f"{comma}{encode_basestring(key)}: null")
-        told += f"{before}{mark[:-4]}{_indented(value[key], line, step)}"
-    return f"{{{(told + text)[1:]}{end}}}" if flat else "{}"
+_ENCODER = msgspec.json.Encoder(enc_hook=_as_plain)

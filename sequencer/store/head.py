@@ -69,7 +69,7 @@ def signature(path: Path | str) -> tuple[int, int, int] | None:
 
 def content_of(head: Head) -> bytes:
     """Return what state.json holds for *head*."""
-    return as_json(head, 2).encode() + b"\n"
+    return as_json(head, 2) + b"\n"
 
 
 def write_head(

@@ -168,11 +168,11 @@ def _asks(marking: Marking) -> tuple[str, ...]:
 
 
 def _size(value: Any) -> int:
-    return len(as_json(value).encode())
+    return len(as_json(value))
 
 
 def _document(content: Mapping[str, Any]) -> tuple[str, bytes]:
-    data = as_json(content).encode()
+    data = as_json(content)
     return f"{MARKINGS}{hashlib.sha256(data).hexdigest()[:20]}.json", data
 
 
