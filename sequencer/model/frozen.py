@@ -11,7 +11,6 @@ Not promised: anything of pydantic's that no class of this program uses.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
 from enum import Enum
@@ -40,8 +39,6 @@ from sequencer.model.fields import (
 
 _set = object.__setattr__
 """A frozen object's own refuses."""
-_LARGE = re.compile(rb"e\d\d\d?(?:[,\]}]|\Z)")
-"""How a number from 1e16 on ends, and now and then a text."""
 
 
 def _validation() -> Any:
@@ -348,13 +345,8 @@ def _key(key: Any) -> Any:
 
 
 def as_json(value: Any, indent: int | None = None) -> bytes:
-    """Return *value*, plain data or an object, as JSON, byte for byte as pydantic writes it."""
+    """Return *value*, plain data or an object, as JSON."""
     data = _ENCODER.encode(value)
-    if _LARGE.search(data) is not None:
-        # Such numbers can be spelled in two ways, and ours is pydantic's.
-        from pydantic_core import to_json  # noqa: PLC0415 - hardly ever needed
-
-        return to_json(json.loads(data), indent=indent)
     return data if indent is None else msgspec.json.format(data, indent=indent)
 
 
