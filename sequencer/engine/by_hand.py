@@ -6,22 +6,21 @@ import uuid
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from sequencer.engine.patience import of_run
+from sequencer.engine.patience import Changes, changes_of, of_run
 from sequencer.errors import TransitionRefused
 from sequencer.model import by_hand, transitions
 from sequencer.model.due import utc
-from sequencer.model.head import FLOW_DOCUMENT, Head
-from sequencer.model.line.line import Line
+from sequencer.model.head import Head
+from sequencer.model.kind import Kind
 from sequencer.model.request import DEFINITION_FILE, Definition
 from sequencer.model.transitions import Transition
-from sequencer.model.workflow import Workflow, ensure_definition
+from sequencer.model.workflow import Workflow, ensure_definition, graph_of
 from sequencer.store.protocol import Store
 
 if TYPE_CHECKING:
     from sequencer.engine.markings import FlowControl
-    from sequencer.model.net.net import Net
     from sequencer.model.net.source import FlowSource
 
 
@@ -100,33 +99,30 @@ class Control:
             has_definition = is_named and self._store.document(DEFINITION_FILE) is not None
         return fresh_head(self._workflow, self._name, has_definition=has_definition)
 
-    def _keep_source(self) -> None:
-        """Keep what a graph's run begins with: before the head, as a definition is."""
-        if self._workflow.graph is not None:
-            source = self._own_source()
-            self._store.keep_document(FLOW_DOCUMENT, source.to_json())
-
-    def _own_source(self) -> FlowSource:
-        from sequencer.model.net.source import FlowSource  # noqa: PLC0415 - graphs only
-
-        source = self._source or FlowSource(workflow=self._workflow)
-        return source.replace(workflow=self._workflow)
+    def _keep_source(self, before: Head | None = None) -> None:
+        """Keep what the run begins with: before the head, as a definition is."""
+        kept = self.kind.begins_with(self._source, before)
+        if kept is not None:
+            self._store.keep_document(*kept)
 
     @cached_property
+    def _changes(self) -> Changes:
+        return changes_of(self._store, self._workflow)
+
+    @property
     def nodes(self) -> FlowControl:
         """Return what knows the nodes of a graph's run.
 
         Raises:
             UsageRefused: the run goes along a line.
         """
-        from sequencer.engine.markings import FlowControl  # noqa: PLC0415 - graphs only
+        graph_of(self._workflow)
+        return cast("FlowControl", self._changes)
 
-        return FlowControl(self._store, self._workflow)
-
-    @cached_property
-    def kind(self) -> Line | Net:
+    @property
+    def kind(self) -> Kind[Any]:
         """Return what decides over the run."""
-        return Line(self._workflow) if self._workflow.graph is None else self.nodes.net
+        return self._changes.kind
 
     def _change(self, change: Callable[[Head], Transition]) -> Head:
         def apply(head: Head | None) -> Transition:
@@ -145,8 +141,7 @@ class Control:
 
     def _decided(self, head: Head, *, verb: str, by: str, words: Mapping[str, Any]) -> Transition:
         made = self.kind.by_hand(head, verb, words, at=datetime.now(UTC), by=by)
-        if made.document is not None:
-            self.nodes.keep_document(made)
+        self._changes.keep_document(made)
         return made
 
     def stamp_ok(
@@ -221,16 +216,10 @@ class Control:
 
     def adopt(self) -> Head:
         """Continue under the workflow that is configured."""
-        adopt = partial(self._decided, verb="adopt", by="", words={})
-        if self._workflow.graph is None:
-            return self._change(adopt)
 
         def change(head: Head) -> Transition:
-            made = adopt(head)
-            before = self.nodes.source().as_of(head.workflow_digest)
-            # Both: a crash may leave the head that has the one or the head that has the other.
-            both = self._own_source().replace(previous=before)
-            self._store.keep_document(FLOW_DOCUMENT, both.to_json())
+            made = self._decided(head, verb="adopt", by="", words={})
+            self._keep_source(head)
             return made
 
         return self._change(change)

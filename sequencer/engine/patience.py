@@ -18,7 +18,9 @@ from sequencer.errors import RemoteUnreachable, StaleClaim, WorkTreeBusy
 from sequencer.executors.protocol import Cancellation
 from sequencer.model.head import MARKINGS, Head, Work
 from sequencer.model.kind import Kind, OpenChange, Room
+from sequencer.model.line.line import Line
 from sequencer.model.transitions import Event, Transition
+from sequencer.model.workflow import Workflow
 from sequencer.store.protocol import Change, Store, Telling
 
 FIRST_PAUSE_S = 1.0
@@ -165,6 +167,29 @@ class Changes:
             if made.keeps is not None:
                 self.store.forget_documents(MARKINGS, made.keeps)
             self.store.keep_document(*made.document)
+
+
+def _along(store: Store, workflow: Workflow) -> Changes:
+    return Changes(store, Line(workflow))
+
+
+def _among_nodes(store: Store, workflow: Workflow) -> Changes:
+    from sequencer.engine.markings import FlowControl  # noqa: PLC0415 - graphs only
+
+    return FlowControl(store, workflow)
+
+
+KINDS: dict[str, Callable[[Store, Workflow], Changes]] = {
+    "cycle": _along,
+    "procedure": _along,
+    "graph": _among_nodes,
+}
+"""What changes a run, by the kind of its workflow."""
+
+
+def changes_of(store: Store, workflow: Workflow) -> Changes:
+    """Return what changes the run of *workflow* in *store*, and has its kind."""
+    return KINDS[workflow.kind](store, workflow)
 
 
 def still_there(store: Store, head: Head | None) -> Head:

@@ -18,6 +18,7 @@ from sequencer.errors import (
 )
 from sequencer.executors.protocol import Cancellation
 from sequencer.model.head import Head, Status
+from sequencer.model.kind import Kind
 from sequencer.model.limits import InvocationLimits, RunLimits
 from sequencer.model.line.order import Description
 from sequencer.model.request import Definition
@@ -27,8 +28,6 @@ from sequencer.store.protocol import Store, View
 
 if TYPE_CHECKING:
     from sequencer.engine.markings import FlowControl
-    from sequencer.model.line.line import Line
-    from sequencer.model.net.net import Net
     from sequencer.model.net.source import FlowSource
     from sequencer.model.team import TeamRules
 
@@ -158,7 +157,7 @@ class Run:
         return standing(head, self.workflow, self.limits, datetime.now(UTC))
 
     @property
-    def kind(self) -> Line | Net:
+    def kind(self) -> Kind[Any]:
         """Return what decides over the run, and says what may happen in it.
 
         Raises: see `workflow`.
@@ -284,7 +283,7 @@ class Run:
             worker.leave()
 
     def _workers(
-        self, kind: Line | Net, performer: Performer, positions: Collection[str], places: int
+        self, kind: Kind[Any], performer: Performer, positions: Collection[str], places: int
     ) -> tuple[Worker, Callable[..., EngineLoop]]:
         """Return who works on a run of *kind*, and how."""
         if kind.has_one_place:

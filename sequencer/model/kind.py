@@ -97,6 +97,15 @@ class Kind(Protocol[Ended_contra]):
             self.workflow, run_id, at=utc(at), name=name, has_definition=has_definition
         )
 
+    def begins_with(self, source: Any, before: Head | None = None) -> tuple[str, bytes] | None:
+        """Return the document that is kept before the head of a run; None: the head has all.
+
+        *source* says where the workflow is from, if not from the settings. With *before*, the
+        run of that head continues under the workflow.
+        """
+        del source, before
+        return None
+
     def ready(self, head: Head, limits: RunLimits, *, at: datetime) -> Standing:
         """Return what may begin now, or why nothing may, and until when."""
         return standing(head, self.workflow, limits, at)

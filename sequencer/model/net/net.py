@@ -14,7 +14,7 @@ from typing import ClassVar, Protocol
 from sequencer.errors import SequencerError, TransitionRefused, UsageRefused
 from sequencer.model import by_hand
 from sequencer.model.due import is_past, utc
-from sequencer.model.head import Head, Owner, Work
+from sequencer.model.head import FLOW_DOCUMENT, Head, Owner, Work
 from sequencer.model.kind import Kind, Room, Words
 from sequencer.model.line.order import Description, describe_node, present
 from sequencer.model.net import by_hand as hands
@@ -26,6 +26,7 @@ from sequencer.model.net.graph import Growth
 from sequencer.model.net.marking import FlowStatus, Marking, Reference, carried, text_of
 from sequencer.model.net.record import Chain
 from sequencer.model.net.rules import is_choice
+from sequencer.model.net.source import FlowSource
 from sequencer.model.net.transition import OpenTransition, busy_ms, rest_of, transition_of
 from sequencer.model.outcome import Usage
 from sequencer.model.transitions import Place, Transition
@@ -106,6 +107,16 @@ class Net(Kind[NodeEnded]):
             base, new = (workflow, growths[len(known) :]) if is_more else (self.workflow, growths)
             self._grown = list(growths), with_graph(base, new, marking.graph)
         return self._grown[1]
+
+    def begins_with(
+        self, source: FlowSource | None, before: Head | None = None
+    ) -> tuple[str, bytes]:
+        """See `Kind.begins_with`: what a person may change meanwhile, as it was."""
+        made = (source or FlowSource(workflow=self.workflow)).replace(workflow=self.workflow)
+        if before is not None:
+            # Both: a crash may leave the head that has the one or the head that has the other.
+            made = made.replace(previous=self._markings.begun(before)[0])
+        return FLOW_DOCUMENT, made.to_json()
 
     # --- one transition ------------------------------------------------------------
 
