@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
-from sequencer.assembly import plugin, plugin_names
 from sequencer.assembly.trusting import Trust
 from sequencer.documents.reader import KeyPath
 from sequencer.errors import AgentMissing, ConfigurationError, UnknownName
@@ -26,6 +25,7 @@ from sequencer.executors.stand_ins import RehearsalExecutor, RehearsalOptions
 from sequencer.model.fields import ValidationError
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
+from sequencer.plugins import plugin, plugin_names
 from sequencer.settings.schema import BUILTIN_AGENTS
 from sequencer.settings.settings import Agent, Settings
 from sequencer.workflows.prompts import relative_name

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sequencer.assembly import plugin, plugin_names
 from sequencer.assembly.workflow_choice import definition_of, place_of, workflow_for
 from sequencer.errors import UnknownName
 from sequencer.logs import witness_of
@@ -19,6 +18,7 @@ from sequencer.model.head import Head
 from sequencer.model.line.order import place
 from sequencer.model.names import slug
 from sequencer.model.transitions import Place
+from sequencer.plugins import plugin, plugin_names
 from sequencer.settings.settings import Settings
 from sequencer.store.file import FileStore
 from sequencer.store.head import migrate

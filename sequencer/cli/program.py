@@ -190,7 +190,7 @@ _ADDED = "sequencer.commands"
 
 def _packages() -> ModuleType:
     """Return what knows installed packages: few verbs are theirs, and looking takes long."""
-    return import_module("sequencer.assembly")
+    return import_module("sequencer.plugins")
 
 
 class Verbs(click.Group):

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+from sequencer import plugins
 from sequencer.engine.events import Emit, Waiting
-from sequencer.errors import RemoteUnreachable, StaleClaim, WorkTreeBusy
+from sequencer.errors import RemoteUnreachable, StaleClaim, UnknownName, WorkTreeBusy
 from sequencer.executors.protocol import Cancellation
 from sequencer.model.head import MARKINGS, Head, Work
 from sequencer.model.kind import Kind, OpenChange, Room
@@ -169,8 +170,8 @@ class Changes:
             self.store.keep_document(*made.document)
 
 
-def _along(store: Store, workflow: Workflow) -> Changes:
-    return Changes(store, Line(workflow))
+def _along(store: Store, workflow: Workflow, kind: Callable[[Workflow], Line] = Line) -> Changes:
+    return Changes(store, kind(workflow))
 
 
 def _among_nodes(store: Store, workflow: Workflow) -> Changes:
@@ -188,8 +189,19 @@ KINDS: dict[str, Callable[[Store, Workflow], Changes]] = {
 
 
 def changes_of(store: Store, workflow: Workflow) -> Changes:
-    """Return what changes the run of *workflow* in *store*, and has its kind."""
-    return KINDS[workflow.kind](store, workflow)
+    """Return what changes the run of *workflow* in *store*, and has its kind.
+
+    Raises:
+        UnknownName: the package that brings the kind is not installed.
+        ConfigurationError: it can't be loaded.
+    """
+    if (make := KINDS.get(workflow.kind)) is not None:
+        return make(store, workflow)
+    if (added := plugins.plugin(plugins.KINDS, workflow.kind)) is None:
+        known = KINDS.keys() | plugins.plugin_names(plugins.KINDS)
+        where = f"workflow {workflow.name!r}"
+        raise UnknownName("kind of workflow", workflow.kind, known, where=where)
+    return _along(store, workflow, added)
 
 
 def still_there(store: Store, head: Head | None) -> Head:

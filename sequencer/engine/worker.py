@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from msgspec.structs import replace
 
@@ -22,7 +22,7 @@ from sequencer.engine.carrier import NothingCarried
 from sequencer.engine.composing import compose_along
 from sequencer.engine.events import Noticed, Waiting
 from sequencer.engine.heartbeat import Heartbeat
-from sequencer.engine.patience import Changes, Patience
+from sequencer.engine.patience import Changes, Patience, changes_of
 from sequencer.engine.performing import Performer
 from sequencer.engine.recall import Memory, recall
 from sequencer.engine.records import (
@@ -144,8 +144,9 @@ class LineWorker(Worker):
         """
         self.workflow = performer.workflow
         """The workflow that this worker believes the run to have."""
-        self.kind = Line(self.workflow)
-        super().__init__(Changes(store, self.kind), performer, limits)
+        changes = changes_of(store, self.workflow)
+        self.kind: Line = cast("Line", changes.kind)
+        super().__init__(changes, performer, limits)
         self.positions = frozenset(positions)
         self._moves = not isinstance(performer.carrier, NothingCarried)
         """Whether code moves with the state."""

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections import Counter
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 from sequencer.errors import DefinitionChanged, UsageRefused
 from sequencer.model.fields import Field, Refusal, model_validator
@@ -58,9 +58,9 @@ class Workflow(Frozen):
     steps: tuple[Step, ...] = Field(max_length=20_000)
     """In order; of a graph those of its agent nodes, by the same names."""
     review: Review | None = None
-    kind: Literal["cycle", "procedure", "graph"] = "cycle"
+    kind: Name = "cycle"
     """cycle: endless. procedure: once from the first step to the last, then complete. graph:
-    as its nodes and edges say."""
+    as its nodes and edges say. A package may add others, which go from step to step too."""
     graph: Graph | None = None
     description: Purpose = ""
     """What it is for, in a line; for people only."""

@@ -10,19 +10,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from sequencer.errors import ConfigurationError, UnknownName
-from sequencer.model.fields import BeforeValidator, Field, Refusal, ValidationError, model_validator
+from sequencer.model.fields import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    Refusal,
+    ValidationError,
+    model_validator,
+)
 from sequencer.model.frozen import Frozen
 from sequencer.model.step import Name, Purpose, Step
 from sequencer.model.workflow import Review, Workflow
+from sequencer.plugins import KINDS, plugin_names
 from sequencer.workflows.teams.entries import Entries, Size
 
 if TYPE_CHECKING:
     from sequencer.model.team import Task
 
 
+LINES = ("cycle", "procedure")
+"""Kinds of a workflow whose steps come one after the other."""
 KeyPath = tuple[str | int, ...]
 
 
@@ -214,6 +224,14 @@ def _refuse_an_empty_list(value: object) -> object:
     return value
 
 
+def _known_kind(kind: str) -> str:
+    # Packages are looked for only where the word is none of ours: that takes long.
+    if kind not in LINES and kind not in (added := plugin_names(KINDS)):
+        *most, last = map(repr, (*LINES, *sorted(added)))
+        raise Refusal("literal_error", {"expected": f"{', '.join(most)} or {last}"})
+    return kind
+
+
 class WorkflowDefinition(WorkflowChanges):
     """One entry of ``workflows:``; a step may be written as its name alone.
 
@@ -227,7 +245,7 @@ class WorkflowDefinition(WorkflowChanges):
     ]
     """At least one, unless the definition extends another one, which brings its own."""
     review: ReviewDefinition | None = None
-    kind: Literal["cycle", "procedure"] = "cycle"
+    kind: Annotated[Name, AfterValidator(_known_kind)] = "cycle"
     description: Purpose = ""
     """What it is for, in a line; of one that extends another, the other's if it has none."""
     file: str | None = Field(default=None, min_length=1, max_length=4096)

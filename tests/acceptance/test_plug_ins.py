@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"```python\n# (\w+)\.py: [^\n]*\n(.*?)```", re.DOTALL)
-_GROUPS = {"apart": "stores", "echo": "executors", "where": "commands"}
+_GROUPS = {"apart": "stores", "echo": "executors", "where": "commands", "patient": "kinds"}
 
 
 class Installed:
@@ -31,9 +31,14 @@ class Installed:
         (self.project / "prompts").mkdir(parents=True)
         (self.project / "prompts/plan.md").write_text("Say it again.\n")
 
-    def settings(self, text: str) -> None:
-        steps = "workflow: {name: own}\nworkflows: {own: {steps: [{name: plan}]}}\n"
+    def settings(self, text: str, kind: str | None = None) -> None:
+        own = "steps: [{name: plan}]" if kind is None else f"kind: {kind}, steps: [plan, close]"
+        steps = f"workflow: {{name: own}}\nworkflows: {{own: {{{own}}}}}\n"
         (self.project / "orchestration.yaml").write_text(steps + text)
+
+    def place(self) -> tuple[int, str]:
+        state = json.loads((self.project / "sync/state.json").read_text())
+        return state["step_index"], state["expected_step"]
 
     def run(self, *words: str, code: int = 0) -> str:
         done = subprocess.run(
@@ -82,6 +87,21 @@ def test_a_command_is_listed_run_and_guessed(installed: Installed) -> None:
     assert installed.run("where").endswith("sync/state.json\n")
     assert "where" in installed.run("--help").split("Added by packages:")[1]
     assert "did you mean 'where'?" in installed.run("wheer", code=2)
+
+
+def test_a_kind_decides_what_follows(installed: Installed) -> None:
+    installed.settings("agents: {mine: {kind: echo}}\nagent: {default: mine}\n", "patient")
+    first = installed.project / "prompts/plan.md"
+    first.with_name("close.md").write_text("done\n")
+    installed.run("run", "--max-steps", "2")
+    assert installed.place() == (4, "plan")
+    first.write_text("It is done\n")
+    installed.run("run", "--max-steps", "1")
+    assert installed.place() == (5, "close")
+    installed.settings("", "hasty")
+    said = installed.run("run", code=2)
+    assert "workflows.own.kind" in said
+    assert "'cycle', 'procedure' or 'patient'" in said
 
 
 def test_a_package_that_is_broken_is_named(installed: Installed) -> None:

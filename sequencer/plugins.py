@@ -1,0 +1,45 @@
+"""What other packages add to the program: objects under the names of their entry points."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from sequencer.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+KINDS = "sequencer.kinds"
+"""The entry points that add kinds of workflows; each makes a `Line` of one."""
+
+
+def plugin(group: str, name: str) -> Any | None:
+    """Return the object of the entry point *name* in *group*, or None if there is none.
+
+    Raises:
+        ConfigurationError: it can't be loaded.
+    """
+    found = next((entry for entry in _entries(group) if entry.name == name), None)
+    if found is None:
+        return None
+    try:
+        return found.load()
+    except Exception as error:
+        # Whatever somebody else's code raises; with --verbose its traceback is shown.
+        raise ConfigurationError(
+            f"the package that brings {name!r} can't be loaded: {type(error).__name__}: {error}",
+            where=f"{group}: {found.value}",
+            hint="install it again, or remove it",
+        ) from error
+
+
+def plugin_names(group: str) -> set[str]:
+    """Return the names of the entry points in *group*."""
+    return {entry.name for entry in _entries(group)}
+
+
+def _entries(group: str) -> Iterable[EntryPoint]:
+    from importlib.metadata import entry_points  # noqa: PLC0415 - it takes long to load
+
+    return entry_points(group=group)
