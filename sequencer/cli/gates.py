@@ -20,9 +20,8 @@ from sequencer.engine.events import Noticed, RunEvent
 from sequencer.engine.markings import Question
 from sequencer.engine.recall import recall
 from sequencer.engine.run import Run
-from sequencer.errors import SequencerError, TransitionRefused, UnknownName
+from sequencer.errors import SequencerError, TransitionRefused, UnknownName, UsageRefused
 from sequencer.model.head import Gate, Head, Status
-from sequencer.model.net.marking import FlowStatus
 from sequencer.project import Project
 from sequencer.settings.location import is_inside_agent
 
@@ -456,44 +455,32 @@ def _answered(invocation: Invocation, run: Run, token: int) -> bool:
 
 
 @verb("tell")
-@click.argument("task")
-@click.argument("text")
+@click.argument("words", nargs=-1, metavar="[STEP] TEXT")
 @pass_invocation
-def tell_(invocation: Invocation, task: str, text: str) -> None:
-    """Send a message to a task of a team, from outside or from another task.
+def tell_(invocation: Invocation, words: tuple[str, ...]) -> None:
+    """Send a message to a step, from outside or from another step.
 
-    It stands in the prompt of the task's next attempt. TEXT - reads it from standard input.
-    A task that runs goes on without it. If it needs no other attempt, the tasks that wait
-    for it read the message in its place.
+    STEP is a step or position, in a flowchart or a team a node or task; without one whatever
+    comes next. The message stands in the prompt of its next attempt, until one is accepted.
+    A step that runs goes on without it. TEXT - reads it from standard input.
 
     \b
     Examples:
-      sequencer tell implement "The API is frozen, change the client only"
+      sequencer tell "The API is frozen, change the client only"
+      sequencer tell implement "Look at the error handling, too"
       git diff | sequencer --run big-refactoring tell verify -
     """
+    if not 1 <= len(words) <= 2:  # noqa: PLR2004 - a name and a text
+        raise UsageRefused("expected [STEP] TEXT", hint="quote a text of several words")
+    step, text = words[0] if len(words) > 1 else None, words[-1]
     run = invocation.run()
-    head = run.head
-    if head is None:
-        raise TransitionRefused(
-            "tell: the run was never begun, so nobody would read it",
-            hint="'sequencer run' begins it; 'sequencer runs' lists the others, --run names one",
-        )
-    if (flow := head.flow) is None:
-        raise TransitionRefused(
-            "tell: the run is no team's, so it has no tasks",
-            hint="'sequencer runs' lists the runs, --run names one",
-        )
-    if flow.status != FlowStatus.RUNNING:
-        raise TransitionRefused(f"tell: the run has ended as {flow.status}")
-    after = run.control.tell(task, hidden(invocation, said(text)), by=decider())
-    runs = any(claim.step == task for claim in after.claims)
+    after = run.control.tell(step, hidden(invocation, said(text)), by=decider())
+    runs = any(step in (None, claim.step) for claim in after.claims)
     if invocation.is_json:
-        invocation.print_json({"task": task, "is_running": runs, "revision": after.revision})
+        invocation.print_json({"task": step, "is_running": runs, "revision": after.revision})
         return
     when = "it reads it when it begins"
     if runs:
-        when = (
-            "it runs now and does not hear it; another attempt at it will, or else the tasks "
-            "that wait for it"
-        )
-    invocation.say(f"told {one_line(task)}: {when}")
+        others = "" if after.flow is None else " at it will, or else the tasks that wait for it"
+        when = f"it runs now and does not hear it; another attempt{others or ' will'}"
+    invocation.say(f"told {one_line(step or 'whatever comes next')}: {when}")

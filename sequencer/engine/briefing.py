@@ -7,7 +7,7 @@ none of it is looked at again. A long output is cut, and the file is named that 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +94,7 @@ class Brief(Struct, frozen=True):
             )
             yield "# What was not done\n\n" + "\n".join(lines)
         if self.messages:
-            said = [f"- {by}, {at}:\n\n{self._read(name)}" for name, by, at in self.messages]
-            yield "# Messages to you\n\n" + "\n\n".join(said)
+            yield messages_block(self.messages, self._read)
         if self.late:
             said = [
                 f"- to {task}, {by}, {at}:\n\n{self._read(name)}"
@@ -143,6 +142,12 @@ class Brief(Struct, frozen=True):
             return f"(it can't be read here: {error.message}; it is in {self.path_of(name)})"
 
 
+def messages_block(messages: Iterable[Message], read: Callable[[str], str]) -> str:
+    """Return *messages* as they stand in a prompt; *read* reads the text of one."""
+    said = [f"- {by}, {at}:\n\n{read(name)}" for name, by, at in messages]
+    return "# Messages to you\n\n" + "\n\n".join(said)
+
+
 def _inert(text: str) -> str:
     """Return *text*, which somebody else wrote, unable to end the block that it stands in."""
     return _TAG.sub("&lt;", text)
@@ -177,7 +182,7 @@ def brief_of(
         tuple((one, _why(marking, one.id)) for one in before if one.id not in marking.done),
         tuple(_added(marking, before)),
         tuple(_messages(marking, node.id)),
-        tuple((one.id, late) for one in before for late in _unread(marking, one.id)),
+        tuple((one.id, late) for one in before for late in unread(marking, one.id)),
         team.notes.get(node.id),
         validation,
         path_of,
@@ -193,8 +198,8 @@ def _messages(marking: Marking, name: str) -> Iterator[Message]:
     yield from ((where, by, at) for where, by, at in marking.team.told.get(name, ()))
 
 
-def _unread(marking: Marking, name: str) -> Iterator[Message]:
-    """Yield the messages to task *name*, which is done, that came after its last attempt began."""
+def unread(marking: Marking, name: str) -> Iterator[Message]:
+    """Yield the messages to *name* that came after its last accepted attempt began."""
     done = _token(marking.outputs.get(name))
     yield from (told for told in _messages(marking, name) if _token(told[0]) > done)
 

@@ -23,6 +23,15 @@ if TYPE_CHECKING:
     from sequencer.engine.markings import FlowControl
     from sequencer.model.net.source import FlowSource
 
+_WITHOUT_RUN = {
+    "answer": ("nobody is asked", None),
+    "tell": (
+        "nobody would read it",
+        "'sequencer run' begins it; 'sequencer runs' lists the others, --run names one",
+    ),
+}
+"""Decision about a run that was never begun -> what it would be good for, and what helps."""
+
 
 def fresh_head(
     workflow: Workflow, name: str | None = None, *, has_definition: bool = False
@@ -253,12 +262,14 @@ class Control:
         token = asked if token is None else token
         return self._decide("answer", by, run_id=head.run_id, node=node, text=said, token=token)
 
-    def tell(self, node: str, text: str, *, by: str) -> Head:
-        """Send *text* to task *node*; it stands in the prompt of its next attempt.
+    def tell(self, node: str | None, text: str, *, by: str) -> Head:
+        """Send *text* to the step, position or node *node*; its next attempt has it in its prompt.
+
+        None, in a run that goes from step to step: whichever attempt comes next.
 
         Raises:
-            UnknownName: the run has no such task.
-            TransitionRefused: the task is done and comes no more, or the run is no team's.
+            UnknownName: the run has no such step.
+            TransitionRefused: it is done and comes no more, so nobody would read it.
         """
         return self._decide("tell", by, node=node, text=text)
 
@@ -278,8 +289,8 @@ class Control:
         """
         found = head or self._store.view().head
         if found is None:
-            what = "nobody is asked" if verb == "answer" else "no gate waits"
-            raise TransitionRefused(f"{verb}: the run was never begun, so {what}")
+            what, hint = _WITHOUT_RUN.get(verb, ("no gate waits", None))
+            raise TransitionRefused(f"{verb}: the run was never begun, so {what}", hint=hint)
         return found
 
     def _decide(self, verb: str, by: str, run_id: str | None = None, **words: Any) -> Head:

@@ -8,7 +8,7 @@ that is inserted is a quotation; none of it is looked at again.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +16,8 @@ from msgspec import Struct
 
 from sequencer.engine.recall import Memory
 from sequencer.model.head import Head
+from sequencer.model.line.gates import read_by
+from sequencer.model.line.order import present
 from sequencer.model.request import Definition, Request
 from sequencer.model.workflow import Workflow
 from sequencer.workflows import templates
@@ -79,6 +81,8 @@ class Composer(Struct, frozen=True, dict=True):
     request: Request | None
     substitutions: Mapping[str, str]
     recall: Callable[[], Memory]
+    told: Collection[tuple[str, int]] = ()
+    """Which messages the attempt reads, see `gates.read_by`."""
 
     @cached_property
     def memory(self) -> Memory:
@@ -107,6 +111,9 @@ class Composer(Struct, frozen=True, dict=True):
             found.append(("request", request_block(self.request)))
         if self._is_after_feedback and (said := self._feedback()):
             found.append(("feedback", f"# What a person said about the last result\n\n{said}"))
+        if self.told:
+            messages = [text for to, text in self.memory.messages if to in self.told]
+            found.append(("messages", "# Messages to you\n\n" + "\n\n".join(messages)))
         loop = self.head.loop
         if loop is not None and loop.reason:
             block = f"# What the check found (round {loop.round})\n\n{loop.reason}"
@@ -189,12 +196,15 @@ def compose_along(
     *recall* reads what the run has said.
     """
     is_template = workflow.kind == "procedure"
-    if not is_template and head.loop is None and head.gate is None:
+    told = head.told
+    if not is_template and head.loop is None and head.gate is None and not told:
         return None
+    if told:
+        told = read_by(head, workflow, present(workflow, head), head.token)
     made_from, substitutions = None, dict[str, str]()
     if definition is not None:
         made_from, substitutions = definition.request, dict(definition.substitutions)
-    composer = Composer(head, made_from, substitutions, recall)
+    composer = Composer(head, made_from, substitutions, recall, told)
     return composer.compose if is_template else composer.with_blocks
 
 

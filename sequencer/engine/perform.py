@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from sequencer.engine.attempt import Allowance, Attempt, Prepared
 from sequencer.engine.attempts import Running
-from sequencer.engine.briefing import brief_of
+from sequencer.engine.briefing import brief_of, messages_block, unread
 from sequencer.engine.events import AttemptUsed, Emit, Noticed, RunEvent, Waiting
 from sequencer.engine.markings import FlowControl
 from sequencer.engine.performing import Performer
@@ -165,9 +165,13 @@ class Performances:
             json_nodes=self._json_nodes,
             head=head,
         )
-        if values is None:
-            return None
-        return self._brief(values, marking) if graph.by_id[name].task else values.compose_prompt
+        if values is not None and graph.by_id[name].task:
+            return self._brief(values, marking)
+        compose = None if values is None else values.compose_prompt
+        if told := tuple(unread(marking, name)):
+            block = messages_block(told, self.control.read_output)
+            return partial(_with_block, compose or str, block)
+        return compose
 
     def _brief(self, values: NodeValues, marking: Marking) -> Callable[[str], str]:
         made_from = self.performer.definition
@@ -311,7 +315,12 @@ class Performances:
 def _with_notes(compose: Callable[[str], str], notes: tuple[str, ...], text: str) -> str:
     """Return the prompt that *text* makes, with *notes* about the place behind it."""
     listed = "\n".join(f"- {note}" for note in notes)
-    return f"{compose(text).rstrip()}\n\n# Where you work\n\n{listed}\n"
+    return _with_block(compose, f"# Where you work\n\n{listed}", text)
+
+
+def _with_block(compose: Callable[[str], str], block: str, text: str) -> str:
+    """Return the prompt that *text* makes, with *block* after it."""
+    return f"{compose(text).rstrip()}\n\n{block}\n"
 
 
 def _take(attempt: Running, left: Left) -> None:

@@ -51,6 +51,8 @@ class Memory(Struct):
     """Of the run; outputs that are too large for the journal lie below it."""
     feedback: list[Said] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
+    messages: list[tuple[tuple[str, int], str]] = field(default_factory=list)
+    """For whom, as `Head.told` has it, and what stands in a prompt."""
     _records: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     _last: str | None = None
 
@@ -66,6 +68,7 @@ class Memory(Struct):
         if event in _BEGINNINGS:
             self._records.clear()
             self.feedback.clear()
+            self.messages.clear()
             self._last = None
         elif event in _ACCEPTED:
             self._records[step], self._last = outcome, step
@@ -80,6 +83,10 @@ class Memory(Struct):
         elif event == Event.FEEDBACK:
             number = outcome.get("round", 1)
             self.feedback.append(Said(step, number, str(outcome.get("note", ""))))
+        elif event == Event.TOLD:
+            to, by, text = (str(outcome.get(key) or "") for key in ("to", "by", "note"))
+            message = f"- {by}, {fact['at']}:\n\n{text}"
+            self.messages.append(((to, fact["token"]), message))
 
     def _keep_round(self, event: str, outcome: Mapping[str, Any]) -> None:
         verdict = outcome.get("verdict") or {}

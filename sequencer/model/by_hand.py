@@ -427,6 +427,8 @@ def ensure_nothing_decided(head: Head, edited: Head, *, by_command: bool) -> Non
             _refuse_decision(name, "changed", "adopt")
     if edited.loop != head.loop:
         _refuse_decision("loop", "changed", "skip' or 'stamp ok")
+    if edited.told != head.told:
+        _refuse_decision("told", "changed", "tell")
     if edited.work != head.work:
         raise EditRefused(
             "an edit by hand is refused: work changed",

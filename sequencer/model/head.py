@@ -7,6 +7,7 @@ agent or another tool may keep notes there. Wall-clock values are for people; no
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -220,6 +221,26 @@ class Head(Frozen, extra="allow"):
     def base(self) -> str | None:
         """Return the name of the document that its marking begins with; None: there is none."""
         return None if self.flow is None else self.flow.base
+
+    @property
+    def told(self) -> tuple[tuple[str, int], ...]:
+        """Return for whom messages wait, "" for whoever comes next, each with the newest token.
+
+        Kept as ``told`` in the run of a line while there are some; the texts are in the journal.
+        """
+        extra, found = self._given[1], []
+        for row in extra["told"] or () if "told" in extra else ():
+            match row:
+                case [str(to), int(token)]:
+                    found.append((to, token))
+        return tuple(found)
+
+    def telling(self, told: Collection[tuple[str, int]]) -> Head:
+        """Return this head, in which the messages *told* wait."""
+        others = {name: value for name, value in self.model_extra.items() if name != "told"}
+        extra = {**others, "told": [list(one) for one in told]} if told else others
+        values = {name: self.__dict__[name] for name in self.model_fields}
+        return self.made(values, {*self.model_fields_set, *extra}, extra)
 
     @property
     def was_rejected(self) -> bool:

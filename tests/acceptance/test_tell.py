@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import sequencer
 from tests.acceptance.cli_process import launched, until
 from tests.acceptance.flow_projects import as_json, cli
 from tests.forked import Forked
@@ -42,6 +43,25 @@ workflows:
 """
 
 
+LINE = (
+    CONFIGURATION.partition("workflow:")[0]
+    + """\
+workflow: {name: line}
+workflows:
+  line: {kind: %s, steps: [{name: plan, prompt: p.md}, {name: build, prompt: p.md}]}
+"""
+)
+TITLE = "# Messages to you"
+
+
+def make_line(folder: Path, kind: str = "cycle", prompt: str = "Do it.") -> Path:
+    (folder / "agent.py").write_text(AGENT)
+    (folder / "orchestration.yaml").write_text(LINE % kind)
+    (folder / "prompts").mkdir()
+    (folder / "prompts" / "p.md").write_text(prompt)
+    return folder
+
+
 def make_project(folder: Path, description: str = "As ever.") -> Path:
     (folder / "agent.py").write_text(AGENT)
     (folder / "orchestration.yaml").write_text(CONFIGURATION % description)
@@ -57,7 +77,7 @@ def heard(project: Path, task: str) -> list[str]:
     """Return what stands behind the title of the messages in each prompt of *task*."""
     path = project / f"asked-{task}.txt"
     prompts = path.read_text().split("\n=====\n")[:-1] if path.exists() else []
-    return [prompt.partition("# Messages to you")[2] for prompt in prompts]
+    return [prompt.partition(TITLE)[2] for prompt in prompts]
 
 
 @pytest.fixture
@@ -162,15 +182,6 @@ def test_a_run_that_is_complete(project: Path) -> None:
     assert "the run has ended as completed" in ended.stderr
 
 
-def test_a_run_that_is_no_teams(tmp_path: Path) -> None:
-    (tmp_path / "orchestration.yaml").write_text("agent: {default: rehearsal}\n")
-    cli(tmp_path, "init")
-    cli(tmp_path, "run", "--max-steps", "1", "--quiet")
-    ended = cli(tmp_path, "tell", "main", "Hello")
-    assert ended.returncode == 3
-    assert "the run is no team's, so it has no tasks" in ended.stderr
-
-
 def test_a_pipe(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cli(project, "run", "--max-steps", "1", "--quiet")
     lines = "one\n- two\n{{output}}\n"
@@ -214,6 +225,164 @@ def test_who_said_it_and_what_stands_in_the_journal(project: Path) -> None:
     # Shown, it can't colour anybody's terminal.
     assert "\x1b" not in cli(project, "log").stdout
     assert "\x1b" not in cli(project, "history").stdout
+
+
+def steps(project: Path, number: int) -> int:
+    return cli(project, "run", "--max-steps", str(number), "--quiet").returncode
+
+
+def has_begun(project: Path) -> Path:
+    assert steps(project, 1) == 0
+    return project
+
+
+def test_the_next_step_of_a_line_reads_it_once(tmp_path: Path) -> None:
+    has_begun(make_line(tmp_path))
+    told = cli(tmp_path, "tell", "Mind the gap")
+    assert (told.returncode, told.stderr) == (
+        0,
+        "told whatever comes next: it reads it when it begins\n",
+    )
+    assert "messages    wait for whoever comes next\n" in cli(tmp_path, "status").stdout
+    assert as_json(cli(tmp_path, "--json", "status"))["status"] == "waiting-next"
+    assert steps(tmp_path, 2) == 0
+    assert "Mind the gap" in heard(tmp_path, "build")[0]
+    assert heard(tmp_path, "plan") == ["", ""]
+    assert "messages" not in cli(tmp_path, "status").stdout
+    assert "told" not in as_json(cli(tmp_path, "--json", "status"))
+
+
+def test_a_step_of_a_line_that_is_named(tmp_path: Path) -> None:
+    has_begun(make_line(tmp_path))
+    for text in ("one", "two"):
+        said = as_json(cli(tmp_path, "--json", "tell", "plan", text))
+        assert (said["task"], said["is_running"]) == ("plan", False)
+    assert steps(tmp_path, 4) == 0
+    assert heard(tmp_path, "build") == ["", ""]
+    first, second, third = heard(tmp_path, "plan")
+    assert second.index("one") < second.index("two")
+    assert (first, third) == ("", "")
+
+
+def test_every_attempt_of_a_line_reads_it_until_one_is_accepted(tmp_path: Path) -> None:
+    make_line(tmp_path, prompt="please fail")
+    assert steps(tmp_path, 1) == 1
+    assert cli(tmp_path, "tell", "Use port 80").returncode == 0
+    assert cli(tmp_path, "retry").returncode == 0
+    assert steps(tmp_path, 1) == 1
+    (tmp_path / "mended").touch()
+    assert steps(tmp_path, 2) == 0
+    assert ["Use port 80" in text for text in heard(tmp_path, "plan")] == [False, True, True]
+    assert heard(tmp_path, "build") == [""]
+
+
+def test_a_message_to_a_step_of_a_line_that_runs(tmp_path: Path) -> None:
+    make_line(tmp_path, "procedure", "please wait")
+    child = launched(tmp_path, "run", "--quiet", "--max-steps", "1")
+    try:
+        until(lambda: heard(tmp_path, "plan"))
+        told = cli(tmp_path, "tell", "plan", "Hurry")
+        assert "it runs now and does not hear it; another attempt will" in told.stderr
+    finally:
+        (tmp_path / "go").touch()
+        assert child.wait(20) == 0
+    assert "wait for plan" in cli(tmp_path, "status").stdout
+    # It comes no more: the step after it reads the message in its place.
+    assert steps(tmp_path, 1) == 0
+    assert heard(tmp_path, "plan") == [""]
+    assert "Hurry" in heard(tmp_path, "build")[0]
+
+
+def test_a_step_that_a_program_does_itself_leaves_the_message(tmp_path: Path) -> None:
+    has_begun(make_line(tmp_path))
+    assert cli(tmp_path, "tell", "Mind the gap").returncode == 0
+    with sequencer.open_run(tmp_path).turn() as turn:
+        turn.output = "done"
+    assert steps(tmp_path, 1) == 0
+    assert "Mind the gap" in heard(tmp_path, "plan")[1]
+
+
+def test_a_reset_and_an_older_message_of_the_same_token(tmp_path: Path) -> None:
+    has_begun(make_line(tmp_path))
+    assert cli(tmp_path, "tell", "the old one").returncode == 0
+    assert cli(tmp_path, "reset", "--yes").returncode == 0
+    assert cli(tmp_path, "tell", "the new one").returncode == 0
+    assert steps(tmp_path, 1) == 0
+    last = heard(tmp_path, "plan")[-1]
+    assert "the new one" in last
+    assert "the old one" not in last
+
+
+def test_what_a_line_refuses_to_be_told(tmp_path: Path) -> None:
+    make_line(tmp_path, "procedure")
+    assert "was never begun" in cli(tmp_path, "tell", "Hello").stderr
+    has_begun(tmp_path)
+    refused = {
+        ("plan", "Hello"): (3, "step 'plan' is done, and nobody would read it"),
+        ("bild", "Hello"): (2, "known steps: build, plan"),
+        (" ",): (2, "a message has 1 to 20000 characters"),
+        ("a", "b", "c"): (2, "expected [STEP] TEXT"),
+        (): (2, "expected [STEP] TEXT"),
+    }
+    for words, (code, message) in refused.items():
+        ended = cli(tmp_path, "tell", *words)
+        assert (ended.returncode, message in ended.stderr) == (code, True), ended.stderr
+    assert steps(tmp_path, 1) == 0
+    assert "the run is complete, so nobody would read it" in cli(tmp_path, "tell", "Hi").stderr
+
+
+def test_a_message_opens_no_gate_and_an_edit_takes_none_away(tmp_path: Path) -> None:
+    make_line(tmp_path)
+    text = (tmp_path / "orchestration.yaml").read_text()
+    gate = text.replace("{name: plan,", "{name: plan, requires_approval: true,")
+    (tmp_path / "orchestration.yaml").write_text(gate)
+    assert steps(tmp_path, 2) == 4
+    assert cli(tmp_path, "tell", "Go on, please").returncode == 0
+    assert steps(tmp_path, 2) == 4
+    path = tmp_path / "sync" / "state.json"
+    head = json.loads(path.read_text())
+    before = path.read_text()
+    path.write_text(json.dumps({**head, "told": []}))
+    ended = cli(tmp_path, "run")
+    assert (ended.returncode, "told changed, which is a decision" in ended.stderr) == (3, True)
+    path.write_text(before)
+    assert cli(tmp_path, "approve").returncode == 0
+    assert steps(tmp_path, 1) == 0
+    assert "Go on, please" in heard(tmp_path, "build")[0]
+
+
+FLOW = """```mermaid
+flowchart TD
+draft --> fine{{Fine?}}
+fine -->|yes| publish
+fine -->|no| draft
+```
+
+### draft
+
+Draft it.
+
+### publish
+
+Publish {{output}}.
+"""
+
+
+def test_a_node_of_a_flowchart_reads_it_once(tmp_path: Path) -> None:
+    make_line(tmp_path)
+    (tmp_path / "flow.md").write_text(FLOW)
+    assert cli(tmp_path, "run", "flow.md", "--quiet").returncode == 4
+    assert cli(tmp_path, "--run", "flow", "tell", "draft", "Shorter").returncode == 0
+    assert cli(tmp_path, "--run", "flow", "tell", "publish", "Quickly").returncode == 0
+    for node in ("fine", None):
+        words = ["tell", node, "Hello"] if node else ["tell", "Hello"]
+        refused = cli(tmp_path, "--run", "flow", *words)
+        assert refused.returncode == 3
+    for answer, code in (("no", 4), ("no", 4), ("yes", 0)):
+        assert cli(tmp_path, "--run", "flow", "answer", "fine", answer).returncode == 0
+        assert cli(tmp_path, "run", "flow.md", "--quiet").returncode == code
+    assert ["Shorter" in text for text in heard(tmp_path, "draft")] == [False, True, False]
+    assert "Quickly" in heard(tmp_path, "publish")[0]
 
 
 def test_the_help_has_its_examples(project: Path) -> None:

@@ -160,6 +160,9 @@ class Snapshot(Struct, frozen=True):
             yield "in the way", self.standing.message
         for reason in self.stopped_by:
             yield "in the way", f"{reason}: no task is begun"
+        if head.told:
+            waiting = dict.fromkeys(to or "whoever comes next" for to, _ in head.told)
+            yield "messages", f"wait for {_first([*waiting])}"
         if head.failures_in_row:
             yield (
                 "failures",

@@ -1,15 +1,17 @@
-"""What people decide at a gate, as pure transitions.
+"""What people decide at a gate and tell the steps of a line, as pure transitions.
 
 A gate is in the head, not in a process: whoever looks at the run sees it, and the first
-decision counts. A second one is refused, because the run has gone on by then.
+decision counts. A second one is refused, because the run has gone on by then. A message
+changes nothing else: it waits until an attempt that has read it is accepted.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from sequencer.errors import TransitionRefused
+from sequencer.errors import TransitionRefused, UnknownName, UsageRefused
 from sequencer.model.head import Gate, Head, Status
+from sequencer.model.line.order import position_at
 from sequencer.model.transitions import (
     Event,
     Fact,
@@ -19,9 +21,12 @@ from sequencer.model.transitions import (
     changed,
     moved,
 )
+from sequencer.model.workflow import Workflow
 
 MAX_FEEDBACK_CHARS = 20_000
-"""Of one feedback; it stands in the journal and in the prompt."""
+"""Of one feedback or message; it stands in the journal and in the prompt."""
+MAX_WAITING = 20
+"""Different entries of messages that wait; the head stays small."""
 
 
 def open_gate(head: Head, verb: str, token: int | None = None) -> Gate:
@@ -119,3 +124,74 @@ def feedback(
     told = head.replace(gate=gate.replace(decision="feedback"))
     new = moved(told, at, place)
     return Transition(at_rest_by_hand(head, new), (_fact(Event.FEEDBACK, head, gate, text, by),))
+
+
+def tell(
+    head: Head, workflow: Workflow, name: str | None, text: str, *, at: str, by: str
+) -> Transition:
+    """Let the next attempt at the step or position *name* read *text*; None: whichever is next.
+
+    Raises:
+        TransitionRefused: nobody would read it, or too many messages wait.
+        UsageRefused: see `ensure_message`.
+        UnknownName: the workflow has no such step.
+    """
+    ensure_message(text)
+    if head.status is Status.COMPLETE:
+        raise TransitionRefused(
+            "tell: the run is complete, so nobody would read it",
+            hint="'sequencer rewind N' goes back to a step, 'sequencer reset' begins again",
+        )
+    known = _to_come(workflow, 0)
+    if name is not None and name not in known:
+        raise UnknownName("step", name, known, where="sequencer tell")
+    if name is not None and name not in _to_come(workflow, head.step_index):
+        raise TransitionRefused(
+            f"tell: step {name!r} is done, and nobody would read it",
+            hint="leave the name out: then the step that comes next reads it",
+        )
+    told = dict.fromkeys((*head.told, (name or "", head.token)))
+    if len(told) > MAX_WAITING:
+        raise TransitionRefused(
+            f"tell: {MAX_WAITING} messages wait to be read", hint="'sequencer run' lets them"
+        )
+    record = {"by": by, "to": name, "note": text}
+    step = name or head.expected_step
+    fact = Fact(Event.TOLD, step, head.step_index, head.token, head.attempt, record)
+    return Transition(changed(head, at).telling(told), (fact,))
+
+
+def ensure_message(text: str) -> None:
+    """Return if *text* can be told.
+
+    Raises:
+        UsageRefused: it is empty, or too long for a prompt.
+    """
+    if not text.strip() or len(text) > MAX_FEEDBACK_CHARS:
+        raise UsageRefused(
+            f"tell: a message has 1 to {MAX_FEEDBACK_CHARS} characters",
+            hint="write a long one to a file in the project, and name the file",
+        )
+
+
+def read_by(
+    head: Head, workflow: Workflow, place: Place, token: int
+) -> tuple[tuple[str, int], ...]:
+    """Return which messages that wait in *head* the attempt with *token* at *place* has read.
+
+    Those to a step that comes no more are for whoever comes next.
+    """
+    mine = ("", place.step, position_at(workflow, place.step_index))
+    to_come = _to_come(workflow, place.step_index)
+    return tuple(
+        (to, at) for to, at in head.told if at < token and (to in mine or to not in to_come)
+    )
+
+
+def _to_come(workflow: Workflow, step_index: int) -> set[str]:
+    """Return the names of the steps, fixers included, that run from *step_index* on."""
+    steps = workflow.steps[step_index if workflow.kind == "procedure" else 0 :]
+    if workflow.review is not None:
+        steps = (*steps, workflow.review.step)
+    fixers = [one.validation.fixer for one in steps if one.validation and one.validation.fixer]
+    return {step.name for step in (*steps, *fixers)}

@@ -243,19 +243,28 @@ class LineChange(Struct):
     facts: list[Fact] = msgspec.field(default_factory=list)
     granted: list[int] = msgspec.field(default_factory=list)
 
-    def _take(self, made: Transition) -> None:
-        self.head = made.head
-        self.facts += made.facts
-
     def end(self, token: int, ended: Ended) -> None:
         """Let the attempt with *token* end.
 
         Raises:
             StaleClaim: the claim is gone.
         """
-        self._take(self._made(token, ended))
+        made = self._made(token, ended)
+        self.head = made.head
+        self.facts += made.facts
+        if self.head.told:
+            self._forget_messages(token, ended)
         if ended.work is not None:
             self.head = self.head.replace(work=ended.work)
+
+    def _forget_messages(self, token: int, ended: Ended) -> None:
+        """Let go the messages that the attempt with *token* has read, if it was accepted."""
+        is_accepted = ended.ending and ended.ending.kind in (EndingKind.ACCEPT, EndingKind.FIXED)
+        # A step that the caller has performed itself was told nothing.
+        if is_accepted and ended.performed.began_at is not None:
+            read = gates.read_by(self.head, self.workflow, ended.performed.place, token)
+            left = [one for one in self.head.told if one not in read]
+            self.head = self.head.telling(left)
 
     def settle(self, room: Room | None) -> None:
         """See `OpenChange.settle`: one step at most.
@@ -282,7 +291,8 @@ class LineChange(Struct):
             at_boottime=room.boottime,
             may_take_over=may_take_over,
         )
-        self._take(claimed)
+        self.head = claimed.head
+        self.facts += claimed.facts
         self.granted.append(self.head.token)
 
     def _made(self, token: int, ended: Ended) -> Transition:
@@ -481,6 +491,8 @@ class Line(Kind[Ended]):
     def by_hand(self, head: Head, verb: str, words: Words, *, at: datetime, by: str) -> Transition:
         """See `Kind.by_hand`; words: note, token, text, step_index, field and value."""
         when, note, token = utc(at), words.get("note"), words.get("token")
+        if verb == "tell":
+            return gates.tell(head, self.workflow, words["node"], words["text"], at=when, by=by)
         ways: dict[str, Callable[[], Transition]] = {
             "stamp": lambda: self._passed(head, verb, note, when),
             "skip": lambda: self._passed(head, verb, note, when),

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from sequencer.errors import TransitionRefused, UnknownName, UsageRefused
 from sequencer.model.kind import Words
+from sequencer.model.line.gates import ensure_message
 from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.model.net.marking import FlowStatus, Marking, Reference, text_of
 from sequencer.model.net.rules import TIMEOUT, NoMatchingBranch, choose, is_choice, normalise
@@ -89,26 +90,24 @@ def _answer(step: OpenTransition, *, words: Words, by: str, outputs: Outputs) ->
     step.answer(name, value, reference, {"by": by, "output": value[:1000]})
 
 
-def _ensure_message(text: str) -> None:
-    if not text.strip() or len(text) > MAX_ANSWER_CHARS:
-        raise UsageRefused(
-            f"tell: a message has 1 to {MAX_ANSWER_CHARS} characters",
-            hint="write a long one to a file in the project, and name the file",
-        )
-
-
 def _tell(step: OpenTransition, *, words: Words, by: str, outputs: Outputs) -> None:
-    marking, name, text = step.marking, words["node"], words["text"]
-    _ensure_message(text)
-    if not marking.graph.is_team:
-        raise TransitionRefused("tell: the run is no team's, so it has no tasks")
+    marking, text = step.marking, words["text"]
+    ensure_message(text)
     if marking.status is not FlowStatus.RUNNING:
         raise TransitionRefused(f"tell: the run has ended as {marking.status}")
-    if name not in marking.graph.by_id:
-        raise UnknownName("task", name, marking.graph.by_id, where="sequencer tell")
-    if marking.done.get(name) and not marking.is_live(name):
+    what = "task" if marking.graph.is_team else "node"
+    if words["node"] is None:
         raise TransitionRefused(
-            f"tell: task {name!r} is done, and nobody would read it",
+            f"tell: several {what}s may run at once", hint=f"name the {what} that is to read it"
+        )
+    name = words["node"]
+    if name not in marking.graph.by_id:
+        raise UnknownName(what, name, marking.graph.by_id, where="sequencer tell")
+    if marking.graph.by_id[name].kind is not NodeKind.AGENT:
+        raise TransitionRefused(f"tell: node {name!r} has no agent that would read it")
+    if marking.done.get(name) and name not in _ahead(marking):
+        raise TransitionRefused(
+            f"tell: {what} {name!r} is done, and nobody would read it",
             hint="'sequencer status' shows what is still to be done",
         )
     reference = _kept(step, text, outputs)
@@ -270,6 +269,18 @@ def _behind(graph: Graph, name: str) -> set[str]:
         ahead = {*graph.forward[here], *([] if jump is None else [jump])} - found
         found |= ahead
         pending += ahead
+    return found
+
+
+def _ahead(marking: Marking) -> set[str]:
+    """Return the nodes at which a token is or that one can get to, loops included."""
+    graph, found = marking.graph, {*marking.waiting, *marking.active}
+    pending = [*found]
+    while pending:
+        places = graph.outgoing[pending.pop()]
+        new = {graph.edges[place].target for place in places} - found
+        found |= new
+        pending += new
     return found
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from sequencer.errors import TransitionRefused, UnknownName, UsageRefused
 from sequencer.model.net.by_hand import MAX_ANSWER_CHARS
-from tests.unit.engine.flow.labs import Hold, failed, lab, let_go, until
+from tests.unit.engine.flow.labs import Hold, failed, let_go, until
 from tests.unit.engine.flow.team_labs import AT_ONCE, JUDGE, YES, no, task, team
 
 LINE = (task("a"), task("b", "a"))
@@ -145,13 +145,6 @@ def test_a_run_that_has_ended_takes_no_message(tmp_path: Path, answer: str) -> N
     with pytest.raises(TransitionRefused, match="the run has ended as"):
         made.tell("b", "hello?")
     assert made.facts("told") == []
-
-
-def test_a_flow_has_no_tasks(tmp_path: Path) -> None:
-    made = lab(tmp_path, "a --> b")
-    made.begun()
-    with pytest.raises(TransitionRefused, match="no team's"):
-        made.run().control.tell("a", "hello", by="ann")
 
 
 def test_templates_in_a_message_are_text(tmp_path: Path) -> None:
