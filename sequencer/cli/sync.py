@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +33,13 @@ from sequencer.git.sides import OtherRun, Relation, Sides, as_known, compare, ru
 from sequencer.git.sides import take_theirs as theirs_taken
 from sequencer.git.store import GitStore
 from sequencer.git.tree import WorkTree
-from sequencer.model.head import Claim, Head
+from sequencer.model.head import Head
 from sequencer.model.names import command, slug
 from sequencer.model.outcome import duration
 from sequencer.model.standing import Readiness
 from sequencer.project import Project
 from sequencer.settings.schema import NONE
 from sequencer.store.leases import Leases
-from sequencer.store.protocol import Liveness
 
 
 @verb("sync")
@@ -73,14 +73,13 @@ def sync(invocation: Invocation, *, fetch: bool, take_theirs: bool) -> None:
     aside: Path | None = None
     if take_theirs:
         aside, sides = theirs_taken(store, sides)
-    report = Report.of(
-        invocation.project(), run, store, sides, _elsewhere(invocation, store, sides)
-    )
+    others = _elsewhere(invocation, store, sides)
+    report = report_of(invocation.project(), run, store, sides, others)
     if invocation.is_json:
         kept = None if aside is None else str(aside)
-        invocation.print_json(report.as_json() | {"set_aside": kept})
+        invocation.print_json(report.facts | {"set_aside": kept})
     else:
-        invocation.echo(report.text(invocation.room))
+        invocation.echo(text(report, invocation.room))
     if aside is not None:
         invocation.say(f"the files that were here are in {aside}")
     invocation.notices(report.snapshot.notices if report.snapshot else ())
@@ -146,7 +145,7 @@ _WORDS = {
     Relation.DAMAGED: "the files here can't be used; the branch can",
     Relation.UNKNOWN: "the remote did not answer; this is what was known",
 }
-_UNASKED_WORDS = {
+_UNASKED_WORDS = _WORDS | {
     Relation.NOWHERE: "the run was never begun here; the remote was not asked",
     Relation.UNPUBLISHED: "the run is here, and this clone has not seen it on the branch",
     Relation.BEHIND: "this folder is behind what the branch was; the next change brings it up",
@@ -157,171 +156,138 @@ _UNASKED_WORDS = {
 
 
 class Report(Struct, frozen=True):
-    """Both sides of one run."""
+    """Both sides of one run: `facts` are for programs, and `text` is made of them."""
 
-    run: Run
-    sides: Sides
-    url: str
-    remote: str
-    branch: str
+    facts: dict[str, Any]
     snapshot: Snapshot | None
     """None: the files here can't be believed at present."""
-    holders: tuple[tuple[Claim, Liveness, float | None], ...]
-    """Who runs a step, and for how many seconds nothing was heard of them."""
-    code: dict[str, Any] | None
-    """How the work tree stands to the code that the state goes with; None: no code is moved."""
+    sides: Sides
     refusal: SequencerError | None
     """Why no step can begin in this work tree."""
-    others: tuple[OtherRun, ...]
 
-    @classmethod
-    def of(
-        cls, project: Project, run: Run, store: GitStore, sides: Sides, others: list[OtherRun]
-    ) -> Report:
-        """Return what can be told about *run* after *sides* were compared."""
-        snapshot = None
-        if sides.relation.is_sound or sides.relation is Relation.UNKNOWN:
-            try:
-                snapshot = take(run)
-            except SequencerError:
-                # Both sides are facts, also where the files or the configuration are not.
-                if sides.problem is None:
-                    raise
-        leases = Leases(store.state_path.parent / "beats")
-        hide = project.redaction.hide_text
-        code, refusal = _code(project, run, store, None if snapshot is None else snapshot.head)
-        return cls(
-            run,
-            sides,
-            without_credentials(hide(_url(store))),
-            without_credentials(hide(store.branch.remote.name)),
-            store.branch.refs.branch,
-            snapshot,
-            tuple((c, live, leases.quiet_s(c)) for c, live in snapshot.holders) if snapshot else (),
-            code,
-            refusal,
-            tuple(others),
-        )
 
-    # --- for programs --------------------------------------------------------------
+def report_of(
+    project: Project, run: Run, store: GitStore, sides: Sides, others: list[OtherRun]
+) -> Report:
+    """Return what can be told about *run* after *sides* were compared."""
+    seen = None
+    if sides.relation.is_sound or sides.relation is Relation.UNKNOWN:
+        try:
+            seen = take(run)
+        except SequencerError:
+            # Both sides are facts, also where the files or the configuration are not.
+            if sides.problem is None:
+                raise
+    leases = Leases(store.state_path.parent / "beats")
+    work, refusal = _code(project, run, store, None if seen is None else seen.head)
+    is_known = sides.relation is not Relation.UNKNOWN
+    name, url = store.branch.remote.name, store.branch.remote.name
+    with suppress(GitFailed):
+        url = store.branch.git.text("ls-remote", "--get-url", "--", name)
+    hide = project.redaction.hide_text
+    facts = {
+        "run": run.name,
+        "relation": str(sides.relation),
+        "problem": None if sides.problem is None else sides.problem.message,
+        "remote": {
+            "name": without_credentials(hide(name)),
+            "url": without_credentials(hide(url)),
+            "branch": store.branch.refs.branch,
+            "asked": sides.is_asked,
+            "reachable": is_known if sides.is_asked else None,
+            "tip": sides.tip,
+        },
+        "known": sides.known
+        and {"tip": sides.known.tip, "revision": sides.known.revision, "at": sides.known.at},
+        "here": _facts(sides.here),
+        "branch": _facts(sides.there),
+        "claims": [
+            {
+                **claim.model_dump(mode="json"),
+                "liveness": str(liveness),
+                "quiet_s": leases.quiet_s(claim),
+            }
+            for claim, liveness in (seen.holders if seen else ())
+        ],
+        "work": work,
+        "next": None if seen is None else seen.next,
+        "then": _advice(run.name, sides, seen, refusal),
+        "elsewhere": [
+            {"run": one.name, "branch": one.branch, **(_facts(one.head) or {})} for one in others
+        ],
+    }
+    return Report(facts, seen, sides, refusal)
 
-    def as_json(self) -> dict[str, Any]:
-        """Return everything as one object."""
-        sides, seen = self.sides, self.snapshot
-        problem = sides.problem
-        return {
-            "run": self.run.name,
-            "relation": str(sides.relation),
-            "problem": None if problem is None else problem.message,
-            "remote": {
-                "name": self.remote,
-                "url": self.url,
-                "branch": self.branch,
-                "asked": sides.is_asked,
-                "reachable": sides.relation is not Relation.UNKNOWN if sides.is_asked else None,
-                "tip": sides.tip,
-            },
-            "known": None
-            if sides.known is None
-            else {"tip": sides.known.tip, "revision": sides.known.revision, "at": sides.known.at},
-            "here": _facts(sides.here),
-            "branch": _facts(sides.there),
-            "claims": [
-                {**claim.model_dump(mode="json"), "liveness": str(liveness), "quiet_s": quiet_s}
-                for claim, liveness, quiet_s in self.holders
-            ],
-            "work": self.code,
-            "next": None if seen is None else seen.next,
-            "then": self.advice(),
-            "elsewhere": [
-                {"run": one.name, "branch": one.branch, **(_facts(one.head) or {})}
-                for one in self.others
-            ],
-        }
 
-    # --- for people ----------------------------------------------------------------
+def _advice(
+    name: str | None, sides: Sides, seen: Snapshot | None, refusal: SequencerError | None
+) -> str:
+    """Return what can be done in this clone next."""
+    if sides.relation is Relation.DAMAGED:
+        return f"{command(name, 'sync --take-theirs')} keeps them aside, takes the branch's"
+    if (error := sides.problem or refusal) is not None:
+        return error.hint or ""
+    here = None if seen is None else seen.standing
+    if here is not None and here.kind not in (Readiness.READY, Readiness.HELD):
+        return here.message
+    is_held = not any(live.allows_take_over for _, live in (seen.holders if seen else ()))
+    if here is not None and here.kind is Readiness.HELD and is_held:
+        return f"{command(name, 'run --mode sync')} waits here for its turn"
+    return f"{command(name, 'run')} {'begins it' if here is None else 'goes on'} here"
 
-    def text(self, room: int | None = None) -> str:
-        """Return the view for people, several lines; tables in *room* columns."""
-        rows = [(label, one_line(value)) for label, value in self._rows() if value]
-        parts = ["\n".join(f"{label:<{LABEL_WIDTH}}  {value}" for label, value in rows)]
-        parts.insert(0, self._both(room))
-        if self.others:
-            parts.append(self._elsewhere(room))
-        return "\n\n".join(part for part in parts if part)
 
-    def _both(self, room: int | None) -> str:
-        """Return both sides as a table; empty if there is nothing on either."""
-        sides = self.sides
-        at = "-" if sides.known is None else sides.known.at
-        rows = [
-            ("this clone", *_cells(sides.here), at),
-            (self.remote, *_cells(sides.there), "just now" if sides.is_asked else at),
-        ]
-        if sides.here is None and sides.there is None:
-            return ""
-        if sides.relation is Relation.UNKNOWN and sides.is_asked:
-            rows[1] = (self.remote, "?", "?", "?", "no answer")
+def text(report: Report, room: int | None = None) -> str:
+    """Return *report* for people, several lines; tables in *room* columns."""
+    facts, sides = report.facts, report.sides
+    remote = facts["remote"]["name"]
+    at = "-" if sides.known is None else sides.known.at
+    there = (*_cells(facts["branch"]), "just now" if sides.is_asked else at)
+    if facts["remote"]["reachable"] is False:
+        there = ("?", "?", "?", "no answer")
+    parts = []
+    if facts["here"] or facts["branch"]:
         heads = ("SIDE", "REVISION", "STEP_INDEX", "STATUS", "LOOKED AT")
-        return columns(heads, rows, right={1, 2}, room=room)
+        rows = [("this clone", *_cells(facts["here"]), at), (remote, *there)]
+        parts = [columns(heads, rows, right={1, 2}, room=room), ""]
+    parts += [f"{label:<{LABEL_WIDTH}}  {one_line(v)}" for label, v in _rows(report) if v]
+    if others := facts["elsewhere"]:
+        heads = ("ONLY THERE", "REVISION", "STEP_INDEX", "STATUS", "BRANCH")
+        rows = [
+            (one_line(one["run"] or "?"), *_cells(one), one_line(one["branch"])) for one in others
+        ]
+        parts += ["", columns(heads, rows, right={1, 2}, room=room)]
+        named = [one["run"] for one in others if one["run"] is not None]
+        parts += [f"{command(name, 'sync --fetch')} brings one of them here" for name in named[:1]]
+    return "\n".join(parts)
 
-    def _rows(self) -> Iterator[tuple[str, str]]:
-        sides = self.sides
-        yield "run", self.run.name or "default"
-        yield "remote", self.remote if self.url == self.remote else f"{self.remote}, {self.url}"
-        tip = "" if sides.tip is None else f" at {sides.tip[:SHORT]}"
-        yield "branch", f"{self.branch}{tip}"
-        words = _WORDS if sides.is_asked else _WORDS | _UNASKED_WORDS
-        yield "sides", words[sides.relation]
-        if self.snapshot is not None:
-            yield "next step", self.snapshot.next_words()
-        for claim, liveness, quiet_s in self.holders:
+
+def _rows(report: Report) -> Iterator[tuple[str, str]]:
+    facts, sides, seen = report.facts, report.sides, report.snapshot
+    remote = facts["remote"]
+    name, branch = remote["name"], remote["branch"]
+    yield "run", facts["run"] or "default"
+    yield "remote", name if remote["url"] == name else f"{name}, {remote['url']}"
+    yield "branch", branch if sides.tip is None else f"{branch} at {sides.tip[:SHORT]}"
+    yield "sides", (_WORDS if sides.is_asked else _UNASKED_WORDS)[sides.relation]
+    if seen is not None:
+        yield "next step", seen.next_words()
+        for (claim, liveness), told in zip(seen.holders, facts["claims"], strict=True):
+            quiet_s = told["quiet_s"]
             quiet = "" if quiet_s is None else f"; last sign of life {duration(quiet_s)} ago"
             yield "held by", holder_words([claim], liveness) + quiet
-        if self.code is not None:
-            yield "code", _code_words(self.code)
-        if self.refusal is not None:
-            yield "in the way", self.refusal.message
-        if sides.problem is None or sides.relation is Relation.DAMAGED:
-            # Else it is the hint of the error that follows.
-            yield "then", self.advice()
-        if sides.relation is Relation.DIVERGED and sides.known is not None:
-            yield "or", f"{self._push_ours(sides.known.tip)} forgets what the branch has"
-
-    def _elsewhere(self, room: int | None) -> str:
-        rows = [
-            (one_line(one.name or "?"), *_cells(one.head), one_line(one.branch))
-            for one in self.others
-        ]
-        heads = ("ONLY THERE", "REVISION", "STEP_INDEX", "STATUS", "BRANCH")
-        named = next((one.name for one in self.others if one.name is not None), None)
-        hint = (
-            "" if named is None else f"\n{command(named, 'sync --fetch')} brings one of them here"
-        )
-        return columns(heads, rows, right={1, 2}, room=room) + hint
-
-    def advice(self) -> str:
-        """Return what can be done in this clone next."""
-        sides, name = self.sides, self.run.name
-        if sides.problem is not None:
-            if sides.relation is Relation.DAMAGED:
-                return f"{command(name, 'sync --take-theirs')} keeps them aside, takes the branch's"
-            return sides.problem.hint or ""
-        if self.refusal is not None:
-            return self.refusal.hint or ""
-        here = None if self.snapshot is None else self.snapshot.standing
-        if here is not None and here.kind not in (Readiness.READY, Readiness.HELD):
-            return here.message
-        is_held = not any(liveness.allows_take_over for _, liveness, _ in self.holders)
-        if here is not None and here.kind is Readiness.HELD and is_held:
-            return f"{command(name, 'run --mode sync')} waits here for its turn"
-        return f"{command(name, 'run')} {'begins it' if here is None else 'goes on'} here"
-
-    def _push_ours(self, tip: str) -> str:
-        """Return what puts the branch to *tip*, if it still is where it was seen."""
-        ref = f"refs/heads/{self.branch}"
-        lease = f"--force-with-lease={ref}:{self.sides.tip}"
-        return f"'git push {lease} {shlex.quote(self.remote)} {tip}:{ref}'"
+    if facts["work"] is not None:
+        yield "code", _code_words(facts["work"])
+    if report.refusal is not None:
+        yield "in the way", report.refusal.message
+    if sides.problem is None or sides.relation is Relation.DAMAGED:
+        # Else it is the hint of the error that follows.
+        yield "then", facts["then"]
+    if sides.relation is Relation.DIVERGED and sides.known is not None:
+        # It puts the branch to what was known, if it still is where it was seen.
+        tip, ref = sides.known.tip, f"refs/heads/{branch}"
+        lease = f"--force-with-lease={ref}:{sides.tip}"
+        push = f"'git push {lease} {shlex.quote(name)} {tip}:{ref}'"
+        yield "or", f"{push} forgets what the branch has"
 
 
 def without_credentials(url: str) -> str:
@@ -339,28 +305,16 @@ def without_credentials(url: str) -> str:
     return url[: found.start()] + url[found.end() :]
 
 
-def _url(store: GitStore) -> str:
-    try:
-        return store.branch.git.text("ls-remote", "--get-url", "--", store.branch.remote.name)
-    except GitFailed:
-        return store.branch.remote.name
-
-
 def _facts(head: Head | None) -> dict[str, Any] | None:
-    if head is None:
-        return None
-    return {
-        "revision": head.revision,
-        "step_index": head.step_index,
-        "status": str(head.status),
-        "last_update": head.last_update,
-    }
+    names = ("revision", "step_index", "status", "last_update")
+    return None if head is None else {name: getattr(head, name) for name in names}
 
 
-def _cells(head: Head | None) -> tuple[str, str, str]:
-    if head is None:
-        return ("-", "-", "-")
-    return (str(head.revision), str(head.step_index), str(head.status))
+def _cells(facts: dict[str, Any] | None) -> tuple[str, str, str]:
+    revision, step_index, status = (
+        str((facts or {}).get(name, "-")) for name in ("revision", "step_index", "status")
+    )
+    return revision, step_index, status
 
 
 # --- the code --------------------------------------------------------------------------
@@ -426,9 +380,7 @@ def _code_words(code: dict[str, Any]) -> str:
     if code["head"] is None and code["checked_out"] is None:
         return ""
     there = f"{code['branch']} at {(code['commit'] or '')[:SHORT]}"
-    here = (
-        f"{code['checked_out'] or 'no branch'} at {(code['head'] or 'no commit')[:SHORT]} is here"
-    )
+    here = f"{code['checked_out'] or 'no branch'} at {(code['head'] or 'no commit')[:SHORT]}"
     if code["commit"] is None:
         moved = "no step has moved any yet"
     elif code["behind"] is None:
