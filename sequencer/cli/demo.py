@@ -18,7 +18,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import click
@@ -41,36 +43,7 @@ END_S = 12.0
 """From TERM to KILL: a process ends its agent in order first, which takes up to 5 s."""
 
 READER_S = 5.0
-
-_AGENT = r"""
-import os, sys, time
-
-step, index = os.environ["SEQUENCER_STEP"], os.environ["SEQUENCER_STEP_INDEX"]
-with open("trace.txt", "a") as trace:
-    trace.write(f"begin {index}\n")
-prompt = sys.stdin.readline().strip(" #\n")
-print(f"{step} works on step_index {index}: {prompt}", flush=True)
-time.sleep(float(sys.argv[1]))
-with open("trace.txt", "a") as trace:
-    trace.write(f"end {index}\n")
-"""
-_CONFIGURATION = """\
-workflow: {{name: review_cadence, review_every_n: {every}}}
-agent: {{default: worker}}
-agents:
-  worker:
-    kind: command
-    argv: ["{{python}}", agent.py, "{seconds:g}"]
-    free: true
-limits: {{max_steps: {steps}}}
-"""
-_PROMPTS = {
-    "supervisor.md": "# Plan the next piece of work\n",
-    "main.md": "# Do the planned piece of work\n",
-    "reviewer.md": "# Look back over the last cycles\n",
-}
-
-
+FILES = files("sequencer").joinpath("builtin", "demo")
 _NEXT = """
 your own project:
   sequencer init --workflow review_cadence && sequencer check
@@ -136,12 +109,14 @@ def demo(invocation: Invocation, steps: int, seconds: float, keep: bool) -> None
 
 def _write_project(folder: Path, steps: int, seconds: float) -> None:
     (folder / "prompts").mkdir()
-    for name, text in _PROMPTS.items():
-        (folder / "prompts" / name).write_text(text, encoding="utf-8")
-    (folder / "agent.py").write_text(_AGENT, encoding="utf-8")
-    (folder / "orchestration.yaml").write_text(
-        _CONFIGURATION.format(every=REVIEW_EVERY, steps=steps, seconds=seconds), encoding="utf-8"
-    )
+    for entry in FILES.iterdir():
+        name, text = Path(entry.name), entry.read_text(encoding="utf-8")
+        if name.suffix == ".yaml":
+            values = {"every": REVIEW_EVERY, "steps": steps, "seconds": f"{seconds:g}"}
+            text = Template(text).substitute(values)
+        path = folder / ("prompts" if name.suffix == ".md" else "") / name
+        path = path.with_suffix(".py") if name.suffix == ".txt" else path
+        path.write_text(text, encoding="utf-8")
 
 
 @contextlib.contextmanager

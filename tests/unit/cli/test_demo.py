@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
+from sequencer.cli import demo
 from tests.unit.cli.calling import call
 
 
@@ -34,6 +37,16 @@ def started_in(folder: Path) -> list[psutil.Process]:
         if str(folder) in words and process.pid != os.getpid():
             found.append(process)
     return found
+
+
+def agent(scratch: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[str], str]) -> None:
+    """Let the demo's agent be what *change* makes of it."""
+    folder = scratch.parent / "files"
+    shutil.copytree(str(demo.FILES), folder)
+    text = (folder / "agent.txt").read_text()
+    assert change(text) != text
+    (folder / "agent.txt").write_text(change(text))
+    monkeypatch.setattr(demo, "FILES", folder)
 
 
 def test_two_processes_take_turns_in_strict_order(scratch: Path) -> None:
@@ -92,7 +105,7 @@ def test_a_signal_ends_it_and_leaves_no_process(scratch: Path, number: signal.Si
 def test_a_process_that_fails_ends_the_other_and_keeps_the_folder(
     scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sequencer.cli.demo._AGENT", "import sys\nsys.exit('no')\n")
+    agent(scratch, monkeypatch, lambda _: "import sys\nsys.exit('no')\n")
     called = call(scratch, "demo", "--steps", "4")
     assert called.code == 1
     assert "a process of the demo ended" in called.err
@@ -103,11 +116,8 @@ def test_a_process_that_fails_ends_the_other_and_keeps_the_folder(
 def test_steps_that_overlap_would_be_noticed(
     scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sequencer.cli import demo  # noqa: PLC0415
-
-    agent = demo._AGENT.replace('f"begin {index}\\n"', 'f"begin {index}\\nbegin {index}\\n"')
-    assert agent != demo._AGENT
-    monkeypatch.setattr(demo, "_AGENT", agent)
+    line = 'f"begin {index}\\n"'
+    agent(scratch, monkeypatch, lambda text: text.replace(line, f'{line[:-1]}begin {{index}}\\n"'))
     called = call(scratch, "demo", "--steps", "2", "--seconds", "0")
     assert called.code == 1
     assert "the order is wrong" in called.err
