@@ -17,11 +17,12 @@ because loading the program makes many objects and next to no garbage. A run of 
 
 def main() -> None:
     """Run the command line with this process's arguments and exit with its code."""
-    from sequencer.cli import idle  # noqa: PLC0415 - see the module's docstring
-
     arguments = sys.argv[1:]
-    if idle.answers(arguments):
-        sys.exit(0)
+    if "tick" in arguments:
+        from sequencer.cli import idle  # noqa: PLC0415 - see the module's docstring
+
+        if idle.answers(arguments):
+            sys.exit(0)
     gc.set_threshold(_OBJECTS)
     from sequencer.cli.program import run  # noqa: PLC0415
 

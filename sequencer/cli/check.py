@@ -14,7 +14,7 @@ from sequencer.cli.context import Invocation, near
 from sequencer.cli.options import hide_in, pass_invocation, verb
 from sequencer.cli.trust import ensure_is_one
 from sequencer.cli.views.tables import columns
-from sequencer.cli.views.text import cut, one_line, plain
+from sequencer.cli.views.text import cut, one_line, plain, plural
 from sequencer.errors import ConfigurationError
 from sequencer.findings import Area, Finding, Level, exit_code, of_error
 from sequencer.model.names import slug
@@ -97,7 +97,7 @@ def _texts(findings: list[Finding]) -> Iterator[str]:
         places = [finding.where for finding in same if finding.where]
         where = ", ".join(places[:PLACES])
         if more := len(places[PLACES:]):
-            where += f" and {more} more place{'s' * (more > 1)}"
+            where += f" and {plural(more, 'more place')}"
         one, where = same[0], f"{where}: " if where else ""
         text = f"{one.level}: {one.area}: {where}{one.message}"
         yield plain(f"{text}\n  {one.hint}" if one.hint else text)

@@ -410,17 +410,14 @@ def _typed(question: Question) -> str:
 CHOICES = {"a": "approve", "r": "reject", "f": "feedback", "l": "later"}
 
 
-def can_ask(invocation: Invocation) -> bool:
-    """Return whether somebody is there who could answer."""
-    is_asked_quietly = invocation.is_json or invocation.is_quiet
-    return is_watched() and not is_asked_quietly and not is_inside_agent()
-
-
 def decide(invocation: Invocation, run: Run) -> bool:
     """Ask what is to become of the gate of *run*; return whether the run may go on at once.
 
-    Somebody else may decide meanwhile, in another terminal; theirs counts then.
+    Somebody else may decide meanwhile, in another terminal; theirs counts then. It may not
+    where nobody is there who could answer.
     """
+    if invocation.is_json or invocation.is_quiet or not is_watched() or is_inside_agent():
+        return False
     head = run.head
     if head is not None and head.asks:
         return ask(invocation, run, head)

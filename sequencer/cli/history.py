@@ -12,7 +12,7 @@ import click
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.tables import columns
-from sequencer.cli.views.text import cut, file_size, one_line
+from sequencer.cli.views.text import cut, file_size, one_line, plural
 from sequencer.engine.run import Run
 from sequencer.model.net import rules as flow_trace
 from sequencer.model.outcome import cost_words, used
@@ -70,7 +70,7 @@ def history(invocation: Invocation, limit: int | None) -> None:
     invocation.echo(table)
     if denied:
         # What is denied its edits must be seen.
-        calls = "1 tool call" if denied == 1 else f"{denied} tool calls"
+        calls = plural(denied, "tool call")
         invocation.say(
             f"warning: the agents' permissions refused {calls}; 'sequencer log' shows them"
         )

@@ -1,4 +1,4 @@
-"""What `run` and `tick` are asked to do: worked on, or shown by ``--dry-run``."""
+"""What `run` and `tick` would do first, as ``--dry-run`` shows it; nothing is changed."""
 
 from __future__ import annotations
 
@@ -6,148 +6,23 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
-from sequencer.assembly.agents import AgentOverrides, choose_agent, known_agents
-from sequencer.assembly.flows import run_of as run_of_flow
+from sequencer.assembly.agents import choose_agent
 from sequencer.cli.context import Invocation
-from sequencer.cli.options import hide_in
-from sequencer.cli.run_work import Plan, ensure_sensible, locate, run_of, started_at, work
+from sequencer.cli.run_work import Plan, ensure_sensible, locate, run_of
 from sequencer.cli.views.text import one_line
 from sequencer.engine.fitting import fitted, optional_of
 from sequencer.engine.loop import Mode
 from sequencer.engine.run import Run
-from sequencer.errors import SequencerError, UnknownName, UsageRefused
+from sequencer.errors import SequencerError
 from sequencer.executors.protocol import Executor
 from sequencer.model.head import Head
-from sequencer.model.limits import InvocationLimits
 from sequencer.model.line.order import describe, place, resolve
-from sequencer.model.net.source import FlowSource
 from sequencer.model.standing import Readiness
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.project import Project
 from sequencer.workflows.prompts import prompt_path
 from sequencer.workflows.registry import with_defaults
-
-SYNC_STEPS = 500
-"""Of a process in mode sync that nobody gave a number: it waits for its turns over days, and an
-agent that has nothing to do any more must not be asked forever."""
-
-
-def perform(
-    invocation: Invocation,
-    *,
-    is_tick: bool = False,
-    dry_run: bool,
-    rehearse: bool,
-    positions: tuple[str, ...],
-    start_prompt: str | None = None,
-    step_index: int | None = None,
-    **options: Any,
-) -> int:
-    """Do what the options of `run` or `tick` say and return the exit code."""
-    overrides = AgentOverrides(dict(options.pop("agent_prompt")), dict(options.pop("agent_step")))
-    project = _opened(invocation, options, overrides, rehearses=rehearse)
-    if not dry_run:
-        # A timer has nobody to ask, also where a person has typed it.
-        project.ensure_may_act(may_ask=not is_tick)
-    source = _chosen_flow(invocation, project, options)
-    mode = Mode.TICK if is_tick else Mode(project.settings.run.mode)
-    _ensure_meant(mode, step_index, positions, options["max_wait"])
-    plan = Plan(mode, _limits(project, mode), positions, step_index, source)
-    if start_prompt is not None:
-        plan = started_at(invocation, project, plan, start_prompt, dry_run)
-    return (show if dry_run else work)(invocation, project, plan)
-
-
-def _opened(
-    invocation: Invocation, options: dict[str, Any], overrides: AgentOverrides, *, rehearses: bool
-) -> Project:
-    """Return the project with the *options* laid over its settings.
-
-    Raises:
-        ConfigurationError: they don't fit to it.
-    """
-    project = invocation.project(options, overrides, rehearses=rehearses)
-    if options["router"] and project.settings.router.prompt is None:
-        raise UsageRefused(
-            "there is no router to ask", where="--router", hint="router.prompt names its prompt"
-        )
-    # Also those of steps that come late.
-    known = known_agents(project.settings)
-    for option, table in (
-        ("--agent-prompt", overrides.by_prompt),
-        ("--agent-step", overrides.by_step),
-    ):
-        for name, agent in table.items():
-            if agent not in known:
-                raise UnknownName("agent", agent, known, where=f"{option} {name}={agent}")
-    return project
-
-
-def _ensure_meant(
-    mode: Mode, step_index: int | None, positions: tuple[str, ...], max_wait: float | None
-) -> None:
-    """Return if every option has a meaning in *mode*.
-
-    Raises:
-        UsageRefused: one has none.
-    """
-    if mode is Mode.TICK and max_wait:
-        raise UsageRefused(
-            "tick never waits", where="--max-wait",
-            hint=f"'sequencer run --max-steps 1 --max-wait {max_wait:g}' does",
-        )  # fmt: skip
-    if step_index is not None and mode is not Mode.ASYNC:
-        raise UsageRefused(
-            f"mode {mode} goes on where the run is", where="--step-index",
-            hint="it is for --mode async; 'sequencer rewind' moves the run",
-        )  # fmt: skip
-    for option, value in (("--position", positions), ("--max-wait", max_wait)):
-        if mode is Mode.ASYNC and value:
-            raise UsageRefused("mode async has no turns to take or wait for", where=option)
-
-
-def _limits(project: Project, mode: Mode) -> InvocationLimits:
-    """Return the limits of this invocation."""
-    defaults = project.settings.run
-    is_default = project.settings.sources["run", "max_steps"].kind == "default"
-    return InvocationLimits(
-        max_steps=SYNC_STEPS if is_default and mode is Mode.SYNC else defaults.max_steps,
-        max_cycles=defaults.max_cycles,
-        max_cost_usd=defaults.max_cost_usd,
-        max_wait_s=0 if mode is Mode.TICK else defaults.max_wait_s,
-        step_timeout_s=defaults.step_timeout_s,
-    )
-
-
-def _chosen_flow(
-    invocation: Invocation, project: Project, options: dict[str, Any]
-) -> FlowSource | None:
-    """Return what a run of the flowchart that was asked for begins with.
-
-    The invocation is about that run from now on.
-    """
-    asked, state = options.get("flow"), options.get("state") or {}
-    if asked is None:
-        for option in ("state", "new"):
-            if options.get(option):
-                hint = "name it: run FLOW"
-                raise UsageRefused("is for a flowchart", where=f"--{option}", hint=hint)
-        return None
-    if options["workflow"] is not None:
-        raise UsageRefused(
-            f"{asked!r} is the workflow already", where="--workflow", hint="leave one out"
-        )
-    safe = {key: hide_in(project.redaction, value) for key, value in state.items()}
-    invocation.notices(
-        f"--state {key}: a secret is kept as [secret]"
-        for key, value in state.items()
-        if safe[key] != value
-    )
-    name = invocation.run_name
-    invocation.run_name, source = run_of_flow(project, asked, safe, name, anew=options["new"])
-    return source
-
 
 Report = dict[str, Any]
 Found = TypeVar("Found")

@@ -275,7 +275,7 @@ def run(arguments: Sequence[str]) -> int:
     _fill_closed_descriptors()
     _make_streams_tolerant()
     invocation = Invocation(tuple(arguments))
-    log = unattended.log_of(arguments)
+    log = unattended.log_of(arguments) if "tick" in arguments else None
     if log is None:
         return _run(invocation, report)
     code, news = unattended.recorded(

@@ -1,4 +1,4 @@
-"""`run` and `tick`: their options; `plan` does what they say."""
+"""`run` and `tick`: their options; `run_work` does what they say, and `plan` shows it."""
 
 from __future__ import annotations
 
@@ -145,6 +145,8 @@ def tick(invocation: Invocation, /, **options: Any) -> int:
 
 
 def _perform(invocation: Invocation, **options: Any) -> int:
-    from sequencer.cli import plan  # noqa: PLC0415 - `--help` and completion need no engine
+    from sequencer.cli import plan, run_work  # noqa: PLC0415 - `--help` needs no engine
 
-    return plan.perform(invocation, **options)
+    project, planned = run_work.planned(invocation, **options)
+    act = plan.show if options["dry_run"] else run_work.work
+    return act(invocation, project, planned)

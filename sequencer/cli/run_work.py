@@ -1,4 +1,4 @@
-"""The work of one `run` or `tick`: progress, signals, and the line at the end.
+"""The work of one `run` or `tick`: what is asked for, progress, signals, and the line at the end.
 
 SIGINT, SIGTERM and SIGHUP end a step instead of the program. The interpreter's own handlers
 run on the main thread, between any two instructions, also while that thread holds a lock
@@ -22,14 +22,16 @@ from typing import Any, Self
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from sequencer.assembly.agents import ensure_known_steps
+from sequencer.assembly.agents import AgentOverrides, ensure_known_steps, known_agents
 from sequencer.assembly.cautions import cost_warnings, permissions, told
+from sequencer.assembly.flows import run_of as flow_run_of
 from sequencer.assembly.flows import written_of
 from sequencer.cli import gates, idle
 from sequencer.cli.context import Invocation, in_short, json_text, near
+from sequencer.cli.options import hide_in
 from sequencer.cli.unattended import News
 from sequencer.cli.views.progress import LiveView, Unseen, progress
-from sequencer.cli.views.text import one_line
+from sequencer.cli.views.text import one_line, plural
 from sequencer.engine.events import AttemptEnded, AttemptStarted, Noticed, RunEvent, ignore, several
 from sequencer.engine.loop import Mode, Summary
 from sequencer.engine.run import Run
@@ -61,6 +63,11 @@ STABLE = RESTS | {Answer.NOT_YET, Answer.READY}
 step at a position that is not its own."""
 
 
+SYNC_STEPS = 500
+"""Of a process in mode sync that nobody gave a number: it waits for its turns over days, and an
+agent that has nothing to do any more must not be asked forever."""
+
+
 class Plan(Struct, frozen=True):
     """How to work."""
 
@@ -74,14 +81,115 @@ class Plan(Struct, frozen=True):
 
     def less(self, now: Usage, before: Usage) -> Plan:
         """Return the plan with what is left of its limits since *before*."""
-        limits = self.limits
-        update: dict[str, float] = {}
-        if limits.max_steps is not None:
-            update["max_steps"] = max(limits.max_steps - (now.steps - before.steps), 0)
-        if limits.max_cost_usd is not None:
-            spent = now.cost_usd - before.cost_usd
-            update["max_cost_usd"] = max(limits.max_cost_usd - spent, 0.0)
-        return replace(self, limits=limits.replace(**update))
+        used = {
+            "max_steps": now.steps - before.steps,
+            "max_cost_usd": now.cost_usd - before.cost_usd,
+        }
+        limits = ((name, getattr(self.limits, name)) for name in used)
+        left = {name: max(most - used[name], 0) for name, most in limits if most is not None}
+        return replace(self, limits=self.limits.replace(**left))
+
+
+def planned(
+    invocation: Invocation,
+    *,
+    is_tick: bool = False,
+    dry_run: bool,
+    rehearse: bool,
+    positions: tuple[str, ...],
+    start_prompt: str | None = None,
+    step_index: int | None = None,
+    **options: Any,
+) -> tuple[Project, Plan]:
+    """Return the project and what the options of `run` or `tick` ask to do in it."""
+    overrides = AgentOverrides(dict(options.pop("agent_prompt")), dict(options.pop("agent_step")))
+    project = _opened(invocation, options, overrides, rehearses=rehearse)
+    if not dry_run:
+        # A timer has nobody to ask, also where a person has typed it.
+        project.ensure_may_act(may_ask=not is_tick)
+    source = _chosen_flow(invocation, project, options)
+    mode = Mode.TICK if is_tick else Mode(project.settings.run.mode)
+    _ensure_meant(mode, step_index, positions, options["max_wait"])
+    plan = Plan(mode, _limits(project, mode), positions, step_index, source)
+    if start_prompt is not None:
+        plan = _started_at(invocation, project, plan, start_prompt, dry_run)
+    return project, plan
+
+
+def _opened(
+    invocation: Invocation, options: dict[str, Any], overrides: AgentOverrides, *, rehearses: bool
+) -> Project:
+    """Return the project with the *options* laid over its settings, if they fit to it."""
+    project = invocation.project(options, overrides, rehearses=rehearses)
+    if options["router"] and project.settings.router.prompt is None:
+        raise UsageRefused(
+            "there is no router to ask", where="--router", hint="router.prompt names its prompt"
+        )
+    # Also those of steps that come late.
+    known = known_agents(project.settings)
+    given = {"--agent-prompt": overrides.by_prompt, "--agent-step": overrides.by_step}
+    for option, name, agent in ((o, n, a) for o, table in given.items() for n, a in table.items()):
+        if agent not in known:
+            raise UnknownName("agent", agent, known, where=f"{option} {name}={agent}")
+    return project
+
+
+def _ensure_meant(
+    mode: Mode, step_index: int | None, positions: tuple[str, ...], max_wait: float | None
+) -> None:
+    """Return if every option has a meaning in *mode*; one without is refused."""
+    if mode is Mode.TICK and max_wait:
+        raise UsageRefused(
+            "tick never waits", where="--max-wait",
+            hint=f"'sequencer run --max-steps 1 --max-wait {max_wait:g}' does",
+        )  # fmt: skip
+    if step_index is not None and mode is not Mode.ASYNC:
+        raise UsageRefused(
+            f"mode {mode} goes on where the run is", where="--step-index",
+            hint="it is for --mode async; 'sequencer rewind' moves the run",
+        )  # fmt: skip
+    for option, value in (("--position", positions), ("--max-wait", max_wait)):
+        if mode is Mode.ASYNC and value:
+            raise UsageRefused("mode async has no turns to take or wait for", where=option)
+
+
+def _limits(project: Project, mode: Mode) -> InvocationLimits:
+    """Return the limits of this invocation."""
+    defaults = project.settings.run
+    is_sync = mode is Mode.SYNC and _is_default(project, "max_steps")
+    return InvocationLimits(
+        max_steps=SYNC_STEPS if is_sync else defaults.max_steps,
+        max_cycles=defaults.max_cycles,
+        max_cost_usd=defaults.max_cost_usd,
+        max_wait_s=0 if mode is Mode.TICK else defaults.max_wait_s,
+        step_timeout_s=defaults.step_timeout_s,
+    )
+
+
+def _chosen_flow(
+    invocation: Invocation, project: Project, options: dict[str, Any]
+) -> FlowSource | None:
+    """Return what a run of the flowchart begins with that *invocation* is about from now on."""
+    asked, state = options.get("flow"), options.get("state") or {}
+    if asked is None:
+        for option in ("state", "new"):
+            if options.get(option):
+                hint = "name it: run FLOW"
+                raise UsageRefused("is for a flowchart", where=f"--{option}", hint=hint)
+        return None
+    if options["workflow"] is not None:
+        raise UsageRefused(
+            f"{asked!r} is the workflow already", where="--workflow", hint="leave one out"
+        )
+    safe = {key: hide_in(project.redaction, value) for key, value in state.items()}
+    invocation.notices(
+        f"--state {key}: a secret is kept as [secret]"
+        for key, value in state.items()
+        if safe[key] != value
+    )
+    name = invocation.run_name
+    invocation.run_name, source = flow_run_of(project, asked, safe, name, anew=options["new"])
+    return source
 
 
 class WorkCount(Struct):
@@ -127,30 +235,30 @@ def ensure_sensible(project: Project, workflow: Workflow) -> None:
     """
     overrides, settings = project.agents.overrides, project.settings
     ensure_known_steps(overrides, workflow)
-    folder = settings.prompts_dir
-    known = allowed_prompts(workflow, settings.router)
-    own = {step.prompt_name for step in workflow.steps if step.text is None}
-    if workflow.review is not None:
-        own.add(workflow.review.step.prompt_name)
-    names = {relative_name(folder, name) for name in known | own}
+    names = _prompts_of(project, workflow)
+    names |= {
+        relative_name(settings.prompts_dir, name)
+        for name in allowed_prompts(workflow, settings.router)
+    }
     for prompt in overrides.by_prompt:
-        if relative_name(folder, prompt) not in names:
+        if relative_name(settings.prompts_dir, prompt) not in names:
             raise UnknownName("prompt", prompt, names, where="--agent-prompt")
 
 
-def started_at(
+def _prompts_of(project: Project, workflow: Workflow) -> set[str]:
+    """Return the files that the steps of *workflow* have their prompts in."""
+    steps = (*workflow.steps, *([workflow.review.step] if workflow.review else ()))
+    folder = project.settings.prompts_dir
+    return {relative_name(folder, step.prompt_name) for step in steps if step.text is None}
+
+
+def _started_at(
     invocation: Invocation, project: Project, plan: Plan, prompt: str, is_dry: bool
 ) -> Plan:
     """Bring the run to the next step that has *prompt*, and return the plan from there.
 
     The steps before it are skipped by hand, in one change. In mode async, or if it *is_dry*,
-    only the plan says where to start.
-
-    Raises:
-        UnknownName: the workflow has no such prompt.
-        UsageRefused: it has, but none of the steps that come next; or several processes
-            would decide where to start.
-        ClaimHeld: somebody works on the run.
+    only the plan says where to start. In mode sync several processes would decide that.
     """
     if plan.mode is Mode.SYNC:
         hint = "start once with --mode combined, or 'sequencer skip'"
@@ -174,8 +282,7 @@ def _index_of_prompt(project: Project, workflow: Workflow, present: int, prompt:
     folder = project.settings.prompts_dir
     wanted = relative_name(folder, prompt)
     named = {step.name for step in workflow.steps if step.text is not None}
-    steps = (*workflow.steps, *([workflow.review.step] if workflow.review else ()))
-    known = {relative_name(folder, s.prompt_name) for s in steps if s.text is None}
+    known = _prompts_of(project, workflow)
     if wanted not in known:
         raise UnknownName("prompt", prompt, known, where="--start-prompt")
     index = index_with_prompt(
@@ -203,9 +310,7 @@ def work(invocation: Invocation, project: Project, plan: Plan) -> int:
         try:
             return _work(invocation, project, plan)
         except WaitsForPerson:
-            if not gates.can_ask(invocation) or plan.mode is Mode.TICK:
-                raise
-            if not gates.decide(invocation, invocation.run()):
+            if plan.mode is Mode.TICK or not gates.decide(invocation, invocation.run()):
                 raise
         # The limits are those of the whole invocation, questions included.
         plan = plan.less(_usage_of(invocation, plan), before)
@@ -213,7 +318,7 @@ def work(invocation: Invocation, project: Project, plan: Plan) -> int:
 
 def _usage_of(invocation: Invocation, plan: Plan) -> Usage:
     head = None if plan.mode is Mode.ASYNC else _head_or_none(invocation.run(may_begin=True))
-    return head.usage if head is not None else Usage()
+    return Usage() if head is None else head.usage
 
 
 def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
@@ -274,16 +379,6 @@ def _tell_end(
     text = json_text(as_json(run, summary, 0)) if invocation.is_json else end_line(summary)
     invocation.echo(text)
     return text
-
-
-def _warn(invocation: Invocation, project: Project, workflow: Workflow, plan: Plan) -> None:
-    """Say what is odd about the graph *workflow*, where its run is about to begin."""
-    run = run_of(invocation, plan)
-    if run.head is not None:
-        return
-    written = written_of(project, run, workflow, plan.source)
-    for warning in () if written is None else written.warnings:
-        invocation.say(f"warning: {warning}")
 
 
 def _tell_of_agents(
@@ -351,8 +446,11 @@ def places(project: Project, workflow: Workflow) -> int:
 
 def _view(invocation: Invocation, project: Project, workflow: Workflow, plan: Plan) -> LiveView:
     """Return who shows the work on *workflow* while it lasts."""
-    if workflow.nodes:
-        _warn(invocation, project, workflow, plan)
+    if workflow.nodes and (run := run_of(invocation, plan)).head is None:
+        # What is odd about a graph is said where its run is about to begin.
+        written = written_of(project, run, workflow, plan.source)
+        for warning in () if written is None else written.warnings:
+            invocation.say(f"warning: {warning}")
     if invocation.is_quiet or sys.stderr is None:
         return Unseen()
     if not workflow.nodes:
@@ -404,16 +502,16 @@ def end_line(summary: Summary) -> str:
     usage = summary.usage
     parts = [summary.reason]
     if usage.steps or summary.failures or usage.seconds:
-        parts.append("1 step" if usage.steps == 1 else f"{usage.steps} steps")
-        if summary.failures:
-            parts.append(f"{summary.failures} failed")
-        parts += filter(None, (spent(usage), duration(usage.seconds)))
+        failed = f"{summary.failures} failed" if summary.failures else ""
+        used = (plural(usage.steps, "step"), failed, spent(usage), duration(usage.seconds))
+        parts += filter(None, used)
     return one_line(" · ".join(parts))
 
 
 def as_json(run: Run, summary: Summary, exit_code: int) -> dict[str, Any]:
     """Return what ``--json`` prints at the end."""
     usage, head = summary.usage, summary.head
+    names = ("step_index", "status", "expected_step")
     return {
         "reason": summary.reason,
         "exit_code": exit_code,
@@ -426,13 +524,7 @@ def as_json(run: Run, summary: Summary, exit_code: int) -> dict[str, Any]:
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,
         "seconds": usage.seconds,
-        "head": None
-        if head is None
-        else {
-            "step_index": head.step_index,
-            "status": str(head.status),
-            "expected_step": head.expected_step,
-        },
+        "head": None if head is None else {name: getattr(head, name) for name in names},
     }
 
 
@@ -466,7 +558,8 @@ class EndOnSignal:
         self._wakeup_before = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
         # Whoever started this with a signal ignored (nohup) meant it.
         self._before: dict[signal.Signals, Any] = {
-            number: signal.signal(number, _do_nothing)
+            # Only to be there: the wake-up descriptor does the work.
+            number: signal.signal(number, lambda *_: None)
             for number in ENDING
             if signal.getsignal(number) is not signal.SIG_IGN
         }
@@ -498,8 +591,3 @@ class EndOnSignal:
                 self._tell("ending: the step that runs is stopped and given back")
             if interrupt is not None:
                 interrupt()
-
-
-def _do_nothing(number: int, frame: object) -> None:
-    """Only be there: the wake-up descriptor does the work."""
-    del number, frame

@@ -16,7 +16,7 @@ from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.standing import LABEL_WIDTH, Snapshot, holder_words, take
 from sequencer.cli.views.tables import columns
-from sequencer.cli.views.text import one_line
+from sequencer.cli.views.text import one_line, plural
 from sequencer.engine.run import Run
 from sequencer.errors import (
     ConfigurationError,
@@ -389,6 +389,6 @@ def _code_words(code: dict[str, Any]) -> str:
         moved = "as the state goes with"
     else:
         moved = f"{code['ahead']} ahead and {code['behind']} behind the state's, {there}"
-    count = len(code["dirty"])
-    changed = f"{count} {'path' if count == 1 else 'paths'} changed" if count else "clean"
+    dirty = code["dirty"]
+    changed = f"{plural(len(dirty), 'path')} changed" if dirty else "clean"
     return f"{here} is here, {moved}, {changed}"

@@ -60,12 +60,10 @@ class Told(NamedTuple):
 
 
 def log_of(arguments: Sequence[str]) -> Path | None:
-    """Return the log that a tick is to keep; None: it speaks as every command does.
+    """Return the log that a tick with *arguments* is to keep; None: it speaks as others do.
 
     Looked for here, because a usage error is raised before an option's turn comes.
     """
-    if "tick" not in arguments:
-        return None
     for place, argument in enumerate(arguments):
         name, separator, value = argument.partition("=")
         if name == OPTION:

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from sequencer.cli.views.diagram import Drawing
 from sequencer.cli.views.states import shown
-from sequencer.cli.views.text import cut, short, width
+from sequencer.cli.views.text import cut, plural, short, width
 from sequencer.history.timeline import Execution, Figures, Span, SpanKind, Timeline
 from sequencer.model.outcome import duration
 from sequencer.model.workflow import Workflow
@@ -190,7 +190,7 @@ def gantt_summary(figures: Figures, names: str, shortened: Callable[[str], str])
         lines.append(shortened(f"  {names}"))
     if used is not None:
         lines.append(
-            f"{used:.0%} of the time of {_places(figures.places)} was work, "
+            f"{used:.0%} of the time of {plural(figures.places, 'place')} was work, "
             f"{figures.peak} at once at most"
         )
     if figures.people_s >= SHORTEST_SHOWN_S:
@@ -223,10 +223,6 @@ def _longer(over: float) -> str:
         return f", wall-clock time is {over:.0%} longer"
     times = f"{over + 1:.1f}" if over < MOST_OVERHEAD else f"{over + 1:.0f}"
     return f", wall-clock time is {times} times as long"
-
-
-def _places(count: int) -> str:
-    return "1 place" if count == 1 else f"{count} places"
 
 
 LEAST_COLUMNS = 60

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from sequencer.cli.views.facts import look
 from sequencer.cli.views.nodes import Heard, node_table, nodes_json
 from sequencer.cli.views.states import age_s, shown
-from sequencer.cli.views.text import one_line, plain
+from sequencer.cli.views.text import one_line, plain, plural
 from sequencer.engine.by_hand import fresh_head
 from sequencer.engine.run import Run
 from sequencer.engine.view import LINE_CHARS, FlowView
@@ -169,8 +169,7 @@ class Snapshot(Struct, frozen=True):
                 f"{head.failures_in_row} in a row of {self.limits.max_failures_in_row}",
             )
         used = filter(None, (spent(head.usage), f"{duration(head.usage.seconds)} of work"))
-        steps = f"{head.usage.steps} step{'' if head.usage.steps == 1 else 's'}"
-        yield "used", ", ".join((steps, *used))
+        yield "used", ", ".join((plural(head.usage.steps, "step"), *used))
         yield "limits", ", ".join(self._limit_words(head))
         for one in self.posts:
             yield "posts", one.text(lambda at: duration(age_s(at) or 0.0))

@@ -184,6 +184,15 @@ def few(names: Sequence[str], columns: int, *, more: str = " and {} more") -> st
     return text
 
 
+def plural(count: int, noun: str) -> str:
+    """Return *count* of *noun*.
+
+    >>> plural(1, "step"), plural(20, "step")
+    ('1 step', '20 steps')
+    """
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def short(text: str, columns: int, *, dots: str = "…") -> str:
     """Return a name in at most *columns* columns, cut in its middle: ends tell names apart.
 
