@@ -38,7 +38,7 @@ from sequencer.engine.events import (
 )
 from sequencer.engine.fitting import without_comments
 from sequencer.engine.hooking import HookContext, HookFailed, Hooks
-from sequencer.engine.records import as_asked, checked, judged, redacted
+from sequencer.engine.records import apply_completion, as_asked, checked, judged, redacted
 from sequencer.errors import (
     AgentMissing,
     ConfigurationError,
@@ -46,7 +46,6 @@ from sequencer.errors import (
     UnsafeFolder,
     out_of_resources,
 )
-from sequencer.executors.answers import apply_completion
 from sequencer.executors.attempt_lock import AttemptLock
 from sequencer.executors.protocol import EVERY_EXECUTOR, Cancellation, Listener, Piece, StepRequest
 from sequencer.model.due import bounded

@@ -184,3 +184,23 @@ def redacted(value: Any, redact: Callable[[str], str]) -> Any:
         return json.loads(hidden)
     except ValueError:
         return hidden
+
+
+def apply_completion(step: Step, outcome: Outcome) -> Outcome:
+    r"""Return *outcome*, complete if it is ok and its output has the step's mark.
+
+    The mark has to stand alone on a line: an agent that quotes its prompt in the middle of a
+    sentence has not finished anything.
+
+    >>> step = Step(name="main", complete_when="ALL DONE")
+    >>> apply_completion(step, Outcome(status="ok", output="Tests pass.\n  ALL DONE\n")).status
+    <OutcomeStatus.COMPLETE: 'complete'>
+    >>> apply_completion(step, Outcome(status="ok", output="I am not ALL DONE yet")).status
+    <OutcomeStatus.OK: 'ok'>
+    """
+    if not isinstance(step.complete_when, str) or outcome.status is not OutcomeStatus.OK:
+        return outcome
+    mark = step.complete_when.strip()
+    if mark and any(line.strip() == mark for line in outcome.output.splitlines()):
+        return outcome.replace(status=OutcomeStatus.COMPLETE)
+    return outcome

@@ -286,35 +286,27 @@ class ClaudeParser(JsonEventParser):
         self._current: str | None = None
         self._reset_epoch_s: float | None = None
 
-    def take(self, event: ClientEvent, listener: Listener) -> None:
-        """Take one event."""
-        session = event.get("session_id")
-        if isinstance(session, str):
-            self.session_id = session
+    def take(self, event: ClientEvent, listener: Listener) -> bool:
+        """See `JsonEventParser`; the pieces in which text and tool calls are streamed count."""
+        self.session_id = event.text("session_id") or self.session_id
+        content = event.sub("message").each("content")
         match event.get("type"):
             case "system":
                 self._take_system(event, listener)
             case "assistant":
-                self._take_assistant(event, listener)
+                self._take_assistant(event, content, listener)
+                return not event.get("is_api_error_message") and any(map(_says, content))
             case "user":
-                self._take_tool_results(event, listener)
+                self._take_tool_results(content, listener)
+                return any(map(_says, content))
             case "stream_event":
-                self._take_delta(event, listener)
+                raw = event.sub("event")
+                self._take_delta(raw, listener)
+                return _says(raw.sub("delta")) or _says(raw.sub("content_block"))
             case "rate_limit_event":
                 self._take_rate_limit(event.sub("rate_limit_info"), listener)
             case "result":
                 self._take_result(event, listener)
-
-    def is_progress(self, event: ClientEvent) -> bool:
-        """See `JsonEventParser`; the pieces in which text and tool calls are streamed count."""
-        match event.get("type"):
-            case "assistant" | "user":
-                content = event.sub("message").each("content")
-                is_error = bool(event.get("is_api_error_message"))
-                return not is_error and any(map(_says, content))
-            case "stream_event":
-                raw = event.sub("event")
-                return _says(raw.sub("delta")) or _says(raw.sub("content_block"))
         return False
 
     def finish(self, end: ProcessEnd) -> Outcome:
@@ -346,8 +338,7 @@ class ClaudeParser(JsonEventParser):
     def _take_system(self, event: ClientEvent, listener: Listener) -> None:
         match event.get("subtype"):
             case "init":
-                version = event.get("claude_code_version")
-                self._version = version if isinstance(version, str) else None
+                self._version = version = event.text("claude_code_version") or None
                 mode = event.get("permissionMode")
                 text = f"claude {version}, model {event.get('model')}, permission mode {mode}"
                 self.say(listener, text, Piece.NOTICE)
@@ -364,11 +355,13 @@ class ClaudeParser(JsonEventParser):
             case "model_fallback":
                 self.say(listener, f"claude: {one_line(event)}", Piece.NOTICE)
 
-    def _take_assistant(self, event: ClientEvent, listener: Listener) -> None:
+    def _take_assistant(
+        self, event: ClientEvent, content: list[ClientEvent], listener: Listener
+    ) -> None:
         message = event.sub("message")
         key = str(message.get("id"))
         self._count_call(key, message, listener)
-        for block in message.each("content"):
+        for block in content:
             match block.get("type"):
                 case "text" if event.get("is_api_error_message"):
                     self.say(listener, block.text("text"), Piece.ERROR)
@@ -380,19 +373,17 @@ class ClaudeParser(JsonEventParser):
                     text = f"-> {block.get('name')} {one_line(block.get('input'))}"
                     self.say(listener, text, Piece.ACTION)
 
-    def _take_tool_results(self, event: ClientEvent, listener: Listener) -> None:
-        for block in event.sub("message").each("content"):
+    def _take_tool_results(self, content: list[ClientEvent], listener: Listener) -> None:
+        for block in content:
             if block.get("type") != "tool_result":
                 continue
-            content = block.get("content")
             parts = (part.text("text") for part in block.each("content"))
-            text = content if isinstance(content, str) else " ".join(parts)
+            text = block.text("content") or " ".join(parts)
             sign = "<- error:" if block.get("is_error") else "<-"
             self.say(listener, f"{sign} {one_line(text)}", Piece.ACTION)
 
-    def _take_delta(self, event: ClientEvent, listener: Listener) -> None:
+    def _take_delta(self, raw: ClientEvent, listener: Listener) -> None:
         """Show text as it is written; only present with --include-partial-messages."""
-        raw = event.sub("event")
         match raw.get("type"):
             case "message_start":
                 message = raw.sub("message")

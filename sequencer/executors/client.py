@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from msgspec import Struct, field
 
 from sequencer.errors import StorageFailed
-from sequencer.executors.answers import make_folder, with_structured
+from sequencer.executors.answers import with_structured
 from sequencer.executors.client_limits import (
     DEFAULT_WAIT_S,
     Clock,
@@ -33,18 +33,18 @@ from sequencer.executors.client_limits import (
 )
 from sequencer.executors.prices import ModelPrice, estimated
 from sequencer.executors.process import (
-    EventParser,
     ProcessCore,
     ProcessEnd,
+    conclude,
     launch_of,
-    perform_process,
+    make_folder,
 )
 from sequencer.executors.protocol import Cancellation, Listener, Piece, StepRequest
-from sequencer.executors.pump import agent_environment
+from sequencer.executors.pump import DONE, Launch, LineSplitter, agent_environment
 from sequencer.model.fields import Field
 from sequencer.model.frozen import Frozen
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.model.step import ModelName, Step
+from sequencer.model.step import ModelName
 from sequencer.store.folder import open_new
 
 
@@ -140,19 +140,6 @@ def number(facts: Mapping[str, str], name: str) -> float:
         return max(float(facts.get(name, 0)), 0.0)
     except ValueError:
         return 0.0
-
-
-def qualified_model(step: Step) -> str | None:
-    """Return the step's model with its provider in front, if it names one.
-
-    >>> qualified_model(Step(name="a", model="gpt-5", provider="openai"))
-    'openai/gpt-5'
-    >>> qualified_model(Step(name="a", model="gpt-5"))
-    'gpt-5'
-    """
-    if step.model is None or step.provider is None:
-        return step.model
-    return f"{step.provider}/{step.model}"
 
 
 LINE_CHARS = 300
@@ -262,63 +249,10 @@ class Rules(Struct, frozen=True, kw_only=True):
     prices: Mapping[str, ModelPrice] = field(default_factory=dict)
 
 
-class JsonEventParser(ABC):
-    """Base of the clients' parsers; one instance for one attempt."""
+class Speaker:
+    """Writes what a model says while it says it, and whole lines between."""
 
-    client: str
-    """The client's name, for messages."""
-    login: str = ""
-    """What a person does where the service knows nobody by the credentials."""
-
-    def __init__(self, rules: Rules) -> None:
-        self.rules = rules
-        self.session_id: str | None = None
-        self.denials: list[str] = []
-        # It ran, and until the client says so nobody knows at what cost.
-        self.usage = Usage(unpriced=1)
-        self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
-        self._open_line: Piece | None = None
-
-    def feed_line(self, line: bytes, listener: Listener) -> bool:
-        """Take one line of stdout; see `process.EventParser`."""
-        found, is_readable = None, is_affordable(line)
-        if is_readable:
-            with suppress(ValueError, RecursionError):
-                found = json.loads(line)
-        if isinstance(found, dict):
-            event = ClientEvent(found)
-            self.take(event, listener)
-            return self.is_progress(event)
-        if line.strip():
-            listener.write(line + b"\n", Piece.OUTPUT)
-        # What is too large to be read is a tool's result, and no sign of life.
-        return not is_readable
-
-    def feed_stderr(self, line: bytes) -> None:
-        """Keep the last lines of stderr, where usage errors are."""
-        text = line.decode("utf-8", "replace").strip()
-        if text:
-            self._stderr.append(text)
-
-    @abstractmethod
-    def take(self, event: ClientEvent, listener: Listener) -> None:
-        """Take one event."""
-
-    @abstractmethod
-    def is_progress(self, event: ClientEvent) -> bool:
-        """Return whether *event* has text, a tool call or its result.
-
-        A client that hangs goes on sending events that have none of them.
-        """
-
-    @abstractmethod
-    def finish(self, end: ProcessEnd) -> Outcome:
-        """Judge an attempt that ended by itself."""
-
-    @property
-    def stderr_text(self) -> str:
-        """Return the last lines of stderr as one line."""
-        return one_line(" ".join(self._stderr), ERROR_CHARS)
+    _open_line: Piece | None = None
 
     def say(self, listener: Listener, text: str, kind: Piece) -> None:
         """Write *text* as a line of its own."""
@@ -338,6 +272,65 @@ class JsonEventParser(ABC):
             listener.write(b"\n", self._open_line)
             self._open_line = None
 
+
+class JsonEventParser(Speaker, ABC):
+    """Base of the clients' parsers; one instance for one attempt."""
+
+    client: str
+    """The client's name, for messages."""
+    login: str = ""
+    """What a person does where the service knows nobody by the credentials."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.session_id: str | None = None
+        self.denials: list[str] = []
+        # It ran, and until the client says so nobody knows at what cost.
+        self.usage = Usage(unpriced=1)
+        self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
+
+    def feed_line(self, line: bytes, listener: Listener) -> bool:
+        """Take one line of stdout without its newline; write what people should see.
+
+        Return whether it shows progress: text, a tool call or its result.
+        """
+        found, is_readable = None, is_affordable(line)
+        if is_readable:
+            with suppress(ValueError, RecursionError):
+                found = json.loads(line)
+        if isinstance(found, dict):
+            return self.take(ClientEvent(found), listener)
+        if line.strip():
+            listener.write(line + b"\n", Piece.OUTPUT)
+        # What is too large to be read is a tool's result, and no sign of life.
+        return not is_readable
+
+    def feed_stderr(self, line: bytes) -> None:
+        """Keep the last lines of stderr, where usage errors are; the listener has had them."""
+        text = line.decode("utf-8", "replace").strip()
+        if text:
+            self._stderr.append(text)
+
+    @abstractmethod
+    def take(self, event: ClientEvent, listener: Listener) -> bool:
+        """Take one event; return whether it has text, a tool call or its result.
+
+        A client that hangs goes on sending events that have none of them.
+        """
+
+    @abstractmethod
+    def finish(self, end: ProcessEnd) -> Outcome:
+        """Return the outcome with all usage so far.
+
+        Called for every process that ran. Where it was stopped (``ended_by``), the status
+        and the error are replaced afterwards; output, usage and session are kept.
+        """
+
+    @property
+    def stderr_text(self) -> str:
+        """Return the last lines of stderr as one line."""
+        return one_line(" ".join(self._stderr), ERROR_CHARS)
+
     def count(self, listener: Listener, usage: Usage) -> None:
         """Tell the usage so far, if it differs from what was told."""
         if usage != self.usage:
@@ -346,8 +339,7 @@ class JsonEventParser(ABC):
 
     def count_tokens(self, listener: Listener, usage: Usage, cached: int = 0) -> None:
         """Tell the tokens of a client that knows no cost: that is estimated, or unknown."""
-        rules = self.rules
-        unknown = usage.replace(unpriced=1)
+        rules, unknown = self.rules, usage.replace(unpriced=1)
         self.count(listener, estimated(unknown, rules.model, rules.prices, cached))
 
     def answered(self, text: str, end: ProcessEnd, structured: Any = None) -> Outcome:
@@ -364,7 +356,7 @@ class JsonEventParser(ABC):
         return with_structured(outcome, structured)
 
     def done(self, end: ProcessEnd) -> Outcome:
-        """Return the outcome of an attempt whose file has appeared; see `EventParser`."""
+        """Return the outcome where the agent was ended because its file has appeared."""
         return self.answered("", end)
 
     def failed(self, error: str, end: ProcessEnd, *, output: str = "") -> Outcome:
@@ -422,7 +414,7 @@ class Call(Struct, frozen=True):
 
     argv: list[str]
     environment: dict[str, str]
-    parser: EventParser
+    parser: JsonEventParser
     files: Mapping[str, str] = field(default_factory=dict)
     """Texts by name that the program reads, for where `StepRequest.file` says."""
 
@@ -502,3 +494,64 @@ class ClientExecutor(ABC, Generic[OptionsT]):
         extra = {**(defaults or {}), **self.options.env, **(fixed or {})}
         names = (*self.passed, *self.options.pass_env)
         return agent_environment(request.environment, extra=extra, passed=names)
+
+
+LINE_CAP = 6 * 1024 * 1024
+"""An image in an event has 5 MB; a line is held several times, at up to 4 bytes a letter."""
+_STDERR_LINE_CAP = 65_536
+
+
+def perform_process(  # noqa: PLR0917 - the order is that of Executor.perform
+    core: ProcessCore,
+    launch: Launch,
+    request: StepRequest,
+    listener: Listener,
+    cancellation: Cancellation,
+    parser: JsonEventParser,
+    *,
+    install_hint: str = "",
+) -> Outcome:
+    """Make one attempt with a command-line client and return how it ended.
+
+    *install_hint* says what to do where the program is missing.
+    """
+    consumer = _Lines(parser, listener)
+    end = core.run(launch, consumer, cancellation)
+    consumer.finish()
+    judge = parser.done if end.ended_by == DONE else parser.finish
+    return conclude(end, request, listener, judge, install_hint=install_hint)
+
+
+class _Lines:
+    """Cuts stdout into lines for a parser; stderr goes to the listener as it comes."""
+
+    def __init__(self, parser: JsonEventParser, listener: Listener) -> None:
+        self._listener = listener
+        self._parser = parser
+        self._has_progressed = False
+        self._out = LineSplitter(self._take_line, self._take_raw, LINE_CAP)
+        self._err = LineSplitter(parser.feed_stderr, lambda _: None, _STDERR_LINE_CAP)
+
+    def stdout(self, data: bytes) -> bool:
+        self._has_progressed = False
+        self._out.feed(data)
+        return self._has_progressed
+
+    def stderr(self, data: bytes) -> bool:
+        self._listener.write(data, Piece.ERROR)
+        self._err.feed(data)
+        # Warnings and retries of the client; the agent speaks on stdout.
+        return False
+
+    def _take_line(self, line: bytes) -> None:
+        if self._parser.feed_line(line, self._listener):
+            self._has_progressed = True
+
+    def _take_raw(self, raw: bytes) -> None:
+        # Of an event of megabytes, which is a tool's result.
+        self._has_progressed = True
+        self._listener.write(raw, Piece.OUTPUT)
+
+    def finish(self) -> None:
+        self._out.finish()
+        self._err.finish()

@@ -217,12 +217,13 @@ class CodexParser(JsonEventParser):
         if match:
             self.denials.append(one_line(match["what"], 160))
 
-    def take(self, event: ClientEvent, listener: Listener) -> None:
-        """Take one event."""
+    def take(self, event: ClientEvent, listener: Listener) -> bool:
+        """See `JsonEventParser`; each item but an error is progress."""
+        item = event.sub("item")
+        kind = item.get("type")
         match event.get("type"):
             case "thread.started":
-                thread = event.get("thread_id")
-                self.session_id = thread if isinstance(thread, str) else None
+                self.session_id = event.text("thread_id") or None
             case "turn.started":
                 self._is_completed = False
             case "turn.completed":
@@ -234,15 +235,10 @@ class CodexParser(JsonEventParser):
             case "error":
                 # Shown again by turn.failed if it was final.
                 self.say(listener, f"codex: {one_line(event.get('message'))}", Piece.NOTICE)
-            case "item.started":
-                self._take_started(event.sub("item"), listener)
+            case "item.started" if kind not in _QUIET_ITEMS:
+                self.say(listener, f"-> {_described(item)}", Piece.ACTION)
             case "item.completed":
-                self._take_completed(event.sub("item"), listener)
-
-    def is_progress(self, event: ClientEvent) -> bool:
-        """See `JsonEventParser`; each item but an error is one."""
-        item = event.sub("item")
-        kind = item.get("type")
+                self._take_completed(item, listener)
         if kind in _SPOKEN_ITEMS:
             return bool(item.get("text"))
         return isinstance(kind, str) and kind != "error"
@@ -289,10 +285,6 @@ class CodexParser(JsonEventParser):
         # How much of a continued thread's input was cached before is not known.
         cached = 0 if base.input_tokens else usage.count("cached_input_tokens")
         self.count_tokens(listener, charged, cached)
-
-    def _take_started(self, item: ClientEvent, listener: Listener) -> None:
-        if item.get("type") not in _QUIET_ITEMS:
-            self.say(listener, f"-> {_described(item)}", Piece.ACTION)
 
     def _take_completed(self, item: ClientEvent, listener: Listener) -> None:
         match item.get("type"):

@@ -14,11 +14,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from sequencer.executors.answers import make_folder
-from sequencer.executors.client import qualified_model
 from sequencer.executors.prices import ModelPrice, estimated
-from sequencer.executors.process import ProcessCore, ProcessEnd, conclude, describe_exit, launch_of
-from sequencer.executors.protocol import Cancellation, Listener, Objection, Piece, StepRequest
+from sequencer.executors.process import (
+    ProcessCore,
+    ProcessEnd,
+    conclude,
+    describe_exit,
+    launch_of,
+    make_folder,
+)
+from sequencer.executors.protocol import (
+    Cancellation,
+    Listener,
+    Objection,
+    Piece,
+    StepRequest,
+    qualified_model,
+)
 from sequencer.executors.pump import GRACE_S, agent_environment
 from sequencer.model.fields import AfterValidator, Field
 from sequencer.model.frozen import Frozen
@@ -156,8 +168,9 @@ class CommandExecutor:
         if end.spawn_error is not None or self.options.free or outcome.usage.cost_usd:
             return outcome
         # What it wrote to its result file was all that could have been told, and 0 says nothing.
-        unknown = outcome.usage.replace(unpriced=1)
-        usage = estimated(unknown, request.step.model, self.options.prices)
+        usage = outcome.usage.replace(unpriced=1)
+        if request.step.model is not None:
+            usage = estimated(usage, request.step.model, self.options.prices)
         return outcome.replace(usage=usage)
 
     @property

@@ -176,31 +176,29 @@ class GeminiParser(JsonEventParser):
         self._result: ClientEvent | None = None
         self._tools: dict[str, str] = {}
 
-    def take(self, event: ClientEvent, listener: Listener) -> None:
-        """Take one event."""
+    def take(self, event: ClientEvent, listener: Listener) -> bool:
+        """See `JsonEventParser`."""
         match event.get("type"):
             case "init":
-                session = event.get("session_id")
-                self.session_id = session if isinstance(session, str) else None
+                self.session_id = event.text("session_id") or None
             case "message" if event.get("role") == "assistant":
-                self._take_text(event, listener)
+                text = str(event.get("content", ""))
+                self._answer.append(text)
+                self.stream(listener, text, Piece.RESPONSE)
+                return bool(event.get("content"))
             case "tool_use":
                 self._take_call(event, listener)
+                return True
             case "tool_result":
                 self._take_tool_result(event, listener)
+                return True
             case "error":
                 is_warning = event.get("severity") == "warning"
                 kind = Piece.NOTICE if is_warning else Piece.ERROR
                 self.say(listener, f"gemini: {one_line(event.get('message'))}", kind)
             case "result":
                 self._take_result(event, listener)
-
-    def is_progress(self, event: ClientEvent) -> bool:
-        """See `JsonEventParser`."""
-        kind = event.get("type")
-        if kind == "message":
-            return event.get("role") == "assistant" and bool(event.get("content"))
-        return kind in ("tool_use", "tool_result")
+        return False
 
     def finish(self, end: ProcessEnd) -> Outcome:
         """Judge by the exit code and the result together."""
@@ -215,11 +213,6 @@ class GeminiParser(JsonEventParser):
         is_own, found = self._result is not None, _CODE.search(reason)
         status = int(found[1]) if found and is_own else None
         return self.refused_or_failed(error, end, is_own=is_own, status=status, hint=hint)
-
-    def _take_text(self, event: ClientEvent, listener: Listener) -> None:
-        text = str(event.get("content", ""))
-        self._answer.append(text)
-        self.stream(listener, text, Piece.RESPONSE)
 
     def _take_call(self, event: ClientEvent, listener: Listener) -> None:
         # What was said before a tool call is not the final answer.

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from msgspec import Struct
 
 from sequencer.executors.answers import parsed, schema_of, with_structured
-from sequencer.executors.client import ERROR_CHARS, ClientEvent, one_line
+from sequencer.executors.client import ERROR_CHARS, ClientEvent, Speaker, one_line
 from sequencer.executors.client_limits import (
     DEFAULT_WAIT_S,
     TOO_MANY_REQUESTS,
@@ -412,14 +412,13 @@ def _text(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text or "(nothing)"}
 
 
-class _Stream:
+class _Stream(Speaker):
     """One try: shows its text, counts its tokens."""
 
     def __init__(self, listener: Listener, count: Callable[[Tokens, bool], None]) -> None:
         self._listener = listener
         self._count = count
         self._tokens = Tokens()
-        self._open_line: Piece | None = None
 
     async def read(self, client: anthropic.AsyncAnthropic, parameters: dict[str, Any]) -> Message:
         async with client.messages.stream(**parameters) as stream:
@@ -429,26 +428,16 @@ class _Stream:
                 elif event.type == "message_delta":
                     self._take_usage(event.usage)
                 elif event.type == "content_block_delta":
-                    self._take_delta(event.delta)
+                    for name, kind in (("text", Piece.RESPONSE), ("thinking", Piece.THOUGHT)):
+                        text = getattr(event.delta, name, None)
+                        self.stream(self._listener, text if isinstance(text, str) else "", kind)
                 elif event.type == "content_block_stop":
-                    self._end_line()
+                    self.end_line(self._listener)
             return await stream.get_final_message()
 
     def close(self) -> None:
-        self._end_line()
+        self.end_line(self._listener)
         self._count(self._tokens, True)  # noqa: FBT003 - the meaning is in `call`
-
-    def _take_delta(self, delta: Any) -> None:
-        for name, kind in (("text", Piece.RESPONSE), ("thinking", Piece.THOUGHT)):
-            text = getattr(delta, name, None)
-            if isinstance(text, str) and text:
-                self._listener.write(text.encode("utf-8", "replace"), kind)
-                self._open_line = None if text.endswith("\n") else kind
-
-    def _end_line(self) -> None:
-        if self._open_line is not None:
-            self._listener.write(b"\n", self._open_line)
-            self._open_line = None
 
     def _take_usage(self, usage: Any) -> None:
         creation = getattr(usage, "cache_creation", None)

@@ -25,12 +25,19 @@ from sequencer.executors.client import (
     JsonEventParser,
     Rules,
     one_line,
-    qualified_model,
     split_mark,
     sum_of_costs,
 )
 from sequencer.executors.process import ProcessEnd
-from sequencer.executors.protocol import Listener, Objection, Permits, Piece, StepRequest, words
+from sequencer.executors.protocol import (
+    Listener,
+    Objection,
+    Permits,
+    Piece,
+    StepRequest,
+    qualified_model,
+    words,
+)
 from sequencer.executors.tool_words import OPENCODE, granted, objections, taken
 from sequencer.model.fields import AfterValidator, Field
 from sequencer.model.outcome import Outcome, Usage
@@ -270,32 +277,28 @@ class OpencodeParser(JsonEventParser):
         self._last_reason: str | None = None
         self._sum = Usage()
 
-    def take(self, event: ClientEvent, listener: Listener) -> None:
-        """Take one event."""
-        session = event.get("sessionID")
-        if isinstance(session, str):
-            self.session_id = session
+    def take(self, event: ClientEvent, listener: Listener) -> bool:
+        """See `JsonEventParser`."""
+        self.session_id = event.text("sessionID") or self.session_id
         part = event.sub("part")
+        text = str(part.get("text", ""))
         match event.get("type"):
             case "text":
-                text = str(part.get("text", ""))
                 self._answer.append(text)
                 self.say(listener, text, Piece.RESPONSE)
+                return bool(part.get("text"))
             case "reasoning":
-                self.say(listener, str(part.get("text", "")), Piece.THOUGHT)
+                self.say(listener, text, Piece.THOUGHT)
+                return bool(part.get("text"))
             case "tool_use":
                 self._take_tool(part, listener)
+                return True
             case "step_finish":
                 self._take_step(part, listener)
             case "error":
                 self._error = event.sub("error")
                 self.say(listener, f"opencode: {self._error_text()}", Piece.ERROR)
-
-    def is_progress(self, event: ClientEvent) -> bool:
-        """See `JsonEventParser`."""
-        kind = event.get("type")
-        is_spoken = kind in ("text", "reasoning")
-        return kind == "tool_use" or (is_spoken and bool(event.sub("part").get("text")))
+        return False
 
     def finish(self, end: ProcessEnd) -> Outcome:
         """Judge by the exit code, the errors and the end of the last step together."""

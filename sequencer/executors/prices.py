@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 
 from sequencer.model.fields import Field, model_validator
 from sequencer.model.frozen import Frozen
@@ -76,33 +77,33 @@ class ModelPrice(Frozen):
         return round(total * (self.long_factor if is_long else 1.0) / _MILLION, 9)
 
 
-_FABLE = ModelPrice(input=10, output=50)
-_FABLE_CHEAP_READ = ModelPrice(input=10, output=50, cache_read=0.25)
-_OPUS = ModelPrice(input=5, output=25)
-_SONNET_4 = ModelPrice(input=3, output=15)
-
-LIST_PRICES: Mapping[str, ModelPrice] = {
-    "claude-fable-5": _FABLE,
-    "claude-fable-5-1": _FABLE_CHEAP_READ,
-    "claude-mythos-5": _FABLE,
-    "claude-mythos-5-1": _FABLE_CHEAP_READ,
-    "claude-opus-5-5": ModelPrice(input=4, output=20, cache_read=0.2),
-    "claude-opus-5": _OPUS,
-    "claude-opus-4-8": _OPUS,
-    "claude-opus-4-7": _OPUS,
-    "claude-opus-4-6": _OPUS,
-    "claude-opus-4-5": _OPUS,
-    "claude-opus-4-1": ModelPrice(input=15, output=75),
-    "claude-sonnet-5-5": ModelPrice(input=2, output=10, cache_read=0.1),
-    "claude-sonnet-5": ModelPrice(input=2, output=10),
-    "claude-sonnet-4-6": _SONNET_4,
-    "claude-sonnet-4-5": _SONNET_4,
-    "claude-haiku-5-5": ModelPrice(
-        input=0.1, output=0.5, cache_read=0.01, long_from=100_000, long_factor=5
-    ),
-    "claude-haiku-4-5": ModelPrice(input=1, output=5),
-}
-"""By model id without its date."""
+@cache
+def list_prices() -> Mapping[str, ModelPrice]:
+    """Return the table, by model id without its date; most commands need none of it."""
+    fable, opus = ModelPrice(input=10, output=50), ModelPrice(input=5, output=25)
+    fable_cheap_read = ModelPrice(input=10, output=50, cache_read=0.25)
+    sonnet_4 = ModelPrice(input=3, output=15)
+    return {
+        "claude-fable-5": fable,
+        "claude-fable-5-1": fable_cheap_read,
+        "claude-mythos-5": fable,
+        "claude-mythos-5-1": fable_cheap_read,
+        "claude-opus-5-5": ModelPrice(input=4, output=20, cache_read=0.2),
+        "claude-opus-5": opus,
+        "claude-opus-4-8": opus,
+        "claude-opus-4-7": opus,
+        "claude-opus-4-6": opus,
+        "claude-opus-4-5": opus,
+        "claude-opus-4-1": ModelPrice(input=15, output=75),
+        "claude-sonnet-5-5": ModelPrice(input=2, output=10, cache_read=0.1),
+        "claude-sonnet-5": ModelPrice(input=2, output=10),
+        "claude-sonnet-4-6": sonnet_4,
+        "claude-sonnet-4-5": sonnet_4,
+        "claude-haiku-5-5": ModelPrice(
+            input=0.1, output=0.5, cache_read=0.01, long_from=100_000, long_factor=5
+        ),
+        "claude-haiku-4-5": ModelPrice(input=1, output=5),
+    }
 
 
 def price_of(model: str, own: Mapping[str, ModelPrice] | None = None) -> ModelPrice | None:
@@ -118,7 +119,7 @@ def price_of(model: str, own: Mapping[str, ModelPrice] | None = None) -> ModelPr
     """
     match = _DATED.fullmatch(model)
     undated = match["model"] if match else model
-    for table in (own or {}, LIST_PRICES):
+    for table in (own or {}, list_prices()):
         for name in (model, undated):
             if name in table:
                 return table[name]

@@ -1,8 +1,7 @@
 """Run one agent program and turn what it did into an outcome.
 
-`ProcessCore` runs an argv under a guard process of its own; `perform_process` composes it
-with the `EventParser` of one client, so that an executor for a command-line client is an
-argv, an environment and a parser.
+`ProcessCore` runs an argv under a guard process of its own; `conclude` judges its end. What the
+agent wrote to its result file is data from an agent and trusted for nothing: see `apply_result`.
 
 Relied on: `guard` ends every process of the attempt, however the attempt or this process
 ends. Not promised: that a listener sees stdout and stderr in the exact order in which
@@ -12,6 +11,7 @@ they were written; each stream's own order is kept.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import selectors
 import shutil
@@ -21,14 +21,21 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Annotated, Any, Literal, NoReturn, Self
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
-from sequencer.errors import MachineBusy, SequencerError, out_of_resources
-from sequencer.executors.answers import apply_result
+from sequencer.errors import (
+    CorruptState,
+    MachineBusy,
+    SequencerError,
+    StorageFailed,
+    out_of_resources,
+)
+from sequencer.executors.answers import with_structured
 from sequencer.executors.attempt_lock import end_marked
 from sequencer.executors.protocol import (
     Cancellation,
@@ -48,36 +55,15 @@ from sequencer.executors.pump import (
     OutputConsumer,
     Pump,
 )
-from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.fields import Field, ValidationError
+from sequencer.model.frozen import Frozen
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import FileMark
+from sequencer.store import folder as folders
 
-_STDERR_LINE_CAP = 65_536
 PATIENCE_S = 5.0
 """How long a start is tried again that this machine has no process or descriptor for."""
 _FIRST_PAUSE_S = 0.1
-
-
-class EventParser(Protocol):
-    """Understands the output of one client; one instance for one attempt."""
-
-    def feed_line(self, line: bytes, listener: Listener) -> bool:
-        """Take one line of stdout without its newline; write what people should see.
-
-        Return whether it shows progress: text, a tool call or its result.
-        """
-
-    def feed_stderr(self, line: bytes) -> None:
-        """Take one line of stderr; the listener has had it already, as `Piece.ERROR`."""
-
-    def finish(self, end: ProcessEnd) -> Outcome:
-        """Return the outcome with all usage so far.
-
-        Called for every process that ran. Where it was stopped (``ended_by``), the status
-        and the error are replaced afterwards; output, usage and session are kept.
-        """
-
-    def done(self, end: ProcessEnd) -> Outcome:
-        """Return the outcome where the agent was ended because its work is done."""
 
 
 class ProcessCore:
@@ -234,27 +220,6 @@ def launch_of(
     )
 
 
-def perform_process(  # noqa: PLR0917 - the order is that of Executor.perform
-    core: ProcessCore,
-    launch: Launch,
-    request: StepRequest,
-    listener: Listener,
-    cancellation: Cancellation,
-    parser: EventParser,
-    *,
-    install_hint: str = "",
-) -> Outcome:
-    """Make one attempt with a command-line client and return how it ended.
-
-    *install_hint* says what to do where the program is missing.
-    """
-    consumer = _Lines(parser, listener)
-    end = core.run(launch, consumer, cancellation)
-    consumer.finish()
-    judge = parser.done if end.ended_by == DONE else parser.finish
-    return conclude(end, request, listener, judge, install_hint=install_hint)
-
-
 def conclude(
     end: ProcessEnd,
     request: StepRequest,
@@ -352,41 +317,6 @@ def _end_of(
         is_guard_lost=report is None,
         survivors=survivors,
     )
-
-
-class _Lines:
-    """Cuts stdout into lines for a parser; stderr goes to the listener as it comes."""
-
-    def __init__(self, parser: EventParser, listener: Listener) -> None:
-        self._listener = listener
-        self._parser = parser
-        self._has_progressed = False
-        self._out = LineSplitter(self._take_line, self._take_raw, LINE_CAP)
-        self._err = LineSplitter(parser.feed_stderr, lambda _: None, _STDERR_LINE_CAP)
-
-    def stdout(self, data: bytes) -> bool:
-        self._has_progressed = False
-        self._out.feed(data)
-        return self._has_progressed
-
-    def stderr(self, data: bytes) -> bool:
-        self._listener.write(data, Piece.ERROR)
-        self._err.feed(data)
-        # Warnings and retries of the client; the agent speaks on stdout.
-        return False
-
-    def _take_line(self, line: bytes) -> None:
-        if self._parser.feed_line(line, self._listener):
-            self._has_progressed = True
-
-    def _take_raw(self, raw: bytes) -> None:
-        # Of an event of megabytes, which is a tool's result.
-        self._has_progressed = True
-        self._listener.write(raw, Piece.OUTPUT)
-
-    def finish(self) -> None:
-        self._out.finish()
-        self._err.finish()
 
 
 _SHELL_SIGNAL_BASE = 128
@@ -490,49 +420,145 @@ def spawn_error(report: dict[str, Any], launch: Launch) -> str:
     return f"the program {program!r} can't be started: {reasons.get(code, os.strerror(code))}"
 
 
-LINE_CAP = 6 * 1024 * 1024
-"""An image in an event has 5 MB; a line is held several times, at up to 4 bytes a letter."""
+MAX_RESULT_BYTES = 1024 * 1024
+_Tokens = Annotated[int, Field(ge=0, le=2**53)]
 
 
-class LineSplitter(Struct):
-    """Gives whole lines to one function and overlong ones, in pieces, to another."""
+class ResultRefused(SequencerError):
+    """The result file can't be taken for what its agent meant; the step fails."""
 
-    take_line: Callable[[bytes], None]
-    take_raw: Callable[[bytes], None]
-    cap: int
-    _kept: bytearray = field(default_factory=bytearray)
-    _is_overlong: bool = False
 
-    def feed(self, data: bytes) -> None:
-        """Take the next piece of the stream."""
-        head, *rest = data.split(b"\n")
-        self._extend(head)
-        for piece in rest:
-            self._end_line()
-            self._extend(piece)
+class ResultUsage(Frozen, strict=True):
+    """What the agent says that it has used; the larger of that and what was observed counts."""
 
-    def finish(self) -> None:
-        """Take the stream's end; a last line may lack its newline."""
-        if self._kept:
-            self.take_line(bytes(self._kept))
-            self._kept.clear()
+    cost_usd: float | None = Field(default=None, ge=0, le=1e9, allow_inf_nan=False)
+    input_tokens: _Tokens | None = None
+    output_tokens: _Tokens | None = None
+    seconds: float | None = Field(default=None, ge=0, le=1e9, allow_inf_nan=False)
 
-    def _extend(self, piece: bytes) -> None:
-        if self._is_overlong:
-            if piece:
-                self.take_raw(piece)
-            return
-        self._kept += piece
-        if len(self._kept) > self.cap:
-            self._is_overlong = True
-            self.take_raw(bytes(self._kept))
-            self._kept = bytearray()
 
-    def _end_line(self) -> None:
-        if self._is_overlong:
-            self._is_overlong = False
-            self.take_raw(b"\n")
-            return
-        line = bytes(self._kept)
-        self._kept.clear()
-        self.take_line(line)
+class Result(Frozen, strict=True):
+    """The file's content; every key may be left out."""
+
+    status: Literal["ok", "failed", "complete"] | None = None
+    output: Any = None
+    """The answer; what is not a text is kept as JSON."""
+    usage: ResultUsage = ResultUsage()
+
+
+def make_folder(path: Path) -> None:
+    """Make the folder of the result file *path*, where an agent is going to write.
+
+    Raises:
+        StorageFailed: it can't be made, or somebody has made it before and may have left
+            an answer in it.
+    """
+    try:
+        folders.make_fresh(path.parent)
+    except OSError as error:
+        raise StorageFailed(
+            f"the folder for the agent's result can't be made: {error.strerror}",
+            where=str(path.parent),
+            hint="make room or mend the permissions, then start again",
+        ) from error
+
+
+def read_result(path: Path) -> Result | None:
+    """Return what the agent wrote to *path*, or None if it wrote nothing.
+
+    Raises:
+        ResultRefused: it is a link, no regular file, above 1 MiB, no strict JSON, or says
+            something that has no meaning; guessing could accept a step that failed.
+    """
+    try:
+        data = folders.read_regular(path, max_bytes=MAX_RESULT_BYTES)
+    except FileNotFoundError:
+        return None
+    except CorruptState as error:
+        _refuse(path, f"it {error.message}")
+    if len(data) > MAX_RESULT_BYTES:
+        _refuse(path, "it is larger than 1 MiB")
+    try:
+        return Result.model_validate(_strict_json(data))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"])) or "the whole"
+        _refuse(path, f"{place}: {first['msg']}")
+    except (ValueError, RecursionError) as error:
+        _refuse(path, f"it is not strict JSON: {error}")
+
+
+def apply_result(path: Path, outcome: Outcome) -> Outcome:
+    """Return *outcome* with what the result file at *path* says, if there is one."""
+    try:
+        result = read_result(path)
+    except ResultRefused as refusal:
+        return _with_failure(outcome, str(refusal))
+    if result is None:
+        return outcome
+    changed = outcome.replace(usage=_larger(outcome.usage, result.usage))
+    if result.output is not None:
+        changed = changed.replace(output=_text(result.output), structured=None)
+        if not isinstance(result.output, str):
+            changed = with_structured(changed, result.output)
+    if not outcome.is_accepted or result.status is None:
+        return changed
+    if result.status == "failed":
+        lines = changed.output.strip().splitlines()
+        why = f": {lines[0][:300]}" if lines and result.output is not None else ""
+        return _with_failure(changed, f"the agent reported in its result file that it failed{why}")
+    return changed.replace(status=OutcomeStatus(result.status))
+
+
+def _larger(observed: Usage, told: ResultUsage) -> Usage:
+    """Return *observed* with what is more in *told*, figure by figure.
+
+    What an agent says about itself never helps it: it can't lower a figure, and can't make
+    a cost known that its client did not tell.
+    """
+    said = told.model_dump(exclude_none=True)
+    more = {name: value for name, value in said.items() if value > getattr(observed, name)}
+    if "cost_usd" in more:
+        more["estimated_usd"] = 0.0
+    return observed.replace(**more) if more else observed
+
+
+def _with_failure(outcome: Outcome, message: str) -> Outcome:
+    if outcome.is_accepted:
+        update = {"status": OutcomeStatus.FAILED, "error": message}
+        return outcome.replace(**update)
+    if outcome.status is OutcomeStatus.FAILED:
+        # The process failed first; its own reason stays on top.
+        return outcome.replace(error=f"{outcome.error}\n{message}")
+    return outcome
+
+
+def _strict_json(data: bytes) -> Any:
+    return json.loads(
+        data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant
+    )
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key is there twice")
+    return found
+
+
+def _refuse_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not a JSON number")
+
+
+def _text(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    # JSON can spell half a surrogate pair, which no UTF-8 file could hold later.
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _refuse(path: Path, why: str) -> NoReturn:
+    raise ResultRefused(
+        f"the agent's result file is invalid: {why}",
+        where=str(path),
+        hint='write {"status": "ok"|"failed"|"complete", "output": …, "usage": {…}} or no file',
+    )

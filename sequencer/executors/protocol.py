@@ -264,3 +264,16 @@ EVERY_EXECUTOR = frozenset(
     )
 )
 """Step fields that the engine or the process core honours for every executor."""
+
+
+def qualified_model(step: Step) -> str | None:
+    """Return the step's model with its provider in front, if it names one.
+
+    >>> qualified_model(Step(name="a", model="gpt-5", provider="openai"))
+    'openai/gpt-5'
+    >>> qualified_model(Step(name="a", model="gpt-5"))
+    'gpt-5'
+    """
+    if step.model is None or step.provider is None:
+        return step.model
+    return f"{step.provider}/{step.model}"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sequencer.executors.process import LINE_CAP
+from sequencer.executors.client import LINE_CAP
 from tests.long.report import Report, Size
 
 MIB = 1024 * 1024

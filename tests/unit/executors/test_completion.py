@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sequencer.executors.answers import apply_completion
+from sequencer.engine.records import apply_completion
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
 

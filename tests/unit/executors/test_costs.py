@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from sequencer.executors.answers import apply_result
 from sequencer.executors.claude import ClaudeParser
 from sequencer.executors.client import JsonEventParser, Rules
 from sequencer.executors.codex import CodexParser
@@ -18,7 +17,7 @@ from sequencer.executors.command import CommandExecutor, CommandOptions
 from sequencer.executors.gemini import GeminiParser
 from sequencer.executors.opencode import OpencodeParser
 from sequencer.executors.prices import ModelPrice, estimated
-from sequencer.executors.process import ProcessCore, ProcessEnd
+from sequencer.executors.process import ProcessCore, ProcessEnd, apply_result
 from sequencer.executors.protocol import Cancellation
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Step

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.executors.process import LineSplitter
+from sequencer.executors.pump import LineSplitter
 
 
 class Taken:

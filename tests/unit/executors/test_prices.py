@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from sequencer.executors.prices import (
-    LIST_PRICES,
     ModelPrice,
     Tokens,
+    list_prices,
     missing_price,
     price_of,
 )
@@ -36,7 +36,7 @@ def test_each_kind_of_token_has_its_list_price(  # noqa: PLR0917 - a table
     write_usd: float,
     hour_usd: float,
 ) -> None:
-    price = LIST_PRICES[model]
+    price = list_prices()[model]
     kinds = {
         "input": input_usd,
         "output": output_usd,
@@ -51,7 +51,7 @@ def test_each_kind_of_token_has_its_list_price(  # noqa: PLR0917 - a table
 
 
 def test_a_long_prompt_makes_the_whole_call_dearer() -> None:
-    price = LIST_PRICES["claude-haiku-5-5"]
+    price = list_prices()["claude-haiku-5-5"]
     short = Tokens(input=60_000, cache_read=40_000, output=1_000)
     longer = Tokens(input=60_001, cache_read=40_000, output=1_000)
     assert price.cost_usd(short) == pytest.approx(0.006 + 0.0004 + 0.0005)

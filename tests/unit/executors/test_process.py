@@ -11,17 +11,12 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from sequencer.executors.process import (
-    ProcessCore,
-    ProcessEnd,
-    describe_exit,
-    launch_of,
-    perform_process,
-)
+from sequencer.executors.client import JsonEventParser, perform_process
+from sequencer.executors.process import ProcessCore, ProcessEnd, describe_exit, launch_of
 from sequencer.executors.protocol import Cancellation, Listener, Piece, StopReason
 from sequencer.executors.pump import Launch
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
@@ -72,7 +67,7 @@ class Stage:
             request,
             self.recorder,
             self.cancellation,
-            self.parser,
+            cast("JsonEventParser", self.parser),
             install_hint=hint,
         )
 
@@ -96,7 +91,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 def test_a_line_above_the_cap_is_passed_on_unparsed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sequencer.executors.process.LINE_CAP", 1000)
+    monkeypatch.setattr("sequencer.executors.client.LINE_CAP", 1000)
     stage.python("print('a' * 5000); print('b')")
     assert stage.parser.lines == [b"b"]
     assert stage.recorder.text(Piece.OUTPUT) == "a" * 5000 + "\n"

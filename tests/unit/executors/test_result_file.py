@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.executors.answers import ResultRefused, apply_result, read_result
+from sequencer.executors.process import ResultRefused, apply_result, read_result
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 
 SUCCESS = Outcome(
