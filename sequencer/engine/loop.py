@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
@@ -42,7 +43,7 @@ from sequencer.model.limits import InvocationLimits, RunLimits
 from sequencer.model.line.order import place, position_at
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.standing import Readiness, Standing, parse_time
-from sequencer.store.memory import MemoryStore
+from sequencer.store.file import FileStore
 from sequencer.store.protocol import Store, Turnstile
 
 if TYPE_CHECKING:
@@ -488,23 +489,25 @@ def work_beside(
             "mode async has no run, and worktree: true gives one to a run",
             hint="choose another --mode, or leave worktree out",
         )
-    store, first = MemoryStore(), place(performer.workflow, step_index)
+    first = place(performer.workflow, step_index)
     fresh = fresh_head(performer.workflow).replace(
         step_index=step_index, iteration=step_index + 1, expected_step=first.step
     )
     # A step's own retries are all that bounds its failures.
     own = RunLimits(max_failures_in_row=MOST_RETRIES, max_attempts=performer.max_attempts)
     performer = replace(performer, carrier=NOTHING_CARRIED)
-    worker = LineWorker(store, performer, own, state_path=state_path)
-    try:
-        if on_ready is not None:
-            on_ready(worker.interrupt)
-        head = store.update(lambda _: transitions.initialise(fresh))
-        summary = LineLoop(worker, Mode.ASYNC, limits, head).work()
-        summary.head = None
-        return summary
-    finally:
-        worker.leave()
+    with TemporaryDirectory(prefix="sequencer-async-", ignore_cleanup_errors=True) as folder:
+        store = FileStore(Path(folder).resolve() / "state.json", allow_network_fs=True)
+        worker = LineWorker(store, performer, own, state_path=state_path)
+        try:
+            if on_ready is not None:
+                on_ready(worker.interrupt)
+            head = store.update(lambda _: transitions.initialise(fresh))
+            summary = LineLoop(worker, Mode.ASYNC, limits, head).work()
+            summary.head = None
+            return summary
+        finally:
+            worker.leave()
 
 
 PATIENCE_S = 5.0

@@ -18,10 +18,10 @@ from sequencer.model import transitions
 from sequencer.model.head import Head
 from sequencer.model.transitions import Transition
 from sequencer.store.file import FileStore
-from sequencer.store.memory import MemoryRun, MemoryStore
 from sequencer.store.protocol import Liveness, Store
 from tests import clones
 from tests.contract import store_cases as cases
+from tests.memory_store import MemoryRun, MemoryStore
 
 Peers = Callable[..., Store]
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from sequencer.store.file import FileStore
-from sequencer.store.memory import MemoryRun, MemoryStore
 from sequencer.store.protocol import Turnstile
 from sequencer.store.queue import FileTurnstile, FlockQueue, file_name
+from tests.memory_store import MemoryRun, MemoryStore
 
 Peers = Callable[..., Turnstile]
 Come = Callable[[Turnstile, int], None]

@@ -18,9 +18,9 @@ from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model.head import Claim
 from sequencer.model.transitions import Event, Fact, Transition
 from sequencer.store.file import FileStore
-from sequencer.store.memory import MemoryRun, MemoryStore
 from sequencer.store.protocol import Store
 from tests.contract import store_cases as cases
+from tests.memory_store import MemoryRun, MemoryStore
 
 TTL_S = 0.3
 LONG_S = 1.5

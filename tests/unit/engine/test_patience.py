@@ -16,9 +16,9 @@ from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model import transitions
 from sequencer.model.head import Head
 from sequencer.model.transitions import Transition
-from sequencer.store.memory import MemoryStore
 from sequencer.store.protocol import Change
 from tests.contract import store_cases as cases
+from tests.memory_store import MemoryStore
 
 
 class Remote(MemoryStore):

@@ -18,11 +18,11 @@ from sequencer.engine.loop import Mode, Queue
 from sequencer.errors import ClaimHeld, Interrupted
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits
-from sequencer.store.memory import MemoryRun, MemoryStore
 from sequencer.store.protocol import Store
 from sequencer.store.queue import file_name
 from tests.concurrency import children
 from tests.contract import store_cases as cases
+from tests.memory_store import MemoryRun, MemoryStore
 from tests.unit.engine.projects import (
     OK,
     Recorder,

@@ -29,9 +29,9 @@ from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.store.file import FileStore
-from sequencer.store.memory import MemoryRun, MemoryStore
 from sequencer.store.protocol import Store
 from tests.flows import workflow
+from tests.memory_store import MemoryRun, MemoryStore
 
 LIMIT_S = 15.0
 Act = Callable[[StepRequest, Cancellation], Outcome]

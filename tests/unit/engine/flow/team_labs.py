@@ -20,9 +20,9 @@ from sequencer.model.net.marking import Marking
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import Step
 from sequencer.model.team import Role, Task, TeamRules
-from sequencer.store.memory import MemoryRun
 from sequencer.workflows.teams.graphs import workflow_of
 from sequencer.workflows.teams.growth import TeamGrower
+from tests.memory_store import MemoryRun
 from tests.unit.engine.flow.labs import Actor, Cast, Lab, Said, failed, said
 
 AT_ONCE: dict[str, Any] = {"retry": {"max_attempts": 3, "initial_delay_s": 0}}

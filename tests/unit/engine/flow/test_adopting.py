@@ -150,7 +150,7 @@ def test_a_marking_in_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_while_an_agent_works_nothing_is_adopted(tmp_path: Path) -> None:
-    from sequencer.store.memory import MemoryRun  # noqa: PLC0415 - of this test alone
+    from tests.memory_store import MemoryRun  # noqa: PLC0415 - of this test alone
 
     memory = MemoryRun()
     made = lab(tmp_path, "a --> b", memory=memory)

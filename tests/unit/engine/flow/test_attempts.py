@@ -17,8 +17,8 @@ from sequencer.executors.protocol import StopReason
 from sequencer.model.head import Claim
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place
-from sequencer.store.memory import MemoryStore
 from sequencer.store.watch import readable
+from tests.memory_store import MemoryStore
 from tests.unit.engine.flow.labs import Actor, until
 
 

@@ -25,8 +25,8 @@ from sequencer.errors import (
 from sequencer.executors.protocol import Cancellation, StepRequest, StopReason
 from sequencer.model.head import Claim
 from sequencer.model.outcome import Outcome
-from sequencer.store.memory import MemoryRun, MemoryStore
 from tests.contract.store_cases import new_head
+from tests.memory_store import MemoryRun, MemoryStore
 from tests.unit.engine.flow.carts import Cart, carried, work
 from tests.unit.engine.flow.labs import Hold, failed, lab, let_go, said, until
 from tests.unit.engine.flow.test_batches import at_work, no_limit, taken

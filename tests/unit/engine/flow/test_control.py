@@ -24,8 +24,8 @@ from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Retry
 from sequencer.model.step import Step as WorkflowStep
 from sequencer.model.workflow import Workflow
-from sequencer.store.memory import MemoryRun
 from tests.flows import workflow
+from tests.memory_store import MemoryRun
 from tests.unit.engine.flow.labs import Hold, failed, lab, let_go, said, until
 
 # --- what comes next -----------------------------------------------------------------------

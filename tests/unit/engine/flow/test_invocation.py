@@ -18,7 +18,7 @@ from sequencer.model.head import Status
 from sequencer.model.limits import RunLimits
 from sequencer.model.outcome import Usage
 from sequencer.model.step import Retry
-from sequencer.store.memory import MemoryRun
+from tests.memory_store import MemoryRun
 from tests.unit.engine.flow.labs import (
     Hold,
     Said,

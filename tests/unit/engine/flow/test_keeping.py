@@ -15,8 +15,8 @@ from sequencer.model.head import Head
 from sequencer.model.net import record as flow_record
 from sequencer.model.net.marking import Marking
 from sequencer.model.net.record import Chain
-from sequencer.store.memory import MemoryRun
 from sequencer.store.protocol import Store
+from tests.memory_store import MemoryRun
 from tests.unit.engine.flow.labs import Lab, lab
 
 

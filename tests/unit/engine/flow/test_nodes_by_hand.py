@@ -18,8 +18,8 @@ from sequencer.model.net.marking import Marking
 from sequencer.model.team import Task
 from sequencer.model.workflow import Workflow
 from sequencer.store.file import FileStore
-from sequencer.store.memory import MemoryRun
 from tests.flows import workflow
+from tests.memory_store import MemoryRun
 from tests.unit.engine.flow.labs import Lab, failed, lab, said
 from tests.unit.engine.flow.team_labs import TeamLab, adds, task, team
 

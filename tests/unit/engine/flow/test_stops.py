@@ -23,7 +23,7 @@ from sequencer.executors.protocol import Cancellation, StepRequest
 from sequencer.model.head import Status
 from sequencer.model.net.net import end_in_time, expire_question
 from sequencer.model.outcome import Outcome
-from sequencer.store.memory import MemoryRun
+from tests.memory_store import MemoryRun
 from tests.unit.engine.flow.labs import (
     FREE,
     Hold,

@@ -12,7 +12,7 @@ from sequencer.errors import StepFailed
 from sequencer.model.limits import RunLimits
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.team import Budget
-from sequencer.store.memory import MemoryRun
+from tests.memory_store import MemoryRun
 from tests.unit.engine.flow.labs import Hold, failed, let_go, said, until
 from tests.unit.engine.flow.team_costs import LATER, RETRY, ROLES, line, paid
 from tests.unit.engine.flow.team_labs import AT_ONCE, TeamLab, cost, fails, task, team

@@ -16,7 +16,7 @@ from sequencer.errors import ConfigurationError, StepFailed
 from sequencer.executors.protocol import Executor
 from sequencer.model.step import Step
 from sequencer.model.team import Role
-from sequencer.store.memory import MemoryRun
+from tests.memory_store import MemoryRun
 from tests.unit.engine.flow.labs import Hold, Texts, failed, let_go, until
 from tests.unit.engine.flow.team_labs import TeamLab, adds, fails, task, team
 

@@ -11,8 +11,8 @@ from sequencer.engine.markings import FlowControl
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.team import Role
 from sequencer.project import builtin_texts
-from sequencer.store.memory import MemoryRun
 from sequencer.workflows.teams.options import builtin_roles
+from tests.memory_store import MemoryRun
 from tests.unit.engine.flow.labs import Hold, failed, let_go, said, until
 from tests.unit.engine.flow.team_labs import AT_ONCE, adds, task, team
 

@@ -10,8 +10,8 @@ import pytest
 from sequencer.engine.loop import Mode
 from sequencer.errors import StepFailed
 from sequencer.model.net.marking import FlowStatus
-from sequencer.store.memory import MemoryRun
 from sequencer.workflows.teams.growth import TeamGrower
+from tests.memory_store import MemoryRun
 from tests.unit.engine.flow.labs import failed
 from tests.unit.engine.flow.team_labs import JUDGE, YES, TeamLab, no, task, team
 

@@ -18,9 +18,9 @@ from sequencer.model.net.graph import Graph
 from sequencer.model.net.marking import Marking
 from sequencer.model.outcome import Outcome
 from sequencer.model.team import TeamRules
-from sequencer.store.memory import MemoryRun
 from tests.contract.store_cases import STRANGER, new_head
 from tests.flows import workflow as flow
+from tests.memory_store import MemoryRun
 from tests.unit.engine.flow.labs import Actor, Hold, Lab, let_go, said, until
 from tests.unit.engine.flow.team_costs import ROLES, paid
 from tests.unit.engine.flow.team_labs import TeamLab, cost, task, team

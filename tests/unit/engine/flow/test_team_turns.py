@@ -11,8 +11,8 @@ from sequencer.model.head import Claim
 from sequencer.model.net.graph import Graph
 from sequencer.model.outcome import Outcome
 from sequencer.store.identity import this_process
-from sequencer.store.memory import MemoryRun
 from sequencer.workflows.teams.graphs import workflow_of
+from tests.memory_store import MemoryRun
 from tests.unit.engine.flow.labs import Hold, failed, let_go, said, until
 from tests.unit.engine.flow.team_labs import (
     cost,

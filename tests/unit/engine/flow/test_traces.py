@@ -19,9 +19,9 @@ from sequencer.model.net.graph import Graph, NodeKind
 from sequencer.model.net.rules import normalise
 from sequencer.model.outcome import Outcome
 from sequencer.model.workflow import Workflow
-from sequencer.store.memory import MemoryRun
 from sequencer.workflows.flowfile.reader import read_flow
 from sequencer.workflows.simulate import read_script
+from tests.memory_store import MemoryRun
 from tests.unit.engine.flow.labs import LIMIT_S, Actor, Lab, failed, interrupted, said, until
 
 FLOWS = json.loads((Path(__file__).parents[3] / "data/flowcharts/flows.json").read_text())

@@ -13,7 +13,7 @@ from sequencer.model.limits import RunLimits
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import Output, Step
 from sequencer.model.workflow import Workflow
-from sequencer.store.memory import MemoryRun
+from tests.memory_store import MemoryRun
 from tests.unit.engine.flow.labs import (
     Hold,
     Lab,

@@ -1,4 +1,4 @@
-"""A run in the memory of this process, for tests and for simulations of workflows.
+"""A run in the memory of this process.
 
 Every `MemoryStore` that shares a `MemoryRun` sees the same run, as two processes with one
 folder do; each is a worker of its own, and `leave` plays its death. Safe between threads.
