@@ -503,9 +503,7 @@ def work_beside(
             if on_ready is not None:
                 on_ready(worker.interrupt)
             head = store.update(lambda _: transitions.initialise(fresh))
-            summary = LineLoop(worker, Mode.ASYNC, limits, head).work()
-            summary.head = None
-            return summary
+            return replace(LineLoop(worker, Mode.ASYNC, limits, head).work(), head=None)
         finally:
             worker.leave()
 
