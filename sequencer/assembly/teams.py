@@ -42,13 +42,15 @@ def team_of(project: Project, run: str | None, agent: str | None = None) -> Team
 
 def run_place_of(project: Project, run: str | None, tell: Callable[[str], None]) -> RunWorktree:
     """Return the worktree in which all steps of the run called *run* work; *tell* hears of it."""
-    folder, trusted = project.settings.project_dir, project.trust.files_of("setup")
+    settings, trusted = project.settings, project.trust.files_of("setup")
+    folder = settings.project_dir
 
     def vet(cwd: Path) -> None:
         for path, what in trusted.items():
             ensure_unchanged(cwd / os.path.relpath(path, os.path.realpath(folder)), what, "setup")
 
-    return RunWorktree(workplaces_of(project, run), project.settings.setup, vet, tell)
+    places, limit = workplaces_of(project, run), settings.setup_timeout_s
+    return RunWorktree(places, settings.setup, limit, vet, tell)
 
 
 def workplaces_of(project: Project, run: str | None) -> GitWorkplaces:

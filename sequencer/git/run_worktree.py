@@ -34,16 +34,20 @@ class RunWorktree:
         self,
         places: GitWorkplaces,
         setup: Sequence[Sequence[str]],
+        setup_timeout_s: float,
         vet: Callable[[Path], None],
         tell: Callable[[str], None],
     ) -> None:
         """Keep it where *places* keeps those of tasks, and run *setup* in a new one.
 
+        None of its commands may take longer than *setup_timeout_s*.
+
         *vet* raises if the files of setup are not those that were trusted; *tell* hears what a
         person should know.
         """
         self._places, self._trees = places, places.trees
-        self._setup, self._vet, self._tell = setup, vet, tell
+        self._setup, self._setup_timeout_s = setup, setup_timeout_s
+        self._vet, self._tell = vet, tell
         self.cwd = places.trees.checkout.folders.project
 
     def begin(self, head: Head, stop: Cancellation) -> None:
@@ -116,33 +120,41 @@ class RunWorktree:
             with ProcessCore() as core:
                 for argv in self._setup:
                     self._tell(f"setup: {shlex.join(argv)}")
-                    _perform(core, argv, cwd, stop)
+                    self._perform(core, argv, cwd, stop)
         except BaseException:
             self._trees.put_away(worktree)
             raise
 
+    def _perform(
+        self, core: ProcessCore, argv: Sequence[str], cwd: Path, stop: Cancellation
+    ) -> None:
+        """Run one command of setup.
 
-def _perform(core: ProcessCore, argv: Sequence[str], cwd: Path, stop: Cancellation) -> None:
-    """Run one command of setup.
-
-    Raises:
-        WorkTreeRefused: it has failed.
-        Interrupted: *stop* came first.
-    """
-    output = _Tail()
-    launch = Launch(argv=argv, environment=agent_environment({}), cwd=cwd, prompt=b"")
-    end = core.run(launch, output, stop)
-    if end.ended_by is not None:
-        raise Interrupted("interrupted in the setup of the run's worktree", hint="start again")
-    if end.exit_code == 0:
-        return
-    lines = output.kept.decode("utf-8", "replace").strip().splitlines()[-_SHOWN_LINES:]
-    why = end.spawn_error or "; ".join([describe_exit(end).splitlines()[0], *lines])
-    raise WorkTreeRefused(
-        f"{shlex.join(argv)!r} has failed in the run's new worktree: {why}",
-        where="setup",
-        hint="correct the command or the project; no step was started",
-    )
+        Raises:
+            WorkTreeRefused: it has failed, or takes too long.
+            Interrupted: *stop* came first.
+        """
+        output, limit = _Tail(), self._setup_timeout_s
+        launch = Launch(
+            argv=argv, environment=agent_environment({}), cwd=cwd, prompt=b"", timeout_s=limit
+        )
+        end = core.run(launch, output, stop)
+        is_late = end.ended_by == "timeout"
+        if end.ended_by is not None and not is_late:
+            raise Interrupted("interrupted in the setup of the run's worktree", hint="start again")
+        if end.exit_code == 0 and not is_late:
+            return
+        lines = output.kept.decode("utf-8", "replace").strip().splitlines()[-_SHOWN_LINES:]
+        said = f"it was ended after {limit:g} s" if is_late else describe_exit(end).splitlines()[0]
+        why = end.spawn_error or "; ".join([said, *lines])
+        hint = (
+            "setup_timeout_s gives it longer" if is_late else "correct the command or the project"
+        )
+        raise WorkTreeRefused(
+            f"{shlex.join(argv)!r} has failed in the run's new worktree: {why}",
+            where="setup",
+            hint=f"{hint}; no step was started",
+        )
 
 
 class _Tail:

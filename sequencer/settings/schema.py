@@ -383,6 +383,8 @@ class Schema(Section):
     """A run works in a git worktree and on a branch of its own, which is merged at its end."""
     setup: tuple[SetupCommand, ...] = ()
     """What is run once in a new worktree of a run, before its first step."""
+    setup_timeout_s: PositiveSeconds = 1800.0
+    """That one command of setup may take."""
     logs: LogOptions = LogOptions()
     activity: ActivityOptions = ActivityOptions()
     teams: TeamOptions = TeamOptions()

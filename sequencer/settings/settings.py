@@ -56,6 +56,7 @@ HIDDEN = "(hidden)"
 _AS_THEY_ARE = (
     *("workflow", "router", "routing", "agent", "hooks", "limits", "prices", "store", "commit"),
     *("logs", "activity", "teams", "run", "file_mode", "agents_may_decide", "worktree", "setup"),
+    "setup_timeout_s",
 )
 """Sections that the settings have as the schema does."""
 
@@ -103,6 +104,7 @@ class Settings:
     commit: CommitOptions
     worktree: bool
     setup: tuple[tuple[str, ...], ...]
+    setup_timeout_s: float
     logs: LogOptions
     activity: ActivityOptions
     teams: TeamOptions

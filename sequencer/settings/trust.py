@@ -67,6 +67,7 @@ _KEYS: Mapping[Rule, tuple[str, ...]] = {
         *("step_defaults.retry.max_attempts", "teams.max_size", "teams.max_tasks"),
         *("teams.max_failures", "teams.budget.max_cost_usd", "teams.budget.max_tokens"),
         *("commit.max_file_bytes", "commit.max_report_file_bytes", "commit.max_total_bytes"),
+        "setup_timeout_s",
         *("commit.max_report_total_bytes", "commit.max_tracked_output_file_bytes"),
         "commit.max_tracked_output_total_bytes",
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,23 @@ def test_a_setup_that_fails_starts_no_step(project: Path) -> None:
     git(project, "commit", "-qam", "tools")
     assert cli(project, "run").returncode == 0
     assert (project / "done.txt").read_text() == "0\n1\n"
+
+
+def test_a_setup_that_never_ends_is_ended_with_its_processes(project: Path) -> None:
+    text = "sleep 300 & echo $! > ../pid; echo waiting; exec sleep 300\n"
+    (project / "tools.sh").write_text(text)
+    (project / "orchestration.yaml").write_text(CONFIGURATION + "setup_timeout_s: 0.5\n")
+    git(project, "commit", "-qam", "endless tools")
+    refused = cli(project, "run")
+    assert refused.returncode == 3
+    assert "'sh tools.sh' has failed in the run's new worktree: it was ended after 0.5 s; wait" in (
+        refused.stderr
+    )
+    assert "setup_timeout_s gives it longer; no step was started" in refused.stderr
+    pid = int((project / "sync" / "worktrees" / "pid").read_text())
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert not list((project / "sync" / "worktrees").glob("run-*"))
 
 
 def test_a_new_run_keeps_what_the_one_before_had_not_finished(project: Path) -> None:
