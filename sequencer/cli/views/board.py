@@ -21,7 +21,7 @@ from sequencer.cli.context import near
 from sequencer.cli.views.facts import Fact, NewFacts, look_closely, told
 from sequencer.cli.views.feed import Feed
 from sequencer.cli.views.frame import Frame
-from sequencer.cli.views.nodes import Heard, node_summary, tasks_at_end
+from sequencer.cli.views.nodes import Heard, node_lines, node_summary
 from sequencer.cli.views.progress import Painter
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import moment, plain
@@ -241,7 +241,9 @@ class Lines:
             for at, line in told(facts or (), view):
                 self._say(line, parse_time(at))
             if facts is not None and view.status in OVER and view.status != self._status:
-                for line in tasks_at_end(view, self._now()):
+                # Of another graph its facts have told all.
+                tasks = view.nodes if view.graph.is_team else ()
+                for line in node_lines(view, tasks, self._now(), None, {}) if tasks else ():
                     self._write(line)
                 self._say(node_summary(view))
             self._status = view.status

@@ -21,7 +21,7 @@ from sequencer.cli.views.states import (
     state_words,
 )
 from sequencer.cli.views.tables import lines, narrowed, widest
-from sequencer.cli.views.text import clock, cut, few, width
+from sequencer.cli.views.text import clock, cut, few, plural, width
 from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.model.outcome import Usage, cost_words, duration
 from sequencer.model.standing import parse_time
@@ -31,12 +31,38 @@ HEAD = (
     *("TOKENS", "COST", "LAST LINE", "BLOCKED BY"),
 )
 TASK, SUBJECT, ROLE, STATE, TIME, TOKENS, COST, LAST, BLOCKED = range(len(HEAD))
-FLUSH_RIGHT = frozenset({TIME, TOKENS, COST})
-LEAST = {TASK: 18, SUBJECT: 14, LAST: 16, BLOCKED: 14}
-"""Columns of the terminal below which a column of the table is not worth having."""
-MOST = {TASK: 26, SUBJECT: 40, ROLE: 16, LAST: LAST_LINE_COLUMNS, BLOCKED: 40}
-GOES = (ROLE, COST, TOKENS, BLOCKED, SUBJECT, TIME, LAST)
-"""What goes where there is no room, one after the other."""
+
+
+class _Table(NamedTuple):
+    """How the lines of a kind of graph share the room of a terminal."""
+
+    head: tuple[str, ...]
+    right: frozenset[int]
+    least: Mapping[int, int]
+    """Columns of the terminal below which a column of the table is not worth having."""
+    most: Mapping[int, int]
+    goes: Sequence[int]
+    """What goes where there is no room, one after the other."""
+    last: int
+    """The column of what was said last, which takes what is left."""
+
+
+_TASKS = _Table(
+    HEAD,
+    frozenset({TIME, TOKENS, COST}),
+    {TASK: 18, SUBJECT: 14, LAST: 16, BLOCKED: 14},
+    {TASK: 26, SUBJECT: 40, ROLE: 16, LAST: LAST_LINE_COLUMNS, BLOCKED: 40},
+    (ROLE, COST, TOKENS, BLOCKED, SUBJECT, TIME, LAST),
+    LAST,
+)
+_NODES = _Table(
+    ("NODE", "STATE", "ATTEMPT", "RUNS", "TIME", "COST", "LAST LINE"),
+    frozenset({2, 3, 4, 5}),
+    {0: 12, 6: 16},
+    {0: 32},
+    (3, 2, 5, 6),
+    6,
+)
 NOTHING = "-"
 _REACHED = (NodeState.PENDING, NodeState.WAITING)
 _WORKS = (NodeState.RUNNING, NodeState.RETRYING)
@@ -74,17 +100,11 @@ def total_cost(nodes: Sequence[NodeView]) -> str:
     return cost_words(spent)
 
 
-def tasks_at_end(view: FlowView, now: datetime) -> list[str]:
-    """Return the table of a team's tasks; of another graph its facts have told all."""
-    return node_lines(view, view.nodes, now, None, {}) if view.graph.is_team else []
-
-
 def titled_summary(view: FlowView, now: datetime, room: int) -> str:
     """Return title and summary; a team's leaves out what there is no room for, its title first."""
     whole = f"{shown(view.title)} · {node_summary(view, now)}"
-    if not view.graph.is_team or width(whole) <= room:
-        return whole
-    return team_summary(view, now, room)
+    is_whole = not view.graph.is_team or width(whole) <= room
+    return whole if is_whole else node_summary(view, now, room)
 
 
 def counted(view: FlowView, nodes: Sequence[NodeView]) -> str:
@@ -95,16 +115,14 @@ def counted(view: FlowView, nodes: Sequence[NodeView]) -> str:
     return ", ".join(f"{count} {state}" for state, count in found.most_common())
 
 
-def blocked(view: FlowView) -> list[tuple[str, ...]]:
+def blocked(view: FlowView) -> dict[str, list[str]]:
     """Return for each task of *view* those before it that are not done."""
-    missing: dict[str, list[str]] = {
-        node.node.id: [] for node in view.nodes if node.state in _REACHED
-    }
-    is_done = {node.node.id for node in view.nodes if node.state is NodeState.DONE}
+    states = {node.node.id: node.state for node in view.nodes}
+    missing: dict[str, list[str]] = {name: [] for name in states}
     for edge in view.graph.edges:
-        if edge.target in missing and edge.source not in is_done:
+        if states[edge.target] in _REACHED and states[edge.source] is not NodeState.DONE:
             missing[edge.target].append(edge.source)
-    return [tuple(missing.get(node.node.id, ())) for node in view.nodes]
+    return missing
 
 
 def task_cells(
@@ -118,22 +136,36 @@ def task_cells(
     task, node = view.node.task, view.node
     is_running = view.state is NodeState.RUNNING
     heard = live if live is not None and is_running else Heard()
-    spent = seconds(view, now)
-    tokens = view.tokens + heard.tokens
-    said = heard.last or view.last_line
+    name, _, _, _, _, cost, said = _node_cells(view, now, heard, mark)
     if is_running and not heard.last and task is not None and task.active_form:
         # What was there before is of an attempt that is over.
-        said = task.active_form
+        said = cut(shown(task.active_form), LAST_LINE_COLUMNS)
+    spent, tokens = seconds(view, now), view.tokens + heard.tokens
     return (
-        f"{mark} {shown(node.id)}".lstrip(),
+        name,
         shown(node.label) or NOTHING,
         (task.role if task is not None else None) or NOTHING,
         _state(view, now),
         clock(spent) if spent > 0 else NOTHING,
         amount(tokens) if tokens else NOTHING,
-        cost_cell(view, heard.cost_usd) or NOTHING,
-        cut(shown(said), LAST_LINE_COLUMNS) or NOTHING,
+        cost,
+        said,
         ", ".join(map(shown, blocks)) or NOTHING,
+    )
+
+
+def _node_cells(view: NodeView, now: datetime, live: Heard | None, mark: str) -> tuple[str, ...]:
+    """Return the cells of one node's line; *live* counts while it runs."""
+    heard = live if live is not None and view.state is NodeState.RUNNING else Heard()
+    spent = seconds(view, now)
+    return (
+        f"{mark} {shown(view.node.id)}".lstrip(),
+        state_words(view, now),
+        str(view.attempt or NOTHING),
+        str(view.runs or NOTHING),
+        duration(spent) if spent > 0 else NOTHING,
+        cost_cell(view, heard.cost_usd) or NOTHING,
+        cut(shown(heard.last or view.last_line), LAST_LINE_COLUMNS) or NOTHING,
     )
 
 
@@ -147,25 +179,32 @@ def _state(view: NodeView, now: datetime) -> str:
     return f"{view.state} ({view.attempt})" if is_again else str(view.state)
 
 
-# --- room ----------------------------------------------------------------------------
-
-
-def task_lines(
-    rows: Sequence[Sequence[str]], room: int | None = None, *, dots: str = "…"
+def table_lines(
+    rows: Sequence[Sequence[str]],
+    room: int | None = None,
+    *,
+    are_tasks: bool = True,
+    dots: str = "…",
 ) -> list[str]:
-    """Return the head and *rows* in lines of at most *room* columns."""
-    natural = [min(wide, MOST.get(place, wide)) for place, wide in enumerate(widest(HEAD, rows))]
+    """Return the head and *rows*, of tasks or nodes, in lines of at most *room* columns."""
+    table = _TASKS if are_tasks else _NODES
+    natural = widest(table.head, rows)
+    if are_tasks or room is not None:
+        natural = [min(wide, table.most.get(place, wide)) for place, wide in enumerate(natural)]
     # Lines that get longer, and who blocks whom, must not move what stands beside them.
-    natural[LAST] = max(natural[LAST], room or 0)
-    natural[BLOCKED] = max(natural[BLOCKED], LEAST[BLOCKED])
-    wide = narrowed(natural, rows, room, goes=GOES, least=LEAST, right=FLUSH_RIGHT, first=TASK)
-    if BLOCKED not in wide and LAST in wide:
+    natural[table.last] = max(natural[table.last], room or 0)
+    if are_tasks:
+        natural[BLOCKED] = max(natural[BLOCKED], table.least[BLOCKED])
+    wide = narrowed(
+        natural, rows, room, goes=table.goes, least=table.least, right=table.right, first=0
+    )
+    if are_tasks and BLOCKED not in wide and LAST in wide:
         rows = [_with_blockers(row, wide[LAST]) for row in rows]
 
     def fit(place: int, text: str, most: int) -> str:
         return cut(_few(text, most) if place == BLOCKED else text, most, dots=dots)
 
-    return lines(HEAD, rows, wide, right=FLUSH_RIGHT, fit=fit)
+    return lines(table.head, rows, wide, right=table.right, fit=fit)
 
 
 def _with_blockers(row: Sequence[str], columns: int) -> Sequence[str]:
@@ -187,35 +226,30 @@ def _few(names: str, columns: int) -> str:
     return f"{len(listed)} tasks" if len(listed) > 1 and width(text) > columns else text
 
 
-# --- totals --------------------------------------------------------------------------
-
-
-def team_summary(view: FlowView, now: datetime | None = None, columns: int | None = None) -> str:
+def _team_summary(view: FlowView, now: datetime | None, columns: int | None) -> str:
     """Return the whole run in one line; what there is no room for is left out."""
-    parts = _totals(view, now)
-    while columns is not None and len(parts) > 1:
-        if width(" · ".join(text for _, text in parts)) <= columns:
-            break
-        parts.remove(max(parts))
-    return " · ".join(text for _, text in parts)
-
-
-def _totals(view: FlowView, now: datetime | None) -> list[tuple[int, str]]:
-    """Return the totals as they stand, each behind how soon it may be left out."""
     running = sum(node.state is NodeState.RUNNING for node in view.nodes)
-    size = view.graph.max_parallel
-    at_work = f"{running} of {size} at work" if size else ""
-    tokens = sum(node.tokens for node in view.nodes)
+    size, tokens = view.graph.max_parallel, sum(node.tokens for node in view.nodes)
     spent = elapsed(view, now)
-    found = [
-        (1, shown(view.status).replace("-", " ").replace("_", " ")),
+    parts = [
+        # Each behind how soon it may be left out.
+        (1, _words(view.status)),
         (0, counted_tasks(view.nodes)),
-        (4, at_work if view.status == "running" else ""),
+        (4, f"{running} of {size} at work" if size and view.status == "running" else ""),
         (5, f"{amount(tokens)} tokens" if tokens else ""),
         (3, total_cost(view.nodes)),
         (2, clock(spent) if spent else ""),
     ]
-    return [(rank, text) for rank, text in found if text]
+    while True:
+        parts = [part for part in parts if part[1]]
+        line = " · ".join(text for _, text in parts)
+        if columns is None or width(line) <= columns or len(parts) < 2:  # noqa: PLR2004 - the last stays
+            return line
+        parts.remove(max(parts))
+
+
+def _words(status: str) -> str:
+    return shown(status).replace("-", " ").replace("_", " ")
 
 
 def counted_tasks(nodes: Sequence[NodeView]) -> str:
@@ -238,13 +272,6 @@ def elapsed(view: FlowView, now: datetime | None = None) -> float:
     is_moving = any(node.state in _WORKS for node in view.nodes)
     end = now if now is not None and is_moving else latest
     return max(0.0, (end - began).total_seconds()) if end is not None else 0.0
-
-
-NODE_HEAD = ("NODE", "STATE", "ATTEMPT", "RUNS", "TIME", "COST", "LAST LINE")
-NODE_RIGHT = frozenset({2, 3, 4, 5})
-NODE_LEAST, NODE_MOST = {0: 12, 6: 16}, {0: 32}
-NODE_GOES = (3, 2, 5, 6)
-"""Of the columns, what goes where there is no room, one after the other."""
 
 
 def node_table(
@@ -273,44 +300,14 @@ def node_lines(
     dots: str = "…",
 ) -> list[str]:
     """Return *nodes*, some of those of *view*, in a line each below the head of the table."""
-    if view.graph.is_team:
-        missing = dict(zip((n.node.id for n in view.nodes), blocked(view), strict=True))
-        tasks = [
-            task_cells(n, missing[n.node.id], now, heard.get(n.node.id), mark(n.state))
-            for n in nodes
-        ]
-        return task_lines(tasks, room, dots=dots)
-    rows = [_node_cells(n, now, heard.get(n.node.id), mark(n.state)) for n in nodes]
-    natural = widest(NODE_HEAD, rows)
-    if room is not None:
-        natural = [min(wide, NODE_MOST.get(n, wide)) for n, wide in enumerate(natural)]
-        # Lines that get longer must not move what stands beside them.
-        natural[-1] = max(natural[-1], room)
-    wide = narrowed(
-        natural, rows, room, goes=NODE_GOES, least=NODE_LEAST, right=NODE_RIGHT, first=0
-    )
-    return lines(
-        NODE_HEAD,
-        rows,
-        wide,
-        right=NODE_RIGHT,
-        fit=lambda _, text, most: cut(text, most, dots=dots),
-    )
-
-
-def _node_cells(view: NodeView, now: datetime, live: Heard | None, mark: str) -> tuple[str, ...]:
-    """Return the cells of one node's line; *live* counts while it runs."""
-    heard = live if live is not None and view.state is NodeState.RUNNING else Heard()
-    spent = seconds(view, now)
-    return (
-        f"{mark} {shown(view.node.id)}".lstrip(),
-        state_words(view, now),
-        str(view.attempt or NOTHING),
-        str(view.runs or NOTHING),
-        duration(spent) if spent > 0 else NOTHING,
-        cost_cell(view, heard.cost_usd) or NOTHING,
-        cut(shown(heard.last or view.last_line), LAST_LINE_COLUMNS) or NOTHING,
-    )
+    missing = blocked(view)
+    rows = [
+        task_cells(one, missing[one.node.id], now, heard.get(one.node.id), mark(one.state))
+        if view.graph.is_team
+        else _node_cells(one, now, heard.get(one.node.id), mark(one.state))
+        for one in nodes
+    ]
+    return table_lines(rows, room, are_tasks=view.graph.is_team, dots=dots)
 
 
 def node_summary(view: FlowView, now: datetime | None = None, room: int | None = None) -> str:
@@ -319,16 +316,14 @@ def node_summary(view: FlowView, now: datetime | None = None, room: int | None =
     Of a team's what there is no *room* for is left out.
     """
     if view.graph.is_team:
-        return team_summary(view, now, room)
-    status = shown(view.status).replace("-", " ").replace("_", " ")
-    parts = [status, f"{done(view)} of {len(view.nodes)} nodes done"]
+        return _team_summary(view, now, room)
+    parts = [_words(view.status), f"{done(view)} of {len(view.nodes)} nodes done"]
     if active := sum(node.state in ACTIVE for node in view.nodes):
         parts.append(f"{active} active")
     if view.iterations or view.graph.back_edges:
-        times = "loop" if view.iterations == 1 else "loops"
         most = view.graph.max_iterations
         # The one too many, which ended the run, was counted and not made.
-        parts.append(f"{min(view.iterations, most)} {times} of at most {most}")
+        parts.append(f"{plural(min(view.iterations, most), 'loop')} of at most {most}")
     spent = sum(
         seconds(n, now) if now and n.state is not NodeState.ASKED else n.seconds for n in view.nodes
     )
@@ -341,6 +336,7 @@ def node_summary(view: FlowView, now: datetime | None = None, room: int | None =
 
 def nodes_json(view: FlowView, heard: Mapping[str, Heard] | None = None) -> dict[str, Any]:
     """Return the run for programs; texts as they are, not made safe for a terminal."""
+    missing, live = blocked(view), heard or {}
     return {
         "title": view.title,
         "status": view.status,
@@ -348,7 +344,7 @@ def nodes_json(view: FlowView, heard: Mapping[str, Heard] | None = None) -> dict
         "max_iterations": view.graph.max_iterations,
         "done": done(view),
         "total": len(view.nodes),
-        "nodes": _nodes(view, heard or {}),
+        "nodes": [_node(n, live.get(n.node.id), missing[n.node.id]) for n in view.nodes],
         "edges": [
             {
                 "from": edge.source,
@@ -362,29 +358,19 @@ def nodes_json(view: FlowView, heard: Mapping[str, Heard] | None = None) -> dict
     }
 
 
-def _nodes(view: FlowView, heard: Mapping[str, Heard]) -> list[dict[str, Any]]:
-    found = [_node(node, heard.get(node.node.id)) for node in view.nodes]
-    for one, node, missing in zip(found, view.nodes, blocked(view), strict=True):
-        if node.node.task is not None:
-            one |= {"role": node.node.task.role, "blocked_by": list(missing)}
-    return found
-
-
-def _node(view: NodeView, live: Heard | None) -> dict[str, Any]:
+def _node(view: NodeView, live: Heard | None, missing: list[str]) -> dict[str, Any]:
     said = live.last if live is not None and view.state is NodeState.RUNNING else ""
-    return {
-        "id": view.node.id,
-        "label": view.node.label,
-        "kind": str(view.node.kind),
+    node = view.node
+    names = ("attempt", "runs", "unpriced", "tokens", "since", "due")
+    found = {
+        "id": node.id,
+        "label": node.label,
+        "kind": str(node.kind),
         "state": str(view.state),
-        "attempt": view.attempt,
-        "runs": view.runs,
+        **{name: getattr(view, name) for name in names},
         "seconds": round(view.seconds, 6),
         "cost_usd": None if view.unpriced and not view.cost_usd else round(view.cost_usd, 9),
-        "unpriced": view.unpriced,
         "estimated_usd": round(view.estimated_usd, 9),
-        "tokens": view.tokens,
-        "since": view.since,
-        "due": view.due,
         "last_line": said or view.last_line,
     }
+    return found if node.task is None else {**found, "role": node.task.role, "blocked_by": missing}

@@ -26,10 +26,9 @@ from sequencer.cli.views.nodes import (
     node_summary,
     node_table,
     nodes_json,
+    table_lines,
     task_cells,
-    task_lines,
 )
-from sequencer.cli.views.nodes import team_summary as totals
 from sequencer.cli.views.states import amount
 from sequencer.cli.views.text import width
 from sequencer.engine.view import FlowView, NodeState, NodeView
@@ -43,7 +42,7 @@ RUNNING = "running · 1 done, 1 running, 3 waiting"
 
 
 def row(shown: FlowView, name: str, heard: Heard | None = None) -> tuple[str, ...]:
-    missing = dict(zip((n.node.id for n in shown.nodes), blocked(shown), strict=True))
+    missing = blocked(shown)
     node = next(n for n in shown.nodes if n.node.id == name)
     return task_cells(node, missing[name], NOW, heard)
 
@@ -190,7 +189,7 @@ def test_nothing_is_ever_wider(names: list[str], said: str, columns: int) -> Non
         )
         for place, name in enumerate(names)
     ]
-    found = task_lines(rows, columns)
+    found = table_lines(rows, columns)
     assert len(found) == len(names) + 1
     assert all(width(line) <= columns for line in found)
 
@@ -201,8 +200,8 @@ def test_nothing_is_ever_wider(names: list[str], said: str, columns: int) -> Non
 def test_totals_leave_out_what_there_is_no_room_for() -> None:
     shown = at_work()
     whole = node_summary(shown, NOW)
-    assert totals(shown, NOW, width(whole)) == whole
-    found = [totals(shown, NOW, columns) for columns in (100, 80, 70, 60, 50, 40)]
+    assert node_summary(shown, NOW, width(whole)) == whole
+    found = [node_summary(shown, NOW, columns) for columns in (100, 80, 70, 60, 50, 40)]
     assert found == [
         whole,
         f"{RUNNING} · 1 of 3 at work · 0.5000 USD · 1:00:00",
@@ -211,7 +210,7 @@ def test_totals_leave_out_what_there_is_no_room_for() -> None:
         f"{RUNNING} · 1:00:00",
         RUNNING,
     ]
-    assert totals(shown, NOW, 5) == "1 done, 1 running, 3 waiting"
+    assert node_summary(shown, NOW, 5) == "1 done, 1 running, 3 waiting"
 
 
 def test_elapsed_goes_on_while_somebody_works() -> None:
