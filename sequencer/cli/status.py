@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.views.frame import Frame
+from sequencer.cli.views.nodes import Frame
 from sequencer.cli.views.standing import Snapshot, take
 from sequencer.cli.views.text import columns_of, one_line
 from sequencer.engine.run import Run

@@ -178,7 +178,7 @@ def report_of(
             # Both sides are facts, also where the files or the configuration are not.
             if sides.problem is None:
                 raise
-    leases = Leases(store.state_path.parent / "beats")
+    quiet_s = Leases(store.state_path.parent / "beats").quiet_s
     work, refusal = _code(project, run, store, None if seen is None else seen.head)
     is_known = sides.relation is not Relation.UNKNOWN
     name, url = store.branch.remote.name, store.branch.remote.name
@@ -202,11 +202,7 @@ def report_of(
         "here": _facts(sides.here),
         "branch": _facts(sides.there),
         "claims": [
-            {
-                **claim.model_dump(mode="json"),
-                "liveness": str(liveness),
-                "quiet_s": leases.quiet_s(claim),
-            }
+            claim.model_dump(mode="json") | {"liveness": str(liveness), "quiet_s": quiet_s(claim)}
             for claim, liveness in (seen.holders if seen else ())
         ],
         "work": work,

@@ -19,10 +19,8 @@ from msgspec import Struct, field
 
 from sequencer.cli.context import near
 from sequencer.cli.views.facts import Fact, NewFacts, look_closely, told
-from sequencer.cli.views.feed import Feed
-from sequencer.cli.views.frame import Frame
-from sequencer.cli.views.nodes import Heard, node_lines, node_summary
-from sequencer.cli.views.progress import Painter
+from sequencer.cli.views.nodes import Frame, Heard, node_lines, node_summary
+from sequencer.cli.views.progress import Feed, Painter
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import moment, plain
 from sequencer.engine.events import (

@@ -2,13 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sequencer.cli.views.feed import (
-    BURST_BYTES,
-    LAST_CHARS,
-    LINE_CHARS,
-    Feed,
-    FeedLine,
-)
+from sequencer.cli.views.progress import BURST_BYTES, LAST_CHARS, LINE_CHARS, Feed, FeedLine
 from sequencer.executors.protocol import Piece
 from sequencer.executors.redaction import Redaction
 

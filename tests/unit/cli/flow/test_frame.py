@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from sequencer.cli.views.frame import Frame, chosen
-from sequencer.cli.views.nodes import Heard
+from sequencer.cli.views.nodes import Frame, Heard, chosen
 from sequencer.cli.views.text import width
 from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.model.net.graph import Graph, Node, NodeKind

@@ -12,8 +12,7 @@ import pytest
 
 from sequencer.cli.views.board import Lines
 from sequencer.cli.views.facts import told
-from sequencer.cli.views.frame import Frame
-from sequencer.cli.views.nodes import Heard
+from sequencer.cli.views.nodes import Frame, Heard
 from sequencer.cli.views.text import columns_of, width
 from sequencer.engine.view import FlowView
 from sequencer.executors.redaction import Redaction
