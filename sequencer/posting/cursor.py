@@ -14,9 +14,9 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import asdict, replace
 
 from sequencer.errors import CorruptState, SequencerError, UnsafeFolder
@@ -39,14 +39,14 @@ class CursorUnreadable(Exception):
     """What stands in a cursor's file says nothing."""
 
 
-class Trouble(Struct, frozen=True):
+class Trouble(Struct, frozen=True, forbid_unknown_fields=True):
     """Why the sink has not taken the result that comes next."""
 
     since: str
     """When it was first tried without success."""
     tries: int
     error: str
-    asked_s: float = 0.0
+    asked_s: Annotated[float, Meta(le=LONGEST_PAUSE_S)] = 0.0
     """How long the sink asked to be left alone, after the last try."""
     tried_at: float = 0.0
     """When that was, on the clock since the machine started: nobody sets that one."""
@@ -65,8 +65,8 @@ class Cursor(Struct, frozen=True):
 
     run_id: str | None
     """None: the run was not begun when the sink was first seen."""
-    revision: int
-    index: int
+    revision: Annotated[int, Meta(ge=0)]
+    index: Annotated[int, Meta(ge=-1)]
     """Among the activities of that revision; -1: none of it is posted."""
     trouble: Trouble | None = None
     """None: the sink took what it was given last."""
@@ -108,10 +108,11 @@ class CursorFile:
         """
         try:
             fields = parse_object(read_regular(self.path, max_bytes=MAX_BYTES))
-            return _cursor(fields)
+            trouble = _trouble(fields.pop("trouble", None))
+            return replace(convert(fields, Cursor), trouble=trouble)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, SequencerError) as error:
+        except (OSError, ValueError, ValidationError, SequencerError) as error:
             message = f"{self.path} can't be read ({error}); remove it to begin with what is next"
             raise CursorUnreadable(message) from error
 
@@ -156,34 +157,12 @@ class CursorFile:
             os.close(fd)
 
 
-def _cursor(fields: dict[str, Any]) -> Cursor:
-    run_id = fields.get("run_id")
-    if run_id is not None and not isinstance(run_id, str):
-        message = "run_id is no text"
-        raise ValueError(message)
-    revision, index = _count(fields, "revision", 0), _count(fields, "index", -1)
-    return Cursor(run_id, revision, index, _trouble(fields.get("trouble")))
-
-
 def _trouble(kept: object) -> Trouble | None:
     """Return what was kept of a failure; where that makes no sense, the next try says it again."""
     try:
-        found = Trouble(**kept) if isinstance(kept, dict) else None
-    except TypeError:
+        return convert(kept, Trouble | None)
+    except ValidationError:
         return None
-    if found is None or not (isinstance(found.since, str) and isinstance(found.error, str)):
-        return None
-    times = (found.asked_s, found.tried_at)
-    is_sound = type(found.tries) is int and all(isinstance(s, float) for s in times)
-    return found if is_sound and found.asked_s <= LONGEST_PAUSE_S else None
-
-
-def _count(fields: dict[str, Any], name: str, least: int) -> int:
-    value = fields.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        message = f"{name} is no count"
-        raise ValueError(message)
-    return value
 
 
 def moved_to_run(cursor: Cursor, run_id: str, revision: int, *, was_reset: bool) -> Cursor:
