@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 from sequencer.errors import NotTrusted
-from sequencer.settings import trust_record
+from sequencer.settings import trust
 from sequencer.settings.settings import Settings
 from sequencer.settings.trust import Acts, acts_of, fingerprint
 
@@ -33,7 +33,7 @@ class Trust:
     @property
     def key(self) -> str:
         """Return what the record of this project is about."""
-        return trust_record.project_key(self._settings.project_dir, self._settings.config_path)
+        return trust.project_key(self._settings.project_dir, self._settings.config_path)
 
     @cached_property
     def acts(self) -> Acts:
@@ -59,7 +59,7 @@ class Trust:
     @property
     def is_vouched_for(self) -> bool:
         """Return whether it is trusted whatever it does."""
-        return self._ask is True or trust_record.is_vouched_for(self._settings.project_dir)
+        return self._ask is True or trust.is_vouched_for(self._settings.project_dir)
 
     def refusal(self) -> NotTrusted | None:
         """Return why nothing of it may run; None: it may.
@@ -69,7 +69,7 @@ class Trust:
         """
         if self._is_sure or self.is_vouched_for:
             return None
-        known = trust_record.read(self.key)
+        known = trust.read(self.key)
         if known is None:
             return NotTrusted(self.key, self.acts.described)
         changed = self.acts.beyond(known.acts)
@@ -94,7 +94,7 @@ class Trust:
 
     def keep(self) -> None:
         """Record that a person has said yes to what the project can do now."""
-        trust_record.keep(self.key, self.acts)
+        trust.keep(self.key, self.acts)
 
     def files_of(self, owner: str) -> Mapping[Path, str]:
         """Return the files that *owner* runs whose content was trusted, with fingerprints."""

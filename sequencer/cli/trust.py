@@ -17,7 +17,7 @@ from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.text import one_line
 from sequencer.errors import ConfigurationError, DecisionRefused, NotTrusted, UsageRefused
 from sequencer.project import Project, open_project
-from sequencer.settings import trust_record
+from sequencer.settings import trust as trusted
 from sequencer.settings.location import find_config, is_inside_agent
 from sequencer.settings.sources import Given
 
@@ -219,7 +219,7 @@ def _shown(trusting: Trust, refused: NotTrusted | None) -> list[str]:
 
 def _list(invocation: Invocation) -> None:
 
-    found = list(trust_record.everything())
+    found = list(trusted.everything())
     if invocation.is_json:
         told: list[dict[str, Any]] = [
             {"project": one.project, "at": one.at, "digest": one.acts.digest} for one in found
@@ -240,8 +240,8 @@ def _remove(invocation: Invocation, folder: Path | None) -> None:
         if invocation.config is None and not here.is_dir()
         else find_config(here, invocation.config)
     )
-    key = trust_record.project_key(config.parent if config else here, config)
-    was_there = trust_record.forget(key)
+    key = trusted.project_key(config.parent if config else here, config)
+    was_there = trusted.forget(key)
     if invocation.is_json:
         invocation.print_json({"project": key, "removed": was_there})
     else:

@@ -22,7 +22,7 @@ from sequencer.engine.run import Run
 from sequencer.settings.schema import Schema
 from sequencer.settings.settings import load
 from sequencer.settings.sources import IDENTITY_VARIABLES, PREFIX
-from sequencer.settings.trust_record import VARIABLE
+from sequencer.settings.trust import VARIABLE
 from tests.project.documents import (
     ROOT,
     Command,
