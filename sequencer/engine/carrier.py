@@ -64,9 +64,6 @@ class Carrier(Protocol):
         *head* is the run as it is now; None: that is not known.
         """
 
-    def take_notices(self) -> list[str]:
-        """Return what a person should know that was found since the last call."""
-
 
 class NothingCarried:
     """The carrier of a run whose code is not moved."""
@@ -90,10 +87,6 @@ class NothingCarried:
 
     def leave(self, head: Head | None) -> None:
         """See `Carrier.leave`: it was kept for nobody."""
-
-    def take_notices(self) -> list[str]:
-        """See `Carrier.take_notices`: none."""
-        return []
 
 
 class BranchGuard(NothingCarried):

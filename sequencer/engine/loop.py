@@ -141,8 +141,7 @@ class EngineLoop(ABC):
     def _seen(self) -> Head:
         """Return the run's newest head, once all that was found with it is told."""
         view = self._store.view()
-        told = self._performer.carrier.take_notices()
-        self._notify(*view.notices, *self._store.take_notices(), *told)
+        self._notify(*view.notices, *self._store.take_notices())
         self._known = followed(self._store, self._known, view.head)
         return self._known
 

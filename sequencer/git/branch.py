@@ -42,7 +42,6 @@ from sequencer.git.remote import (
 from sequencer.git.replica import (
     MAX_JOURNAL_BYTES,
     REMOTE,
-    Drafting,
     Known,
     KnownFile,
     Replica,
@@ -51,7 +50,6 @@ from sequencer.git.replica import (
     depth_of,
     holds,
     read_tree,
-    revision_of,
 )
 from sequencer.model.transitions import Transition
 from sequencer.store.identity import utc_now
@@ -212,14 +210,12 @@ class Branch:
 
     def __post_init__(self) -> None:
         """Begin knowing what remote.json says."""
-        self.replica = Replica(self.state_path, self.objects)
+        draft = f"{self.refs.local}/draft"
+        self.replica = Replica(self.state_path, self.objects, draft, self.max_commits)
         self.known = KnownFile(self.replica.folder / REMOTE)
         self._at: Stand | None = None
         self._ahead: Stand | None = None
         """Where the branch is, when the line that it holds is still to be written here."""
-        self.drafting = Drafting(
-            self.replica, self.objects, f"{self.refs.local}/draft", self.max_commits
-        )
 
     # --- looking -------------------------------------------------------------------
 
@@ -283,8 +279,8 @@ class Branch:
             if stand is not None:
                 raise self._gone()
             return self._followed(is_new=False)
-        here = revision_of(self.replica.journal())
-        if stand is not None and (there, here) == (stand.commit, stand.revision):
+        here = (there, self.replica.revision())
+        if stand is not None and here == (stand.commit, stand.revision):
             self._fetch_carried(tips)
             return self._followed(is_new=False)
         return self._followed(is_new=self._follow_to(tips, there))
@@ -366,8 +362,8 @@ class Branch:
         if tree is None:
             raise Missing(tip)
         is_new = self.replica.follow(tree, stand.tree if stand else None, self.refs.branch)
-        revision = revision_of(self.replica.journal())
-        self._stand_at(Stand(tip, tree, revision, depth_of(self.objects, tip)))
+        depth = depth_of(self.objects, tip)
+        self._stand_at(Stand(tip, tree, self.replica.revision(), depth))
         return is_new
 
     def _stand_at(self, stand: Stand) -> None:
@@ -434,9 +430,9 @@ class Branch:
                 return self._overtaken(tips, self.unsettled)
             if pushed.verdict is PushVerdict.REFUSED:
                 is_new = old is not None and not written.depth and not pushed.is_denied
-                if is_new and self.drafting.max_commits:
+                if is_new and self.replica.max_commits:
                     # Its history may not begin anew there; then it gets longer.
-                    self.drafting.max_commits, self.unsettled = 0, None
+                    self.replica.max_commits, self.unsettled = 0, None
                     return Agreed.LOST
                 self._ensure_passing(pushed, moves, tips)
             time.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - to keep two apart
@@ -448,7 +444,7 @@ class Branch:
         if stand is None:
             self._ensure_apart(self.code_refs())
         try:
-            return self.drafting.write(draft, stand)
+            return self.replica.write(draft, stand)
         except GitFailed:
             if stand is None or self._is_readable(stand.commit):
                 raise

@@ -8,8 +8,7 @@ before anything runs; only code that was not accepted is taken back (see `tenanc
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from shlex import quote
@@ -56,11 +55,12 @@ class GitCarrier:
         work: WorkOptions,
         commit: CommitOptions,
         redaction: Redaction,
+        tell: Callable[[str], None],
     ) -> None:
         """Move the code of *run* (None: the default run) between *tree* and *remote*.
 
         *state* is where the run's state is on this machine. *redaction* finds secrets in files,
-        and hides them in what is told.
+        and hides them in what *tell* hears, which a person should know.
         """
         self._tree = tree
         self._remote = remote
@@ -71,21 +71,15 @@ class GitCarrier:
         self._run = run
         self._work = work
         self._options = commit
-        self._hide = redaction.hide_text
+        self._hide, self._tell = redaction.hide_text, tell
         self._tolerated = tree.patterns(work.tolerated)
         self._selector = Selector(tree, commit, secrets_by(redaction))
         self._committer = Committer(tree)
         self._back = TakeBack(tree, tenancy, self._committer)
-        self._notices: list[str] = []
         self.cargo: RefMove | None = None
         """What is to move with what was collected last; None: the remote has the code already."""
         self._left: set[str] = set()
         """Commits that steps have begun with here, or ended with."""
-
-    def take_notices(self) -> list[str]:
-        """See `Carrier.take_notices`."""
-        notices, self._notices = self._notices, []
-        return notices
 
     # --- names ---------------------------------------------------------------------
 
@@ -160,7 +154,8 @@ class GitCarrier:
         self._remote.fetch(self.refs)
         theirs = accepted_in(self._tree, head, self._theirs(head))
         with self._tenancy.locked() as newest:
-            self._notices += self._back.settle(newest, theirs)
+            if told := self._back.settle(newest, theirs):
+                self._tell(told)
         return True
 
     def _settle(self) -> None:
@@ -187,7 +182,7 @@ class GitCarrier:
         if note != self._told:
             self._told = note
             unknown = ", or somebody has changed since" if note.left is None else ""
-            self._notices.append(
+            self._tell(
                 f"goes on with what attempt {note.attempt} has left{unknown}: {paths}, "
                 + listed(dirty, self._hide)
             )
@@ -356,7 +351,7 @@ class GitCarrier:
                 self._tenancy.end(note, [entry.path for entry in dirt])
         except SequencerError as error:
             # Then nobody can tell it from what comes later, and its next attempt goes on with all.
-            self._notices.append(f"what the step has left can't be remembered: {error.message}")
+            self._tell(f"what the step has left can't be remembered: {error.message}")
         finally:
             self._tenancy.vacate()
 
@@ -371,14 +366,14 @@ class GitCarrier:
             commit, selection = written.commit, written.selection
         declared = [one for one in selection.skipped if one.is_declared]
         for one in declared[:SHOWN_PATHS]:
-            self._notices.append(f"not committed: {self._hide(one.path)!r} {one.reason}")
+            self._tell(f"not committed: {self._hide(one.path)!r} {one.reason}")
         if len(declared) > SHOWN_PATHS:
             more = len(declared) - SHOWN_PATHS
-            self._notices.append(f"not committed: {more} more; 'sequencer commit --dry-run'")
+            self._tell(f"not committed: {more} more; 'sequencer commit --dry-run'")
         done = {one.path for one in selection.chosen}
         left = [e.path for e in self._tree.dirt(status, self._tolerated) if e.path not in done]
         if left:
-            self._notices.append(
+            self._tell(
                 f"{listed(left, self._hide)}: in no commit, so no other clone gets them, and no "
                 "step begins here before they are committed, removed or in store.work.tolerated"
             )
@@ -456,7 +451,7 @@ class GitCarrier:
         except (GitFailed, RemoteUnreachable, NoAtomicPush):
             pushed = PushVerdict.UNKNOWN
         if pushed is not PushVerdict.ACCEPTED:
-            self._notices.append(f"branch {name} is here only: it could not be pushed")
+            self._tell(f"branch {name} is here only: it could not be pushed")
         return name
 
 
@@ -477,6 +472,7 @@ class StoreCarrier(GitCarrier):
             work=settings.store.work,
             commit=settings.commit,
             redaction=redaction,
+            tell=branch.replica.notices.append,
         )
         self._store = store
         branch.code_refs = lambda: self.refs
@@ -485,28 +481,13 @@ class StoreCarrier(GitCarrier):
         """See `Carrier.ready`; on the newest code, somebody may have pushed some."""
         self._store.branch.carried = self.refs
         self._store.bring()
-        with self._handing_over():
-            super().ready(self._store.view().head or head)
+        super().ready(self._store.view().head or head)
 
     def collect(self, claim: Claim, step: str, head: Head) -> Work | None:
         """See `Carrier.collect`; the code moves with the next state that names it."""
-        with self._handing_over():
-            work = super().collect(claim, step, head)
+        work = super().collect(claim, step, head)
         self._store.branch.cargo = self.cargo
         return work
-
-    def keep(self, claim: Claim, step: str, head: Head) -> str | None:
-        """See `Carrier.keep`."""
-        with self._handing_over():
-            return super().keep(claim, step, head)
-
-    @contextlib.contextmanager
-    def _handing_over(self) -> Iterator[None]:
-        """Hand what is found in the block to the store, which is asked for notices more often."""
-        try:
-            yield
-        finally:
-            self._store.branch.drafting.notices += self.take_notices()
 
 
 def carrier_of(settings: Settings, run: str | None, store: Store, redaction: Redaction) -> Carrier:

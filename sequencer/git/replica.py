@@ -108,20 +108,48 @@ def _folder(objects: Objects, oid: str) -> list[TreeEntry]:
     return found
 
 
+_DEPTH = "Depth: "
+
+
+class Stand(Struct, frozen=True):
+    """A commit of the branch, and what it holds."""
+
+    commit: str
+    tree: RunTree | None
+    """None: it is not in this repository any more."""
+    revision: int
+    depth: int
+    """Commits since the history began."""
+
+
 class Replica:
     """The folder of one run, as a copy of its branch; every write is under the run's lock."""
 
-    def __init__(self, state_path: Path, objects: Objects) -> None:
-        """Keep the folder of *state_path* as the branch has it, with what *objects* has."""
+    def __init__(self, state_path: Path, objects: Objects, ref: str, max_commits: int) -> None:
+        """Keep the folder of *state_path* as the branch has it, with what *objects* has.
+
+        What is committed is written there, and *ref* keeps the last commit. After *max_commits*
+        the history starts again, with the same files; 0: never.
+        """
         self.folder = state_path.parent
         self._state_name = state_path.name
         self._objects = objects
+        self._ref = ref
+        self.max_commits = max_commits
+        self.notices: list[str] = []
+        """What a person should know, until somebody takes it."""
+        self._hashed: dict[str, tuple[object, str]] = {}
 
     # --- what is here --------------------------------------------------------------
 
     def journal(self) -> bytes:
         """Return the journal as it is here; empty if there is none."""
         return self._bytes(JOURNAL) or b""
+
+    def revision(self) -> int:
+        """Return the revision of the last record here that can be read; 0: none."""
+        last = _last(self.journal())
+        return last["revision"] if last else 0
 
     def aside(self) -> set[str]:
         """Return the names of the journals that were put aside here."""
@@ -299,16 +327,80 @@ class Replica:
         oid = tree.entries.get(name)
         return None if oid is None else self._objects.needed(oid, "blob")
 
+    # --- commits -------------------------------------------------------------------
+
+    def write(self, draft: Draft, stand: Stand | None) -> Stand:
+        """Write the commit of *draft* on top of *stand*; return where it is.
+
+        Raises:
+            GitFailed: nothing can be written here.
+        """
+        before = stand.tree if stand is not None and stand.tree is not None else RunTree({})
+        files = self._files(draft, before, stand)
+        depth = 0 if stand is None else stand.depth + 1
+        if stand is not None and self.max_commits and depth >= self.max_commits:
+            depth = 0
+        old = None if stand is None else stand.commit
+        commit = self._objects.write(
+            CommitDraft(
+                _message(draft, depth),
+                parent=old if depth else None,
+                base=None if depth else old,
+                files=files,
+                at=_epoch(draft.head.last_update),
+            ),
+            self._ref,
+        )
+        entries = {name: oid for name, oid in before.entries.items() if name not in files}
+        chars = len(commit)
+        entries |= {n: blob_name(data, chars) for n, data in files.items() if data is not None}
+        return Stand(commit, RunTree(entries), draft.head.revision, depth)
+
+    def _files(self, draft: Draft, before: RunTree, stand: Stand | None) -> dict[str, bytes | None]:
+        """Return what differs from the commit *before*: paths and contents, None for removed."""
+        journal = self.journal() + draft.closing + draft.line
+        files: dict[str, bytes | None] = {HEAD: draft.content, JOURNAL: journal}
+        aside, here = self.aside(), self.documents()
+        for name in sorted(aside - before.aside()):
+            files[name] = self.read(name, MAX_JOURNAL_BYTES)
+        for name in sorted(here):
+            if stand is None or self._differs(name, before, len(stand.commit)):
+                files[name] = self.read(name)
+        here_results = self.folder / results.NAME
+        for fact in draft.transition.facts:
+            attempt = results.folder(here_results, fact.step_index, fact.token).name
+            name = f"{results.NAME}/{attempt}/{results.OUTPUT}"
+            if name not in before.entries and (data := self._output(name)):
+                files[name] = data
+        removed = (before.aside() - aside) | (before.documents() - here)
+        if aside - before.aside():
+            # With the records of a journal that was put aside long ago, outputs go as well.
+            removed |= before.outputs() - self.outputs()
+        return files | dict.fromkeys(sorted(removed))
+
+    def _output(self, name: str) -> bytes | None:
+        data = self.read(name, MAX_OUTPUT_BYTES)
+        if data is None and signature(self.folder / name):
+            self.notices.append(
+                f"{self.folder / name} has more than {MAX_OUTPUT_BYTES} bytes: other "
+                "machines do not get it"
+            )
+        return data
+
+    def _differs(self, name: str, before: RunTree, chars: int) -> bool:
+        """Return whether the document *name* is another one here than in *before*."""
+        mark = signature(self.folder / name)
+        known = self._hashed.get(name)
+        if known is None or known[0] != mark:
+            data = self.read(name)
+            known = (mark, "" if data is None else blob_name(data, chars))
+            self._hashed[name] = known
+        return bool(known[1]) and known[1] != before.entries.get(name)
+
 
 def holds(journal: bytes, line: bytes) -> bool:
     """Return whether the record *line*, newline included, is in *journal*."""
     return line[:-1] in journal.split(b"\n")
-
-
-def revision_of(journal: bytes) -> int:
-    """Return the revision of the last record in *journal* that can be read; 0: none."""
-    last = _last(journal)
-    return last["revision"] if last else 0
 
 
 def _records(journal: bytes) -> Iterator[dict[str, Any]]:
@@ -377,105 +469,6 @@ class KnownFile:
             with os.fdopen(folder.create(fresh), "w", encoding="utf-8") as file:
                 file.write(known.model_dump_json(indent=2) + "\n")
             folder.replace(fresh, self.path.name)
-
-
-_DEPTH = "Depth: "
-
-
-class Stand(Struct, frozen=True):
-    """A commit of the branch, and what it holds."""
-
-    commit: str
-    tree: RunTree | None
-    """None: it is not in this repository any more."""
-    revision: int
-    depth: int
-    """Commits since the history began."""
-
-
-class Drafting:
-    """Writes the commits of one run; under the lock of its folder."""
-
-    def __init__(self, replica: Replica, objects: Objects, ref: str, max_commits: int) -> None:
-        """Write to *objects*; *ref* is what keeps the last commit there.
-
-        After *max_commits* the history begins anew, with the same files; 0: never.
-        """
-        self._replica = replica
-        self._objects = objects
-        self._ref = ref
-        self.max_commits = max_commits
-        self.notices: list[str] = []
-        self._hashed: dict[str, tuple[object, str]] = {}
-
-    def write(self, draft: Draft, stand: Stand | None) -> Stand:
-        """Write the commit of *draft* on top of *stand*; return where it is.
-
-        Raises:
-            GitFailed: nothing can be written here.
-        """
-        before = stand.tree if stand is not None and stand.tree is not None else RunTree({})
-        files = self._files(draft, before, stand)
-        depth = 0 if stand is None else stand.depth + 1
-        if stand is not None and self.max_commits and depth >= self.max_commits:
-            depth = 0
-        old = None if stand is None else stand.commit
-        commit = self._objects.write(
-            CommitDraft(
-                _message(draft, depth),
-                parent=old if depth else None,
-                base=None if depth else old,
-                files=files,
-                at=_epoch(draft.head.last_update),
-            ),
-            self._ref,
-        )
-        entries = {name: oid for name, oid in before.entries.items() if name not in files}
-        chars = len(commit)
-        entries |= {n: blob_name(data, chars) for n, data in files.items() if data is not None}
-        return Stand(commit, RunTree(entries), draft.head.revision, depth)
-
-    def _files(self, draft: Draft, before: RunTree, stand: Stand | None) -> dict[str, bytes | None]:
-        """Return what differs from the commit *before*: paths and contents, None for removed."""
-        replica = self._replica
-        journal = replica.journal() + draft.closing + draft.line
-        files: dict[str, bytes | None] = {HEAD: draft.content, JOURNAL: journal}
-        aside, here = replica.aside(), replica.documents()
-        for name in sorted(aside - before.aside()):
-            files[name] = replica.read(name, MAX_JOURNAL_BYTES)
-        for name in sorted(here):
-            if stand is None or self._differs(name, before, len(stand.commit)):
-                files[name] = replica.read(name)
-        here_results = replica.folder / results.NAME
-        for fact in draft.transition.facts:
-            attempt = results.folder(here_results, fact.step_index, fact.token).name
-            name = f"{results.NAME}/{attempt}/{results.OUTPUT}"
-            if name not in before.entries and (data := self._output(name)):
-                files[name] = data
-        removed = (before.aside() - aside) | (before.documents() - here)
-        if aside - before.aside():
-            # With the records of a journal that was put aside long ago, outputs go as well.
-            removed |= before.outputs() - replica.outputs()
-        return files | dict.fromkeys(sorted(removed))
-
-    def _output(self, name: str) -> bytes | None:
-        data = self._replica.read(name, MAX_OUTPUT_BYTES)
-        if data is None and signature(self._replica.folder / name):
-            self.notices.append(
-                f"{self._replica.folder / name} has more than {MAX_OUTPUT_BYTES} bytes: other "
-                "machines do not get it"
-            )
-        return data
-
-    def _differs(self, name: str, before: RunTree, chars: int) -> bool:
-        """Return whether the document *name* is another one here than in *before*."""
-        mark = signature(self._replica.folder / name)
-        known = self._hashed.get(name)
-        if known is None or known[0] != mark:
-            data = self._replica.read(name)
-            known = (mark, "" if data is None else blob_name(data, chars))
-            self._hashed[name] = known
-        return bool(known[1]) and known[1] != before.entries.get(name)
 
 
 def depth_of(objects: Objects, commit: str) -> int:

@@ -186,8 +186,8 @@ class GitStore:
 
     def take_notices(self) -> list[str]:
         """See `Store.take_notices`."""
-        told, self.branch.drafting.notices = self.branch.drafting.notices, []
-        told += self._told
+        told = [*self.branch.replica.notices, *self._told]
+        self.branch.replica.notices.clear()
         self._told.clear()
         return told + self._files.take_notices()
 

@@ -348,8 +348,8 @@ class TakeBack:
         is_accepted = theirs is not None and self._tree.contains(theirs, commit)
         return None if is_accepted or not self._is_of_attempt(plan, commit) else (plan, commit)
 
-    def settle(self, note: Note | None, theirs: str | None) -> list[str]:
-        """Take the branch back if that is due; return what is told of it, or nothing.
+    def settle(self, note: Note | None, theirs: str | None) -> str | None:
+        """Take the branch back if that is due; return what is told of it, or None.
 
         For one process at a time, while no agent works.
 
@@ -358,7 +358,7 @@ class TakeBack:
         """
         due = self.due(note, theirs)
         if due is None:
-            return []
+            return None
         plan, commit = due
         base = plan.base
         if theirs is not None and self._tree.contains(theirs, base):
@@ -368,7 +368,7 @@ class TakeBack:
         self._tenancy.collect(None)
         branch = plan.ref.removeprefix("refs/heads/")
         told = f"branch {branch} is at {base[:12]} again, what was accepted last"
-        return [f"{told}; the work that was not is on branch {name}"]
+        return f"{told}; the work that was not is on branch {name}"
 
     def _is_of_attempt(self, plan: Collecting, commit: str) -> bool:
         """Return whether *commit* is what the attempt of *plan* has left, with nothing on top."""

@@ -139,5 +139,4 @@ def test_nothing_is_carried_and_nothing_refused() -> None:
     assert carrier.keep(held, "main", state) is None
     carrier.leave(state)
     carrier.leave(None)
-    assert carrier.take_notices() == []
     assert (state.model_dump(), held.model_dump()) == before

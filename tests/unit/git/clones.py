@@ -141,6 +141,14 @@ class Clone:
     carrier: GitCarrier
     remote: Remote
     tree: WorkTree
+    told: list[str]
+    """What a person should know."""
+
+    def taken(self) -> list[str]:
+        """Return what was told since the last call."""
+        told = [*self.told]
+        self.told.clear()
+        return told
 
     @property
     def started(self) -> int:
@@ -168,6 +176,7 @@ def clone(
 ) -> Clone:
     tree = tree_at(folder, project)
     remote = Remote(Git(folder, ENVIRONMENT, allowed=EVERYTHING), "origin")
+    told: list[str] = []
     carrier = GitCarrier(
         tree,
         remote,
@@ -176,8 +185,9 @@ def clone(
         work=work or WorkOptions(),
         commit=commit or CommitOptions(),
         redaction=Redaction(["hunter2-hunter2"]),
+        tell=told.append,
     )
-    return Clone(folder, carrier, remote, tree)
+    return Clone(folder, carrier, remote, tree, told)
 
 
 def head(work: Work | None = None, step_index: int = 0) -> Head:

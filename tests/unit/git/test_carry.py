@@ -194,10 +194,10 @@ def test_nothing_is_committed_that_is_not_declared(tmp_path: Path) -> None:
     there = head(Work(branch="main", commit=said(here, "rev-parse", "HEAD")))
     assert one.carrier.collect(claim(), "main", there) is None
     assert everything(here) == before
-    told = one.carrier.take_notices()
+    told = one.taken()
     assert len(told) == 1
     assert "'docs/a': in no commit" in told[0]
-    assert one.carrier.take_notices() == []
+    assert one.taken() == []
 
 
 def test_declared_paths_are_committed_behind_the_agents(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_what_could_not_be_committed_is_told(tmp_path: Path) -> None:
     write(here, {"docs/fine.md": "1", "docs/key.md": SECRET, "else": "1"})
     write(here, {f"docs/.env{number:02}": "x" for number in range(20)})
     assert one.carrier.collect(claim(), "main", head()) is not None
-    told = one.carrier.take_notices()
+    told = one.taken()
     assert "not committed: 'docs/.env00' has a name under which secrets are kept" in told
     assert any("11 more" in line for line in told)
     assert any("'docs/.env00'" in line and "in no commit" in line for line in told)
@@ -381,7 +381,7 @@ def test_a_remote_that_does_not_answer_keeps_nobody_from_keeping(tmp_path: Path)
     bare.rename(tmp_path / "moved away")
     name = one.carrier.keep(claim(), "main", head())
     assert said(here, "rev-parse", str(name)) == said(here, "rev-parse", "HEAD")
-    assert one.carrier.take_notices() == [f"branch {name} is here only: it could not be pushed"]
+    assert one.taken() == [f"branch {name} is here only: it could not be pushed"]
 
 
 FILES = {"code/a": "1\n", "code/b": "2\n"}

@@ -62,7 +62,7 @@ def test_the_next_attempt_goes_on_with_it(tmp_path: Path) -> None:
     one.carrier.leave(None)
     for _ in range(2):
         one.carrier.ready(head())
-    assert one.carrier.take_notices() == [
+    assert one.taken() == [
         "goes on with what attempt 3 has left: 2 changed paths, 'left.txt', 'notes.md'"
     ]
     one.carrier.arrive(held(head(), this_process()))
@@ -299,7 +299,7 @@ def test_after_a_kill_nobody_can_tell_and_that_is_said(
     write(here, {"half.md": "half"})
     again = clone(here, commit=NOTES_OCCUPIED)
     again.carrier.ready(head())
-    (told,) = again.carrier.take_notices()
+    (told,) = again.taken()
     assert "'half.md'" in told
     assert "or somebody has changed since" in told
 

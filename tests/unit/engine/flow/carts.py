@@ -65,9 +65,6 @@ class Cart:
     def leave(self, head: Head | None) -> None:
         self.left.append(None if head is None else head.revision)
 
-    def take_notices(self) -> list[str]:
-        return []
-
 
 def carried(made: Lab, **options: Any) -> Cart:
     """Let the code of *made* move."""
