@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from sequencer.errors import StepFailed
 from sequencer.model.head import Head
-from sequencer.model.outcome import Decision, Outcome
+from sequencer.model.outcome import Decision, Move, Outcome
 from sequencer.model.request import Request
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
@@ -42,7 +42,9 @@ class HookContext(Struct, frozen=True, kw_only=True):
     request: Request | None
     """None in a run that was not made from one."""
     steps: tuple[str, ...] = ()
-    """Names of the workflow's steps, in order: where a transition may go."""
+    """Names of the workflow's steps or nodes, in order: where a transition may go."""
+    moves: tuple[Move, ...] = tuple(Move)
+    """What a transition may decide in this workflow."""
 
     @property
     def labels(self) -> tuple[str, ...]:

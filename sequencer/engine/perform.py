@@ -387,9 +387,6 @@ class Sessions(Struct, frozen=True):
             return None
 
 
-OF_A_GRAPH = (Move.NEXT, Move.RETRY, Move.FAIL)
-
-
 def as_decided(performed: Performed) -> Performed:
     """Return *performed* as its decision says it counts; without one as it is.
 
@@ -407,12 +404,8 @@ def as_decided(performed: Performed) -> Performed:
 
 
 def _counting_as(decision: Decision) -> tuple[OutcomeStatus, str | None]:
-    if decision.move is Move.NEXT:
-        return OutcomeStatus.OK, None
     if decision.move is Move.RETRY:
         return OutcomeStatus.INTERRUPTED, f"a hook wants it once more: {decision.why}"
     if decision.move is Move.FAIL:
         return OutcomeStatus.FAILED, f"a hook decided so: {decision.why}"
-    known = ", ".join(OF_A_GRAPH)
-    message = f"a hook decided {decision.move}, which a flowchart or a team can't do; {known} can"
-    return OutcomeStatus.FAILED, message
+    return OutcomeStatus.OK, None

@@ -269,7 +269,8 @@ class Performer(Struct, frozen=True):
             attempt=attempt,
             round=round_of(head),
             request=self.definition.request if self.definition else None,
-            steps=tuple(step.name for step in self.workflow.steps),
+            steps=self.workflow.names,
+            moves=self.workflow.moves,
         )
 
     def tell_completed(self, step_index: int, head: Head) -> None:

@@ -66,10 +66,14 @@ def broken(error: BaseException, usage: Usage, redact: Callable[[str], str]) -> 
 
 
 def circumstances(performed: Performed) -> dict[str, Any]:
-    """Return when *performed* began, its model and its note, where they are known."""
+    """Return when *performed* began, its model, its note, and what a hook decided, if known."""
     step = performed.step
     known = {"model": step.model, "began_at": performed.began_at, "note": performed.note}
-    return {key: value for key, value in known.items() if value is not None}
+    found: dict[str, Any] = {key: value for key, value in known.items() if value is not None}
+    if (decision := performed.decision) is not None:
+        told = {"move": str(decision.move), "target": decision.target, "reason": decision.reason}
+        found["decision"] = {key: value for key, value in told.items() if value}
+    return found
 
 
 def performed_record(
@@ -78,14 +82,11 @@ def performed_record(
     """Return what the journal keeps of *performed*, which judged for the *rounds*-th time."""
     record = journal_record(performed.outcome, performed.agent, log, output)
     record |= circumstances(performed)
-    verdict, decision = performed.verdict, performed.decision
+    verdict = performed.verdict
     if verdict is not None:
         record["verdict"] = {"pass": verdict.is_pass, "source": verdict.source, "round": rounds}
         if verdict.reason:
             record["verdict"]["reason"] = verdict.reason
-    if decision is not None:
-        told = {"move": str(decision.move), "target": decision.target, "reason": decision.reason}
-        record["decision"] = {key: value for key, value in told.items() if value}
     return record
 
 

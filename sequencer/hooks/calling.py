@@ -257,6 +257,10 @@ def as_decision(answer: object, context: HookContext) -> Decision:
     move, target, reason = answer.move, answer.target, answer.reason
     if not isinstance(reason, str):
         raise _wrong(reason, "a text as its reason")
+    if move not in context.moves:
+        known = ", ".join(context.moves)
+        place = f"step {context.step.name!r} of {context.workflow!r}"
+        raise NoMeaning(f"{move.value}, which {place} can't do; it can {known}")
     if move is Move.GOTO:
         if target is None:
             raise NoMeaning("a goto without the name of a step")

@@ -19,6 +19,7 @@ from sequencer.model.frozen import Frozen
 from sequencer.model.head import Head
 from sequencer.model.names import command
 from sequencer.model.net.graph import Graph, Growth, Node, NodeKind, grown_graph
+from sequencer.model.outcome import Move
 from sequencer.model.step import Name, Purpose, Step
 from sequencer.model.team import TaskTraits
 
@@ -129,6 +130,11 @@ class Workflow(Frozen):
         return () if self.graph is None else self.graph.nodes
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of its steps, or of its nodes, in order."""
+        return tuple(node.id for node in self.nodes) or tuple(step.name for step in self.steps)
+
+    @property
     def whole_graph(self) -> Graph:
         """Return its graph.
 
@@ -164,6 +170,17 @@ class Workflow(Frozen):
     def counts_ms(self) -> bool:
         """Return whether its author writes time limits in milliseconds, as charts have them."""
         return self.graph is not None and not self.graph.is_team
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        """Return what a hook may decide after an attempt; the nodes of a graph know their own way.
+
+        In a list of tasks every task comes that is there, so there is nowhere to go to.
+        """
+        if self.graph is None:
+            return tuple(Move)
+        found = (Move.NEXT, Move.RETRY, Move.FAIL, Move.COMPLETE)
+        return found if self.graph.is_team else (*found, Move.GOTO)
 
     @property
     def review_every(self) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.cli_process import cli
+from tests.acceptance.flow_projects import as_json
 
 TEAM = """\
 agent: {default: script}
@@ -89,12 +90,69 @@ def test_once_more_has_a_limit(tmp_path: Path, work: tuple[str, ...]) -> None:
     assert seen(tmp_path) == ["a", "a", "a"]
 
 
-@pytest.mark.parametrize("move", ["GATE", "COMPLETE", "SKIP"])
-def test_where_it_goes_is_not_for_a_hook_to_say(
+@pytest.mark.parametrize("move", ["GATE", "SKIP"])
+def test_what_a_node_can_not_do_fails_and_names_hook_decision_and_place(
     tmp_path: Path, work: tuple[str, ...], move: str
 ) -> None:
     status, said = ended(tmp_path, work, move)
     assert status == 1
-    assert f"a hook decided {move.lower()}" in said
-    assert "next, retry, fail can" in said
+    assert f"{move.lower()}, which step 'a' of " in said
+    assert "can't do; it can next, retry, fail, complete" in said
+    assert "hooks.py:" in said
     assert seen(tmp_path) == ["a"]
+
+
+def test_a_hook_ends_the_run(tmp_path: Path, work: tuple[str, ...]) -> None:
+    assert ended(tmp_path, work, "COMPLETE") == (0, "")
+    assert seen(tmp_path) == ["a"]
+    run = ["--run", "flow"] if "flow.md" in work else []
+    head = as_json(cli(tmp_path, *run, "--json", "status"))
+    assert (head["status"], head["flow"]["status"]) == ("complete", "completed")
+
+
+def test_a_hook_that_ends_the_run_cancels_what_else_runs(tmp_path: Path) -> None:
+    slow = TEAM.replace("test ! -e broken", "case $SEQUENCER_STEP in z) sleep 100;; esac")
+    (tmp_path / "orchestration.yaml").write_text(slow)
+    flow = FLOW.replace("a --> b", "s((Go)) --> a & z\na --> b") + "\n### z\n\nZ.\n"
+    (tmp_path / "flow.md").write_text(flow)
+    work = ("run", "flow.md", "--quiet")
+    assert ended(tmp_path, work, "COMPLETE") == (0, "")
+    facts = map(json.loads, cli(tmp_path, "--run=flow", "history", "--json").stdout.splitlines())
+    (done,) = [fact["outcome"] for fact in facts if fact["event"] == "succeeded"]
+    assert (done["cancelled"], done["decision"]["move"]) == (["z"], "complete")
+    assert "b" not in seen(tmp_path)
+
+
+FORKED = """\
+```mermaid
+flowchart TD
+a -->|left| b
+a -->|right| c{{Sure?}}
+a -->|both| b & c
+c -->|yes| d
+```
+""" + "".join(f"\n### {name}\n\nDo {name}.\n" for name in "abd")
+
+
+def test_a_hook_picks_the_edge(tmp_path: Path) -> None:
+    (tmp_path / "orchestration.yaml").write_text(TEAM)
+    (tmp_path / "flow.md").write_text(FORKED)
+    there = ("run", "flow.md", "--quiet")
+    assert ended(tmp_path, there, 'GOTO, target="b"')[0] == 0
+    assert seen(tmp_path) == ["a", "b"]
+    assert ended(tmp_path, (*there, "--new"), 'GOTO, target="c"')[0] == 4
+
+
+def test_a_hook_can_not_go_where_no_edge_leads(tmp_path: Path) -> None:
+    (tmp_path / "orchestration.yaml").write_text(TEAM)
+    (tmp_path / "flow.md").write_text(FORKED)
+    status, said = ended(tmp_path, ("run", "flow.md", "--quiet"), 'GOTO, target="d"')
+    assert status == 1
+    assert "a hook sent it to 'd', and no edge leads there" in said
+
+
+def test_a_hook_can_not_send_a_team_somewhere(tmp_path: Path) -> None:
+    (tmp_path / "orchestration.yaml").write_text(TEAM)
+    status, said = ended(tmp_path, ("run", "--quiet"), 'GOTO, target="b"')
+    assert status == 1
+    assert "goto, which step 'a' of 't' can't do" in said

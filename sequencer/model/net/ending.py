@@ -126,7 +126,10 @@ class Taking(Struct, frozen=True):
                 failed = outcome.replace(status=OutcomeStatus.FAILED, error=error)
                 told = {"status": str(failed.status), "error": error[:4000]}
                 return Taken(failed, self._failed(failed, {**ended.record, **told}))
-        self.step.accept(ended.claim.token, outcome, ended.reference, ended.record, growth)
+        decision = ended.performed.decision
+        self.step.accept(
+            ended.claim.token, outcome, ended.reference, ended.record, growth, decision=decision
+        )
         return Taken()
 
     def _refused(self) -> Taken:

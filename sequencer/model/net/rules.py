@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from sequencer.model.net.graph import Graph, Growth, Node, NodeKind
 from sequencer.model.net.marking import FlowStatus, Marking, Operation, Reference
+from sequencer.model.outcome import Decision, Move
 from sequencer.model.transitions import Event
 
 _BEGUN = {NodeKind.AGENT: Event.CLAIMED, NodeKind.HUMAN: Event.ASKED}
@@ -84,10 +85,12 @@ class Course:
         output: str,
         reference: Reference | None = None,
         event: Event | None = None,
+        decision: Decision | None = None,
     ) -> None:
         """Accept *output* of *name*, kept at *reference*, and follow the edges that it picks.
 
-        *event* is what is told instead of what nodes of its kind do.
+        *event* is what is told instead of what nodes of its kind do. A hook's *decision* may
+        pick the edge instead, or end the run.
         """
         node = self.graph.by_id[name]
         blocked = self._in_the_way(node)
@@ -99,9 +102,19 @@ class Course:
         chosen = {"choice": shortened(output)} if has_choice else {}
         usual = _SUCCEEDED if node.kind is _AGENT else _DONE.get(node.kind, Event.PASSED)
         done = event or usual
+        if decision is not None and decision.move is Move.COMPLETE:
+            self.facts.append(FlowFact(done, name, chosen | self._cancelled_by(name, ends=True)))
+            self.do("done", name, reference, node.output_key)
+            self.do("clear")
+            self.do("end", str(FlowStatus.COMPLETED))
+            return
         self.facts.append(FlowFact(done, name, chosen))
+        places = self.graph.outgoing[name]
         try:
-            places = choose(self.graph, name, output) if has_choice else self.graph.outgoing[name]
+            if decision is not None and decision.target is not None:
+                places = ways_to(self.graph, name, decision.target)
+            elif has_choice:
+                places = choose(self.graph, name, output)
         except NoMatchingBranch as error:
             self.do("done", name, reference, node.output_key)
             self.fail(name, "NoMatchingBranch", str(error))
@@ -392,6 +405,17 @@ def choose(graph: Graph, name: str, output: str) -> tuple[int, ...]:
         if fallback in labels:
             return labels[fallback]
     raise NoMatchingBranch(f"no matching branch for {shortened(output)!r}")
+
+
+def ways_to(graph: Graph, name: str, to: str) -> tuple[int, ...]:
+    """Return the places of the edges that lead from *name* to *to*.
+
+    Raises:
+        NoMatchingBranch: there is none.
+    """
+    if found := tuple(place for place in graph.outgoing[name] if graph.edges[place].target == to):
+        return found
+    raise NoMatchingBranch(f"a hook sent it to {to!r}, and no edge leads there")
 
 
 def _answers(graph: Graph, name: str, output: str) -> Iterator[str]:

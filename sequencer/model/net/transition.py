@@ -16,7 +16,7 @@ from sequencer.model.net.graph import Growth, NodeKind
 from sequencer.model.net.marking import Active, FlowStatus, Marking, Reference
 from sequencer.model.net.record import Chain
 from sequencer.model.net.rules import Course, FlowFact, shortened
-from sequencer.model.outcome import Outcome, Usage
+from sequencer.model.outcome import Decision, Outcome, Usage
 from sequencer.model.transitions import Event, Fact, Transition, changed, held_claim, without_claim
 
 
@@ -136,8 +136,12 @@ class OpenTransition:
         reference: Reference | None,
         record: Mapping[str, Any],
         growth: Growth | None = None,
+        *,
+        decision: Decision | None = None,
     ) -> None:
         """Accept what the holder of *token* has done; its answer may add *growth* to the graph.
+
+        A hook's *decision* may say where the run goes, or that it is complete.
 
         Raises:
             StaleClaim: the claim is not in the head any more.
@@ -155,7 +159,7 @@ class OpenTransition:
         if growth is not None:
             # Before its tokens go on: who waits for it waits for what it adds as well.
             self.course.do("grow", growth.as_json())
-        self.course.succeed(held.step, outcome.output, reference)
+        self.course.succeed(held.step, outcome.output, reference, decision=decision)
         if growth is not None:
             self.course.tell_growth(growth, held.step)
         self._take_facts(held, record)
