@@ -12,8 +12,11 @@ mistake that a silent choice would hide.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 from sequencer.documents import keys
 from sequencer.documents.keys import dotted, located
@@ -23,107 +26,21 @@ from sequencer.settings.checks import Found
 from sequencer.settings.schema import Schema
 from sequencer.settings.sources import Layers, Source, flatten
 
-FLAT_KEYS: dict[str, KeyPath] = {
-    "router_enabled": ("router", "enabled"),
-    "router_prompt": ("router", "prompt"),
-    "router_review_every_n": ("router", "review_every_n"),
-    "router_allowlist": ("router", "allowlist"),
-    "router_mode": ("router", "mode"),
-    "workflow_name": ("workflow", "name"),
-    "workflow_review_every_n": ("workflow", "review_every_n"),
-}
-COMMIT_KEYS: dict[str, KeyPath] = {
-    "auto_commit_docs": ("commit", "docs"),
-    "auto_commit_reports": ("commit", "reports"),
-    "auto_commit_tracked_outputs": ("commit", "tracked_outputs"),
-    "doc_whitelist": ("commit", "doc_whitelist"),
-    "autocommit_whitelist": ("commit", "doc_whitelist"),
-    "max_autocommit_bytes": ("commit", "max_file_bytes"),
-    "report_extensions": ("commit", "report_extensions"),
-    "report_path_globs": ("commit", "report_path_globs"),
-    "max_report_file_bytes": ("commit", "max_report_file_bytes"),
-    "max_report_total_bytes": ("commit", "max_report_total_bytes"),
-    "tracked_output_extensions": ("commit", "tracked_output_extensions"),
-    "tracked_output_globs": ("commit", "tracked_output_globs"),
-    "max_tracked_output_file_bytes": ("commit", "max_tracked_output_file_bytes"),
-    "max_tracked_output_total_bytes": ("commit", "max_tracked_output_total_bytes"),
-}
+_TABLES: Mapping[str, Any] = json.loads(
+    Path(__file__).parents[1].joinpath("builtin", "hoidn.json").read_bytes()
+)
+FLAT_KEYS, COMMIT_KEYS = (
+    {key: tuple(path.split(".")) for key, path in _TABLES[name].items()}
+    for name in ("keys", "commit_keys")
+)
 """What is committed after a step; later ones win over earlier ones of the same meaning."""
+IGNORED_KEYS = frozenset(_TABLES["ignored_keys"])
+VARIABLES: Mapping[str, str | None] = _TABLES["variables"]
+"""The variables that it reads, and what is written here instead; None: nothing is needed."""
 _REPORT_KEYS = ("report_extensions", "report_path_globs")
 _SCRATCH = "tmp/"
 """There, reports below this folder are never committed, whatever else says so."""
 TOLERATING = "tolerate_doc_dirty"
-IGNORED_KEYS = frozenset(
-    {
-        "findings_file",
-        "force_add_reports",
-        "input_file",
-        "prepull_auto_commit_docs",
-        "spec_bootstrap",
-        "tmp_dir",
-    }
-)
-_NOT_NEEDED = "nothing replaces it, because nothing of the kind is needed"
-VARIABLES: dict[str, str] = {
-    "CLAUDE_CMD": "agents.claude.program",
-    "CODEX_CMD": "agents.codex.program",
-    "HEARTBEAT_SECS": "'sequencer status --watch'",
-    "LOOP_AGENT": "agent.default, or agent.roles.main",
-    "LOOP_AGENT_PROMPT": "agent.prompts",
-    "LOOP_AGENT_ROLE": "agent.roles",
-    "LOOP_PROMPT": "main_prompt",
-    "MAX_AUTOCOMMIT_BYTES": "commit.max_file_bytes",
-    "MAX_REPORT_FILE_BYTES": "commit.max_report_file_bytes",
-    "MAX_REPORT_TOTAL_BYTES": "commit.max_report_total_bytes",
-    "MAX_WAIT_SEC": "run.max_wait_s",
-    "ORCHESTRATION_BRANCH": "store.work.branch",
-    "ORCHESTRATION_CLAUDE_SESSION_PERSIST": "continue_session of a step",
-    "ORCHESTRATION_CLAUDE_STREAM_JSON": _NOT_NEEDED,
-    "ORCHESTRATION_CODEX_JSON": _NOT_NEEDED,
-    "ORCHESTRATION_ENGINEER_SUMMARY_PATH": "complete_when: {file: PATH} of a step",
-    "ORCHESTRATION_PROMPT_HEARTBEAT_SECS": _NOT_NEEDED,
-    "ORCHESTRATION_PTY_MODE": _NOT_NEEDED,
-    "ORCHESTRATION_PYTHON": _NOT_NEEDED,
-    "ORCHESTRATION_PYTHONUNBUFFERED": "env of an agent",
-    "ORCHESTRATION_START_PROMPT": "'sequencer run --start-prompt'",
-    "ORCHESTRATION_USE_PTY": _NOT_NEEDED,
-    "ORCHESTRATION_USE_STDBUF": _NOT_NEEDED,
-    "ORCHESTRATION_WORKFLOW": "workflow.name",
-    "ORCHESTRATION_WORKFLOW_REVIEW_EVERY_N": "workflow.review_every_n",
-    "ORCHESTRATOR_AGENT": "agent.default",
-    "ORCHESTRATOR_AGENT_PROMPT": "agent.prompts",
-    "ORCHESTRATOR_AGENT_ROLE": "agent.roles",
-    "ORCHESTRATOR_MODE": "run.mode",
-    "ORCHESTRATOR_ROLE": "'sequencer run --position'",
-    "POLL_INTERVAL": "store.poll",
-    "PROMPTS_DIR": "prompts_dir",
-    "REPORT_EXTENSIONS": "commit.report_extensions",
-    "REPORT_PATH_GLOBS": "commit.report_path_globs",
-    "REPORT_SKIP_CONFIG": "commit.exclude",
-    "REVIEWER_PROMPT": "reviewer_prompt",
-    "ROUTER_ALLOWLIST": "router.allowlist",
-    "ROUTER_MODE": "router.mode",
-    "ROUTER_PROMPT": "router.prompt",
-    "ROUTER_PROMPT_MAIN": "main_prompt",
-    "ROUTER_PROMPT_REVIEWER": "reviewer_prompt",
-    "ROUTER_PROMPT_SUPERVISOR": "supervisor_prompt",
-    "ROUTER_REVIEW_EVERY_N": "workflow.review_every_n",
-    "STATE_FILE": "state_file",
-    "SUPERVISOR_AGENT": "agent.default, or agent.roles.supervisor",
-    "SUPERVISOR_AGENT_PROMPT": "agent.prompts",
-    "SUPERVISOR_AGENT_ROLE": "agent.roles",
-    "SUPERVISOR_MAX_REPORT_FILE_BYTES": "commit.max_report_file_bytes",
-    "SUPERVISOR_MAX_REPORT_TOTAL_BYTES": "commit.max_report_total_bytes",
-    "SUPERVISOR_MAX_TRACKED_OUTPUT_FILE_BYTES": "commit.max_tracked_output_file_bytes",
-    "SUPERVISOR_MAX_TRACKED_OUTPUT_TOTAL_BYTES": "commit.max_tracked_output_total_bytes",
-    "SUPERVISOR_PROMPT": "supervisor_prompt",
-    "SUPERVISOR_REPORT_EXTENSIONS": "commit.report_extensions",
-    "SUPERVISOR_REPORT_PATH_GLOBS": "commit.report_path_globs",
-    "SUPERVISOR_TRACKED_OUTPUT_EXTENSIONS": "commit.tracked_output_extensions",
-    "SUPERVISOR_TRACKED_OUTPUT_GLOBS": "commit.tracked_output_globs",
-    "SYNC_LOOPS": "run.max_steps, or run.max_cycles",
-}
-"""The variables that it reads, and what is written here instead."""
 _OWN_VARIABLE = re.compile(r"(?:ORCHESTRATION|ORCHESTRATOR|SUPERVISOR|LOOP|ROUTER)_", re.ASCII)
 """Names that only that program has; the others (STATE_FILE) may be anybody's."""
 _OWN_KEYS = ("supervisor_prompt", "main_prompt", "reviewer_prompt", "workflow_name")
@@ -198,12 +115,11 @@ def notice_variables(layers: Layers, env: Mapping[str, str]) -> None:
     if not any(key in written for key in old):
         known = known if any(map(_OWN_VARIABLE.match, known)) else []
     for name in known:
-        layers.notices.append(f"the variable {name} has no effect here: {_instead(name)}")
-
-
-def _instead(name: str) -> str:
-    instead = VARIABLES[name]
-    return instead if instead == _NOT_NEEDED else f"use {instead}"
+        use = VARIABLES[name]
+        instead = (
+            f"use {use}" if use else "nothing replaces it, because nothing of the kind is needed"
+        )
+        layers.notices.append(f"the variable {name} has no effect here: {instead}")
 
 
 def inherit_cadence(layers: Layers) -> None:
