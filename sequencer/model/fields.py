@@ -62,22 +62,46 @@ class Refusal(Exception):
         self.kind, self.message, self.context = kind, message, dict(context)
 
 
-class Limits:
-    """A field's default and the limits of its value."""
+class FieldSpec:
+    """One field of a class, or within ``Annotated`` the limits of a value."""
 
-    __slots__ = ("alias", "default", "default_factory", "exclude", "limits")
+    owner: type
+    name = ""
 
     def __init__(
-        self, default: Any, factory: Callable[[], Any] | None, alias: str | None, *, exclude: bool
+        self,
+        default: Any,
+        factory: Callable[[], Any] | None,
+        alias: str | None,
+        limits: Mapping[str, Any],
+        *,
+        exclude: bool,
     ) -> None:
-        """Hold what `Field` is given, but for the limits."""
+        """Hold what `Field` is given."""
         self.default, self.default_factory = default, factory
-        self.alias, self.exclude = alias, exclude
-        self.limits: dict[str, Any] = {}
+        self.alias, self.exclude, self.limits = alias, exclude, limits
+        self.is_required = default is MISSING and factory is None
+        self.is_fresh = factory is not None or isinstance(default, (dict, list))
+        """Whether every object gets a default of its own."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Be the field *name* of *owner*."""
+        self.owner, self.name, self.key = owner, name, self.alias or name
+
+    @property
+    def annotation(self) -> Any:
+        """Return its type, which is looked up when it is first asked for."""
+        return _annotations(self.owner)[self.name]
+
+    def get_default(self) -> Any:
+        """Return the default."""
+        if self.default_factory is not None:
+            return self.default_factory()
+        return self.default.copy() if self.is_fresh else self.default
 
     def __eq__(self, other: object) -> bool:
         """Return whether the limits are the same: a default is no part of a type."""
-        return isinstance(other, Limits) and self.limits == other.limits
+        return isinstance(other, FieldSpec) and self.limits == other.limits
 
     def __hash__(self) -> int:
         """Return the same for equal limits."""
@@ -93,9 +117,7 @@ def Field(  # noqa: N802 - as in pydantic
     **limits: Any,
 ) -> Any:
     """Return what a field holds besides its type; within ``Annotated`` its *limits* alone."""
-    field = Limits(default, default_factory, alias, exclude=exclude)
-    field.limits = limits
-    return field
+    return FieldSpec(default, default_factory, alias, limits, exclude=exclude)
 
 
 class BeforeValidator(NamedTuple):
@@ -124,40 +146,6 @@ def model_validator(*, mode: Literal["before", "after"]) -> Callable[[_T], _T]:
 @cache
 def _annotations(owner: type) -> dict[str, Any]:
     return get_annotations(owner, eval_str=True)
-
-
-class FieldSpec:
-    """One field of a class."""
-
-    def __init__(self, owner: type, name: str, written: Any) -> None:
-        """Take what *owner* says about *name*: its annotation, and `Limits` or a default."""
-        self.name, self._owner = name, owner
-        field = written if isinstance(written, Limits) else Field(written)
-        self.default, self.default_factory = field.default, field.default_factory
-        self.alias, self.exclude = field.alias, field.exclude
-        self.limits: Mapping[str, Any] = field.limits
-        self.key: str = field.alias or name
-
-    @property
-    def annotation(self) -> Any:
-        """Return its type, which is looked up when it is first asked for."""
-        return _annotations(self._owner)[self.name]
-
-    @property
-    def is_required(self) -> bool:
-        """Return whether it has no default."""
-        return self.default is MISSING and self.default_factory is None
-
-    @property
-    def is_fresh(self) -> bool:
-        """Return whether every object gets a default of its own."""
-        return self.default_factory is not None or isinstance(self.default, (dict, list))
-
-    def get_default(self) -> Any:
-        """Return the default."""
-        if self.default_factory is not None:
-            return self.default_factory()
-        return self.default.copy() if self.is_fresh else self.default
 
 
 def reader_of(annotation: Any, limits: Mapping[str, Any], *, is_exact: bool = False) -> Reader:
@@ -196,13 +184,12 @@ def _plain_reader(kind: Any, *, is_strict: bool) -> Reader:
 
 
 def _annotated(annotation: Any, limits: Mapping[str, Any], *, is_exact: bool) -> Reader:
-    kind = annotation.__origin__
-    markers = annotation.__metadata__
-    own = {name: v for one in markers if isinstance(one, Limits) for name, v in one.limits.items()}
-    both = {**limits, **{name: own[name] for name in ("strict",) if name in own}}
-    reader = reader_of(kind, both, is_exact=is_exact)
+    kind, markers = annotation.__origin__, annotation.__metadata__
+    if any(isinstance(one, FieldSpec) and one.limits.get("strict") for one in markers):
+        limits = {**limits, "strict": True}
+    reader = reader_of(kind, limits, is_exact=is_exact)
     for marker in markers:
-        if isinstance(marker, Limits):
+        if isinstance(marker, FieldSpec):
             reader = limited(reader, marker.limits, kind)
         elif isinstance(marker, AfterValidator):
             reader = _then(reader, marker.change)

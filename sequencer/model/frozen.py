@@ -71,8 +71,10 @@ class Frozen:
         fields = dict(cls.model_fields)
         for name, text in cls.__annotations__.items():
             if not str(text).startswith(("ClassVar", "typing.ClassVar")) and name[0] != "_":
-                fields[name] = FieldSpec(cls, name, cls.__dict__.get(name, MISSING))
-                if name in cls.__dict__:
+                written = cls.__dict__.get(name, MISSING)
+                fields[name] = written if isinstance(written, FieldSpec) else Field(written)
+                fields[name].__set_name__(cls, name)
+                if written is not MISSING:
                     delattr(cls, name)
         cls.model_fields, cls._by_key = fields, {}
         cls._blank = {name: spec.default for name, spec in fields.items()}
