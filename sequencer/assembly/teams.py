@@ -11,9 +11,8 @@ from sequencer.assembly.stores import state_path_of
 from sequencer.assembly.trusting import ensure_unchanged
 from sequencer.engine.workplaces import OneWorkplace, Team
 from sequencer.git.carry import folders_of
-from sequencer.git.places import GitWorkplaces
+from sequencer.git.places import GitWorkplaces, RunWorktree
 from sequencer.git.process import Git
-from sequencer.git.run_worktree import RunWorktree
 from sequencer.workflows.teams.growth import TeamGrower
 
 if TYPE_CHECKING:

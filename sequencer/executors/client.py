@@ -32,13 +32,7 @@ from sequencer.executors.client_limits import (
     not_before,
 )
 from sequencer.executors.prices import ModelPrice, estimated
-from sequencer.executors.process import (
-    ProcessCore,
-    ProcessEnd,
-    conclude,
-    launch_of,
-    make_folder,
-)
+from sequencer.executors.process import ProcessCore, ProcessEnd, conclude, launch_of, make_folder
 from sequencer.executors.protocol import Cancellation, Listener, Piece, StepRequest
 from sequencer.executors.pump import DONE, Launch, LineSplitter, agent_environment
 from sequencer.model.fields import Field

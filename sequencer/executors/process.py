@@ -22,7 +22,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Any, Literal, NoReturn, Self
 
 from msgspec import Struct
@@ -78,12 +77,7 @@ class ProcessCore:
         """Return the core itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the spare guard."""
         self.close()
 
