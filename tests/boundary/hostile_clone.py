@@ -69,7 +69,7 @@ def portion(size: Size, number: int) -> tuple[tuple[str, ...], ...]:
         return (*LOOKS, *ACTS, *CHANGES)
     rest = (*LOOKS[2:], *CHANGES)
     acts = ACTS[number % 3 :][: number % 2]
-    return (LOOKS[number % 2], rest[number % len(rest)], *acts)
+    return (LOOKS[number % 2], *acts) if number % 2 else (rest[number % len(rest)], *acts)
 
 
 def untrusted(folder: Path, names: Iterable[str], size: Size) -> tuple[int, list[str]]:

@@ -258,12 +258,12 @@ def campaign(folder: Path, size: Size) -> Report:
     for number in range(1 if size is Size.SHORT else 4):
         place = folder / str(number)
         place.mkdir()
-        tried = [("all stopped", stopped(place / "stopped", 3.0, steps))]
+        tried = [("all stopped", stopped(place / "stopped", 3.0, steps - 1))]
         if has_time_namespaces():
             tried.append(("another namespace", in_another_namespace(place / "namespace")))
         tried += [] if path is None else cases(place, path, size, steps)
         # They sleep most of the time.
-        with ThreadPoolExecutor(4) as pool:
+        with ThreadPoolExecutor(8) as pool:
             told = pool.map(lambda case: [f"{case[0]}: {text}" for text in case[1]], tried)
             wrong += [text for texts in told for text in texts]
         inputs += len(tried)

@@ -77,7 +77,7 @@ def changes(disk: Disk, size: Size) -> Iterator[tuple[str, list[str]]]:
         for pages in range(6):
             # Without a free page the append itself ends at the last free byte.
             every = 1 if scenario == "commit+claim" and not pages else 31
-            for room in range(0, 1500, 500 if size is Size.SHORT else every):
+            for room in range(0, 1500, 750 if size is Size.SHORT else every):
                 name = f"{scenario}, {pages} pages and {room} bytes free"
                 yield name, apart(partial(fault, disk, scenario, pages, room))
 

@@ -200,7 +200,7 @@ def campaign(folder: Path, size: Size) -> Report:
         cases["beside the agent, a new run"] = beside_the_agent_anew(place / "anew")
         cases["beside a retry"] = beside_a_retry(place / "retry")
         # They sleep most of the time.
-        with ThreadPoolExecutor(3) as pool:
+        with ThreadPoolExecutor(5) as pool:
             told = pool.map(_violations, cases.items())
             wrong += [text for texts in told for text in texts]
         inputs += len(cases)

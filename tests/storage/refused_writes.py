@@ -51,7 +51,7 @@ def sizes(folder: Path, size: Size) -> Iterator[tuple[str, list[str]]]:
     """Do each change under a limit that lies at each byte, or at some on every push."""
     for scenario in SCENARIOS:
         every = 5 if scenario == "commit+claim" else 31
-        for most in range(0, 4_000, 500 if size is Size.SHORT else every):
+        for most in range(0, 4_000, 1_000 if size is Size.SHORT else every):
             begin, end = partial(limit_size, most), partial(limit_size, -1)
             work = partial(change, folder / "sync", scenario, begin, end)
             yield f"{scenario}, files up to {most} bytes", apart(work)

@@ -13,10 +13,10 @@ LEAST: list[tuple[Campaign, int]] = [
     (damage.heads, 1_000),
     (damage.journals, 1_000),
     (damage_seen.campaign, 7),
-    (full_disk.campaign, 200),
-    (refused_writes.campaign, 110),
+    (full_disk.campaign, 135),
+    (refused_writes.campaign, 60),
     (lost_folder.campaign, 9),
-    (pairs.campaign, 14),
+    (pairs.campaign, 7),
 ]
 
 
