@@ -8,14 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.cli_process import (
-    cli,
-    done,
-    head,
-    launched,
-    scripted_project,
-    until,
-)
+from tests.acceptance.cli_process import cli, done, head, launched, scripted_project, until
 
 
 @pytest.fixture
@@ -47,23 +40,6 @@ def test_a_run_is_steered_by_hand_and_every_change_is_in_the_history(folder: Pat
         *("stamped", "skipped", "rewound", "edited", "paused", "resumed", "edited", "resumed"),
         *("claimed", "succeeded"),
     ]
-
-
-def test_a_stop_lets_the_step_that_runs_end_and_starts_no_other(folder: Path) -> None:
-    (folder / "hold").touch()
-    process = launched(folder, "run")
-    try:
-        until(lambda: done(folder) == [0])
-        ended = cli(folder, "stop", "--reason", "enough")
-        assert ended.returncode == 0
-        assert "the step that runs is the last" in ended.stdout
-        (folder / "hold").unlink()
-        assert process.wait(timeout=20) == 0
-    finally:
-        process.kill()
-        process.wait()
-    assert head(folder)["step_index"] == 1
-    assert done(folder) == [0]
 
 
 def test_a_step_that_was_taken_over_by_force_is_not_accepted(folder: Path) -> None:
@@ -120,10 +96,3 @@ def test_a_changed_definition_waits_for_adopt(folder: Path) -> None:
     assert "review_every_n_cycles=2 -> review_every_n_cycles=3" in adopted.stdout
     assert cli(folder, "run", "--max-steps", "1").returncode == 0
     assert done(folder) == [0, 1, 2]
-
-
-def test_changes_from_a_sub_folder_meet_the_same_run(folder: Path) -> None:
-    cli(folder, "run", "--max-steps", "1")
-    (folder / "deep" / "down").mkdir(parents=True)
-    assert cli(folder / "deep" / "down", "skip").returncode == 0
-    assert head(folder)["step_index"] == 2

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 from tests.acceptance.cli_process import cli, head
@@ -43,31 +42,6 @@ def _without_agents(text: str) -> list[str]:
         if not is_below:
             kept.append(line)
     return kept
-
-
-def test_what_a_run_writes_is_not_committed(tmp_path: Path) -> None:
-    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    cli(tmp_path, "init")
-    ran = cli(tmp_path, "run", "--agent", "rehearsal", "--max-steps", "2")
-    assert ran.returncode == 0, ran.stderr
-    listed = subprocess.run(
-        ["git", "ls-files", "--others", "--exclude-standard"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
-    assert sorted(listed) == [
-        "logs/.gitignore",
-        "orchestration.yaml",
-        "prompts/main.md",
-        "prompts/main2.md",
-        "prompts/reviewer.md",
-        "prompts/router.md",
-        "prompts/supervisor.md",
-        "prompts/supervisor2.md",
-        "sync/.gitignore",
-    ]
 
 
 def test_a_second_init_changes_nothing(tmp_path: Path) -> None:

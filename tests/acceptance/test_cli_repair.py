@@ -7,14 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.cli_process import (
-    cli,
-    done,
-    head,
-    launched,
-    scripted_project,
-    until,
-)
+from tests.acceptance.cli_process import cli, done, head, launched, scripted_project, until
 from tests.unit.store.broken_runs import damage_line
 
 
@@ -143,12 +136,3 @@ def test_accepted_steps_that_the_journal_lost_do_not_run_again(folder: Path, kin
     # A person has said so; no token that a log shows is granted again.
     assert head(folder)["token"] == 8
     goes_on(folder, head(folder)["step_index"])
-
-
-def test_what_is_left_of_a_run_is_no_new_one(folder: Path) -> None:
-    for name in ("state.json", "journal.jsonl"):
-        (folder / "sync" / name).unlink()
-    refused = cli(folder, "tick")
-    assert refused.returncode == 3
-    assert "shows that the run had begun" in refused.stderr
-    assert done(folder) == [0, 1, 2, 3, 4]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -116,17 +115,6 @@ def test_eight_steps(folder: Path) -> None:
     assert "working on the main's prompt" in ended.stderr
     assert "8 steps" in ended.stdout
     assert [index for _, what, index, _ in turns(folder) if what == "start"] == list(range(8))
-
-
-def test_from_a_sub_folder_it_is_the_same_run(folder: Path) -> None:
-    deep = folder / "src" / "deep"
-    deep.mkdir(parents=True)
-    assert cli(deep, "run", "--max-steps", "1").returncode == 0
-    assert cli(folder, "tick").returncode == 0
-    assert head(folder)["step_index"] == 2
-    assert not (deep / "sync").exists()
-    # The agent works in the project's folder, wherever the command was typed.
-    assert len(turns(folder)) == 4
 
 
 def test_two_terminals_take_turns(folder: Path) -> None:
@@ -249,17 +237,6 @@ def test_a_killed_run_is_taken_over_at_once(folder: Path) -> None:
     assert "taken-over" in events(folder)
 
 
-def test_the_output_streams_while_the_step_runs(folder: Path) -> None:
-    with started(folder, "run", "--max-steps", "1", SLOW="30") as process:
-        assert process.stderr is not None
-        begun = process.stderr.readline()[len("12:00:00 ") :]
-        assert begun.startswith("[1] supervisor: script with supervisor.md")
-        assert process.stderr.readline() == "working on the supervisor's prompt\n"
-        assert process.poll() is None
-        process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
-
-
 def test_a_reader_that_goes_away_stops_no_step(folder: Path) -> None:
     line = f"{sys.executable} -m sequencer run --max-steps 2 2>&1 | head -n 1"
     ended = subprocess.run(
@@ -306,24 +283,3 @@ def test_quiet_ticks_say_one_line(folder: Path) -> None:
     first, second = cli(folder, "tick"), cli(folder, "tick")
     assert first.stdout.startswith("nothing due: ")
     assert (second.stdout, second.returncode) == (first.stdout, 0)
-
-
-def _cpu_s(folder: Path, *command: str) -> float:
-    """Return the CPU seconds that *command* takes."""
-    before = os.times()
-    subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL, check=True, env=environment())
-    after = os.times()
-    return sum(after[2:4]) - sum(before[2:4])
-
-
-def test_a_tick_with_nothing_due_costs_little_more_than_an_interpreter(folder: Path) -> None:
-    assert cli(folder, "pause").returncode == 0
-    assert cli(folder, "tick").returncode == 0
-    bare, tick = [], []
-    for _ in range(9):
-        bare.append(_cpu_s(folder, sys.executable, "-c", "import json, pathlib, hashlib"))
-        tick.append(_cpu_s(folder, sys.executable, "-m", "sequencer", "tick"))
-    status = [_cpu_s(folder, sys.executable, "-m", "sequencer", "status") for _ in range(5)]
-    # The bar is `doit --version`, which bench/ measures; here: clearly not the long way.
-    assert min(tick) < 2.5 * min(bare) + 0.02
-    assert min(tick) < 0.6 * min(status)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.acceptance.cli_process import cli, scripted_project
-from tests.unit.git.clones import SECRET, everything, git, said, write
+from tests.unit.git.clones import SECRET, everything, git, write
 
 DECLARED = "commit: {paths: [docs/], report_extensions: [.png], max_file_bytes: 100}\n"
 
@@ -171,20 +170,3 @@ def test_a_project_behind_a_link(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(folder)
     write(folder, {"docs/new.md": "1"})
     assert [one["path"] for one in shown(tmp_path / "link")["committed"]] == ["docs/new.md"]
-
-
-def test_the_users_git_has_no_say(tmp_path: Path) -> None:
-    folder = project(tmp_path / "p")
-    write(folder, {"docs/new.md": "1"})
-    for key, value in (("status.showUntrackedFiles", "no"), ("color.ui", "always")):
-        git(folder, "config", key, value)
-    done = cli(
-        folder,
-        *("commit", "--dry-run", "--json"),
-        GIT_DIR="/nonexistent",
-        GIT_WORK_TREE="/",
-        GIT_INDEX_FILE="/nowhere",
-    )
-    assert [one["path"] for one in json.loads(done.stdout)["committed"]] == ["docs/new.md"]
-    assert said(folder, "rev-list", "--count", "HEAD") == "1"
-    assert subprocess.run(["git", "fsck"], cwd=folder, check=False).returncode == 0

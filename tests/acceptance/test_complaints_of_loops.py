@@ -6,7 +6,6 @@ Each test is named after the issue that it answers; the docstring says what happ
 from __future__ import annotations
 
 import sys
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -218,18 +217,6 @@ def test_ralph_143_exit_code_0_alone_is_not_success(folder: Path) -> None:
 
 
 # --- limits of a subscription ------------------------------------------------------------
-
-
-def test_ralphy_134_a_run_waits_for_the_reset_and_goes_on(folder: Path) -> None:
-    """The subscription's limit ended the program (also ralphex 157)."""
-    claude(folder, LIMITED)
-    (folder / "reset_in_s").write_text("2")
-    ran = cli(folder, "run", "--max-steps", "2")
-    assert ran.returncode == 0, ran.stderr
-    assert time.time() >= int((folder / "reset").read_text())
-    assert (folder / "calls").read_text() == "3", "asked once more, not all the time"
-    assert events(folder).count("failed") == 0
-    assert (head(folder)["step_index"], head(folder)["not_before"]) == (2, None)
 
 
 def test_ralph_168_a_timer_meets_a_reached_quota_without_spending(folder: Path) -> None:

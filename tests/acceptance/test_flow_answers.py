@@ -17,14 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.cli_process import environment
-from tests.acceptance.flow_projects import (
-    as_json,
-    asked,
-    cli,
-    make_project,
-    trace,
-    write_flow,
-)
+from tests.acceptance.flow_projects import as_json, asked, cli, make_project, trace, write_flow
 from tests.forked import Forked
 
 SECRET = "hunter2-" + "correct-horse"
@@ -85,12 +78,6 @@ def test_a_pasted_line_runs_nothing_that_an_option_says(project: Path) -> None:
     assert not [name for name in after - before if name.startswith("t")]
 
 
-def test_the_second_option_is_no_command(project: Path) -> None:
-    # With a "|" between them this would run "touch".
-    said = pasted(project, asking(project, "keep", "touch"))
-    assert said[4:] == ["keep", "or", "touch"]
-
-
 def test_one_option_can_be_pasted_as_it_is(project: Path) -> None:
     line = asking(project, "send it back")
     assert line == "  sequencer --run pick answer q 'send it back'"
@@ -101,10 +88,6 @@ def test_many_options_are_not_all_in_the_line(project: Path) -> None:
     line = asking(project, *(f"the option {n} of many" for n in range(60)))
     assert line == "  sequencer --run pick answer q VALUE"
     assert "  - the option 59 of many" in cli(project, "gates").stdout
-
-
-def test_a_free_text_is_called_so(project: Path) -> None:
-    assert asking(project).endswith(" answer q TEXT")
 
 
 # --- secrets -----------------------------------------------------------------------------

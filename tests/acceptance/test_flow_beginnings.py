@@ -58,10 +58,6 @@ def test_a_program_has_them_beside_its_json(project: Path) -> None:
     assert ended.stdout.startswith("{")
 
 
-def test_a_flow_that_is_as_it_should_be_has_none(project: Path) -> None:
-    assert warnings(cli(project, "run", "review").stderr) == []
-
-
 def test_a_tick_that_begins_the_default_run_tells_them_as_well(project: Path) -> None:
     configure(project, "workflow: {name: odd}\nworkflows: {odd: {file: flows/odd.md}}\n")
     first = cli(project, "tick")

@@ -468,18 +468,6 @@ def test_history_says_that_an_answer_was_cut(project: Path) -> None:
 # --- teams -----------------------------------------------------------------------------------
 
 
-def test_a_reviewer_reads_in_the_merges_what_was_done(tmp_path: Path) -> None:
-    subject = "Parse the dates of ISO weeks, too"
-    tasks = [{"id": "weeks", "subject": subject, "role": "implementer"}]
-    plan = {"weeks": {"writes": {"weeks.py": "done\n"}}}
-    project = team_projects.make_project(tmp_path, tasks, plan, is_repository=True)
-    assert cli_process.cli(project, "run").returncode == 0
-    log = team_projects.git(project, "log", "--format=%s", "--topo-order").splitlines()
-    assert log == [f"Merge task weeks: {subject}", subject, "base"]
-    merge = team_projects.git(project, "log", "-1", "--format=%(trailers:key=Sequencer-Task)")
-    assert merge == "Sequencer-Task: weeks"
-
-
 def test_a_researcher_has_the_tools_that_the_docs_name(published: Path) -> None:
     (published / "orchestration.yaml").write_text(
         "workflow: {name: crew}\nworkflows:\n  crew:\n    tasks:\n"

@@ -7,13 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.flow_projects import (
-    as_json,
-    asked,
-    cli,
-    make_project,
-    write_flow,
-)
+from tests.acceptance.flow_projects import as_json, asked, cli, make_project, write_flow
 
 
 @pytest.fixture

@@ -75,15 +75,6 @@ def test_so_is_one_with_failures_answers_and_a_retry(project: Path) -> None:
     assert cli(project, "--run", "odd", "check").stdout == "nothing is wrong\n"
 
 
-def test_so_is_one_that_asks_several_people(project: Path) -> None:
-    write_flow(project, "ask", "  s --> a & h{{H}} & g{{G}} --> j", s="Say s", a="Say a", j="Say j")
-    assert cli(project, "run", "ask").returncode == 4
-    for node in ("g", "h"):
-        assert cli(project, "answer", node, "yes").returncode == 0
-    assert cli(project, "run", "ask").returncode == 0
-    assert cli(project, "--run", "ask", "check").stdout == "nothing is wrong\n"
-
-
 # --- flow.json ---------------------------------------------------------------------------
 
 
@@ -127,15 +118,6 @@ def test_the_ways_out_of_a_lost_workflow(begun: Path, loss: str) -> None:
     # What is left of the old run does not count any more.
     shown = cli(begun, "--run", "review", "next", "--json")
     assert shown.returncode == 0, shown.stderr
-
-
-def test_a_run_without_its_folder_begins_anew(begun: Path) -> None:
-    before = head(begun)["run_id"]
-    for path in sorted((begun / "sync/runs/review").rglob("*"), reverse=True):
-        path.rmdir() if path.is_dir() else path.unlink()
-    (begun / "sync/runs/review").rmdir()
-    assert cli(begun, "run", "flows/review.md").returncode == 4
-    assert head(begun)["run_id"] != before
 
 
 def test_a_reset_to_a_configured_flow_has_its_own_source(begun: Path) -> None:

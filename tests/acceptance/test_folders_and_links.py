@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import stat
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -134,21 +132,6 @@ def test_a_link_that_is_put_in_place_in_the_middle_of_a_run_is_refused(
     assert seen(home) == before
 
 
-def test_a_file_of_a_run_is_for_its_owner_and_file_mode_opens_it(tmp_path: Path) -> None:
-    mine, ours = scripted_project(tmp_path / "mine"), scripted_project(tmp_path / "ours")
-    with (ours / "orchestration.yaml").open("a") as file:
-        file.write("file_mode: '0640'\n")
-    for folder, modes in ((mine, (0o600, 0o700)), (ours, (0o640, 0o750))):
-        agent = folder / "agent.py"
-        agent.write_text(f"{agent.read_text()}print('x' * 5000)\n")
-        assert cli(folder, "run", "--max-steps", "2").returncode == 0
-        paths = [p for top in ("sync", "logs") for p in _walk(folder / top)]
-        found = {p: stat.S_IMODE(p.lstat().st_mode) for p in paths}
-        wrong = {p: oct(m) for p, m in found.items() if m != modes[p.is_dir()]}
-        assert not wrong
-        assert any(path.name == "output.txt" for path in paths)
-
-
 FORGED = """\
 import json, os, pathlib, sys
 sys.stdin.read()
@@ -172,15 +155,3 @@ def test_a_step_cannot_answer_for_the_next_one(tmp_path: Path) -> None:
     ran = cli(folder, "run", "--max-steps", "2")
     assert ran.returncode == 1, ran.stderr
     assert "TRUE FAIL" in cli(folder, "history", "--json").stdout
-
-
-def test_what_is_left_behind_of_others_is_not_swept(project: Path) -> None:
-    strangers = ("notes.tmp", ".state.json.tmp", "state.json.swp.tmp", "a.77.tmp", "beats/id_rsa")
-    for name in strangers:
-        (project / "sync" / name).write_text("a person's")
-    ours = (".state.json.77.tmp", "journal.jsonl.77.tmp", "beats/9.77.tmp", "beats/9")
-    for name in ours:
-        (project / "sync" / name).write_text("left")
-    assert cli(project, "tick").returncode == 0
-    assert all((project / "sync" / name).is_file() for name in strangers)
-    assert not any(os.path.lexists(project / "sync" / name) for name in ours)

@@ -61,28 +61,6 @@ def test_what_python_reads_at_its_start_is_followed(folder: Path) -> None:
     assert "\u00e4.yaml" in both(folder, *arguments)[0][2]
 
 
-def test_nothing_is_left_of_the_command_before(folder: Path, tmp_path: Path) -> None:
-    assert forked.run([*COMMAND, "tick"], cwd=folder, env=environment(EXTRA="1")).returncode == 0
-    (tmp_path / "prompts").mkdir()
-    elsewhere = forked.run(
-        [*COMMAND, "status"], cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True
-    )
-    assert "never begun" in elsewhere.stdout
-    process = Forked([*COMMAND, "run"], cwd=folder, env=environment(SLOW="30"))
-    try:
-        until(lambda: (folder / "done.txt").read_text().split() == ["0", "1"])
-        seen = psutil.Process(process.pid)
-        assert seen.cwd() == str(folder)
-        (guard, *_) = seen.children()
-        assert "EXTRA" not in guard.environ()
-        # What the process that waits is asked through stays with it.
-        opened = [str(fd.readlink()) for fd in Path(f"/proc/{process.pid}/fd").iterdir()]
-        assert sum(path.startswith("socket:") for path in opened) == 1, "the guard's alone"
-    finally:
-        process.kill()
-        assert process.wait(10) == -signal.SIGKILL
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130)])
 def test_a_signal_reaches_it(folder: Path, number: int, code: int) -> None:
     process = Forked(

@@ -109,23 +109,6 @@ def test_names_in_files_and_on_the_command_line_reach_a_pipe_as_plain_text(tmp_p
         assert "red" in told(folder, looking)
 
 
-def test_an_edit_of_the_head_reaches_a_pipe_as_plain_text(tmp_path: Path) -> None:
-    folder = project(tmp_path, "ok")
-    told(folder, "tick")
-    path = folder / "sync" / "state.json"
-    head = json.loads(path.read_text())
-    path.write_text(json.dumps({**head, "exit": True, "exit_reason": HOSTILE, HOSTILE: HOSTILE}))
-    for arguments in (
-        ("status",),
-        ("status", "--json"),
-        ("tick",),
-        ("tick",),
-        ("history",),
-        ("run",),
-    ):
-        told(folder, *arguments)
-
-
 def test_settings_are_printed_without_the_logins_in_them(tmp_path: Path) -> None:
     folder = scripted_project(tmp_path)
     path = folder / "orchestration.yaml"

@@ -210,21 +210,3 @@ def test_the_end_of_a_team_says_what_it_came_to_also_where_a_later_tick_says_it(
     assert (told["peak"], told["critical_path"]) == (2, ["plan", "code", "sum"])
     assert told["wall_s"] >= told["critical_s"] >= 0.5
     assert told["speed_up"] > 0
-
-
-def test_the_end_of_a_procedure_says_what_it_came_to(tmp_path: Path) -> None:
-    with open_desk() as desk:
-        folder = project(tmp_path, desk.port, steps=9, drain_s=5)
-        config = folder / "orchestration.yaml"
-        config.write_text(
-            config.read_text().replace("{name: review_cadence, review_every_n: 2}", "{name: two}")
-            + "workflows: {two: {kind: procedure, steps: [supervisor, main]}}\n"
-        )
-        assert cli(folder, "run").returncode == 0
-        ends = [seen.body for seen in desk.seen if seen.body["event"] == "completed"]
-    (told,) = [end["metrics"] for end in ends]
-    assert (told["steps"], told["attempts"]) == (2, 2)
-    # A cost that nobody told is no cost of 0, and one after the other has no speed-up.
-    assert (told["cost_usd"], told["unpriced"]) == (None, 2)
-    assert "speed_up" not in told
-    assert told["wall_s"] > 0

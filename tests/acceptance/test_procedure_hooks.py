@@ -68,23 +68,10 @@ def test_the_procedure(project: Path) -> None:
     assert (told["procedure"], told["source"]) == ("other", "hook")
 
 
-def test_the_steps(project: Path) -> None:
-    hook = "def sequencer_steps(request, workflow):\n    from sequencer import Step\n"
-    hook += "    return [*workflow.steps[:1], Step(name='extra'), *workflow.steps[2:]]\n"
-    assert steps(run(project, hook)) == ["first", "extra", "third"]
-
-
 def test_the_prompt(project: Path) -> None:
     hook = "def sequencer_prompt(context, text):\n"
     hook += "    return text.upper().replace('REQUEST.TITLE', 'request.title')\n"
     assert run(project, hook)[0]["prompt"] == "DO FIRST FOR Xyzzy.\n"
-
-
-def test_the_system_prompt(project: Path) -> None:
-    hook = "def sequencer_system_prompt(context, text):\n"
-    hook += "    return f'Be brief about {context.step.name}.'\n"
-    seen = run(project, hook)
-    assert seen[1]["prompt"] == "Be brief about second.\n\n---\n\nDo second for Xyzzy.\n"
 
 
 def test_the_model(project: Path) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.acceptance.cli_process import cli, launched, until
+from tests.acceptance.cli_process import cli
 from tests.concurrency.odd_bytes import on_terminal
 
 AGENT = """\
@@ -134,29 +132,6 @@ def test_three_processes_from_a_bug_to_its_summary(project: Path) -> None:
     (run,) = json.loads(cli(project, "runs", "--all", "--json").stdout)
     assert (run["status"], run["workflow"], run["steps"]) == ("complete", "debugger-full", 6)
     assert run["title"] == "Debug login timeout"
-
-
-def killed_in(project: Path, step: str, *arguments: str) -> None:
-    """Run ``sequencer ARGUMENTS`` and kill it, and nothing else, while *step* runs."""
-    (project / f"slow-{step}").touch()
-    with launched(project, *arguments) as process:
-        try:
-            until((project / f"begun-{step}").exists)
-        finally:
-            os.kill(process.pid, signal.SIGKILL)
-
-
-def test_killed_twice_on_the_way_nothing_is_lost_or_doubled(project: Path) -> None:
-    killed_in(project, "debugger-reproduction", "start", "Debug login timeout", "--label", "bug")
-    assert cli(project, RUN, "run").returncode == 4
-    assert cli(project, RUN, "approve").returncode == 0
-    killed_in(project, "verifications", RUN, "run")
-    assert cli(project, RUN, "run").returncode == 0
-    assert steps_of(project, "succeeded") == DEBUGGING
-    assert steps_of(project, "taken-over") == ["debugger-reproduction", "verifications"]
-    assert steps_of(project, "approved") == ["get-approval"]
-    tokens = [fact["token"] for fact in facts(project) if fact["event"] == "claimed"]
-    assert tokens == sorted(set(tokens))
 
 
 def test_feedback_twice_then_approval(project: Path) -> None:

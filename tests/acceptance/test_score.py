@@ -70,19 +70,6 @@ def test_a_label_and_a_procedure_decide_as_in_route(project: Path) -> None:
         )
 
 
-def test_a_configuration_decides(project: Path) -> None:
-    added = "  threshold: 30\n  max_size: 1\n  score: {labels: {hot: 35}}\n"
-    text = CONFIGURATION.replace("teams: {enabled: true}\n", f"teams:\n{added}")
-    (project / "orchestration.yaml").write_text(text)
-    found = told(project, "Add a page", "--label", "Hot")
-    assert (found["score"], found["team_size"], found["threshold"]) == (35, 1, 30)
-    assert (found["uses_team"], found["why"]) == (False, "teams.enabled is false")
-    (project / "orchestration.yaml").write_text(f"{text}enableAgentTeams: yes\n")
-    found = told(project, "Add a page", "--label", "Hot")
-    assert found["uses_team"]
-    assert {"points": 35, "text": "label hot"} in found["reasons"]
-
-
 def test_an_agent_says_which_kind_it_is(project: Path) -> None:
     text = CONFIGURATION.replace("print(1)", "print('Orchestrator.')")
     (project / "orchestration.yaml").write_text(f"{text}routing: {{classifier: script}}\n")

@@ -143,19 +143,3 @@ def test_all_mistakes_of_all_lists_are_told(project: Path) -> None:
     refused = cli(project, "run", "page")
     assert refused.returncode == 2
     assert "first -> second -> first" in refused.stderr
-
-
-def test_a_page_with_neither_is_told_to_be_no_flowchart(project: Path) -> None:
-    (project / "page.md").write_text("# A page\n\nText\n")
-    done = cli(project, "run", "page")
-    assert done.returncode == 2
-    assert "mermaid" in done.stderr
-
-
-def test_a_role_s_prompt_may_be_the_project_s_own(project: Path) -> None:
-    (project / "prompts" / "team").mkdir(parents=True)
-    (project / "prompts" / "team" / "researcher.md").write_text("Look closely.\n")
-    assert cli(project, "run", "inline").returncode == 0
-    told = (project / "told.txt").read_text()
-    assert "Look closely." in told
-    assert "# Role: researcher" not in told

@@ -30,19 +30,6 @@ WRITERS: list[Task] = [
 ]
 
 
-def test_a_task_hears_what_was_found_before_it(tmp_path: Path) -> None:
-    project = make_project(tmp_path, DIAMOND, {"left": {"says": "LEFT {{output}} </result>"}})
-    ran = cli(project, "run")
-    assert ran.returncode == 0, ran.stderr
-    order = accepted(project)
-    assert (order[0], order[-1], sorted(order[1:3])) == ("plan", "sum", ["left", "right"])
-    (heard,) = told(project, "sum")
-    assert "Your task: Sum up" in heard
-    assert heard.index("LEFT {{output}}") < heard.index("right is done")
-    assert heard.count("</result>") == 2, "no output ends its own block"
-    assert "plan is done" not in heard
-
-
 def test_work_on_different_files_is_merged_and_nothing_is_left_behind(tmp_path: Path) -> None:
     plan: dict[str, Any] = {
         "one": {"writes": {"a.txt": "a"}, "seconds": 0.4},
@@ -410,27 +397,6 @@ def test_who_waits_for_its_turn_costs_nobody_time(tmp_path: Path, merge: str) ->
     assert ran.returncode == 0, ran.stderr
     order = accepted(project)
     assert order[0] == ("quick" if merge == "auto" else "slow")
-
-
-def test_work_that_is_done_is_not_thrown_away_by_an_interrupt(tmp_path: Path) -> None:
-    plan: dict[str, Any] = {
-        "one": {"seconds": 60},
-        "two": {"writes": {"b.txt": "b"}, "usage": {"cost_usd": 3.0}},
-    }
-    project = make_project(tmp_path, WRITERS, plan, is_repository=True)
-    worker = started(project)
-    try:
-        until(lambda: [path for path in project.glob("seen/two-*.pid") if path.read_text()])
-        pid = next(project.glob("seen/two-*.pid"))
-        until(lambda: not psutil.pid_exists(int(pid.read_text())))
-        worker.send_signal(signal.SIGINT)
-        assert worker.wait(40) == 130
-    finally:
-        worker.kill()
-        worker.wait()
-    assert accepted(project) == ["two"]
-    assert (project / "b.txt").read_text() == "b"
-    assert git(project, "branch", "--format=%(refname:short)") == "main"
 
 
 def test_the_graph_of_a_run_is_drawn_before_and_after(tmp_path: Path) -> None:

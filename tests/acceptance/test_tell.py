@@ -93,15 +93,6 @@ def at_work(tmp_path: Path) -> Iterator[Forked]:
         child.wait(20)
 
 
-def test_before_a_task_begins(project: Path) -> None:
-    assert cli(project, "run", "--max-steps", "1", "--quiet").returncode == 0
-    told = cli(project, "tell", "sum", "In three lines, please")
-    assert (told.returncode, told.stderr) == (0, "told sum: it reads it when it begins\n")
-    assert cli(project, "run", "--quiet").returncode == 0
-    assert [("In three lines, please" in text) for text in heard(project, "sum")] == [True]
-    assert heard(project, "build") == [""]
-
-
 def test_while_it_runs(tmp_path: Path, at_work: Forked) -> None:
     told = cli(tmp_path, "tell", "build", "Hurry")
     assert told.stderr == (
@@ -383,9 +374,3 @@ def test_a_node_of_a_flowchart_reads_it_once(tmp_path: Path) -> None:
         assert cli(tmp_path, "run", "flow.md", "--quiet").returncode == code
     assert ["Shorter" in text for text in heard(tmp_path, "draft")] == [False, True, False]
     assert "Quickly" in heard(tmp_path, "publish")[0]
-
-
-def test_the_help_has_its_examples(project: Path) -> None:
-    text = cli(project, "tell", "--help").stdout
-    assert "sequencer tell implement" in text
-    assert "tell verify -" in text

@@ -162,17 +162,6 @@ def test_a_step_gets_every_value_and_none_is_looked_at_again(project: Path) -> N
     )
 
 
-def test_a_request_in_words_knows_where_it_was_made(project: Path) -> None:
-    (project / ".git").mkdir()
-    (project / ".git" / "HEAD").write_text("ref: refs/heads/next\n")
-    told = json.loads(cli(project, "route", "Add a page", "--json").stdout)["request"]
-    assert (told["repository"], told["base_branch"]) == ("shop", "next")
-    assert (told["identifier"], told["url"]) == ("", "")
-    # What the tracker says counts more.
-    opened = json.loads(piped(project, OPENED, "route", "-", "--json").stdout)["request"]
-    assert (opened["repository"], opened["base_branch"]) == ("acme/app", "trunk")
-
-
 def test_a_hostile_issue_moves_no_cursor_and_names_no_path(project: Path) -> None:
     evil = {
         **GH,

@@ -8,15 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.cli_process import cli, head, until
-from tests.acceptance.two_clones import (
-    IDENTITY,
-    code,
-    configuration,
-    ended,
-    shared_project,
-    start,
-)
-from tests.clones import Shared, git
+from tests.acceptance.two_clones import IDENTITY, code, configuration, ended, shared_project, start
+from tests.clones import git
 
 
 def events(clone: Path) -> list[tuple[str, int]]:
@@ -112,28 +105,6 @@ def test_an_agent_may_push_what_it_has_committed(tmp_path: Path) -> None:
     assert status == 0, said
     assert code(shared) == [0, 1]
     assert git(shared.bare, "show", "main:docs/plan.md") == "1"
-
-
-def test_a_step_is_given_the_prompt_of_the_code_that_it_begins_on(tmp_path: Path) -> None:
-    shared = shared_project(tmp_path)
-    agent = (tmp_path / "first" / "agent.py").read_text()
-    changing = agent.replace("sys.stdin.read()", "print(sys.stdin.read())").replace(
-        'subprocess.run(["git", "add", "code.txt"]',
-        'open("prompts/main.md", "w").write("# written by the supervisor\\n")\n'
-        'subprocess.run(["git", "add", "code.txt", "prompts"]',
-    )
-    (tmp_path / "a" / "agent.py").write_text(changing)
-    git(tmp_path / "a", "commit", "-qam", "an agent that writes prompts")
-    git(tmp_path / "a", "push", "-q", "origin", "main")
-    second = start(
-        tmp_path / "b", "run", "--mode", "sync", "--position", "main", "--max-steps", "1"
-    )
-    status, said = work(tmp_path / "a", "run", "--max-steps", "1")
-    assert status == 0, said
-    status, said = ended(second)
-    assert status == 0, said
-    assert "# written by the supervisor" in said
-    assert code(shared) == [0, 1]
 
 
 def test_who_lost_the_step_moves_nothing_and_keeps_the_work(tmp_path: Path) -> None:
@@ -244,24 +215,3 @@ def test_code_can_be_left_alone(tmp_path: Path) -> None:
     assert code(shared) == []
     assert head(tmp_path / "a")["work"] is None
     assert head(tmp_path / "a")["step_index"] == 1
-
-
-def test_a_flowchart_is_worked_on_by_two_clones(tmp_path: Path) -> None:
-    shared = shared_project(tmp_path, configuration(work=", work: {branch: none}"))
-    flow = tmp_path / "flow.md"
-    names = ("plan", "one", "two", "three", "sum_up")
-    agents = "\n".join(f"### {name}\n\nDo {name}.\n" for name in names)
-    chart = "plan --> one & two & three --> sum_up"
-    flow.write_text(f"```mermaid\nflowchart TD\n{chart}\n```\n\n## Nodes\n\n{agents}")
-    sides = [
-        start(tmp_path / name, "run", str(flow), "--agent", "rehearsal", "--max-parallel", "1")
-        for name in "ab"
-    ]
-    results = [ended(side) for side in sides]
-    assert {status for status, _ in results} <= {0, 75}, results
-    facts = cli(
-        tmp_path / "b", "--run", "flow", "history", "--json", timeout_s=60.0, **IDENTITY
-    ).stdout
-    done = [f["step"] for f in map(json.loads, facts.splitlines()) if f["event"] == "succeeded"]
-    assert sorted(done) == ["one", "plan", "sum_up", "three", "two"]
-    assert isinstance(shared, Shared)

@@ -113,27 +113,6 @@ def test_what_runs_and_what_failed_is_in_sight(project: Path, columns: int, rows
         assert process.wait(20) == 0
 
 
-def test_a_terminal_that_gets_narrower_keeps_no_rest_of_the_last_picture(project: Path) -> None:
-    with terminal(100, 30) as screen, watched(project, screen):
-        screen.wait_for("Ctrl-C ends this view")
-        screen.raw = b""
-        screen.resize(60, 20)
-        # It looks once a second while somebody works.
-        screen.wait_for("Ctrl-C ends this view")
-        # Lines that were broken in two lie above where the next picture begins.
-        assert b"\x1b[1A\r\x1b[2K\x1b[1A" in screen.raw
-        screen.raw = b""
-        screen.wait_for("Ctrl-C ends this view")
-        assert all(width(line) < 60 for line in screen.screen())
-
-
-def test_no_colour_where_nobody_wants_it(project: Path) -> None:
-    with terminal(100, 30) as screen, watched(project, screen, NO_COLOR="1"):
-        screen.wait_for("Ctrl-C ends this view")
-        assert b"\x1b[32m" not in screen.raw
-        assert b"owned" not in screen.raw
-
-
 def test_status_has_the_last_lines_and_who_holds_what(worker: tuple[Path, int]) -> None:
     project, pid = worker
     told = cli(project, "status").stdout

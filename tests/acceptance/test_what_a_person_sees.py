@@ -147,13 +147,6 @@ def test_no_row_of_a_table_is_wrapped(project: Path, look: str) -> None:
     assert any("…" in row for row in rows)
 
 
-def test_nothing_is_cut_in_a_pipe(project: Path) -> None:
-    for look in ("status", "history", "next", "runs --all"):
-        told = cli(project, *look.split()).stdout
-        assert "verification-against-the-criteria" in told
-        assert "…" not in told
-
-
 @pytest.mark.parametrize("verb", [(), *((name,) for name in COMMANDS)], ids=" ".join)
 def test_help_fits_a_terminal(
     tmp_path: Path, verb: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
@@ -162,48 +155,6 @@ def test_help_fits_a_terminal(
     text = call(tmp_path, *verb, "--help").out
     assert "Usage: sequencer" in text
     assert max(map(width, text.splitlines())) <= COLUMNS
-
-
-def test_each_step_says_when_it_starts_and_ends(tmp_path: Path) -> None:
-    folder = scripted_project(tmp_path / "p")
-    said = cli(folder, "run", "--max-steps", "2").stderr
-    begun = re.findall(
-        r"^\d\d:\d\d:\d\d \[(\d)\] \w+: script with (\S+), log (\S+)$", said, re.MULTILINE
-    )
-    assert begun == [
-        ("1", "supervisor.md", "logs/local/steps/iter-00001_supervisor.log"),
-        ("2", "main.md", "logs/local/steps/iter-00002_main.log"),
-    ]
-    assert re.findall(r"^\d\d:\d\d:\d\d \[(\d)\] \w+: ok after ", said, re.MULTILINE) == ["1", "2"]
-    assert str(folder) not in said
-
-
-def test_a_question_and_an_end_by_hand_are_no_errors(project: Path, tmp_path: Path) -> None:
-    for run in (RUN, FLOW):
-        ended = cli(project, "--run", run, "run")
-        assert ended.returncode == 4
-        assert "\nwaiting: " in f"\n{ended.stderr}"
-        assert "error" not in ended.stderr
-    folder = scripted_project(tmp_path / "p")
-    process = launched(
-        folder,
-        "run",
-        "--mode",
-        "sync",
-        "--position",
-        "main",
-        variables={"PYTHONUNBUFFERED": "1"},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr is not None
-    said = process.stderr.readline()
-    assert said.startswith("waiting: ")
-    process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=60)[1]
-    assert process.returncode == 130
-    assert "interrupted" in said
-    assert "error" not in said
 
 
 def test_a_watch_ends_with_the_run(tmp_path: Path) -> None:
@@ -267,23 +218,3 @@ def test_the_list_of_workflows_is_of_the_projects_own(project: Path) -> None:
     assert lines[4] == ""
     assert lines[5].startswith("built in: debugger-full, ")
     assert len(lines) == 6
-
-
-def test_a_project_of_flows_needs_no_prompts_of_a_cycle(tmp_path: Path) -> None:
-    (tmp_path / "agent.py").write_text(AGENT)
-    settings = "agent: {default: s}\nagents:\n  s: {kind: command, argv: [python3, agent.py]}\n"
-    (tmp_path / "orchestration.yaml").write_text(settings)
-    assert "unknown prompt 'supervisor.md'" in cli(tmp_path, "check").stdout
-    (tmp_path / "review.md").write_text(CHART)
-    assert cli(tmp_path, "run", "review.md").returncode == 4
-    assert cli(tmp_path, "check").stdout == "nothing is wrong\n"
-
-
-def test_the_log_of_a_third_try_says_so(tmp_path: Path) -> None:
-    folder = scripted_project(tmp_path / "p")
-    for _ in range(3):
-        assert cli(folder, "run", "--max-steps", "1", "--quiet").returncode == 0
-        assert cli(folder, "rewind", "0").returncode == 0
-    shown = cli(folder, "log", "-n", "1").stdout.splitlines()
-    assert shown[0] == "==> logs/local/steps/iter-00001_supervisor.3.log <=="
-    assert " · attempt 3 · " in shown[1]

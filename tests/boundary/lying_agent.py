@@ -22,17 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.boundary.lies import (
-    ANSWER,
-    CLIENT,
-    COSTS,
-    HONEST,
-    LIES,
-    LIMIT,
-    NO_LIMIT,
-    PRELUDE,
-    Lie,
-)
+from tests.boundary.lies import ANSWER, CLIENT, COSTS, HONEST, LIES, LIMIT, NO_LIMIT, PRELUDE, Lie
 from tests.boundary.world import ROOT, SECRET, World, differences
 from tests.forked import Forked
 from tests.long.report import Report, Size

@@ -10,14 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.two_clones import (
-    code,
-    configuration,
-    ended,
-    none_left,
-    shared_project,
-    start,
-)
+from tests.acceptance.two_clones import code, configuration, ended, none_left, shared_project, start
 from tests.clones import Shared, git
 
 KEPT = "sequencer-kept/default/0-1"

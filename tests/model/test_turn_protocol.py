@@ -12,14 +12,7 @@ from tests.model import campaign as campaigning
 from tests.model.campaign import campaign
 from tests.model.exploring import TOO_MANY, Parts
 from tests.model.git_protocol import Clone, Commit, GitModel, Pushing, Remote
-from tests.model.mutants import (
-    LONG_BOUNDS,
-    MUTANTS,
-    PRODUCT,
-    SMALL,
-    explore,
-    rules_for,
-)
+from tests.model.mutants import LONG_BOUNDS, MUTANTS, PRODUCT, SMALL, explore, rules_for
 from tests.model.turn_protocol import Model
 from tests.model.world import TORN, Bounds, Head, Protocol, Record, Worker, World
 

@@ -18,17 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.power.disk import (
-    ROOT,
-    Enter,
-    Op,
-    Remove,
-    Rename,
-    Resize,
-    Sync,
-    Tree,
-    Write,
-)
+from tests.power.disk import ROOT, Enter, Op, Remove, Rename, Resize, Sync, Tree, Write
 
 CALLS = ("open", "write", "posix_fallocate", "ftruncate", "fsync", "fdatasync", "fdopen")
 NAMED = ("mkdir", "rmdir", "unlink", "remove", "rename", "replace", "link", "symlink", "truncate")

@@ -18,13 +18,7 @@ from sequencer.workflows.mermaid.parser import read_chart
 from sequencer.workflows.teams.entries import ListFile, TaskEntry
 from sequencer.workflows.teams.graphs import workflow_of
 from sequencer.workflows.teams.growth import tasks_of_answer
-from sequencer.workflows.teams.lists import (
-    SHARED,
-    builtin_tasks,
-    is_task_list,
-    list_of,
-    read_page,
-)
+from sequencer.workflows.teams.lists import SHARED, builtin_tasks, is_task_list, list_of, read_page
 from sequencer.workflows.teams.options import builtin_roles, roles
 from tests.project.documents import ROOT, fences
 

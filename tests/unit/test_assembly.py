@@ -10,14 +10,10 @@ from typing import Any
 import pytest
 
 from sequencer.assembly.agents import EXECUTORS, ensure_honoured
-from sequencer.errors import ConfigurationError, DefinitionChanged, UnknownName
+from sequencer.errors import ConfigurationError, DefinitionChanged
 from sequencer.executors.process import ProcessCore
-from sequencer.executors.stand_ins import ScriptedExecutor, ScriptedOptions, ScriptedOutcome
-from sequencer.model.net.source import FlowSource
 from sequencer.model.step import Step
 from sequencer.project import Project, open_project
-from sequencer.settings.sources import Given
-from sequencer.workflows.registry import Registry
 from tests.unit.engine.projects import open_scripted, write_project
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin"}
@@ -39,18 +35,6 @@ def test_every_recipe_names_what_is_there(kind: str) -> None:
     module = import_module(recipe.module)
     assert getattr(module, recipe.executor).kind == kind
     assert hasattr(getattr(module, recipe.options), "model_validate")
-
-
-def test_a_field_that_an_agent_would_ignore_is_refused() -> None:
-    class Narrow(ScriptedExecutor):
-        supported_fields = frozenset({"model"})
-
-    narrow = Narrow("n", ScriptedOptions(outcomes=(ScriptedOutcome(),)))
-    ensure_honoured(Step(name="a", model="m", timeout_s=3, complete_when="x"), "n", narrow)
-    with pytest.raises(ConfigurationError, match="can't honour max_turns, single_turn") as caught:
-        ensure_honoured(Step(name="a", single_turn=True, max_turns=3), "n", narrow)
-    assert caught.value.where == "step 'a'"
-    assert "model" in str(caught.value.hint)
 
 
 def honoured(kind: str, entry: dict[str, Any] | None = None, **fields: Any) -> str | None:
@@ -119,14 +103,6 @@ def test_all_that_an_agent_can_not_honour_is_said_at_once() -> None:
     assert "todowrite: true instead" in said
 
 
-def test_steps_of_a_project_are_looked_at_before_anything_runs(tmp_path: Path) -> None:
-    made = project(tmp_path)
-    step = Step(name="main", executor="codex", tools={"write": True})
-    with pytest.raises(ConfigurationError, match=r"agents\.codex\.sandbox is read-only"):
-        made.agents.choose(step, "main")
-    made.agents.close()
-
-
 def test_an_unknown_store_lists_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"file") as caught:
         project(tmp_path, store={"kind": "floppy"}).run()
@@ -145,53 +121,3 @@ def test_an_old_state_that_counts_cycles_of_two_does_not_fit_three(tmp_path: Pat
     with pytest.raises(DefinitionChanged, match="cycles of 2 steps, and 'three' has 3"):
         run.work()
     assert json.loads((tmp_path / "sync/state.json").read_text())["iteration"] == 3
-
-
-def test_prompts_of_commands_may_be_missing(tmp_path: Path) -> None:
-    made = project(tmp_path, agents={"canned": {"kind": "command", "argv": ["true"]}})
-    executor = made.agents.build("canned")
-    assert made.prompts.read_for(Step(name="verify"), executor) == ""
-    assert made.prompts.read_for(Step(name="main"), executor).startswith("Do the work")
-    with pytest.raises(UnknownName):
-        made.prompts.read_for(Step(name="verify", prompt="verify.md"), executor)
-    made.agents.close()
-
-
-def test_a_run_is_resolved_once_until_its_chart_or_its_head_is_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = write_project(tmp_path, workflow={"name": "two"}, workflows={"two": "two.md"})
-    chart = folder / "two.md"
-    text = "# two\n\n```mermaid\nflowchart TD\na --> b\n```\n\n### a\nx\n\n### b\nx\n"
-    chart.write_text(text)
-    workflow = open_project(folder, environment=ENVIRONMENT).run().workflow
-    read: list[Path] = []
-    load = Registry._load
-
-    def counted(registry: Registry, path: Path, name: str | None) -> Any:
-        read.append(path)
-        return load(registry, path, name)
-
-    monkeypatch.setattr(Registry, "_load", counted)
-    source = FlowSource(file="two.md", workflow=workflow)
-    mine = open_project(folder, environment=ENVIRONMENT).run("mine", source=source)
-    mine.control.begin()
-    assert mine.workflow is mine.workflow
-    assert [mine.next()[0]["step"], len(read)] == ["a", 1]
-    chart.write_text(text.replace("a --> b", "a --> b --> c") + "\n### c\nx\n")
-    with pytest.raises(DefinitionChanged):
-        _ = mine.workflow
-    open_project(folder, environment=ENVIRONMENT).run("mine").control.adopt()
-    assert [step.name for step in mine.workflow.steps] == ["a", "b", "c"]
-    assert len(read) == 3
-
-
-def test_a_run_that_another_process_starts_over_is_resolved_again(tmp_path: Path) -> None:
-    folder = write_project(tmp_path, workflows=THREE)
-    mine = open_project(folder, environment=ENVIRONMENT).run("night")
-    mine.control.begin()
-    assert (mine.workflow.name, len(mine.workflow.steps)) == ("standard", 2)
-    asked: dict[tuple[str | int, ...], Given] = {("workflow", "name"): Given("--workflow", "three")}
-    other = open_project(folder, environment=ENVIRONMENT, flags=asked).run("night")
-    other.control.reset()
-    assert (mine.workflow.name, len(mine.workflow.steps)) == ("three", 3)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -160,11 +159,6 @@ def test_the_agent_of_a_fixer_has_to_be_there(tmp_path: Path) -> None:
     }
 
 
-def test_a_system_prompt_has_to_be_there(tmp_path: Path) -> None:
-    project(tmp_path, CONFIGURATION + "step_defaults: {system_prompt: tone.md}\n")
-    assert {"'tone.md'" in f.message for f in findings(tmp_path, level=Level.ERROR)} == {True}
-
-
 def test_without_any_agent_it_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,15 +250,6 @@ def test_a_folder_that_can_not_be_written_to_is_an_error(tmp_path: Path) -> None
     project(tmp_path)
     (tmp_path / "logs").mkdir(mode=0o500)
     assert "can't be written to" in only(tmp_path, Level.ERROR).message
-
-
-def test_a_state_that_git_does_not_ignore_is_a_warning(tmp_path: Path) -> None:
-    project(tmp_path)
-    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    assert "git does not ignore it" in only(tmp_path, Level.WARNING).message
-    (tmp_path / "sync").mkdir()
-    (tmp_path / "sync" / ".gitignore").write_text("*\n")
-    assert findings(tmp_path) == []
 
 
 def test_everything_is_found_at_once(tmp_path: Path) -> None:

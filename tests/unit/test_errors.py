@@ -6,12 +6,7 @@ import inspect
 import pytest
 
 from sequencer import errors
-from sequencer.errors import (
-    ConfigurationError,
-    SequencerError,
-    UnknownName,
-    out_of_resources,
-)
+from sequencer.errors import ConfigurationError, SequencerError, out_of_resources
 
 CODES = {
     "SequencerError": 70,
@@ -50,20 +45,6 @@ def test_every_error_has_its_exit_code() -> None:
     classes = [cls for _, cls in members if issubclass(cls, SequencerError)]
     assert {cls.__name__: cls.exit_code for cls in classes} == CODES
     assert all(cls.__doc__ for cls in classes)
-
-
-def test_an_unknown_name_lists_the_known_ones_and_guesses() -> None:
-    error = UnknownName("workflow", "standrad", ["standard", "nightly"], where="f")
-    assert (error.kind, error.name, error.known) == (
-        "workflow",
-        "standrad",
-        ("nightly", "standard"),
-    )
-    assert str(error) == (
-        "f: unknown workflow 'standrad'\n"
-        "  did you mean 'standard'? known workflows: nightly, standard"
-    )
-    assert "known agents: none" in str(UnknownName("agent", "x", []))
 
 
 @pytest.mark.parametrize(

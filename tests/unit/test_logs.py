@@ -21,11 +21,10 @@ from sequencer.logs import (
     MAX_WITNESSES,
     FileLogs,
     current_branch,
-    log_name,
     steps_folder,
     witness_of,
 )
-from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.store import folder as folders
 from tests.unit.saying import attempt
 
@@ -57,28 +56,6 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
-
-
-def test_a_log_tells_what_it_is_and_how_it_ended(place: Place) -> None:
-    outcome = Outcome(
-        status=OutcomeStatus.FAILED,
-        error="first\nsecond",
-        denials=("Edit x",),
-        usage=Usage(input_tokens=5, output_tokens=7, cost_usd=0.25, seconds=1.26),
-    )
-    text = place.write(b"hello\xff\x00\x1b[31m", outcome).read_bytes()
-    lines = text.split(b"\n")
-    assert lines[0].startswith("# step 'main' · iteration 12 · step_index 11".encode())
-    assert b"hello\xff\x00\x1b[31m" in text
-    assert "# ended failed · ".encode() in text
-    assert "1.3 s · 5 + 7 tokens · 0.2500 USD".encode() in text
-    assert text.endswith(b"# refused by the agent's permissions: Edit x\n# first\n# second\n")
-
-
-def test_a_name_with_a_line_end_stays_on_its_line(place: Place) -> None:
-    text = place.write(b"", agent="a\nb", prompt="\udcff.md").read_bytes()
-    assert rb"'a\nb'" in text
-    assert rb"\udcff.md" in text
 
 
 @pytest.mark.timeout(10)
@@ -196,11 +173,6 @@ def test_the_branch_that_is_checked_out(tmp_path: Path) -> None:
     assert len(detached) == 12
     (repository / ".git/HEAD").unlink()
     assert current_branch(repository) is None
-
-
-def test_no_name_of_a_step_looks_like_an_attempt_at_another() -> None:
-    names = {log_name(0, step, attempt) for step in ("main", "main.2") for attempt in (1, 2, 3)}
-    assert len(names) == 6
 
 
 def test_the_log_of_an_earlier_run_is_found_among_those_of_async_mode(place: Place) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-from sequencer.assembly.timers import entries_of, path_for, programs_of
-from sequencer.settings.settings import load
+from sequencer.assembly.timers import entries_of, path_for
 from tests.unit.cli.calling import call, project
 
 CONFIGURATION = """\
@@ -48,12 +46,6 @@ def test_path_is_short_and_keeps_its_order(
     present: str, where: Mapping[str, str], path: str
 ) -> None:
     assert path_for([*where], present, _finder(where)) == path
-
-
-def test_programs_are_those_that_path_leads_to(tmp_path: Path) -> None:
-    found = programs_of(load(project(tmp_path / "p", CONFIGURATION), env={}))
-    assert {"our-tests", "our-claude", "claude", "git", "node"} <= {*found}
-    assert not {"elsewhere", "./run.sh", "{python}"} & {*found}
 
 
 @pytest.mark.parametrize("verb", ["crontab", "systemd"])
@@ -154,9 +146,3 @@ def test_check_says_which_program_no_entry_could_find(
 )
 def test_lines_of_a_crontab(crontab: str, paths: list[str]) -> None:
     assert [entry.path for entry in entries_of(crontab, Path("/p"))] == paths
-
-
-def test_a_folder_as_cron_and_sh_have_it() -> None:
-    folder = Path("/it's 50% off")
-    line = f"0 * * * * cd {shlex.quote(str(folder))} && x tick".replace("%", r"\%")
-    assert len(list(entries_of(line, folder))) == 1

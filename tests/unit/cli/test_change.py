@@ -118,43 +118,12 @@ def test_reset_can_change_the_workflow(tmp_path: Path) -> None:
     assert state(tmp_path)["params"] == {"review_every_n_cycles": 7}
 
 
-def test_rewind_names_the_steps_that_run_again(tmp_path: Path) -> None:
-    worked(tmp_path, 3)
-    called = call(tmp_path, "rewind", "1")
-    assert called.out.splitlines() == [
-        "back from step_index 3 to 1; 2 steps run again: 1 main, 2 reviewer",
-        "next: step 'main' (main.md), step_index 1",
-    ]
-    assert call(tmp_path, "rewind", "1").out.startswith(
-        "back from step_index 1 to 1; no step runs again"
-    )
-
-
-def test_rewind_lists_a_few_of_many(tmp_path: Path) -> None:
-    worked(tmp_path, 1)
-    call(tmp_path, "set", "step_index=1000000")
-    assert "999988 more" in call(tmp_path, "rewind", "0").out
-
-
 def test_rewind_goes_back_only(tmp_path: Path) -> None:
     worked(tmp_path, 1)
     called = call(tmp_path, "rewind", "9")
     assert called.code == 3
     assert "sequencer skip" in called.err
     assert call(tmp_path, "rewind", "-1").code == 2
-
-
-def test_adopt_says_what_changed(tmp_path: Path) -> None:
-    worked(tmp_path, 2)
-    (tmp_path / "orchestration.yaml").write_text(CONFIGURATION.replace(": 2", ": 5"))
-    assert call(tmp_path, "run").code == 3
-    called = call(tmp_path, "adopt")
-    assert called.code == 0, called.err
-    first = called.out.splitlines()[0]
-    assert "review_every_n_cycles=2 -> review_every_n_cycles=5" in first
-    assert "step reviewer -> supervisor" in first
-    assert "definition" not in first
-    assert call(tmp_path, "run", "--max-steps", "1", "--quiet").code == 0
 
 
 def test_takeover_says_who_holds_the_step_and_how_alive(tmp_path: Path) -> None:

@@ -8,15 +8,6 @@ from tests.unit.cli.calling import CONFIGURATION, call, project, worked
 from tests.unit.store.broken_runs import edit
 
 
-def test_a_state_file_outside_is_not_looked_at(tmp_path: Path) -> None:
-    folder = project(tmp_path / "p", "state_file: ../other/state.json\n")
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "state.json").write_text("a person's\n")
-    called = call(folder, "check", "--json")
-    assert called.code == 2
-    assert [finding["area"] for finding in called.json["findings"]] == ["configuration"]
-
-
 def test_the_state_of_a_named_run_is_looked_at(tmp_path: Path) -> None:
     worked(tmp_path, 0)
     assert call(tmp_path, "--run", "Night 1", "run", "--max-steps", "2", "--quiet").code == 0
@@ -35,27 +26,10 @@ def test_an_unknown_run_is_an_error(tmp_path: Path) -> None:
     assert "unknown run" in called.err
 
 
-def test_a_file_that_is_no_yaml_is_an_error(tmp_path: Path) -> None:
-    project(tmp_path, "workflow: {name: [\n")
-    called = call(tmp_path, "check")
-    assert called.code == 2
-    assert "orchestration.yaml" in called.out
-
-
 def test_a_named_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     called = call(tmp_path, "check", "--config", "other.yaml")
     assert called.code == 2
     assert "there is no such file" in called.out
-
-
-def test_json_has_everything(tmp_path: Path) -> None:
-    project(tmp_path, CONFIGURATION + "auto_commit_docs: true\n", "supervisor.md", "reviewer.md")
-    called = call(tmp_path, "check", "--json")
-    assert called.code == 2
-    found = called.json
-    assert (found["ok"], found["exit_code"]) == (False, 2)
-    assert {finding["level"] for finding in found["findings"]} == {"error", "notice"}
-    assert set(found["findings"][0]) == {"level", "area", "message", "where", "hint"}
 
 
 def test_every_notice_is_listed_and_elsewhere_they_are_one_line(tmp_path: Path) -> None:

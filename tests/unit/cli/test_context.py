@@ -3,23 +3,9 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
-import pty
 from pathlib import Path
 
-from sequencer.cli.context import Invocation, complain, json_text
-
-
-def test_neither_a_terminal_nor_a_pipe_gets_control_sequences() -> None:
-    master, slave = pty.openpty()
-    with os.fdopen(slave, "w") as terminal, contextlib.redirect_stdout(terminal):
-        Invocation().echo("\x1b]0;owned\x07\x1b[31mred\u009b2J")
-    assert os.read(master, 1000) == b"red\r\n"
-    os.close(master)
-    pipe = io.StringIO()
-    with contextlib.redirect_stdout(pipe):
-        Invocation().echo("\x1b[31mred")
-    assert pipe.getvalue() == "red\n"
+from sequencer.cli.context import complain, json_text
 
 
 def test_json_can_always_be_written() -> None:

@@ -82,38 +82,6 @@ def test_an_unknown_cost_is_shown_as_such_everywhere(silent: Path) -> None:
     assert (listed["cost_usd"], listed["unpriced"]) == (None, 3)
 
 
-def test_a_free_command_is_not_spoken_of(tmp_path: Path) -> None:
-    folder = with_agent(tmp_path / "p", {**SILENT, "free": True}, limits={"max_cost_usd": 1})
-    ended = call(folder, "run", "--max-steps", "1")
-    assert "cost" not in ended.out + ended.err
-    assert call(folder, "runs", "--json").json[0]["cost_usd"] == 0
-    assert call(folder, "check").out == "nothing is wrong\n"
-
-
-def test_a_cost_that_is_known_in_part_says_so(silent: Path) -> None:
-    call(silent, "run", "--max-steps", "1", "--quiet")
-    told = 'echo \'{"usage": {"cost_usd": 0.5}}\' > $SEQUENCER_RESULT'
-    entry = {"kind": "command", "argv": ["sh", "-c", told]}
-    settings = {"agent": {"default": "one"}, "agents": {"one": entry}}
-    document = json.dumps({"workflow": {"name": "standard"}, **settings})
-    (silent / "orchestration.yaml").write_text(document)
-    call(silent, "run", "--max-steps", "1", "--quiet")
-    assert "0.5000 USD and 1 call of unknown cost" in call(silent, "status").out
-    assert "0.50 USD and 1 call of unknown cost" in call(silent, "runs").out
-
-
-def test_a_graphs_nodes_say_what_is_unknown(silent: Path) -> None:
-    flow = "```mermaid\nflowchart TD\n  a[A] --> b[B]\n```\n\n### a\n\nDo a.\n\n### b\n\nDo b.\n"
-    (silent / "f.md").write_text(flow)
-    ended = call(silent, "run", "f.md")
-    assert ended.code == 0, ended.err
-    shown = call(silent, "--run", "f", "status")
-    assert "cost unknown" in shown.out
-    assert "?" in shown.out
-    node = call(silent, "--run", "f", "status", "--json").json["nodes"][0]
-    assert (node["cost_usd"], node["unpriced"]) == (None, 1)
-
-
 # --- warnings ----------------------------------------------------------------------------
 
 
@@ -171,19 +139,6 @@ def test_no_warning_where_a_cap_can_count(
     tmp_path: Path, entry: dict[str, Any], more: dict[str, Any]
 ) -> None:
     assert "never tell" not in warned(with_agent(tmp_path / "p", entry, **more)).out
-
-
-def test_a_start_warns_once(tmp_path: Path) -> None:
-    folder = with_agent(tmp_path / "p", SILENT, **CAP)
-    assert call(folder, "tick").err.count("may never tell what it costs") == 1
-    # Who ticks each minute has been told.
-    assert "never tell" not in call(folder, "tick").err
-    assert call(folder, "run", "--max-steps", "1").err.count("limits.max_cost_usd can't") == 1
-    assert "never tell" not in call(folder, "run", "--max-steps", "1", "--quiet").err
-
-
-def test_an_invocations_cap_warns_as_well(silent: Path) -> None:
-    assert "--max-cost can't count it" in call(silent, "run", "--max-cost", "1").err
 
 
 def test_prices_of_the_project_are_those_of_every_entry(tmp_path: Path) -> None:

@@ -32,20 +32,6 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_the_step_its_prompt_its_agent_and_why(tmp_path: Path) -> None:
-    folder = project(tmp_path / "p", CONFIGURATION)
-    before = contents(folder)
-    found = report(folder, "--max-cost", "2", "--step-timeout", "30")
-    assert found["mode"] == "combined"
-    assert found["workflow"] == "review_cadence"
-    assert (found["step"], found["position"], found["step_index"]) == (*["supervisor"] * 2, 0)
-    assert (found["agent"], found["chosen_by"]) == ("a", "agent.default")
-    assert found["prompt"] == str((folder / "prompts" / "supervisor.md").resolve())
-    assert found["limits"] == {"max_steps": 20, "max_cost_usd": 2.0, "step_timeout_s": 30.0}
-    assert found["in_the_way"] == []
-    assert contents(folder) == before
-
-
 def test_options_and_the_fields_of_the_step(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", CONFIGURATION)
     found = report(folder, "--agent-step", "supervisor=rehearsal")

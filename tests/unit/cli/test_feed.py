@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sequencer.cli.views.progress import BURST_BYTES, LAST_CHARS, LINE_CHARS, Feed, FeedLine
+from sequencer.cli.views.progress import BURST_BYTES, LINE_CHARS, Feed, FeedLine
 from sequencer.executors.protocol import Piece
 from sequencer.executors.redaction import Redaction
 
@@ -23,72 +23,11 @@ def texts(lines: list[FeedLine]) -> list[str]:
     return [line.text for line in lines]
 
 
-def test_another_kind_ends_the_line() -> None:
-    feed = Feed()
-    feed.take(b"thinking", Piece.THOUGHT)
-    lines = feed.take(b"answer\n", Piece.RESPONSE)
-    assert lines == [FeedLine(Piece.THOUGHT, "thinking"), FeedLine(Piece.RESPONSE, "answer")]
-
-
-def test_the_newest_words_are_known_before_their_line_ends() -> None:
-    feed = Feed()
-    feed.take(b"first\n\n", OUT)
-    assert feed.last == "first"
-    feed.take(b"  half a wo", OUT)
-    assert feed.last == "half a wo"
-    feed.take(b"x" * 1000, OUT)
-    assert len(feed.last) == LAST_CHARS
-
-
-def test_a_line_without_end_comes_in_pieces() -> None:
-    feed = Feed()
-    lines = [line for _ in range(10) for line in feed.take(b"x" * LINE_CHARS, OUT)]
-    lines += feed.finish()
-    assert "".join(texts(lines)) == "x" * (10 * LINE_CHARS)
-    assert max(map(len, texts(lines))) <= LINE_CHARS
-
-
-def test_a_flood_is_left_out_and_counted() -> None:
-    clock = Clock()
-    feed = Feed(clock)
-    chunk = b"x" * 63 + b"\n"
-    shown = [line for _ in range(200_000) for line in feed.take(chunk, OUT)]
-    assert len(shown) == BURST_BYTES // 64
-    hidden = 200_000 * 64 - BURST_BYTES
-    rest = feed.finish()
-    assert texts(rest) == [
-        f"[{hidden / 1024 / 1024:.1f} MiB of output are not shown; the step log has them]"
-    ]
-    assert rest[0].kind is Piece.NOTICE
-
-
-def test_it_goes_on_once_the_flood_is_over() -> None:
-    clock = Clock()
-    feed = Feed(clock)
-    feed.take(b"x" * BURST_BYTES, OUT)
-    assert feed.take(b"lost\n", OUT) == []
-    clock.now += 0.01
-    assert feed.take(b"lost too\n", OUT) == []
-    clock.now += 10
-    lines = texts(feed.take(b"seen\n", OUT))
-    assert "14 bytes of output are not shown" in lines[-2]
-    assert lines[-1].endswith("seen")
-
-
 def test_what_is_kept_between_chunks_is_bounded() -> None:
     feed = Feed(Clock())
     for _ in range(1000):
         feed.take(b"z" * 10_000, OUT)
     assert sum(map(len, texts(feed.finish()))) <= LINE_CHARS + 200
-
-
-def test_where_there_is_no_room_output_is_counted_too() -> None:
-    feed = Feed(Clock())
-    assert feed.take(b"lost\n", OUT, has_room=False) == []
-    assert texts(feed.take(b"seen\n", OUT)) == [
-        "[5 bytes of output are not shown; the step log has them]",
-        "seen",
-    ]
 
 
 WORD = "hunter2-hunter2"

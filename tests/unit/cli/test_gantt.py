@@ -7,8 +7,6 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from sequencer.cli.gantt import COLUMNS
-from sequencer.cli.views.text import width
 from tests.acceptance.flow_projects import make_project, write_flow
 from tests.unit.cli.calling import Called, call, project
 
@@ -41,45 +39,6 @@ def as_json(folder: Path, *arguments: str) -> Any:
     return json.loads(gantt(folder, "--json", *arguments).out)
 
 
-def test_a_line_a_task_and_what_the_time_was_spent_on(finished: Path) -> None:
-    lines = gantt(finished, "--run", "f").out.splitlines()
-    assert lines[0] == "f - complete"
-    assert [line[2:].split()[0] for line in lines[3:7]] == ["plan", "parser", "tests", "publish"]
-    assert all(width(line) <= COLUMNS for line in lines)
-    assert lines[3].startswith("* plan")
-    assert lines[6].startswith("* publish")
-    assert lines[10].startswith("wall-clock time ")
-    assert lines[11].startswith("critical path ")
-    assert lines[12].startswith("  plan -> ")
-    assert lines[12].endswith(" -> publish")
-    # Too short for ratios.
-    assert len(lines) == 13
-
-
-def test_for_programs(finished: Path) -> None:
-    told = as_json(finished, "--run", "f")
-    assert (told["run"], told["workflow"], told["is_over"]) == ("f", "f", True)
-    by_step = {one["step"]: one for one in told["executions"]}
-    assert set(by_step) == {"plan", "parser", "tests", "join", "publish"}
-    names = [one["step"] for one in told["executions"]]
-    assert sorted(names[place] for place in by_step["join"]["from"]) == ["parser", "tests"]
-    assert all(one["accepted"] for one in told["executions"])
-    assert by_step["join"]["spans"] == []
-    (span,) = by_step["plan"]["spans"]
-    assert (span["kind"], span["attempt"], span["agent"]) == ("done", 1, "script")
-    assert span["begin_s"] == 0
-    figures = told["figures"]
-    work = sum(s["end_s"] - s["begin_s"] for one in told["executions"] for s in one["spans"])
-    assert figures["work_s"] == pytest.approx(work, abs=1e-4)
-    assert figures["speed_up"] == pytest.approx(work / figures["wall_s"], rel=1e-3)
-    assert figures["critical_s"] <= figures["wall_s"] + 1e-6
-    assert figures["overhead"] == pytest.approx(
-        figures["wall_s"] / figures["critical_s"] - 1, rel=1e-3
-    )
-    critical = [one["step"] for one in told["executions"] if one["critical"]]
-    assert [name for name in critical if name != "join"] == told["critical_path"]
-
-
 def test_attempts_are_as_precise_as_what_they_waited_for(finished: Path) -> None:
     """Whole seconds would let the tasks behind the plan begin before its end."""
     told = as_json(finished, "--run", "f")
@@ -107,19 +66,6 @@ def test_what_is_refused(finished: Path) -> None:
         ended = call(finished, "gantt", "--run", "f", "--json", *more)
         assert ended.code == 2
         assert "a drawing is no JSON" in ended.err
-
-
-def test_tries_of_a_task_that_fails(tmp_path: Path) -> None:
-    folder = make_project(tmp_path)
-    retry = "retry: {maxAttempts: 2, backoff: fixed, initialDelay: 10}\n"
-    write_flow(folder, "f", "  a[A] --> b\n", retry, a="Say a", b="please fail")
-    assert call(folder, "run", "f", "--quiet").code == 1
-    told = as_json(folder, "--run", "f")
-    kinds = {one["step"]: [span["kind"] for span in one["spans"]] for one in told["executions"]}
-    assert kinds == {"a": ["done"], "b": ["failed", "failed"]}
-    text = gantt(folder, "--run", "f").out
-    assert "xx" in text
-    assert text.startswith("f - failed\n")
 
 
 def test_a_run_that_was_never_begun(tmp_path: Path) -> None:

@@ -6,37 +6,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sequencer.cli.views.gantt import Look, gantt_summary, ticks
-from sequencer.cli.views.text import short
-from tests.unit.cli.charts import chart, team, troubled
+from sequencer.cli.views.gantt import gantt_summary, ticks
+from tests.unit.cli.charts import chart
 from tests.unit.history.journal_facts import Told
-
-
-def looks(told: Told, step: str) -> list[tuple[Look, float, float]]:
-    (row,) = (row for row in chart(told).rows if row.name == step)
-    bars = sorted(row.bars, key=lambda bar: bar.begin)
-    return [(bar.look, round(bar.begin, 3), round(bar.end, 3)) for bar in bars]
-
-
-def test_what_each_stretch_of_time_looks_like() -> None:
-    assert looks(troubled(), "flaky") == [
-        (Look.FAILED, 0, 10), (Look.RETRY, 10, 30), (Look.CRITICAL, 30, 50),
-    ]  # fmt: skip
-    assert looks(troubled(), "lost") == [(Look.CUT, 0, 40), (Look.CUT, 40, 45), (Look.DONE, 45, 50)]
-    assert looks(troubled(), "fine") == [(Look.PERSON, 50, 90)]
-    assert looks(Told().run("a", 0, 5).claim("b", 5, ["a"]), "b") == [(Look.RUNNING, 5, 1000)]
-
-
-def test_roles_and_tasks_that_nothing_has_reached_yet() -> None:
-    graph = team({"a": "researcher", "b": "verifier"}, more=["c"])
-    told = Told().run("a", 0, 1)
-    found = chart(told, graph=graph).rows
-    assert [(row.name, row.role, len(row.bars)) for row in found] == [
-        ("a", "researcher", 1), ("b", "verifier", 0), ("c", "", 0),
-    ]  # fmt: skip
-    over = told.tell("completed", "", 2, {"status": "failed"})
-    assert [row.name for row in chart(over, graph=graph).rows] == ["a"]
-
 
 # --- the axis ----------------------------------------------------------------------------
 
@@ -77,12 +49,6 @@ def test_a_ticks_name_is_its_own(total: float) -> None:
 
 
 # --- words -------------------------------------------------------------------------------
-
-
-def test_a_short_name_keeps_what_tells_it_apart() -> None:
-    names = [f"implement-the-subtask-number-{n}" for n in range(12)]
-    assert len({short(name, 16) for name in names}) == 12
-    assert short("計画を立てる計画を立てる", 11) == "計画を…てる"
 
 
 def test_the_figures_of_nothing() -> None:

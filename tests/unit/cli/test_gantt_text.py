@@ -5,26 +5,9 @@ from hypothesis import strategies as st
 
 from sequencer.cli.views.gantt import drawn
 from sequencer.cli.views.text import width
-from tests.unit.cli.charts import HOSTILE, chart, side_by_side, team, troubled
+from tests.unit.cli.charts import chart, side_by_side, team, troubled
 from tests.unit.history.journal_facts import Told
 
-SIDE_BY_SIDE = """\
-demo · complete
-
-  TASK    0s                   5s                       WORK
-◆ plan    ████████                                     2.0 s
-◆ parser          ██████████████████████████           6.0 s
-  tests           ━━━━━━━━━━━━━                        3.0 s
-  notes           ━━━━                                 1.0 s
-◆ join                                      █████████  2.0 s
-
-██ critical path   ━━ accepted
-
-wall-clock time 10.0 s, work of one worker 14.0 s, speed-up 1.40
-critical path 10.0 s
-  plan → parser → join
-47% of the time of 3 places was work, 3 at once at most
-"""
 IN_ASCII = """\
 demo - complete
 
@@ -50,10 +33,6 @@ def text(told: Told, columns: int = 60, *, is_ascii: bool = False) -> str:
     return drawn(chart(told), columns, is_ascii=is_ascii).text() + "\n"
 
 
-def test_tasks_side_by_side() -> None:
-    assert text(side_by_side()) == SIDE_BY_SIDE
-
-
 def test_troubles_in_ascii() -> None:
     assert text(troubled(), is_ascii=True) == IN_ASCII
     assert text(troubled(), is_ascii=True).isascii()
@@ -74,14 +53,6 @@ def test_a_failure_is_never_hidden_behind_what_came_after() -> None:
     told.claim("a", 0.1, None, attempt=2).end("a", 0.1, 1000, attempt=2)
     (line,) = (line for line in text(told).splitlines() if line.startswith("◆ a"))
     assert line.startswith("◆ a     ✗█████")
-
-
-def test_hostile_names_can_do_nothing_to_a_terminal() -> None:
-    told = Told().run(HOSTILE, 0, 1).run("two\nlines", 1, 2, [HOSTILE])
-    found = text(told, 100)
-    assert "\x1b" not in found
-    assert "\u202e" not in found
-    assert sum("two lines" in line for line in found.splitlines()) == 2
 
 
 @settings(max_examples=60)

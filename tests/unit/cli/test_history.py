@@ -8,7 +8,6 @@ import pytest
 
 from tests.unit.cli.calling import call, project, worked
 
-FIELDS = {"revision", "at", "event", "step", "step_index", "token", "attempt"}
 DENIED = """\
 agent: {default: strict}
 agents:
@@ -23,37 +22,6 @@ def facts(folder: Path, *arguments: str) -> list[dict[str, Any]]:
     ended = call(folder, "history", "--json", *arguments)
     assert ended.code == 0, ended.err
     return [json.loads(line) for line in ended.out.splitlines()]
-
-
-def test_an_object_a_fact_oldest_first(tmp_path: Path) -> None:
-    found = facts(worked(tmp_path / "p", 2))
-    assert all(set(fact) >= FIELDS for fact in found)
-    assert [(fact["event"], fact["step"], fact["step_index"]) for fact in found] == [
-        ("initialised", "supervisor", 0),
-        ("claimed", "supervisor", 0),
-        ("succeeded", "supervisor", 0),
-        ("claimed", "main", 1),
-        ("succeeded", "main", 1),
-    ]
-    assert found[2]["outcome"]["agent"] == "rehearsal"
-    assert [fact["revision"] for fact in found] == [1, 2, 3, 3, 4]
-
-
-def test_only_the_newest(tmp_path: Path) -> None:
-    folder = worked(tmp_path / "p", 2)
-    assert facts(folder, "-n", "2") == facts(folder)[-2:]
-    assert facts(folder, "--limit", "99") == facts(folder)
-    lines = call(folder, "history", "-n", "1").out.splitlines()
-    assert len(lines) == 2
-    assert "succeeded" in lines[1]
-    assert call(folder, "history", "-n", "0").code == 2
-
-
-def test_people_get_a_table(tmp_path: Path) -> None:
-    lines = call(worked(tmp_path / "p", 1), "history").out.splitlines()
-    assert lines[0].split()[:4] == ["REVISION", "AT", "EVENT", "STEP"]
-    assert lines[-1].split()[2:4] == ["succeeded", "supervisor"]
-    assert "rehearsal" in lines[-1]
 
 
 def test_refused_tool_calls_are_warned_of(tmp_path: Path) -> None:

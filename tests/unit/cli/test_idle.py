@@ -3,9 +3,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,7 +16,6 @@ from tests.unit.cli.calling import call, project, state, worked
 
 ROOT = Path(__file__).parents[3]
 PAUSED = "nothing due: the run is paused"
-HEAVY = ("pydantic", "rich", "psutil", "anthropic", "filelock", "click", "yaml", "msgspec")
 
 
 def fast(
@@ -44,10 +40,6 @@ def paused(folder: Path) -> Path:
 def edit(folder: Path, **fields: Any) -> None:
     path = folder / "sync" / "state.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
-
-
-def test_nothing_is_known_before_the_first_tick(tmp_path: Path) -> None:
-    assert fast(paused(tmp_path / "p"), "tick") is None
 
 
 def in_an_hour() -> str:
@@ -234,34 +226,6 @@ def test_a_forged_answer_is_not_repeated(
     assert capsys.readouterr() == ("", "")
 
 
-def test_an_answer_of_a_clock_that_is_ahead_is_none(tmp_path: Path) -> None:
-    folder = worked(tmp_path / "p", 1)
-    assert call(folder, "set", 'not_before="2100-01-01T00:00:00Z"').code == 0
-    call(folder, "tick")
-    answer = fast(folder, "tick")
-    assert answer is not None
-    question = idle.IdleQuestion("key", folder / "sync/state.json")
-    path = folder / "sync/idle.json"
-    memory = json.loads(path.read_text())
-    memory["answers"] = {"key": answer._asdict()}
-    path.write_text(json.dumps(memory))
-    assert idle.recall(question, answer.since + 1) == answer
-    assert idle.recall(question, answer.since - 1) is None
-
-
-def test_a_date_that_comes_ends_the_answer(tmp_path: Path) -> None:
-    folder = worked(tmp_path / "p", 1)
-    due = datetime.now(UTC) + timedelta(seconds=1.5)
-    assert call(folder, "set", f'not_before="{due.isoformat()}"').code == 0
-    call(folder, "tick")
-    answer = fast(folder, "tick")
-    assert answer is not None
-    assert answer.until == pytest.approx(due.timestamp(), abs=0.01)
-    time.sleep(max(0.0, due.timestamp() - time.time()) + 0.05)
-    assert fast(folder, "tick") is None
-    assert call(folder, "tick").out.startswith("the step that was due is done")
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -317,15 +281,6 @@ def test_a_configuration_by_name(tmp_path: Path) -> None:
     assert fast(tmp_path / "copy", "tick") is None
 
 
-def test_the_environment_is_a_part_of_the_question(tmp_path: Path) -> None:
-    folder = paused(tmp_path / "p")
-    call(folder, "tick")
-    env = dict(os.environ)
-    assert fast(folder, "tick", env=env) is not None
-    env["SEQUENCER_LIMITS__MAX_STEPS"] = "1"
-    assert fast(folder, "tick", env=env) is None
-
-
 def test_notices_of_the_configuration_are_repeated(tmp_path: Path) -> None:
     # A cadence without a review step has no effect, and is said to have none.
     configuration = "workflow: {name: standard, review_every_n: 2}\n" + STANDARD
@@ -354,33 +309,3 @@ def test_a_folder_that_cannot_be_written_is_nobodys_error(tmp_path: Path) -> Non
     (folder / "sync" / "idle.json").mkdir()
     ended = call(folder, "tick")
     assert (ended.code, ended.err) == (0, "")
-
-
-def test_a_step_that_was_run_is_no_answer(tmp_path: Path) -> None:
-    folder = worked(tmp_path / "p", 0)
-    assert call(folder, "tick").code == 0
-    assert not (folder / "sync" / "idle.json").exists()
-
-
-def test_the_short_way_imports_nothing_heavy(tmp_path: Path) -> None:
-    folder = paused(tmp_path / "p")
-    call(folder, "tick")
-    code = (
-        "import sys\nsys.argv = ['sequencer', 'tick']\nfrom sequencer.cli import main\n"
-        "try:\n    main()\nexcept SystemExit as end:\n"
-        "    print(end.code, *sorted(sys.modules), file=sys.stderr)\n"
-    )
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    ended = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=folder,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=True,
-    )
-    assert ended.stdout.startswith(PAUSED)
-    code_word, *modules = ended.stderr.split()
-    assert code_word == "0"
-    assert [name for name in HEAVY if name in modules] == []

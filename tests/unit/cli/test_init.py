@@ -6,9 +6,8 @@ import resource
 from pathlib import Path
 
 import pytest
-import yaml
 
-from sequencer.assembly.agents import CLIENTS, EXECUTORS
+from sequencer.assembly.agents import CLIENTS
 from sequencer.cli import init as scaffold
 from sequencer.project import open_project
 from sequencer.settings.sources import IDENTITY_VARIABLES
@@ -102,37 +101,6 @@ def test_agents_found_on_path_get_an_entry(tmp_path: Path, path_with: Path) -> N
     assert call(tmp_path, "init", "app").code == 0
     settings = open_project(tmp_path / "app").settings
     assert set(settings.agents) == {"codex", "gemini"}
-
-
-def test_without_an_agent_the_file_says_what_to_do(tmp_path: Path, path_with: Path) -> None:
-    assert path_with.is_dir()
-    assert call(tmp_path, "init", "app").code == 0
-    text = (tmp_path / "app" / "orchestration.yaml").read_text()
-    assert "Install one of" in text
-    assert open_project(tmp_path / "app").settings.agents == {}
-    uncommented = text.replace("#agents:", "agents:").replace("\n#  ", "\n  ")
-    assert yaml.safe_load(uncommented)["agents"]["claude"]["permission_mode"] == "acceptEdits"
-
-
-def test_every_entry_is_accepted_by_its_executor_and_switches_no_check_off() -> None:
-    text = scaffold.configuration(Registry().get("standard"), list(CLIENTS))
-    for dangerous in ("bypassPermissions", "danger-full-access", "yolo", "dangerously"):
-        assert dangerous not in text
-    agents = yaml.safe_load(text)["agents"]
-    assert set(agents) == set(CLIENTS) <= set(EXECUTORS)
-
-
-def test_every_entry_builds(tmp_path: Path) -> None:
-    text = scaffold.configuration(Registry().get("standard"), list(CLIENTS))
-    (tmp_path / "orchestration.yaml").write_text(text)
-    agents = open_project(tmp_path).agents
-    for name in CLIENTS:
-        assert agents.build(name).kind == name
-    assert agents.build("codex").options.sandbox == "workspace-write"  # type: ignore[attr-defined]
-    assert agents.build("gemini").options.approval_mode == "auto_edit"  # type: ignore[attr-defined]
-    permission = agents.build("opencode").options.permission  # type: ignore[attr-defined]
-    # opencode takes the last pattern that fits, so the general one stands first.
-    assert next(iter(permission["bash"])) == "*"
 
 
 def test_the_prompts_are_whole_and_name_real_variables() -> None:

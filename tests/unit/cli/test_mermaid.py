@@ -32,12 +32,6 @@ def parsed(text: str) -> tuple[set[str], set[tuple[str, str]]]:
     return nodes, edges
 
 
-def test_a_cycle_goes_round() -> None:
-    nodes, edges = parsed(chart(Workflow("w", (PLAN, BUILD))))
-    assert nodes == {"s0", "s1"}
-    assert edges == {("s0", "s1"), ("s1", "s0")}
-
-
 def test_a_procedure_ends() -> None:
     nodes, edges = parsed(chart(Workflow("w", (PLAN, BUILD), kind="procedure")))
     assert nodes == {"s0", "s1", "done"}

@@ -9,23 +9,12 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 
-from tests.unit.cli.calling import call, project, state, worked
+from tests.unit.cli.calling import call, project, worked
 
 READ: Callable[[str], Iterable[Metric]] = read_openmetrics
-FAILING = """\
-agent: {default: broken}
-limits: {max_cost_usd: 5, max_steps: 40}
-agents:
-  broken:
-    kind: scripted
-    outcomes:
-      - {usage: {input_tokens: 900, output_tokens: 40, cost_usd: 0.5}, output: done}
-      - {status: failed, error: no luck, usage: {cost_usd: 0.25}}
-"""
 
 
 def samples(folder: Path, *arguments: str) -> dict[str, float]:
@@ -40,32 +29,6 @@ def samples(folder: Path, *arguments: str) -> dict[str, float]:
     }
 
 
-def total(found: dict[str, float], name: str) -> float:
-    """Return the sum of all samples called *name*."""
-    return sum(number for key, number in found.items() if key.startswith(f"{name}["))
-
-
-def test_the_journal_and_the_state_agree(tmp_path: Path) -> None:
-    folder = project(tmp_path / "p", FAILING)
-    assert call(folder, "run", "--quiet").code == 1
-    found = samples(folder)
-    usage = state(folder)["usage"]
-    for name, key in (
-        ("steps_accepted", "steps"),
-        ("agent_seconds", "seconds"),
-        ("input_tokens", "input_tokens"),
-        ("output_tokens", "output_tokens"),
-        ("cost_usd", "cost_usd"),
-    ):
-        exact = total(found, f"sequencer_run_{name}_total")
-        assert exact == pytest.approx(usage[key])
-        assert total(found, f"sequencer_{name}_total") == pytest.approx(exact)
-    assert total(found, "sequencer_attempts_failed_total") == 1
-    assert total(found, "sequencer_budget_usd") == 5
-    assert total(found, "sequencer_budget_left_usd") == 5 - usage["cost_usd"]
-    assert total(found, "sequencer_budget_left_steps") == 40 - usage["steps"]
-
-
 def test_a_damaged_run_does_not_hide_the_others(tmp_path: Path) -> None:
     folder = worked(tmp_path / "p", 1)
     assert call(folder, "run", "--run", "docs", "--max-steps", "1", "--quiet").code == 0
@@ -77,15 +40,6 @@ def test_a_damaged_run_does_not_hide_the_others(tmp_path: Path) -> None:
     assert 'sequencer_run_readable{run="(default)"} 1.0' in ended.out
     assert "warning: run docs: " in ended.err
     assert call(folder, "metrics", "--run", "docs").code == 3
-
-
-def test_looking_changes_nothing_and_takes_no_lock(tmp_path: Path) -> None:
-    folder = worked(tmp_path / "p", 1)
-    lock = folder / "sync" / "state.json.lock"
-    lock.unlink()
-    before = {path: path.stat().st_mtime_ns for path in (folder / "sync").rglob("*")}
-    samples(folder)
-    assert {path: path.stat().st_mtime_ns for path in (folder / "sync").rglob("*")} == before
 
 
 def test_a_file_for_a_node_exporter(tmp_path: Path) -> None:
@@ -138,29 +92,6 @@ def test_a_changed_definition_costs_the_roles_and_nothing_else(tmp_path: Path) -
     assert ended.code == 0
     assert "warning: roles and models are not known" in ended.err
     assert 'sequencer_run_step_index{run="(default)",workflow="review_cadence"} 1.0' in ended.out
-
-
-MODELS = """\
-workflow: {name: two}
-agent: {default: s}
-agents:
-  s: {kind: scripted, outcomes: [{output: x}]}
-  deep: {kind: claude, model: opus}
-workflows: {two: {steps: [{name: plan, model: haiku}, build]}}
-"""
-
-
-def test_the_model_that_was_asked_for(tmp_path: Path) -> None:
-    folder = project(tmp_path / "p", MODELS, "plan.md", "build.md")
-    assert call(folder, "run", "--max-steps", "2", "--quiet").code == 0
-    facts = [json.loads(line) for line in call(folder, "history", "--json").out.splitlines()]
-    kept = {f["step"]: f["outcome"].get("model") for f in facts if f["event"] == "succeeded"}
-    assert kept == {"plan": "haiku", "build": None}
-    found = samples(folder)
-    (plan,) = (k for k in found if k.startswith("sequencer_steps_accepted") and "'plan'" in k)
-    (build,) = (k for k in found if k.startswith("sequencer_steps_accepted") and "'build'" in k)
-    assert "('model', 'haiku')" in plan
-    assert "('model', '')" in build
 
 
 TEAM = """\

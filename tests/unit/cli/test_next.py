@@ -35,40 +35,6 @@ def test_the_cadences_in_an_empty_folder(tmp_path: Path, every: int, expected: l
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_entry_says_everything(tmp_path: Path) -> None:
-    options = ("--workflow", "review_cadence", "--review-every", "2", "--step-index", "3")
-    found = call(tmp_path, "next", "--count", "2", "--json", *options).json
-    assert found == [
-        {
-            "step_index": 3,
-            "iteration": 4,
-            "cycle_index": 1,
-            "position": "main",
-            "step": "reviewer",
-            "prompt": "reviewer.md",
-            "review": True,
-        },
-        {
-            "step_index": 4,
-            "iteration": 5,
-            "cycle_index": 2,
-            "position": "supervisor",
-            "step": "supervisor",
-            "prompt": "supervisor.md",
-            "review": False,
-        },
-    ]
-    assert set(found[0]) == FIELDS
-
-
-def test_people_get_a_table(tmp_path: Path) -> None:
-    lines = call(tmp_path, "next", "--count", "4", "--workflow", "review_cadence",
-                 "--review-every", "2").out.splitlines()  # fmt: skip
-    assert lines[0].split() == ["STEP_INDEX", "ITERATION", "CYCLE", "POSITION", "STEP", "PROMPT"]
-    assert lines[3].split() == ["2", "3", "1", "supervisor", "reviewer", "reviewer.md", "review"]
-    assert len(lines) == 5
-
-
 def test_a_procedure_ends(tmp_path: Path) -> None:
     text = "workflow: {name: once}\nworkflows: {once: {kind: procedure, steps: [main, done]}}\n"
     folder = project(tmp_path / "p", text + "agent: {default: rehearsal}\n", "main.md", "done.md")

@@ -183,18 +183,6 @@ def test_verbs_and_options_are_completed(tmp_path: Path) -> None:
     assert completed(tmp_path, f"{NAME} status --wat", 2) == ["--watch"]
 
 
-def test_names_of_the_project_are_completed(tmp_path: Path) -> None:
-    folder = project(tmp_path / "p")
-    assert call(folder, "run", "--run", "nightly", "--max-steps", "1", "--quiet").code == 0
-    assert completed(folder, f"{NAME} status --run n", 3) == ["nightly"]
-    assert completed(folder, f"{NAME} next --workflow standard", 3) == ["standard", "standard2"]
-    assert completed(folder, f"{NAME} run --position ", 3) == ["main", "supervisor"]
-    assert completed(folder, f"{NAME} log re", 2) == ["reviewer"]
-    assert completed(folder, f"{NAME} run --agent re", 3) == ["rehearsal"]
-    assert completed(folder, f"{NAME} run --agent-step ma", 3) == ["main="]
-    assert "main=rehearsal" in completed(folder, f"{NAME} run --agent-step main=re", 3)
-
-
 def test_a_broken_project_completes_nothing_and_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "orchestration.yaml").write_text("nonsense: [")
     assert completed(tmp_path, f"{NAME} run --position ", 3) == []

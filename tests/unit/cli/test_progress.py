@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import select
 import subprocess
 import sys
@@ -13,15 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.cli.views.progress import (
-    MAX_HELD_CHARS,
-    LiveProgress,
-    PlainProgress,
-    end_line,
-    progress,
-    start_line,
-    waiting_line,
-)
+from sequencer.cli.views.progress import MAX_HELD_CHARS, LiveProgress, PlainProgress, progress
 from sequencer.cli.views.text import moment
 from sequencer.engine.attempt import Attempt
 from sequencer.executors.protocol import Piece
@@ -42,49 +33,6 @@ def attempt(number: int = 1, step: str = "main", position: str | None = None) ->
 def outcome(**changes: object) -> Outcome:
     usage = Usage(input_tokens=1200, output_tokens=34, cost_usd=0.5, seconds=75.0)
     return Outcome.model_validate({"status": OutcomeStatus.OK, "usage": usage, **changes})
-
-
-def test_the_start_says_which_step_and_where_its_log_is() -> None:
-    assert start_line(attempt(), LOG) == f"[13] main: claude with main.md, log {LOG}"
-    assert "attempt 2" in start_line(attempt(2), LOG)
-    assert "reviewer at position main:" in start_line(attempt(1, "reviewer", "main"), LOG)
-
-
-def test_the_end_says_what_it_took() -> None:
-    assert end_line(attempt(), outcome()) == (
-        "[13] main: ok after 1 min 15 s, 1,200 + 34 tokens, 0.5000 USD"
-    )
-    assert "failed" in end_line(attempt(), outcome(status="failed"))
-    refused = outcome(denials=("Bash: rm -rf", "Edit: x"))
-    assert "2 tool calls were refused" in end_line(attempt(), refused)
-
-
-def test_no_name_can_write_control_sequences() -> None:
-    strange = attempt(step="a\u009b31mb")
-    assert "\u009b" not in start_line(strange, Path("log\x1b[2J"))
-    assert "\x1b" not in start_line(strange, Path("log\x1b[2J"))
-    assert "\x1b" not in waiting_line("held by \x1b[31m", None)
-
-
-def test_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    view = PlainProgress(Redaction())
-    shown = Saying(view)
-    shown.started(attempt(), LOG)
-    shown.write(b"half ", Piece.RESPONSE)
-    shown.write(b"a line\n\x1b[31mred\x1b[0m", Piece.RESPONSE)
-    shown.used(Usage(input_tokens=1))
-    shown.ended(attempt(), outcome())
-    shown.notice("restored")
-    view.close()
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert re.sub(r"^\d\d:\d\d:\d\d ", "", err, flags=re.MULTILINE).splitlines() == [
-        start_line(attempt(), LOG),
-        "half a line",
-        "red",
-        end_line(attempt(), outcome()),
-        "notice: restored",
-    ]
 
 
 def test_waiting_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -115,12 +115,6 @@ def test_keys_come_from_a_file_and_are_not_inlined(
     assert "key=from the file" in log
 
 
-def test_the_comments_say_why_there_is_no_lock(tmp_path: Path) -> None:
-    out = call(project(tmp_path), "crontab").out
-    assert "No flock is needed" in out
-    assert "--env-file" in out
-
-
 def test_a_named_run_is_passed_on(tmp_path: Path) -> None:
     folder = worked(tmp_path / "app", 0)
     call(folder, "run", "--run", "Nightly build", "--max-steps", "1", "--quiet")
@@ -143,26 +137,6 @@ def test_a_folder_with_a_line_end_in_its_name_is_refused(tmp_path: Path, verb: s
     called = call(project(tmp_path / "a\nb"), verb)
     assert called.code == 2
     assert "line end" in called.err
-
-
-def test_the_units_of_systemd(tmp_path: Path) -> None:
-    folder = project(tmp_path / "my app")
-    called = call(folder, "systemd", "--every", "45")
-    assert called.code == 0, called.err
-    service, timer = units_of(called.out)
-    section = service["Service"]
-    assert section["Type"] == "oneshot"
-    assert section["WorkingDirectory"] == str(folder)
-    assert section["SuccessExitStatus"] == "75 130"
-    words = shlex.split(section["ExecStart"])
-    assert Path(words[0]).is_absolute()
-    config, log = folder / "orchestration.yaml", folder / "logs" / "tick.log"
-    assert words[-3:] == ["tick", f"--log={log}", f"--config={config}"]
-    assert timer["Timer"]["OnUnitActiveSec"] == "45min"
-    assert timer["Install"]["WantedBy"] == "timers.target"
-    name = re.search(r"user/(\S+)\.service", called.out)
-    assert name is not None
-    assert f"{name[1]}.timer" in called.out
 
 
 def test_odd_names_are_escaped_for_systemd(tmp_path: Path) -> None:

@@ -55,16 +55,6 @@ def test_later_signals_are_said_once_and_do_no_harm() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
-def test_the_signals_are_given_back() -> None:
-    before = {number: signal.getsignal(number) for number in ENDING}
-    with EndOnSignal(lambda _: None):
-        assert signal.getsignal(signal.SIGINT) is not before[signal.SIGINT]
-    assert {number: signal.getsignal(number) for number in ENDING} == before
-    assert signal.set_wakeup_fd(-1) == -1
-    with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGINT)
-
-
 def test_a_signal_that_was_ignored_from_the_start_stays_ignored() -> None:
     code = """
 import os, signal, time

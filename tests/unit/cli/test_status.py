@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.forked import Forked
-from tests.unit.cli.calling import call, project, state, worked
+from tests.unit.cli.calling import call, project, worked
 
 ROOT = Path(__file__).parents[3]
 HEAD_FIELDS = {"schema_version", "run_id", "revision", "step_index", "status", "claims", "usage"}
@@ -62,19 +60,6 @@ def test_before_the_run_began(tmp_path: Path) -> None:
     assert "never begun" in text
     assert "review_cadence, review_every_n_cycles 2" in text
     assert not (folder / "sync").exists()
-
-
-def test_the_view_for_people(tmp_path: Path) -> None:
-    folder = worked(tmp_path / "p", 2)
-    lines = call(folder, "status").out.splitlines()
-    labels = {line[:10].strip(): line[12:] for line in lines}
-    assert labels["run"].startswith("default, workflow review_cadence")
-    assert labels["status"].startswith("waiting-next since 20")
-    assert labels["next step"] == (
-        "reviewer (step_index 2, iteration 3, cycle 1, a review at position supervisor, "
-        "prompt reviewer.md)"
-    )
-    assert labels["used"].startswith("2 steps")
 
 
 @pytest.mark.parametrize(
@@ -141,16 +126,6 @@ def test_a_workflow_that_is_gone_is_said_too(tmp_path: Path) -> None:
     assert "default, workflow mine" in ended.out
 
 
-def test_an_edit_by_hand_is_noticed(tmp_path: Path) -> None:
-    folder = worked(tmp_path / "p", 1)
-    path = folder / "sync" / "state.json"
-    path.write_text(json.dumps({**state(folder), "my_note": "x"}))
-    ended = call(folder, "status", "--json")
-    assert ended.json["my_note"] == "x"
-    assert "edited by hand" in ended.err
-    assert call(folder, "status", "--json", "--quiet").err == ""
-
-
 def test_refused_tool_calls_are_seen(tmp_path: Path) -> None:
     text = (
         "agent: {default: strict}\nagents: {strict: {kind: scripted, outcomes: [{denials: "
@@ -199,17 +174,3 @@ def test_watching_prints_a_line_a_change_and_ends_with_ctrl_c(tmp_path: Path) ->
         assert process.wait(10) == 0
         assert process.stderr is not None
         assert process.stderr.read() == ""
-
-
-def test_watching_uses_no_cpu_while_nothing_happens(tmp_path: Path) -> None:
-    folder = worked(tmp_path / "p", 1)
-    with watching(folder) as process:
-        line_of(process)
-        before = _cpu_s(process.pid)
-        time.sleep(2)
-        assert _cpu_s(process.pid) - before <= 0.02
-
-
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

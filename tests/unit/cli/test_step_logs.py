@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import pytest
 from sequencer.cli.log import TAIL_BYTES, _start_of_tail
 from tests import forked
 from tests.forked import Forked
-from tests.unit.cli.calling import call, project, worked
+from tests.unit.cli.calling import call, worked
 
 ROOT = Path(__file__).parents[3]
 
@@ -45,19 +44,6 @@ def titles(text: str) -> list[str]:
     return [
         Path(line.split()[1]).name for line in text.splitlines() if line.startswith("==> logs/")
     ]
-
-
-def test_the_newest_logs_come_last(tmp_path: Path) -> None:
-    folder = worked(tmp_path / "p", 5)
-    text = shown(folder)
-    assert titles(text) == [
-        "iter-00003_reviewer.log",
-        "iter-00004_reviewer.log",
-        "iter-00005_supervisor.log",
-    ]
-    assert "# ended ok" in text
-    assert titles(shown(folder, "-n", "1")) == ["iter-00005_supervisor.log"]
-    assert len(titles(shown(folder, "-n", "99"))) == 5
 
 
 def test_paths_and_facts(tmp_path: Path) -> None:
@@ -141,23 +127,6 @@ def test_links_and_foreign_files_are_not_shown(tmp_path: Path) -> None:
     assert "can't be read" in ended.err
 
 
-def test_bytes_are_kept_for_programs_and_made_safe_for_terminals(tmp_path: Path) -> None:
-    folder = worked(tmp_path / "p", 1)
-    path = logs(folder) / "iter-00001_supervisor.log"
-    path.write_bytes(b"\x1b]0;owned\x07\x1b[31mred\x1b[0m \xff\n")
-    assert "\x1b]0;owned\x07\x1b[31mred\x1b[0m \udcff\n" in shown(folder)
-    master, slave = pty.openpty()
-    process = Forked(
-        [sys.executable, "-m", "sequencer", "log"], cwd=folder, env=environment(), stdout=slave
-    )
-    assert process.wait(20) == 0
-    seen = os.read(master, 4096)
-    os.close(slave)
-    os.close(master)
-    assert b"\x1b" not in seen
-    assert "red \ufffd".encode() in seen
-
-
 @contextmanager
 def following(folder: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
     process = Forked(
@@ -207,31 +176,6 @@ def test_following_goes_from_log_to_log(tmp_path: Path) -> None:
         "iter-00003_reviewer.log",
     ]
     assert text.count("# ended ok") >= 2
-
-
-def test_following_begins_before_the_first_step(tmp_path: Path) -> None:
-    folder = project(tmp_path / "p")
-    seen = bytearray()
-    with following(folder, "main") as process:
-        time.sleep(0.7)
-        assert call(folder, "run", "--max-steps", "2", "--quiet").code == 0
-        wait_for(process, b"iter-00002_main.log <==", seen)
-        wait_for(process, b"# ended ok", seen)
-    assert b"supervisor" not in seen
-
-
-def test_following_uses_no_cpu_while_nothing_is_written(tmp_path: Path) -> None:
-    folder = worked(tmp_path / "p", 1)
-    with following(folder) as process:
-        wait_for(process, b"# ended ok", bytearray())
-        before = _cpu_ticks(process.pid)
-        time.sleep(2)
-        assert _cpu_ticks(process.pid) - before <= 2
-
-
-def _cpu_ticks(pid: int) -> int:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12])
 
 
 @pytest.mark.parametrize("option", ["--path", "--json"])

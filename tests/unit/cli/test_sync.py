@@ -31,23 +31,6 @@ def row(text: str, label: str) -> list[str]:
     return found[0].removeprefix(label).split()
 
 
-def test_both_sides_before_and_after(shared: Shared) -> None:
-    a, b = shared.clone("a"), shared.clone("b")
-    steps(a, 1)
-    assert call(b, "sync", "--fetch").code == 0
-    steps(a, 2)
-    called = call(b, "sync", "--fetch")
-    assert called.code == 0, called.err
-    assert row(called.out, "this clone")[:3] == ["3", "1", "waiting-next"]
-    assert row(called.out, "origin")[:3] == ["6", "3", "waiting-next"]
-    assert row(called.out, "remote ") == ["origin,", str(shared.bare)]
-    assert row(called.out, "branch") == ["sequencer/default", "at", shared.tip()[:12]]
-    assert "brought up to the branch" in called.out
-    assert row(called.out, "next step")[0] == "main"
-    assert row(called.out, "then")[:2] == ["'sequencer", "run'"]
-    assert "both are the same" in call(b, "sync", "--fetch").out
-
-
 def test_the_same_for_programs(shared: Shared) -> None:
     a, b = shared.clone("a"), shared.clone("b")
     steps(a, 1)

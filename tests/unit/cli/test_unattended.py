@@ -95,30 +95,6 @@ def test_it_is_over_when_a_step_was_accepted(tmp_path: Path) -> None:
     assert told(log, 1, FAILED).startswith(FAILED)
 
 
-def test_the_end_of_a_run_is_told_once_and_answered_fast(tmp_path: Path) -> None:
-    folder = worked(tmp_path / "p", 1)
-    call(folder, "stop")
-    assert tick(folder).err.startswith("the run was stopped")
-    before = len(logged(folder))
-    assert tick(folder) == Called(0, "", "")
-    # A real process, because only that takes the short way.
-    for _ in range(2):
-        argv = [sys.executable, "-X", "importtime", "-m", "sequencer"]
-        done = subprocess.run(
-            [*argv, "tick", "--log", "logs/tick.log"],
-            cwd=folder,
-            env={**os.environ, "SEQUENCER_TRUST": "all"},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "sequencer.cli.unattended" in imported
-    assert not imported & {"click", "pydantic", "yaml", "rich", "sequencer.cli.program"}
-    assert [line for line in done.stderr.splitlines() if not line.startswith("import time")] == []
-    assert len(logged(folder)) == before + 3
-
-
 FLOW = """\
 ```mermaid
 flowchart TD

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -17,27 +16,6 @@ FAILING = """\
 agent: {default: broken}
 agents: {broken: {kind: scripted, outcomes: [{status: failed, error: no luck}]}}
 """
-LIMITED = """\
-agent: {default: tired}
-agents:
-  tired: {kind: scripted, outcomes: [{status: limited, not_before: "2999-01-01T00:00:00Z"}]}
-"""
-
-
-def agents_of(folder: Path) -> list[str]:
-    lines = call(folder, "history", "--json").out.splitlines()
-    facts = [json.loads(line) for line in lines]
-    return [fact["outcome"]["agent"] for fact in facts if fact["event"] == "succeeded"]
-
-
-def test_it_ends_at_the_limit_and_says_so_in_one_line(tmp_path: Path) -> None:
-    ended = call(project(tmp_path / "p"), "run", "--max-steps", "3")
-    assert ended.code == 0
-    assert len(ended.out.splitlines()) == 1
-    assert "(--max-steps)" in ended.out
-    assert "3 steps" in ended.out
-    assert ended.err.count("rehearsal with") == 3
-    assert state(tmp_path / "p")["step_index"] == 3
 
 
 @pytest.mark.parametrize(
@@ -53,35 +31,6 @@ def test_limits_of_the_invocation(tmp_path: Path, options: tuple[str, ...], step
     folder = project(tmp_path / "p", TWO_AGENTS)
     assert call(folder, "run", *options, "--quiet").code == 0
     assert state(folder)["step_index"] == steps
-
-
-def test_without_any_limit_it_is_twenty_steps(tmp_path: Path) -> None:
-    folder = project(tmp_path / "p", TWO_AGENTS)
-    assert call(folder, "run", "--quiet").code == 0
-    assert state(folder)["step_index"] == 20
-
-
-def test_the_workflow_and_its_cadence(tmp_path: Path) -> None:
-    folder = project(tmp_path / "p", "agent: {default: rehearsal}\n")
-    options = ("--workflow", "review_cadence", "--review-every", "1")
-    assert call(folder, "run", *options, "--max-steps", "2", "--quiet").code == 0
-    assert state(folder)["workflow_name"] == "review_cadence"
-    assert state(folder)["params"] == {"review_every_n_cycles": 1}
-    # What nobody asks for is as the run has it; what is asked for has to fit.
-    assert call(folder, "run", "--max-steps", "1", "--quiet").code == 0
-    refused = call(folder, "run", "--workflow", "review_cadence", "--review-every", "2")
-    assert refused.code == 3
-    assert "sequencer adopt" in refused.err
-
-
-def test_agents_by_option(tmp_path: Path) -> None:
-    folder = project(tmp_path / "p", TWO_AGENTS)
-    run = ("run", "--quiet", "--max-steps", "2")
-    assert call(folder, *run, "--agent", "b").code == 0
-    assert call(folder, *run, "--agent-step", "main=b").code == 0
-    assert call(folder, *run, "--agent-prompt", "supervisor.md=b", "--agent-step",
-                "supervisor=a").code == 0  # fmt: skip
-    assert agents_of(folder) == ["b", "b", "a", "b", "b", "a"]
 
 
 @pytest.mark.parametrize(
@@ -152,17 +101,6 @@ def test_async_runs_beside_the_run(tmp_path: Path) -> None:
     assert "iter-00003_reviewer.log" in names
 
 
-def test_the_mode_of_the_file(tmp_path: Path) -> None:
-    folder = project(tmp_path / "p", TWO_AGENTS + "run: {mode: async, max_steps: 1}\n")
-    assert call(folder, "run", "--quiet").code == 0
-    assert not (folder / "sync" / "state.json").exists()
-    assert call(folder, "run", "--quiet", "--mode", "combined").code == 0
-    assert state(folder)["step_index"] == 1
-    # A tick is a tick, whatever mode `run` has.
-    assert call(folder, "tick", "--quiet").code == 0
-    assert state(folder)["step_index"] == 2
-
-
 def test_a_failed_step(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", FAILING)
     ended = call(folder, "run")
@@ -180,17 +118,6 @@ def test_a_failed_step(tmp_path: Path) -> None:
     refused = call(folder, "tick")
     assert refused.code == 3
     assert "sequencer retry" in refused.err
-
-
-def test_a_limited_agent_makes_the_next_tick_wait(tmp_path: Path) -> None:
-    folder = project(tmp_path / "p", LIMITED)
-    first = call(folder, "tick", "--json")
-    assert first.code == 0
-    assert first.json["failures"] == 0
-    again = call(folder, "tick")
-    assert again.code == 0
-    assert again.out.startswith("nothing due: ")
-    assert "usage limit of agent '" in again.out
 
 
 def test_a_tick_never_waits(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import cast
 import pytest
 
 from sequencer.assembly.agents import AgentOverrides
-from sequencer.cli.run_work import WorkCount, as_json, end_line, ensure_sensible
+from sequencer.cli.run_work import WorkCount, as_json, ensure_sensible
 from sequencer.engine.events import AttemptEnded, AttemptStarted
 from sequencer.engine.loop import Summary
 from sequencer.engine.run import Run
@@ -14,7 +14,7 @@ from sequencer.errors import Interrupted, StaleClaim, StorageFailed, UnknownName
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.project import open_project
 from sequencer.workflows.builtin import BuiltinPrompts, BuiltinWorkflows
-from tests.unit.cli.calling import call, project, state, worked
+from tests.unit.cli.calling import project
 from tests.unit.cli.test_progress import LOG, attempt, outcome
 
 ROUTED = """\
@@ -43,16 +43,6 @@ def test_a_step_that_the_store_did_not_take_is_not_counted(error: Interrupted, s
     assert tally(outcome(), outcome()).summary(error).usage.steps == steps
 
 
-def test_the_end_in_one_line() -> None:
-    assert end_line(Summary("nothing due: the run is paused")) == "nothing due: the run is paused"
-    usage = Usage(steps=1, cost_usd=0.5, input_tokens=10, seconds=75)
-    assert end_line(Summary("done", usage)) == (
-        "done · 1 step · 10 + 0 tokens, 0.5000 USD · 1 min 15 s"
-    )
-    assert "2 failed" in end_line(Summary("over", Usage(seconds=1.0), failures=2))
-    assert "\n" not in end_line(Summary("two\nlines\x1b[2J"))
-
-
 def test_the_end_as_json_without_a_head() -> None:
     class Named:
         name = "nightly"
@@ -78,17 +68,3 @@ def test_overrides_have_to_name_what_exists(tmp_path: Path) -> None:
         check({"other.md": "claude"}, {})
     with pytest.raises(UnknownName, match="unknown step 'other'"):
         check({}, {"other": "claude"})
-
-
-def test_a_notice_is_not_kept_for_the_next_tick(tmp_path: Path) -> None:
-    folder = worked(tmp_path / "p", 1)
-    assert call(folder, "pause").code == 0
-    (folder / "sync" / "state.json").unlink()
-    first = call(folder, "tick")
-    assert first.code == 0
-    assert "restored from the journal" in first.err
-    assert state(folder)["status"] == "paused"
-    assert not (folder / "sync" / "idle.json").exists()
-    second = call(folder, "tick")
-    assert (second.code, second.err) == (0, "")
-    assert (folder / "sync" / "idle.json").exists()

@@ -11,9 +11,7 @@ import pytest
 
 from sequencer.engine.loop import Mode, Summary
 from sequencer.engine.run import Run
-from sequencer.errors import (
-    WaitsForPerson,
-)
+from sequencer.errors import WaitsForPerson
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.request import Request

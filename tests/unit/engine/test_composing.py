@@ -63,26 +63,6 @@ def test_what_a_prompt_can_ask_of_the_request(template: str, value: str) -> None
     assert compose(template) == f"{value}\n"
 
 
-def test_what_a_prompt_can_ask_of_the_run() -> None:
-    facts = (said("plan", '{"files": ["a.py"]}'), said("check", "fine"))
-    assert compose("{{request.title}} {{output}}", *facts) == "Debug login fine\n"
-    assert (
-        compose("{{request.title}} {{steps.plan.output.files.0}}", *facts) == "Debug login a.py\n"
-    )
-    head = new_head(loop=Loop(stage="fix", round=2, reason="1 fails"))
-    text = "{{request.title}}: {{validation.reason}} in {{validation.round}}"
-    assert compose(text, head=head) == "Debug login: 1 fails in 2\n"
-    assert compose("{{request.title}} {{run.workflow}} {{run.step_index}}").startswith(
-        f"Debug login {new_head().workflow_name} 0"
-    )
-
-
-def test_the_request_is_added_where_a_prompt_does_not_ask_for_it() -> None:
-    assert compose("Do it.") == f"Do it.\n\n{request_block(REQUEST)}\n"
-    assert compose("", request=REQUEST) == f"{request_block(REQUEST)}\n"
-    assert compose("Do it.", request=None) == "Do it.\n"
-
-
 def test_feedback_reaches_the_steps_that_run_again() -> None:
     head = new_head(gate=FED_BACK)
     once = compose("{{request.title}}", told("look at the retry"), head=head)
@@ -107,16 +87,6 @@ def test_no_feedback_is_shown_where_nobody_gave_any() -> None:
 def no(number: int, reason: str) -> dict[str, Any]:
     verdict = {"pass": False, "round": number, "reason": reason}
     return {"event": "invalid", "step": "check", "outcome": {"verdict": verdict}}
-
-
-def test_a_fixer_learns_of_the_rounds_before_its_own() -> None:
-    facts = (no(1, "1 fails"), said("fix", "tried a", "fixed"), no(2, "2 fails"))
-    head = new_head(loop=Loop(stage="fix", round=2, reason="2 fails"))
-    before = "Round 1 found: 1 fails\n\nThen this was tried: tried a"
-    asked = compose("{{request.title}}: {{validation.earlier}}", *facts, head=head)
-    assert asked == f"Debug login: {before}\n"
-    added = compose("{{request.title}}", *facts, head=head)
-    assert added.endswith(f"2 fails\n\n## What the rounds before found and tried\n\n{before}\n")
 
 
 def test_in_the_first_round_nothing_is_read_for_the_ones_before() -> None:
@@ -165,21 +135,6 @@ def test_a_value_that_is_not_there_is_an_error(template: str, hint: str) -> None
     with pytest.raises(MissingValue, match="the prompt asks for") as raised:
         compose(template)
     assert hint in str(raised.value.hint)
-
-
-def test_a_run_without_a_request_has_none() -> None:
-    with pytest.raises(MissingValue) as raised:
-        compose("{{request}}", request=None)
-    assert "sequencer start" in str(raised.value.hint)
-
-
-def test_what_is_inserted_is_never_looked_at_again() -> None:
-    evil = Request(title="x {{steps.secret.output}}", text="{{output}} profiles/linear")
-    inserted = memory(said("a", "{{feedback}}"))
-    table = {"profiles/linear": "profiles/acme"}
-    composer = Composer(new_head(), evil, table, lambda: inserted)
-    text = composer.compose("{{request.title}} {{output}}")
-    assert text == "x {{steps.secret.output}} {{feedback}}\n"
 
 
 def test_literal_substitutions_are_made_in_the_file_only() -> None:

@@ -7,12 +7,7 @@ import pytest
 
 from sequencer.model.head import Head, Loop
 from sequencer.model.kind import Performed
-from sequencer.model.line.line import (
-    MAX_ROUNDS,
-    EndingKind,
-    ending_of,
-    gate_of,
-)
+from sequencer.model.line.line import MAX_ROUNDS, EndingKind, ending_of, gate_of
 from sequencer.model.line.order import fixer_place, place, step_at
 from sequencer.model.outcome import Decision, Move, Outcome, OutcomeStatus, Usage, Verdict
 from sequencer.model.step import Step
@@ -89,10 +84,6 @@ def test_a_hook_decides_whatever_the_outcome(
         assert ended.following == at(index)
     if kind is EndingKind.FAIL:
         assert ended.error == "a hook decided so: too slow"
-
-
-def test_a_hook_can_not_leave_out_a_gate_by_saying_next() -> None:
-    assert ending(at(1), decision=Decision(Move.NEXT)).has_gate
 
 
 def test_a_hook_is_bounded() -> None:

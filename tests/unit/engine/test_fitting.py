@@ -38,14 +38,6 @@ def as_role(name: str, executor: str) -> tuple[Step, tuple[str, ...]]:
     return step(executor, **fields), tuple(fields)
 
 
-def test_what_the_author_wrote_stays_and_is_refused(project: Project) -> None:
-    one = step("program", tools={"bash": False}, max_turns=3)
-    found, lost = fitted(project.agents, one, "task", ("tools",))
-    assert (found.max_turns, lost) == (3, ("tools",))
-    with pytest.raises(ConfigurationError, match="can't honour max_turns"):
-        project.agents.choose(found, "task")
-
-
 @pytest.mark.parametrize("executor", ["program", "talker", "claude", "gemini", "opencode", "codex"])
 @pytest.mark.parametrize("role", list(builtin_roles()))
 def test_every_role_fits_every_client(project: Project, role: str, executor: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Iterator
@@ -11,12 +10,10 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine import heartbeat as module
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.errors import CorruptState, MachineBusy
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model.head import Claim
-from sequencer.model.transitions import Event, Fact, Transition
 from sequencer.store.file import FileStore
 from sequencer.store.protocol import Store
 from tests.contract import store_cases as cases
@@ -47,36 +44,6 @@ def beats_in_time(folder: Path) -> bool:
             return False
         time.sleep(0.005)
     return True
-
-
-def test_it_beats_three_times_a_lease(tmp_path: Path, cancellation: Cancellation) -> None:
-    store = FileStore(tmp_path / "state.json", ttl_s=TTL_S)
-    claim, heartbeat = held(store), Heartbeat(store)
-    heartbeat.begin(claim, cancellation)
-    time.sleep(4 * TTL_S)
-    beat = json.loads((tmp_path / "beats/1").read_text())
-    assert 5 <= beat["beat"] <= 13
-    assert not cancellation.is_set()
-    heartbeat.end(claim)
-    cases.commit(store, claim.token)
-    time.sleep(TTL_S)
-    assert list((tmp_path / "beats").iterdir()) == []
-    heartbeat.close()
-
-
-def test_a_long_step_after_many_short_ones_beats_in_time(
-    tmp_path: Path, cancellation: Cancellation
-) -> None:
-    store = FileStore(tmp_path / "state.json", ttl_s=LONG_S)
-    claim, heartbeat = held(store), Heartbeat(store)
-    for _ in range(30):
-        heartbeat.begin(claim, cancellation)
-        heartbeat.end(claim)
-        time.sleep(0.005)
-    assert not (tmp_path / "beats").exists(), "a short step has no beat"
-    heartbeat.begin(claim, cancellation)
-    assert beats_in_time(tmp_path)
-    heartbeat.close()
 
 
 def test_a_shorter_lease_wakes_the_thread_earlier(
@@ -150,52 +117,6 @@ def test_a_state_that_cannot_be_read_says_nothing_about_the_claim(
     heartbeat.close()
 
 
-def test_ending_and_beginning_at_once_never_mixes_claims() -> None:
-    """A thousand turns; a late beat or a late cancellation would be of the wrong one."""
-    store = MemoryStore(ttl_s=0.003)
-    heartbeat = Heartbeat(store)
-    cases.begin(store)
-    for _ in range(300):
-        claim, cancellation = cases.claim(store), Cancellation()
-        heartbeat.begin(claim, cancellation)
-        if claim.token % 3 == 0:
-            time.sleep(0.002)
-        heartbeat.end(claim)
-        cases.commit(store, claim.token)
-        assert not cancellation.is_set()
-        cancellation.close()
-    heartbeat.close()
-    assert "heartbeat" not in {thread.name for thread in threading.enumerate()}
-    store.close()
-
-
-def test_several_claims_are_kept_alive_at_once(tmp_path: Path, cancellation: Cancellation) -> None:
-    store = FileStore(tmp_path / "state.json", ttl_s=TTL_S)
-    first, heartbeat = held(store), Heartbeat(store)
-    # Of a graph run one process may hold many; the store does not mind whose step it is.
-    head = store.view().head
-    assert head is not None
-    second = first.replace(token=2, step="other")
-    granted = head.replace(token=2, claims=(first, second))
-    store.update(lambda _: Transition(granted, (Fact(Event.CLAIMED, "other", 0, 2, 1),)))
-    other = Cancellation()
-    heartbeat.begin(first, cancellation)
-    time.sleep(TTL_S / 6)
-    heartbeat.begin(second, other)
-    time.sleep(2 * TTL_S)
-    beats = {n: json.loads((tmp_path / f"beats/{n}").read_text())["beat"] for n in (1, 2)}
-    assert all(3 <= number <= 8 for number in beats.values()), beats
-    heartbeat.end(first)
-    time.sleep(TTL_S)
-    later = {n: json.loads((tmp_path / f"beats/{n}").read_text())["beat"] for n in (1, 2)}
-    assert later[1] <= beats[1] + 1
-    assert later[2] >= beats[2] + 2
-    assert not cancellation.is_set()
-    assert not other.is_set()
-    heartbeat.close()
-    other.close()
-
-
 class Hanging(MemoryStore):
     """Its beats go to a remote that does not answer."""
 
@@ -217,24 +138,6 @@ def ended_within(heartbeat: Heartbeat, claim: Claim) -> float:
     return time.monotonic() - began
 
 
-def test_a_beat_that_hangs_holds_nobody_up_for_long(
-    cancellation: Cancellation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "ENDING_S", 0.4)
-    store = Hanging(ttl_s=TTL_S)
-    claim, heartbeat = held(store), Heartbeat(store)
-    heartbeat.begin(claim, cancellation)
-    assert store.is_asked.wait(2)
-    other = claim.replace(token=7)
-    heartbeat.begin(other, cancellation)
-    assert ended_within(heartbeat, other) < 0.3, "nothing is being written for that one"
-    assert 0.3 < ended_within(heartbeat, claim) < 2
-    began = time.monotonic()
-    heartbeat.close()
-    assert time.monotonic() - began < 2
-    store.answers.set()
-
-
 def test_a_claim_has_ended_when_its_beat_is_written(
     cancellation: Cancellation,
 ) -> None:
@@ -248,33 +151,6 @@ def test_a_claim_has_ended_when_its_beat_is_written(
     time.sleep(TTL_S)
     assert store.written == [claim.token]
     heartbeat.close()
-
-
-def test_what_a_late_beat_finds_does_not_cancel_what_has_ended(
-    cancellation: Cancellation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The claim is gone because its step was accepted, while the thread still looked."""
-    monkeypatch.setattr(module, "ENDING_S", 0.1)
-
-    class Slow(MemoryStore):
-        looks, goes_on = threading.Event(), threading.Event()
-
-        def view(self) -> Any:
-            if threading.current_thread().name == "heartbeat":
-                self.looks.set()
-                assert self.goes_on.wait(20)
-            return super().view()
-
-    store = Slow(ttl_s=TTL_S)
-    claim, heartbeat = held(store), Heartbeat(store)
-    heartbeat.begin(claim, cancellation)
-    assert store.looks.wait(2)
-    heartbeat.end(claim)
-    cases.commit(store, claim.token)
-    store.goes_on.set()
-    heartbeat.close()
-    time.sleep(0.1)
-    assert not cancellation.is_set()
 
 
 # --- behind the agent ----------------------------------------------------------------------------

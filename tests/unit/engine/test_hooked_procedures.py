@@ -6,16 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.errors import (
-    StepFailed,
-)
+from sequencer.errors import StepFailed
 from sequencer.model.head import Status
 from sequencer.project import open_project
-from tests.unit.engine.procedures import (
-    reopened,
-    started,
-    work,
-)
+from tests.unit.engine.procedures import reopened, started, work
 from tests.unit.engine.projects import Recorder, head_of
 
 HOOKS = """

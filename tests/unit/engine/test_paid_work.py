@@ -11,12 +11,11 @@ from sequencer.engine import worker
 from sequencer.engine.carrier import Carrier, NothingCarried
 from sequencer.engine.loop import Mode, Summary
 from sequencer.engine.run import Run
-from sequencer.errors import StepFailed, StorageFailed, TooManyFailures
+from sequencer.errors import StepFailed, StorageFailed
 from sequencer.model import due
 from sequencer.model.limits import InvocationLimits
-from sequencer.model.outcome import Usage
 from tests.unit.engine.flow.labs import lab, limited
-from tests.unit.engine.projects import OK, Recorder, events, head_of, open_scripted
+from tests.unit.engine.projects import OK, Recorder, head_of, open_scripted
 from tests.unit.git.clones import claim, head
 
 LIMITED = {"status": "limited", "error": "slow down", "usage": {"cost_usd": 0.5}}
@@ -52,38 +51,11 @@ def test_a_graphs_invocation_does_so_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("at_once")
-def test_the_last_attempt_that_is_allowed_fails_at_its_limit(tmp_path: Path) -> None:
-    retry = {"retry": {"max_attempts": 100}}
-    limits = {"max_attempts": 3}
-    run = open_scripted(tmp_path, LIMITED, limits=limits, step_defaults=retry)
-    with pytest.raises(TooManyFailures, match="begun 3 times"):
-        work(run, None)
-    assert events(run).count("claimed") == 3
-    assert events(run)[-1] == "failed"
-    head = head_of(run)
-    assert (head.attempt, head.failures_in_row, head.usage.cost_usd) == (3, 1, 1.5)
-    # Also for the next process.
-    with pytest.raises(TooManyFailures):
-        run.work(Mode.TICK)
-    run.control.retry()
-    assert head_of(run).attempt == 0
-
-
-@pytest.mark.usefixtures("at_once")
 def test_progress_makes_the_count_start_again(tmp_path: Path) -> None:
     script: list[dict[str, Any]] = [{**OK, "attempt": 3}, LIMITED]
     run = open_scripted(tmp_path, *script, limits={"max_attempts": 3})
     assert work(run, 4).limits_met == 5
     assert [fact["step_index"] for fact in run.history() if fact["event"] == "succeeded"] == [0, 1]
-
-
-@pytest.mark.usefixtures("at_once")
-def test_the_log_says_what_the_run_takes_it_for(tmp_path: Path) -> None:
-    run, seen = open_scripted(tmp_path, LIMITED, limits={"max_attempts": 1}), Recorder()
-    with pytest.raises(StepFailed, match=r"limits\.max_attempts: 1"):
-        run.work(Mode.TICK, on_event=seen)
-    assert seen.ends == ["failed"]
-    assert "# ended failed" in seen.logs[0].read_text()
 
 
 def test_nobody_asks_an_agent_first_that_has_told_two_others_of_its_limit(tmp_path: Path) -> None:
@@ -120,12 +92,6 @@ def test_an_attempt_whose_output_cannot_be_kept_was_paid_all_the_same(
         work(run, 1)
     head = head_of(run)
     assert (head.usage.cost_usd, head.usage.unpriced, head.usage.steps) == (0.5, 1, 0)
-
-
-def test_heads_of_before_have_no_unknown_costs() -> None:
-    old = Usage.model_validate({"steps": 3, "cost_usd": 1.5})
-    assert (old.known_usd, old.unpriced, old.estimated_usd) == (1.5, 0, 0.0)
-    assert Usage(cost_usd=0.0).known_usd == 0.0
 
 
 def test_nothing_is_carried_and_nothing_refused() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 
@@ -58,58 +57,6 @@ def begin(head: Head | None) -> Transition | None:
     return None if head is not None else transitions.initialise(cases.new_head())
 
 
-def test_the_very_same_change_is_asked_for_again_and_people_are_told(told: list[str]) -> None:
-    store = Remote(3)
-    waiting, stop = patient(store, told)
-    head = waiting.before_step(begin)
-    assert head.revision == 1
-    assert store.asked == [begin] * 4
-    assert told[:-1] == ["remote 'origin' can't be reached; next try in 0 s"] * 3
-    assert told[-1] == "the remote is back"
-    stop.close()
-    store.close()
-
-
-def test_the_pauses_get_longer(told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    naps: list[float] = []
-    waiting, stop = patient(Remote(9), told)
-    monkeypatch.setattr(module, "FIRST_PAUSE_S", 1.0)
-    monkeypatch.setattr(stop, "wait", naps.append)
-    waiting.before_step(begin)
-    assert naps[:6] == sorted(naps[:6])
-    assert 0.8 <= naps[0] <= 1.2
-    assert 45 < naps[-1] <= 60
-    stop.close()
-
-
-def test_the_time_ends_it_and_a_tick_has_none(told: list[str]) -> None:
-    store = Remote(10**9)
-    store.patience_s = 0.2
-    waiting, stop = patient(store, told)
-    began = time.monotonic()
-    with pytest.raises(RemoteUnreachable):
-        waiting.before_step(begin)
-    assert 0.15 <= time.monotonic() - began < 5
-    assert len(store.asked) > 2
-    store.asked.clear()
-    waiting.wait_s = 0.0
-    with pytest.raises(RemoteUnreachable):
-        waiting.before_step(begin)
-    assert len(store.asked) == 1
-    stop.close()
-
-
-def test_behind_a_step_its_lease_is_waited_for_at_least(told: list[str]) -> None:
-    store = Remote(10**9)
-    store.patience_s = 0.0
-    waiting, stop = patient(store, told)
-    waiting.wait_s = 0.0
-    with pytest.raises(RemoteUnreachable):
-        waiting.after_step(begin, 0.2)
-    assert len(store.asked) > 2
-    stop.close()
-
-
 def test_denied_credentials_end_it_before_a_step_and_not_behind_one(told: list[str]) -> None:
     store = Remote(2, is_denied=True)
     waiting, stop = patient(store, told)
@@ -117,19 +64,6 @@ def test_denied_credentials_end_it_before_a_step_and_not_behind_one(told: list[s
         waiting.before_step(begin)
     assert len(store.asked) == 1
     assert waiting.after_step(begin, 1.0).revision == 1
-    stop.close()
-
-
-def test_a_stop_ends_the_pause(told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FIRST_PAUSE_S", 30.0)
-    waiting, stop = patient(Remote(10**9), told)
-    timer = threading.Timer(0.1, stop.set, (StopReason.INTERRUPTED,))
-    timer.start()
-    began = time.monotonic()
-    with pytest.raises(RemoteUnreachable):
-        waiting.before_step(begin)
-    assert time.monotonic() - began < 5
-    timer.join()
     stop.close()
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from sequencer.engine.loop import Mode
-from sequencer.engine.worker import LineWorker
 from sequencer.errors import (
     CorruptState,
     StepFailed,
@@ -168,34 +167,6 @@ def test_a_run_without_its_definition_goes_nowhere(tmp_path: Path) -> None:
         work(reopened(tmp_path))
     with pytest.raises(CorruptState):
         reopened(tmp_path).control.reset()
-
-
-def test_a_fix_by_hand_is_judged(tmp_path: Path) -> None:
-    run = started(tmp_path, *judged(NO, NO, PASS), steps=STEPS[3:])
-    run.work(Mode.TICK, UNLIMITED)
-    for number, verb in enumerate(("stamp_ok", "skip"), start=2):
-        head = getattr(reopened(tmp_path).control, verb)("by hand")
-        assert head.loop is not None
-        assert (head.expected_step, head.loop.stage, head.loop.round) == (
-            "verify",
-            "verify",
-            number,
-        )
-        # A script begins anew with each opening, so this judge says no each time.
-        reopened(tmp_path).work(Mode.TICK, UNLIMITED)
-    assert (head_of(run).step_index, events(run).count("invalid")) == (0, 3)
-
-
-def test_who_was_slower_does_not_judge_where_the_fixer_is_due(tmp_path: Path) -> None:
-    run = started(tmp_path, *judged(NO, PASS), steps=STEPS[3:])
-    seen = head_of(run)
-    slower = LineWorker(run.store, run._at(run.head).performer(Recorder()), run.limits)
-    try:
-        reopened(tmp_path).work(Mode.TICK, UNLIMITED)
-        assert slower.claim(seen) is None
-        assert head_of(run).claims == ()
-    finally:
-        slower.leave()
 
 
 def test_a_gate_in_a_cycle_goes_back_within_the_cycle(tmp_path: Path) -> None:

@@ -175,20 +175,6 @@ def test_combined_mode_gives_way_to_nobody(tmp_path: Path) -> None:
     assert head_of(run).step_index == 6
 
 
-def test_everybody_in_the_queue_ends_with_the_run(tmp_path: Path) -> None:
-    run, many = open_scripted(tmp_path), 8
-    with run.turn():
-        waiting = [in_background(reopen(tmp_path), Mode.SYNC) for _ in range(many)]
-        until_queued(tmp_path, many)
-        run.control.stop("enough")
-        stopped = time.monotonic()
-    for thread, _ in waiting:
-        thread.join(10)
-    # One after the other, and not when each would have looked by itself.
-    assert time.monotonic() - stopped < queueing.RECHECK_S / 2
-    assert ["stopped: enough" in answers[0].reason for _, answers in waiting] == [True] * many
-
-
 def test_one_in_the_middle_of_the_queue_can_be_ended_and_gives_up_in_time(tmp_path: Path) -> None:
     run, stops = open_scripted(tmp_path), list[Any]()
     with run.turn():

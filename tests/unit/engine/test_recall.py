@@ -15,26 +15,6 @@ def fact(event: str, step: str, **outcome: Any) -> dict[str, Any]:
     return {"event": event, "step": step, "outcome": outcome}
 
 
-def test_the_newest_output_of_each_step_counts(tmp_path: Path) -> None:
-    memory = recall(
-        tmp_path,
-        [
-            fact("initialised", "plan"),
-            fact("claimed", "plan"),
-            fact("succeeded", "plan", output="first"),
-            fact("failed", "build", output="never mind"),
-            fact("fixed", "fixer", output="mended"),
-            fact("succeeded", "plan", output="second"),
-        ],
-    )
-    assert memory.output("plan") == "second"
-    assert memory.output("fixer") == "mended"
-    assert memory.last() == "second"
-    assert memory.steps == ["fixer", "plan"]
-    with pytest.raises(KeyError, match=r"'build' has no output yet; those that have: fixer, plan"):
-        memory.output("build")
-
-
 @pytest.mark.parametrize(
     "name",
     [

@@ -25,40 +25,6 @@ def define(
     return project(folder, **settings).starter.define(request, explicit)
 
 
-def test_steps_are_resolved_by_labels(tmp_path: Path) -> None:
-    made = define(tmp_path, CODE)
-    assert made.workflow.name == "full-development"
-    coding = made.workflow.steps[0]
-    assert coding.added_system_prompts == ("system/builder.md", "system/shared.md")
-    assert not coding.system_from_labels
-    bug = define(tmp_path, BUG, "documentation-edit").workflow.steps[0]
-    assert bug.added_system_prompts == ("system/debugger.md", "system/shared.md")
-    plain = define(tmp_path, Request(title="x"), "documentation-edit").workflow.steps[0]
-    assert plain.added_system_prompts == ("system/shared.md",)
-
-
-def test_defaults_and_substitutions_are_kept(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {
-        "step_defaults": {"timeout_s": 77},
-        "routing": {"substitutions": {"app/linear/": "app/acme/"}},
-    }
-    made = define(tmp_path, BUG, **settings)
-    assert {step.timeout_s for step in made.workflow.steps} == {77}
-    verify = made.workflow.steps[3]
-    assert verify.validation is not None
-    assert verify.validation.fixer is not None
-    assert verify.validation.fixer.timeout_s == 77
-    assert made.substitutions == {"app/linear/": "app/acme/"}
-    assert made.route["source"] == "label"
-
-
-def test_a_definition_survives_its_file(tmp_path: Path) -> None:
-    made = define(tmp_path, BUG)
-    again = Definition.model_validate_json(made.to_json())
-    assert again == made
-    assert again.workflow.digest() == made.workflow.digest()
-
-
 def test_comment_tools_are_taken_from_steps_that_have_tools(tmp_path: Path) -> None:
     workflows = {
         "quiet": {
@@ -107,12 +73,3 @@ def test_a_run_is_begun_once(tmp_path: Path) -> None:
     assert again.definition == made
     assert again.workflow == made.workflow
     assert found.run("two").definition is None
-
-
-def test_a_procedure_that_changes_later_changes_no_run(tmp_path: Path) -> None:
-    found = project(tmp_path)
-    made = found.starter.define(BUG)
-    found.run("one", made).control.start(made)
-    steps = {"debugger-full": {"kind": "procedure", "steps": ["main"]}}
-    later = project(tmp_path, workflows=steps).run("one")
-    assert [entry["step"] for entry in later.next(2)] == ["debugger-reproduction", "get-approval"]

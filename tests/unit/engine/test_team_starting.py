@@ -101,9 +101,3 @@ def test_a_hook_that_changes_nothing_is_in_nobody_s_way(tmp_path: Path, answer: 
     made = hooked(tmp_path, answer)
     assert told(made)["uses_team"] is True
     assert made.workflow.kind == "graph"
-
-
-def test_where_no_team_is_possible_the_hook_is_asked_once(tmp_path: Path) -> None:
-    made = hooked(tmp_path, WITHOUT, enabled=False)
-    assert told(made)["why"] == "teams.enabled is false"
-    assert (tmp_path / "asked").read_text() == "x"

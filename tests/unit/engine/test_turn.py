@@ -121,23 +121,6 @@ def test_a_turn_that_waits_for_a_date_starts_when_it_comes(tmp_path: Path) -> No
         assert 0.2 < time.monotonic() - started < 3
 
 
-def test_an_executor_with_a_bug_leaves_no_claim(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from sequencer.executors.stand_ins import ScriptedExecutor  # noqa: PLC0415 (this one breaks)
-
-    def explode(*_: object) -> None:
-        raise RuntimeError("a bug")
-
-    monkeypatch.setattr(ScriptedExecutor, "perform", explode)
-    run = open_scripted(tmp_path)
-    with pytest.raises(RuntimeError, match="a bug"):
-        run.work()
-    head = head_of(run)
-    assert (head.claims, head.failures_in_row, head.status) == ((), 1, "failed")
-    assert events(run)[-1] == "failed"
-
-
 def test_logs_that_lead_elsewhere_leave_no_claim(tmp_path: Path) -> None:
     run = open_scripted(tmp_path)
     (tmp_path / "elsewhere").mkdir()
@@ -159,12 +142,6 @@ def test_logs_that_lead_elsewhere_leave_no_claim(tmp_path: Path) -> None:
 
 
 # --- async mode --------------------------------------------------------------------
-
-
-def work_beside(run: Any, *, step_index: int = 0, **options: Any) -> tuple[Any, Recorder]:
-    seen = Recorder()
-    limits = InvocationLimits(**{"max_steps": 3, **options})
-    return run.work(Mode.ASYNC, limits, on_event=seen, step_index=step_index), seen
 
 
 def test_async_mode_gives_up_where_no_try_is_left(tmp_path: Path) -> None:
@@ -190,11 +167,3 @@ def test_async_mode_sleeps_until_it_is_interrupted(tmp_path: Path) -> None:
         run.work(Mode.ASYNC, on_ready=ready)
     assert time.monotonic() - started < 3
     stops[0]()
-
-
-def test_async_mode_spends_no_more_than_it_may(tmp_path: Path) -> None:
-    costly = {**FAILED, "usage": {"cost_usd": 2.0}}
-    run = open_scripted(tmp_path, costly, step_defaults={"retry": {"max_attempts": 9}})
-    summary, seen = work_beside(run, max_cost_usd=1.0)
-    assert "USD are spent" in summary.reason
-    assert len(seen.steps) == 1

@@ -9,21 +9,10 @@ from typing import Any
 import pytest
 
 from sequencer.engine.loop import Mode
-from sequencer.errors import (
-    ConfigurationError,
-    DefinitionChanged,
-    UnknownName,
-)
-from sequencer.model import due, transitions
+from sequencer.errors import ConfigurationError, DefinitionChanged, UnknownName
+from sequencer.model import due
 from sequencer.model.limits import InvocationLimits
-from tests.contract import store_cases as cases
-from tests.unit.engine.projects import (
-    OK,
-    Recorder,
-    events,
-    head_of,
-    open_scripted,
-)
+from tests.unit.engine.projects import OK, Recorder, events, head_of, open_scripted
 
 LIMITED = {"status": "limited", "error": "usage limit"}
 
@@ -103,28 +92,3 @@ def test_another_definition_is_refused_until_it_is_adopted(tmp_path: Path) -> No
     head = head_of(other)
     assert (head.workflow_name, head.step_index) == ("review_cadence", 2)
     assert head.params == {"review_every_n_cycles": 3}
-
-
-def test_a_run_that_was_stopped_while_its_worker_died_says_so(tmp_path: Path) -> None:
-    run = open_scripted(tmp_path)
-    run.control.begin()
-    _hold_by_a_dead_process(run)
-    run.control.stop("enough")
-    for mode in (Mode.COMBINED, Mode.SYNC, Mode.TICK):
-        assert "stopped: enough" in run.work(mode).reason
-    run.control.resume()
-    run.control.pause()
-    assert "paused" in run.work().reason
-    run.control.resume()
-    run.work(limits=steps(1))
-    assert events(run)[-3:] == ["taken-over", "claimed", "succeeded"]
-
-
-def _hold_by_a_dead_process(run: Any) -> None:
-    gone = run.store.owner().replace(pid_start=1)
-    store = run.store
-    store.update(
-        cases.on_run(
-            lambda head: transitions.claim(head, cases.place_at(0), gone, at=cases.now(), ttl_s=60)
-        )
-    )

@@ -5,8 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
-import signal
-import stat
 import subprocess
 import sys
 import threading
@@ -18,11 +16,10 @@ import pytest
 
 from sequencer.errors import MachineBusy, StorageFailed
 from sequencer.executors import attempt_lock
-from sequencer.executors.attempt_lock import MARK, AttemptLock, end_marked, lock_path
+from sequencer.executors.attempt_lock import MARK, AttemptLock, lock_path
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.executors.pump import Guard, Launch
 from sequencer.store.identity import pid_namespace
-from tests.contract.executor_cases import wait_until
 
 SLEEP = [sys.executable, "-IS", "-c", "import time; print(flush=True); time.sleep(300)"]
 
@@ -84,21 +81,6 @@ def left_by(folder: Path, mark: str, where: str | None = None) -> Path:
     return path
 
 
-def test_it_is_a_private_file_while_it_is_held_and_nothing_afterwards(
-    tmp_path: Path, cancellation: Cancellation
-) -> None:
-    told = Told()
-    lock = told.lock(tmp_path)
-    assert lock.take(cancellation)
-    assert lock.take(cancellation)
-    assert stat.S_IMODE(lock.path.stat().st_mode) == 0o600
-    assert is_locked(lock.path)
-    lock.close()
-    lock.close()
-    assert list(tmp_path.rglob("agents-*")) == []
-    assert told == []
-
-
 def test_the_next_one_waits_for_the_last_process_and_says_so_once(
     tmp_path: Path, cancellation: Cancellation
 ) -> None:
@@ -122,47 +104,6 @@ def test_waiting_ends_with_the_attempt(tmp_path: Path, cancellation: Cancellatio
     assert not second.take(cancellation)
     assert second.fd == -1
     first.close()
-
-
-def test_what_survived_guard_and_sequencer_is_ended_and_nobody_else(
-    tmp_path: Path, cancellation: Cancellation, children: list[subprocess.Popen[bytes]]
-) -> None:
-    mark, other = secrets.token_hex(16), secrets.token_hex(16)
-    attempt = {"SEQUENCER_RUN_ID": "r", "SEQUENCER_STEP_INDEX": "0", "SEQUENCER_TOKEN": "1"}
-    survivor = marked_child(children, **attempt, **{MARK: mark})
-    stopped = marked_child(children, **attempt, **{MARK: mark})
-    stopped.suspend()
-    innocent = [
-        marked_child(children, **attempt),
-        marked_child(children, **attempt, **{MARK: other}),
-        marked_child(children, **{MARK: mark[:-1]}),
-        marked_child(children, OTHER=mark),
-    ]
-    left_by(tmp_path, mark)
-    lock = Told().lock(tmp_path)
-    assert lock.take(cancellation)
-    assert not is_alive(survivor)
-    assert not is_alive(stopped)
-    assert all(one.status() == psutil.STATUS_SLEEPING for one in innocent)
-    assert lock.path.read_bytes() == b""
-    lock.close()
-    assert not lock.path.exists()
-
-
-def test_a_descendant_without_the_mark_belongs_to_it(
-    children: list[subprocess.Popen[bytes]],
-) -> None:
-    mark = secrets.token_hex(16)
-    program = "import subprocess, sys; subprocess.run(sys.argv[1:], env={})"
-    parent = subprocess.Popen(
-        [sys.executable, "-IS", "-c", program, *SLEEP], env={MARK: mark}, stdout=subprocess.PIPE
-    )
-    children.append(parent)
-    assert parent.stdout is not None
-    assert parent.stdout.readline() == b"\n"
-    (child,) = psutil.Process(parent.pid).children()
-    assert end_marked(mark) == 0
-    assert not is_alive(child)
 
 
 def test_a_process_never_ends_itself_or_those_that_it_descends_from(tmp_path: Path) -> None:
@@ -259,44 +200,3 @@ def launched(folder: Path, lock: AttemptLock, *argv: str) -> Guard:
     environment = {"PATH": os.environ["PATH"]}
     guard.run(Launch(argv=argv, environment=environment, cwd=folder, prompt=b"", lock=lock))
     return guard
-
-
-def test_the_guard_holds_it_when_the_sequencer_is_gone_and_the_agent_does_not(
-    tmp_path: Path, cancellation: Cancellation
-) -> None:
-    lock = Told().lock(tmp_path)
-    assert lock.take(cancellation)
-    script = "import os; print(sorted(map(int, os.listdir('/proc/self/fd')))); input()"
-    guard = launched(
-        tmp_path, lock, sys.executable, "-c", f"{script}; import time; time.sleep(300)"
-    )
-    os.set_blocking(guard.stdout, True)
-    assert os.read(guard.stdout, 100) == b"[0, 1, 2, 3]\n"
-    # What is left of a sequencer that was killed.
-    os.close(lock.fd)
-    assert is_locked(lock.path)
-    assert lock.path.read_text() == f"{guard.mark} {pid_namespace()}\n"
-    assert guard.close()
-    assert not is_locked(lock.path)
-    # The next one need not look for anything.
-    assert lock.path.read_bytes() == b""
-
-
-def test_a_guard_that_was_stopped_is_ended_with_its_agent(
-    tmp_path: Path, cancellation: Cancellation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(attempt_lock, "WAIT_S", 0.05)
-    lock = Told().lock(tmp_path)
-    assert lock.take(cancellation)
-    guard = launched(tmp_path, lock, "sh", "-c", "echo up; exec sleep 300")
-    os.set_blocking(guard.stdout, True)
-    assert os.read(guard.stdout, 10) == b"up\n"
-    (agent,) = psutil.Process(guard.pid).children()
-    os.kill(guard.pid, signal.SIGSTOP)
-    os.close(lock.fd)
-    following = Told().lock(tmp_path)
-    assert following.take(cancellation)
-    assert wait_until(lambda: not is_alive(agent), 5)
-    assert not guard.is_alive
-    following.close()
-    guard.close()

@@ -83,23 +83,10 @@ def test_options_and_step_become_arguments(
     assert argv(tmp_path, entry, step) == expected
 
 
-def test_nothing_that_a_name_says_becomes_an_option_of_its_own(tmp_path: Path) -> None:
-    hostile = "--dangerously-skip-permissions"
-    step = {"allowed_tools": [hostile], "disallowed_tools": [hostile]}
-    made = argv(tmp_path, {}, step, system_prompt=hostile, append_system_prompt=hostile)
-    assert hostile not in made
-    assert all(word.startswith("--") and "=" in word for word in made)
-
-
 def test_the_prompt_is_never_an_argument(tmp_path: Path) -> None:
     made = argv(tmp_path, prompt="SECRET PROMPT", system_prompt="SECRET SYSTEM")
     assert not any("SECRET" in word for word in made)
     assert made == [f"--system-prompt-file={tmp_path / 'results' / 'system-prompt.md'}"]
-
-
-def test_text_can_be_shown_whole_instead_of_as_it_is_written(tmp_path: Path) -> None:
-    options = ClaudeOptions(stream_text=False, program="/opt/claude")
-    assert claude_argv(options, request_for(tmp_path)) == ["/opt/claude", *BASE[1:-1]]
 
 
 @pytest.mark.parametrize(
@@ -266,19 +253,6 @@ def test_a_resumed_session_is_charged_its_own_share(version: str) -> None:
         assert "cost_usd" not in second.session_id
 
 
-def test_the_last_of_several_results_decides_and_all_are_charged() -> None:
-    """Subagents in the background wake the session again: several results in one run."""
-    share = {"m": {"inputTokens": 10, "outputTokens": 1, "costUSD": 0.5}}
-    first = {"type": "result", "is_error": True, "result": "not yet"}
-    last = {"type": "result", "is_error": False, "result": "done", "total_cost_usd": 1.0}
-    key = "model_usage_since_last_result"
-    outcome = feed(
-        ClaudeParser(RULES), encoded({**first, key: share}, {**last, key: share})
-    ).outcome
-    assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "done")
-    assert (outcome.usage.cost_usd, outcome.usage.input_tokens) == (1.0, 20)
-
-
 @pytest.mark.parametrize(
     ("exit_code", "is_error", "status"),
     [
@@ -297,27 +271,6 @@ def test_exit_code_and_result_decide_together(
     assert feed(ClaudeParser(RULES), encoded(event), end=end).outcome.status is status
 
 
-def test_a_subscription_limit_has_the_time_that_the_client_was_told() -> None:
-    limit = {"status": "rejected", "resetsAt": 1795300000, "rateLimitType": "five_hour"}
-    event = {"type": "rate_limit_event", "rate_limit_info": limit}
-    result = {"type": "result", "is_error": True, "result": "You've hit your limit · resets 3pm"}
-    end = ProcessEnd(exit_code=1)
-    replayed = feed(ClaudeParser(RULES), encoded(event, result), end=end)
-    assert replayed.outcome.status is OutcomeStatus.LIMITED
-    assert replayed.outcome.not_before == "2026-11-21T22:26:40Z"
-    assert "five_hour" in replayed.heard.text(Piece.NOTICE)
-
-
-def test_a_warning_about_a_limit_is_no_limit() -> None:
-    rejected = {"status": "rejected", "resetsAt": 1795300000, "rateLimitType": "five_hour"}
-    warning = {**rejected, "status": "allowed_warning"}
-    events = [{"type": "rate_limit_event", "rate_limit_info": i} for i in (rejected, warning)]
-    result = {"type": "result", "is_error": True, "result": "API Error: 400 bad thing"}
-    end = ProcessEnd(exit_code=1)
-    outcome = feed(ClaudeParser(RULES), encoded(*events, result), end=end).outcome
-    assert outcome.status is OutcomeStatus.FAILED
-
-
 def test_without_budget_nothing_is_started(tmp_path: Path) -> None:
     with ProcessCore() as core:
         cancellation = Cancellation()
@@ -332,16 +285,3 @@ def test_without_budget_nothing_is_started(tmp_path: Path) -> None:
 def _replayed(name: str) -> tuple[Any, Recorder]:
     replayed = replay(name, ClaudeParser(RULES))
     return replayed.outcome, replayed.heard
-
-
-def test_a_result_that_lists_no_models_is_charged_all_the_same() -> None:
-    result = {
-        "type": "result",
-        "subtype": "success",
-        "is_error": False,
-        "result": "done",
-        "total_cost_usd": 0.25,
-        "usage": {"input_tokens": 5, "cache_read_input_tokens": 7, "output_tokens": 2},
-    }
-    usage = feed(ClaudeParser(RULES), encoded(result)).outcome.usage
-    assert (usage.cost_usd, usage.input_tokens, usage.output_tokens) == (0.25, 12, 2)

@@ -9,17 +9,10 @@ import pytest
 
 from sequencer.assembly.agents import ensure_honoured
 from sequencer.errors import ConfigurationError
-from sequencer.executors.claude import (
-    ClaudeExecutor,
-    ClaudeOptions,
-    claude_argv,
-    subagents_gone,
-)
+from sequencer.executors.claude import ClaudeExecutor, ClaudeOptions, claude_argv, subagents_gone
 from sequencer.executors.process import ProcessCore
 from sequencer.model.fields import ValidationError
-from sequencer.model.step import Step, Subagent
-from sequencer.model.team import STEP_FIELDS, Task
-from sequencer.model.workflow import Workflow
+from sequencer.model.step import Step
 from tests.contract.executor_cases import request_for
 
 SCOUT = {"description": "looks around", "prompt": "You look.\nYou write nothing."}
@@ -37,12 +30,6 @@ def argument(folder: Path, step: Step) -> str:
     made = claude_argv(ClaudeOptions(), request_for(folder, step=step))
     (found,) = [word for word in made if word.startswith("--agents")]
     return found
-
-
-def test_the_argument_is_one_word_of_plain_characters(tmp_path: Path) -> None:
-    made = argument(tmp_path, step_with())
-    assert made.isascii()
-    assert made.isprintable()
 
 
 def test_what_no_argument_can_hold_is_refused(tmp_path: Path) -> None:
@@ -75,33 +62,6 @@ def test_what_no_argument_can_hold_is_refused(tmp_path: Path) -> None:
 def test_what_is_no_subagent_is_refused(agents: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         step_with(agents)
-
-
-def test_they_are_kept_as_they_were_written() -> None:
-    found = step_with().agents
-    assert found is not None
-    assert list(found) == list(BOTH)
-    assert found["scout"] == Subagent.model_validate(BOTH["scout"])
-    assert step_with().model_dump(mode="json", exclude_defaults=True)["agents"] == BOTH
-
-
-def test_a_task_of_a_team_may_have_them() -> None:
-    assert "agents" in STEP_FIELDS
-    task = Task.model_validate({"id": "t", "subject": "s", "agents": BOTH})
-    assert task.step["agents"] == BOTH
-    with pytest.raises(ValidationError):
-        Task.model_validate({"id": "t", "subject": "s", "agents": {"scout": {}}})
-
-
-def test_a_step_without_is_the_step_that_it_was() -> None:
-    plain, other = Step(name="main"), step_with()
-    assert "agents" not in plain.model_dump(mode="json", exclude_defaults=True)
-    assert digest_of(plain) == digest_of(Step(name="main", agents=None))
-    assert digest_of(plain) != digest_of(other)
-
-
-def digest_of(step: Step) -> str:
-    return Workflow("w", (step,)).digest()
 
 
 NO_TOOL = [

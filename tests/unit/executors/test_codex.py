@@ -219,19 +219,6 @@ def test_refused_commands_are_found_on_stderr() -> None:
     assert replay("codex-refused", CodexParser(STRICT)).outcome.status is OutcomeStatus.FAILED
 
 
-def test_a_retry_or_a_warning_that_was_got_over_is_no_failure() -> None:
-    events = encoded(
-        {"type": "thread.started", "thread_id": THREAD},
-        {"type": "error", "message": "Reconnecting... 1/5"},
-        {"type": "item.completed", "item": {"type": "error", "message": "a warning"}},
-        {"type": "item.completed", "item": {"type": "agent_message", "text": "early"}},
-        {"type": "item.completed", "item": {"type": "agent_message", "text": "final"}},
-        {"type": "turn.completed", "usage": {"input_tokens": 1, "output_tokens": 2}},
-    )
-    outcome = feed(CodexParser(RULES), events).outcome
-    assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "final")
-
-
 @pytest.mark.parametrize(
     "events",
     [

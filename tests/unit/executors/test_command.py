@@ -1,15 +1,14 @@
 from __future__ import annotations
 
-import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sequencer.errors import StorageFailed, UnsafeFolder
-from sequencer.executors.command import ANSWER_BYTES, CommandExecutor, CommandOptions
+from sequencer.executors.command import CommandExecutor, CommandOptions
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.protocol import Cancellation
 from sequencer.model.fields import ValidationError
@@ -48,46 +47,12 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         bench.cancellation.close()
 
 
-def test_the_end_of_a_long_answer_is_kept(bench: Bench) -> None:
-    outcome = bench.perform("{python}", "-c", "print('a' * 200_000 + 'end')")
-    assert len(outcome.output) == ANSWER_BYTES - 1
-    assert outcome.output.endswith("aend")
-    assert len(bench.recorder.text()) == 200_004
-
-
-def test_placeholders_are_whole_arguments_or_whole_values(bench: Bench) -> None:
-    said = bench.arguments(
-        "{model}",
-        "--model={model}",
-        "x{model}",
-        "{}",
-        '{"model": 1}',
-        "--system={system_prompt}",
-        step=Step(name="main", model="m 1", system_prompt="s.md"),
-        system_prompt="Be {model}; $(touch canary)\n",
-    )
-    assert said == str(
-        [
-            "m 1",
-            "--model=m 1",
-            "x{model}",
-            "{}",
-            '{"model": 1}',
-            "--system=Be {model}; $(touch canary)\n",
-        ]
-    )
-
-
 def test_a_provider_without_a_model_would_be_lost(bench: Bench) -> None:
     executor = bench.executor("x", "--m={model}")
     (objection,) = executor.objections(Step(name="main", provider="openai"))
     assert objection.hint == "add model, or leave provider out"
     assert executor.objections(Step(name="main", provider="openai", model="m")) == []
     assert executor.objections(Step(name="main")) == []
-
-
-def test_an_option_without_a_value_is_left_out(bench: Bench) -> None:
-    assert bench.arguments("a", "--model={model}", "b") == "['a', 'b']"
 
 
 def test_an_argument_without_a_value_fails_the_step(bench: Bench) -> None:
@@ -171,32 +136,3 @@ def test_an_argv_without_meaning_is_refused(argv: list[str], said: str) -> None:
     with pytest.raises(ValidationError) as refusal:
         CommandOptions.model_validate({"argv": argv})
     assert said in str(refusal.value)
-
-
-def test_a_missing_program_is_a_problem_and_a_failure_that_says_what_to_do(bench: Bench) -> None:
-    (problem,) = bench.executor("no-such-program").problems()
-    error = bench.perform("no-such-program").error
-    assert error is not None
-    for said in (problem, error):
-        assert "'no-such-program'" in said
-        assert "agents.tests.argv" in said
-    assert bench.executor("sh").problems() == []
-    assert bench.executor("./scripts/agent").problems() == []
-
-
-def test_a_relative_program_is_the_projects(
-    bench: Bench, make_program: Callable[[str], Path]
-) -> None:
-    make_program("#!/bin/sh\necho ran in $PWD\n")
-    assert bench.perform("./agent").output == f"ran in {os.path.realpath(bench.folder)}"
-
-
-@pytest.fixture
-def make_program(tmp_path: Path) -> Callable[[str], Path]:
-    def make(content: str) -> Path:
-        program = tmp_path / "agent"
-        program.write_text(content)
-        program.chmod(0o755)
-        return program
-
-    return make

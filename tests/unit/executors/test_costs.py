@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +11,11 @@ import pytest
 from sequencer.executors.claude import ClaudeParser
 from sequencer.executors.client import JsonEventParser, Rules
 from sequencer.executors.codex import CodexParser
-from sequencer.executors.command import CommandExecutor, CommandOptions
 from sequencer.executors.gemini import GeminiParser
 from sequencer.executors.opencode import OpencodeParser
 from sequencer.executors.prices import ModelPrice, estimated
-from sequencer.executors.process import ProcessCore, ProcessEnd, apply_result
-from sequencer.executors.protocol import Cancellation
+from sequencer.executors.process import ProcessEnd, apply_result
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.model.step import Step
-from tests.contract.executor_cases import Recorder, request_for
 from tests.unit.executors.replay import NOW, RULES, encoded, feed
 
 PRICES = {"m": ModelPrice(input=1, output=10)}
@@ -35,37 +29,12 @@ def told(path: Path, usage: Usage, **said: float) -> Usage:
     return apply_result(path, Outcome(status=OutcomeStatus.OK, usage=usage)).usage
 
 
-def test_the_larger_of_observed_and_told_counts_figure_by_figure(tmp_path: Path) -> None:
-    path = tmp_path / "result.json"
-    assert told(path, SEEN, cost_usd=0, input_tokens=0, output_tokens=0, seconds=0) == SEEN
-    more = told(path, SEEN, cost_usd=7, input_tokens=1, output_tokens=20)
-    # What was told is no estimate any more.
-    assert more == Usage(cost_usd=7, input_tokens=100, output_tokens=20)
-
-
-def test_what_an_agent_says_makes_no_cost_known_that_its_client_did_not_tell(
-    tmp_path: Path,
-) -> None:
-    unknown = Usage(unpriced=1, input_tokens=9)
-    assert told(tmp_path / "r", unknown, cost_usd=0) == unknown
-    assert told(tmp_path / "r", unknown, cost_usd=2) == unknown.replace(cost_usd=2.0)
-
-
 @pytest.mark.parametrize("value", ["-1", "NaN", "Infinity", "-Infinity", "1e400", '"0"', "true"])
 def test_an_absurd_figure_lowers_nothing(tmp_path: Path, value: str) -> None:
     path = tmp_path / "result.json"
     path.write_text(f'{{"usage": {{"cost_usd": {value}}}}}')
     outcome = apply_result(path, Outcome(status=OutcomeStatus.OK, usage=SEEN))
     assert (outcome.status, outcome.usage) == (OutcomeStatus.FAILED, SEEN)
-
-
-def test_tokens_times_prices_are_an_estimate() -> None:
-    unknown = Usage(unpriced=1, input_tokens=2_000_000, output_tokens=100_000)
-    found = estimated(unknown, "m", PRICES)
-    assert (found.cost_usd, found.estimated_usd, found.unpriced) == (3.0, 3.0, 0)
-    # What came from the cache has a price of its own.
-    assert estimated(unknown, "m", PRICES, cached=1_000_000).cost_usd == 2.1
-    assert estimated(unknown, "m", PRICES, cached=9_000_000).cost_usd == 1.2
 
 
 @pytest.mark.parametrize("model", [None, "other"])
@@ -98,12 +67,6 @@ def test_clients_that_tell_tokens_only(parser: type[JsonEventParser], lines: lis
     usage = replayed.outcome.usage
     assert (usage.cost_usd, usage.estimated_usd, usage.unpriced) == (0.0031, 0.0031, 0)
     assert replayed.heard.usages[-1].cost_usd == 0.0031
-
-
-def test_the_cache_of_a_continued_thread_is_not_guessed() -> None:
-    before = Usage(input_tokens=1000, output_tokens=50)
-    usage = feed(CodexParser(PRICED, before), CODEX).outcome.usage
-    assert (usage.input_tokens, usage.cost_usd) == (2000, 0.0025)
 
 
 @pytest.mark.parametrize(
@@ -143,45 +106,6 @@ def test_a_killed_claude_is_charged_by_list_prices_and_by_those_of_the_project()
 
 
 # --- commands --------------------------------------------------------------------------
-
-
-@pytest.fixture
-def core() -> Iterator[ProcessCore]:
-    with ProcessCore() as made:
-        yield made
-
-
-def run(core: ProcessCore, folder: Path, said: str = "", **options: Any) -> Usage:
-    script = f"echo '{said}' > $SEQUENCER_RESULT" if said else "exit 0"
-    made = CommandOptions.model_validate({"argv": ["sh", "-c", script], **options})
-    cancellation = Cancellation()
-    path = folder / "results" / uuid.uuid4().hex / "result.json"
-    request = request_for(
-        folder,
-        step=Step(name="main"),
-        result_path=path,
-        environment={"SEQUENCER_RESULT": str(path)},
-    )
-    usage = CommandExecutor("c", made, core).perform(request, Recorder(), cancellation).usage
-    cancellation.close()
-    return usage
-
-
-def test_a_command_that_tells_nothing_has_an_unknown_cost(
-    core: ProcessCore, tmp_path: Path
-) -> None:
-    assert run(core, tmp_path).known_usd is None
-    assert run(core, tmp_path, '{"usage": {"cost_usd": 0}}').known_usd is None
-    assert run(core, tmp_path, '{"usage": {"cost_usd": 0.25}}').known_usd == 0.25
-
-
-def test_a_free_command_costs_what_it_says(core: ProcessCore, tmp_path: Path) -> None:
-    assert run(core, tmp_path, free=True).known_usd == 0
-    assert run(core, tmp_path, '{"usage": {"cost_usd": 2}}', free=True).known_usd == 2
-
-
-def test_a_command_that_never_started_cost_nothing(core: ProcessCore, tmp_path: Path) -> None:
-    assert run(core, tmp_path, argv=["/nowhere/at-all"]).known_usd == 0
 
 
 # --- limits ----------------------------------------------------------------------------

@@ -22,9 +22,7 @@ from sequencer.model.fields import ValidationError
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.step import Step
 from tests.contract.executor_cases import request_for
-from tests.unit.executors.replay import RULES, STRICT, encoded, feed, recording, replay
-
-BASE = ["gemini", "--output-format=stream-json", "--skip-trust"]
+from tests.unit.executors.replay import RULES, STRICT, encoded, feed, replay
 
 
 def gemini_environment(options: GeminiOptions, request: StepRequest) -> dict[str, str]:
@@ -36,21 +34,6 @@ def called(folder: Path, tools: dict[str, bool], **entry: Any) -> Call:
     step = Step.model_validate({"name": "main", "tools": tools})
     executor = GeminiExecutor("gemini", options, ProcessCore())
     return executor.call(request_for(folder, step=step))
-
-
-def test_words_for_tools_become_a_policy(tmp_path: Path) -> None:
-    tools = {"bash": False, "read": True, "write": False, "list": True, "todoread": False}
-    call = called(tmp_path, tools)
-    denied, allowed = tomllib.loads(call.files[POLICY])["rule"]
-    assert (denied["decision"], allowed["decision"]) == ("deny", "allow")
-    assert set(denied["toolName"]) >= {"run_shell_command", "write_file"}
-    assert set(allowed["toolName"]) == {"read_file", "list_directory"}
-    # What is taken away goes before what is granted, by us or by the user.
-    assert denied["priority"] > allowed["priority"]
-    assert call.argv[-2:] == [
-        f"--policy={tmp_path / 'results' / POLICY}",
-        "--policy=/home/me/.gemini/policies",
-    ]
 
 
 @pytest.mark.parametrize(("tools", "rules"), [({"glob": True}, 1), ({"glob": False}, 1)])
@@ -107,20 +90,6 @@ def test_the_system_prompt_goes_by_way_of_a_file(tmp_path: Path) -> None:
     assert "GEMINI_SYSTEM_MD" not in gemini_environment(GeminiOptions(), request_for(tmp_path))
 
 
-def test_the_key_reaches_gemini_and_other_keys_do_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GEMINI_API_KEY", "g")
-    monkeypatch.setenv("ANTHROPIC_API_KEY", "a")
-    monkeypatch.setenv("MY_VARIABLE", "m")
-    options = GeminiOptions(pass_env=("MY_VARIABLE",), env={"GEMINI_CLI_NO_RELAUNCH": "no"})
-    environment = gemini_environment(options, request_for(tmp_path))
-    assert environment["GEMINI_API_KEY"] == "g"
-    assert environment["MY_VARIABLE"] == "m"
-    assert environment["GEMINI_CLI_NO_RELAUNCH"] == "no"
-    assert "ANTHROPIC_API_KEY" not in environment
-
-
 def test_approval_modes_are_those_of_gemini() -> None:
     with pytest.raises(ValidationError, match="auto_edit"):
         GeminiOptions.model_validate({"approval_mode": "all"})
@@ -131,12 +100,6 @@ def test_a_tool_that_the_mode_does_not_offer_counts_as_refused() -> None:
     assert outcome.status is OutcomeStatus.OK
     assert outcome.denials == ('write_file file_path="/project/b.txt" content="x"',)
     assert replay("gemini-refused", GeminiParser(STRICT)).outcome.status is OutcomeStatus.FAILED
-
-
-def test_ended_by_a_signal_gemini_exits_with_0_and_without_a_result() -> None:
-    _, _, lines = recording("gemini-edit")
-    outcome = feed(GeminiParser(RULES), lines[:-1], end=ProcessEnd(exit_code=0)).outcome
-    assert outcome.status is OutcomeStatus.FAILED
 
 
 @pytest.mark.parametrize(

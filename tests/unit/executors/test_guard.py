@@ -46,24 +46,6 @@ def output(guard: Guard) -> bytes:
     return data
 
 
-def test_the_agent_starts_with_default_signals(guard: Guard, tmp_path: Path) -> None:
-    guard.run(launch(tmp_path, "sh", "-c", "grep -E 'Sig(Blk|Ign)' /proc/self/status"))
-    assert {line.split()[1] for line in output(guard).decode().splitlines()} == {"0" * 16}
-
-
-def test_an_idle_guard_uses_no_time_and_ends_with_its_pipe() -> None:
-    guard = Guard()
-    process = psutil.Process(guard.pid)
-    assert wait_until(lambda: process.status() == psutil.STATUS_SLEEPING, 5)
-    before = process.cpu_times()
-    switches = process.num_ctx_switches().voluntary
-    wait_until(lambda: False, 0.3)
-    assert process.cpu_times() == before
-    assert process.num_ctx_switches().voluntary == switches
-    assert guard.close()
-    assert not process.is_running()
-
-
 def test_a_dead_guard_takes_no_order(guard: Guard, tmp_path: Path) -> None:
     os.kill(guard.pid, signal.SIGKILL)
     assert wait_until(lambda: not guard.is_alive, 5)
@@ -77,11 +59,6 @@ def test_a_refused_process_leaks_no_descriptor(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(GuardUnreachable, match="can't start a guard"):
         Guard()
     assert psutil.Process().num_fds() == before
-
-
-def test_a_record_cannot_hold_nul(tmp_path: Path) -> None:
-    with pytest.raises(Exception, match="NUL"):
-        guarding.record_of(launch(tmp_path, "echo", "a\0b"), "mark")
 
 
 def test_without_memory_files_the_prompt_is_a_nameless_file(

@@ -8,9 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,11 +17,11 @@ import pytest
 
 from sequencer.executors import guard
 from sequencer.executors import pump as guarding
-from sequencer.executors.attempt_lock import MARK, end_marked
+from sequencer.executors.attempt_lock import MARK
 from sequencer.executors.process import ProcessCore, ProcessEnd
 from sequencer.executors.protocol import Cancellation
 from sequencer.executors.pump import Launch
-from tests.contract.executor_cases import marked_processes, wait_until
+from tests.contract.executor_cases import wait_until
 
 ENVIRONMENT = {"PATH": os.environ["PATH"]}
 
@@ -36,19 +34,6 @@ class Silent:
     def stderr(self, data: bytes) -> bool:
         """Keep nothing."""
         return bool(data)
-
-
-@pytest.fixture
-def plain_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcessCore]:
-    """Return a core whose guards believe that they are not on Linux."""
-    source = Path(guarding._PROGRAM).read_text()
-    assert source.count('sys.platform == "linux"') == 1
-    program = tmp_path / "guard.py"
-    program.write_text(source.replace('sys.platform == "linux"', "False"))
-    monkeypatch.setattr(guarding, "_PROGRAM", program)
-    monkeypatch.setattr(sys, "platform", "darwin")
-    with ProcessCore() as core:
-        yield core
 
 
 def run(core: ProcessCore, folder: Path, *argv: str, **limits: float) -> ProcessEnd:
@@ -74,48 +59,6 @@ def sent_to(data: bytes) -> int:
     return reading.detach()
 
 
-def test_its_process_group_is_ended_when_it_ends(plain_core: ProcessCore, tmp_path: Path) -> None:
-    mark = f"group-{uuid.uuid4()}"
-    end = run(plain_core, tmp_path, "sh", "-c", "sh -c 'sleep 300; true' $0 & exit 0", mark)
-    assert (end.exit_code, end.survivors) == (0, 0)
-    assert marked_processes(mark) == []
-
-
-def test_a_group_that_ignores_term_is_killed(plain_core: ProcessCore, tmp_path: Path) -> None:
-    mark = f"group-{uuid.uuid4()}"
-    script = "trap '' TERM; while :; do sleep 0.1; done"
-    end = run(plain_core, tmp_path, "sh", "-c", script, mark, timeout_s=0.3)
-    assert (end.ended_by, end.exit_code) == ("timeout", -9)
-    assert marked_processes(mark) == []
-
-
-def test_what_left_the_group_is_found_by_its_mark(plain_core: ProcessCore, tmp_path: Path) -> None:
-    mark = f"session-{uuid.uuid4()}"
-    script = "setsid sh -c 'sleep 300; true' $0 & sleep 0.3; exit 0"
-    end = run(plain_core, tmp_path, "sh", "-c", script, mark)
-    assert (end.exit_code, end.survivors) == (0, 0)
-    assert marked_processes(mark) == []
-
-
-@pytest.fixture
-def marked_sleeper() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    mark = uuid.uuid4().hex
-    process = subprocess.Popen(["sleep", "300"], env={**ENVIRONMENT, MARK: mark})
-    try:
-        yield process, mark
-    finally:
-        process.kill()
-        process.wait()
-
-
-def test_only_the_marked_are_ended(marked_sleeper: tuple[subprocess.Popen[bytes], str]) -> None:
-    process, mark = marked_sleeper
-    assert end_marked("another mark") == 0
-    assert process.poll() is None
-    assert end_marked(mark) == 0
-    assert process.wait(5) == -9
-
-
 @pytest.fixture
 def family() -> Iterator[subprocess.Popen[bytes]]:
     """Return a child with a child of its own."""
@@ -130,15 +73,6 @@ def family() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
         process.wait()
         process.stdout.close()
-
-
-def test_both_ways_to_find_descendants_agree(family: subprocess.Popen[bytes]) -> None:
-    by_parent = guard.children_by_scan()
-    (child,) = guard.children_of(family.pid)
-    assert by_parent[family.pid] == [child]
-    assert family.pid in by_parent[os.getpid()]
-    found = guard.descendants()
-    assert found.index(family.pid) < found.index(child)
 
 
 def test_without_children_files_all_processes_are_searched(
@@ -186,19 +120,6 @@ def test_a_record_that_is_cut_off_starts_nothing(
     monkeypatch.setattr(guard, "_CONTROL", read)
     assert guard.read_record() is None
     os.close(read)
-
-
-def test_a_large_environment_fits_through_the_pipe(tmp_path: Path) -> None:
-    """A record larger than a pipe has to be written while the guard reads."""
-    script = "import os, sys; sys.exit(len(os.environ['BIG1'] + os.environ['BIG9']) != 200_000)"
-    environment = {**ENVIRONMENT, **{f"BIG{n}": "x" * 100_000 for n in range(10)}}
-    launch = Launch(
-        argv=[sys.executable, "-c", script], environment=environment, cwd=tmp_path, prompt=b""
-    )
-    cancellation = Cancellation()
-    with ProcessCore() as core:
-        assert core.run(launch, Silent(), cancellation).exit_code == 0
-    cancellation.close()
 
 
 def test_a_guard_that_does_not_read_is_given_up(

@@ -62,12 +62,6 @@ def address() -> Iterator[str]:
     server.server_close()
 
 
-def test_a_redirect_does_not_take_the_key_along(tmp_path: Path, address: str) -> None:
-    outcome = asked(tmp_path, address)
-    assert _Thief.seen == [("/v1/messages", True)]
-    assert "HTTP 307" in str(outcome.error)
-
-
 @pytest.mark.parametrize("url", ["http://api.example.org", "http://10.0.0.1:80", "http://[::2]/"])
 def test_an_address_on_which_others_can_listen_is_refused(tmp_path: Path, url: str) -> None:
     with pytest.raises(ValidationError, match="https://"):

@@ -28,20 +28,6 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
         made.cancellation.close()
 
 
-def test_an_answer_is_streamed_counted_and_priced(desk: Desk) -> None:
-    outcome = desk.ask([{"thinking": "hm", "text": "It is done.", "model_usage": USAGE}])
-    assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "It is done.")
-    assert desk.heard.text(Piece.RESPONSE) == "It is done.\n"
-    assert desk.heard.text(Piece.THOUGHT) == "hm\n"
-    assert outcome.usage.cost_usd == pytest.approx(0.2)
-    assert (outcome.usage.input_tokens, outcome.usage.output_tokens) == (100_000, 50_000)
-    assert outcome.usage.seconds > 0
-    live = [usage.cost_usd for usage in desk.heard.usages]
-    assert live == sorted(live)
-    assert live[-1] == pytest.approx(0.2)
-    assert desk.model.requests[0].is_authorized
-
-
 VERDICT = {
     "type": "object",
     "properties": {"pass": {"type": "boolean"}, "reason": {"type": "string", "maxLength": 9}},
@@ -77,19 +63,6 @@ def test_without_a_form_that_was_kept_there_is_none(
     assert (outcome.status, outcome.output) == (OutcomeStatus.OK, text)
     assert outcome.structured == structured
     assert ("output_config" in desk.model.bodies()[0]) is (output.get("schema") is VERDICT)
-
-
-def test_cached_tokens_have_their_own_price(desk: Desk) -> None:
-    usage = {
-        "input_tokens": 0,
-        "output_tokens": 0,
-        "cache_read_input_tokens": 1_000_000,
-        "cache_creation_input_tokens": 2_000_000,
-        "cache_creation": {"ephemeral_1h_input_tokens": 1_000_000, "ephemeral_5m_input_tokens": 0},
-    }
-    outcome = desk.ask([{"text": "x", "model_usage": usage}])
-    assert outcome.usage.cost_usd == pytest.approx(0.1 + 1.25 + 2.0, abs=1e-5)
-    assert outcome.usage.input_tokens == 3_000_000
 
 
 def test_tools_edit_a_file_and_their_answers_go_back(desk: Desk) -> None:
@@ -149,19 +122,6 @@ def test_the_runs_state_is_out_of_reach(desk: Desk) -> None:
     assert len(outcome.denials) == 2
     assert state.read_text() == "{}"
     assert not (desk.folder / "sync").exists()
-
-
-def test_commands_know_the_step_but_not_the_key(desk: Desk) -> None:
-    command = 'echo "[$SEQUENCER_STEP][$ANTHROPIC_API_KEY][$EXTRA]" > seen'
-    desk.ask(
-        [{"tool": "bash", "input": {"command": command}}, {"text": "x"}],
-        entry={
-            "tools": ["bash"],
-            "env": {"EXTRA": "1"},
-            "pass_env": ["ANTHROPIC_API_KEY"],
-        },
-    )
-    assert (desk.folder / "seen").read_text() == "[main][][1]\n"
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,8 @@ from sequencer.model.fields import ValidationError
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.step import Step
 from tests.contract.executor_cases import request_for
-from tests.unit.executors.replay import RULES, encoded, feed, replay
+from tests.unit.executors.replay import RULES, replay
 
-BASE = ["opencode", "run", "--format=json"]
 ASK = {"edit": "ask", "bash": "ask", "webfetch": "ask"}
 
 
@@ -137,13 +136,6 @@ def test_the_search_is_there_where_a_variable_says_so(
     assert environment.get("OPENCODE_ENABLE_EXA") == expected
 
 
-def test_unless_told_otherwise_nothing_that_changes_things_runs_unasked(tmp_path: Path) -> None:
-    made = opencode_configuration(OpencodeOptions(), request_for(tmp_path))
-    assert made["permission"] == ASK
-    # Of the agent too: its own entry in opencode.json would go before the general one.
-    assert made["agent"] == {"build": {"permission": ASK}}
-
-
 @pytest.mark.parametrize(
     ("step", "left"),
     [
@@ -210,12 +202,3 @@ def test_errors_are_failures_that_say_why(name: str, said: str) -> None:
     assert outcome.error is not None
     assert said in outcome.error
     assert "\x1b" not in outcome.error
-
-
-def test_cost_and_cache_are_counted() -> None:
-    tokens = {"input": 1, "output": 2, "reasoning": 4, "cache": {"read": 8, "write": 16}}
-    part = {"reason": "stop", "tokens": tokens, "cost": 0.25}
-    usage = feed(
-        OpencodeParser(RULES), encoded({"type": "step_finish", "part": part})
-    ).outcome.usage
-    assert (usage.cost_usd, usage.input_tokens, usage.output_tokens) == (0.25, 25, 6)

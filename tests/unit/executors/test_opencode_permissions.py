@@ -6,23 +6,12 @@ from typing import Any
 
 import pytest
 
-from sequencer.executors.opencode import (
-    general,
-    of_the_agent,
-)
+from sequencer.executors.opencode import general, of_the_agent
 from sequencer.model.step import Step
-
-ASK: Any = {"edit": "ask", "bash": "ask"}
 
 
 def step(**tools: bool) -> Step:
     return Step.model_validate({"name": "main", "tools": tools})
-
-
-def test_what_is_taken_away_is_denied_to_everybody() -> None:
-    assert general(ASK, ["write", "task"]) == {"bash": "ask", "edit": "deny", "task": "deny"}
-    assert general({}, []) == {}
-    assert general(ASK, []) == ASK
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from sequencer.executors.project_tools import (
     Workbench,
     call_tool,
 )
-from sequencer.executors.protocol import Cancellation, StopReason
+from sequencer.executors.protocol import Cancellation
 
 ALL = tuple(TOOLS)
 
@@ -111,51 +109,11 @@ def test_searching_shows_allowed_files_only(bench: Workbench) -> None:
     assert use(bench, "grep", pattern="(").is_error
 
 
-def test_a_pattern_that_looks_like_an_option_is_a_pattern(bench: Workbench) -> None:
-    assert use(bench, "grep", pattern="--include=*").text == "(no match)"
-    bench.folder.write("-r", "-v\n")
-    assert use(bench, "grep", pattern="-v", path="-r").text == "-r:1:-v"
-
-
-def test_a_command_runs_in_the_project_with_the_given_environment(
-    bench: Workbench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ANTHROPIC_API_KEY", "not-for-commands")
-    answer = use(bench, "bash", command="pwd; echo $MARK; echo $ANTHROPIC_API_KEY; exit 3")
-    assert answer.text == f"{bench.folder.root}\ngiven\n\n\n(exit code 3)"
-    assert not answer.is_error
-
-
 def test_a_commands_output_is_cut_and_both_streams_are_kept(bench: Workbench) -> None:
     answer = use(bench, "bash", command="echo first >&2; sleep 0.2; yes | head -c 3000000")
     assert answer.text.startswith("first\ny\n")
     assert len(answer.text) < MAX_ANSWER_CHARS + 100
     assert "cut" in answer.text
-
-
-def test_a_command_ends_with_its_time_or_the_steps(bench: Workbench) -> None:
-    started = time.monotonic()
-    answer = use(bench, "bash", command="sleep 60", timeout_s=0.3)
-    assert "ended by us: timeout" in answer.text
-    hurried = Workbench(
-        folder=bench.folder,
-        core=bench.core,
-        cancellation=bench.cancellation,
-        environment=bench.environment,
-        seconds_left=lambda: 0.3,
-    )
-    assert "ended by us: timeout" in use(hurried, "bash", command="sleep 60").text
-    assert time.monotonic() - started < 8
-
-
-def test_a_command_ends_with_the_cancellation(bench: Workbench, cancellation: Cancellation) -> None:
-    timer = threading.Timer(0.3, cancellation.set, [StopReason.INTERRUPTED])
-    timer.start()
-    started = time.monotonic()
-    answer = use(bench, "bash", command="sleep 60")
-    timer.join()
-    assert "ended by us: interrupted" in answer.text
-    assert time.monotonic() - started < 8
 
 
 @pytest.mark.parametrize(

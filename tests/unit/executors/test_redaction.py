@@ -124,12 +124,6 @@ def test_complete_lines_are_not_delayed() -> None:
     assert stream.feed(b"un\n") == b"sun\n"
 
 
-def test_lines_of_a_private_key_wait_for_its_end() -> None:
-    stream = REDACTION.stream()
-    assert stream.feed(b"x\n" + PEM[:80]) == b"x\n"
-    assert stream.feed(PEM[80:] + b"\ny\n") == b"[secret]\ny\n"
-
-
 def held(stream: RedactionStream) -> int:
     return len(stream._held)
 

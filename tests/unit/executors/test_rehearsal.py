@@ -4,40 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.executors.protocol import Cancellation, Piece
+from sequencer.executors.protocol import Cancellation
 from sequencer.executors.stand_ins import RehearsalExecutor, RehearsalOptions
 from sequencer.model.fields import ValidationError
-from sequencer.model.outcome import Outcome
 from sequencer.model.step import Step
 from sequencer.workflows.verdicts import check_schema
 from tests.contract.executor_cases import Recorder, request_for
-
-
-def rehearse(folder: Path, **update: object) -> tuple[Outcome, str]:
-    recorder, cancellation = Recorder(), Cancellation()
-    executor = RehearsalExecutor("rehearsal", RehearsalOptions())
-    outcome = executor.perform(request_for(folder, **update), recorder, cancellation)
-    cancellation.close()
-    return outcome, recorder.text(Piece.NOTICE)
-
-
-def test_it_says_plainly_that_no_agent_ran(tmp_path: Path) -> None:
-    outcome, said = rehearse(tmp_path)
-    assert "no agent ran" in outcome.output
-    assert "no agent runs" in said.splitlines()[0]
-
-
-def test_it_shows_what_an_agent_would_have_been_asked(tmp_path: Path) -> None:
-    step = Step(name="review", model="m1", timeout_s=5)
-    prompt = "".join(f"line {n}\n" for n in range(8)) + "ü"
-    _, said = rehearse(tmp_path, step=step, prompt=prompt)
-    assert "review" in said
-    assert "model='m1', timeout_s=5.0" in said
-    assert str(tmp_path) in said
-    assert "58 bytes, 9 lines" in said
-    assert "line 4" in said
-    assert "line 5" not in said
-    assert "4 more lines" in said
 
 
 @pytest.mark.parametrize(

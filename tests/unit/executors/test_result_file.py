@@ -25,13 +25,6 @@ def write(path: Path, content: Any) -> None:
     path.write_text(json.dumps(content))
 
 
-def test_what_the_file_says_replaces_what_was_seen(path: Path) -> None:
-    write(path, {"status": "complete", "output": "mine", "usage": {"output_tokens": 9}})
-    outcome = apply_result(path, SUCCESS)
-    assert (outcome.status, outcome.output) == (OutcomeStatus.COMPLETE, "mine")
-    assert outcome.usage == Usage(input_tokens=5, output_tokens=9, seconds=2)
-
-
 @pytest.mark.parametrize("said", ["ok", "complete", "failed"])
 @pytest.mark.parametrize(
     "status", [OutcomeStatus.FAILED, OutcomeStatus.INTERRUPTED, OutcomeStatus.LIMITED]

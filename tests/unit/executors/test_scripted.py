@@ -37,11 +37,6 @@ class Script:
         return [self.perform(*call).output for call in calls]
 
 
-def test_entries_without_conditions_come_in_order_and_the_last_repeats(tmp_path: Path) -> None:
-    script = Script(tmp_path, {"output": "a"}, {"output": "b"})
-    assert [script.perform().output for _ in range(4)] == ["a", "b", "b", "b"]
-
-
 def test_a_place_decides_before_the_sequence(tmp_path: Path) -> None:
     script = Script(
         tmp_path,
@@ -55,11 +50,6 @@ def test_a_place_decides_before_the_sequence(tmp_path: Path) -> None:
     failed = script.perform(step_index=3)
     assert failed.status is OutcomeStatus.FAILED
     assert failed.error
-
-
-def test_placed_entries_do_not_use_the_sequence_up(tmp_path: Path) -> None:
-    script = Script(tmp_path, {"output": "a"}, {"output": "b"}, {"step_index": 0, "output": "x"})
-    assert script.outputs(("main", 0, 1), ("main", 1, 1), ("main", 2, 1)) == ["x", "a", "b"]
 
 
 def test_a_step_without_an_entry_fails_and_names_the_key(tmp_path: Path) -> None:

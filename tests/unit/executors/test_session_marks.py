@@ -16,7 +16,3 @@ def test_what_no_client_would_give_never_becomes_an_argument(mark: str) -> None:
 @pytest.mark.parametrize("value", ["-1", "x", "1e999x", "nan-"])
 def test_facts_that_were_tampered_with_count_as_nothing(value: str) -> None:
     assert number({"cost_usd": value}, "cost_usd") == 0
-
-
-def test_unreadable_facts_are_left_out() -> None:
-    assert split_mark("abc;nonsense;a=b=c;version=1")[1] == {"version": "1"}

@@ -55,16 +55,6 @@ def notes(clone: Path) -> list[str]:
     return git(clone, "show", "HEAD:notes.md").splitlines()
 
 
-def test_a_retry_goes_on_with_what_the_attempt_before_it_has_left(tmp_path: Path) -> None:
-    clone = project(tmp_path)
-    (tmp_path / "fail").touch()
-    code, said = run(clone)
-    assert code == 0, said
-    assert "goes on with what attempt 1 has left: 1 changed path, 'notes.md'" in said
-    assert notes(clone) == ["attempt 1", "attempt 2", "attempt 3"]
-    assert git(clone, "status", "--porcelain") == ""
-
-
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
 def test_starting_again_goes_on_where_it_was_ended(tmp_path: Path, sent: signal.Signals) -> None:
     clone = project(tmp_path)

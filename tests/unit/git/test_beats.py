@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,36 +43,6 @@ def test_a_beat_reaches_another_clone_byte_for_byte(lab: Lab) -> None:
     assert two.bring(lab.tip(), [claim])
     assert (lab.clone("two") / "sync/beats/7").read_bytes() == own.read_bytes()
     assert not two.bring(lab.tip(), [claim])
-
-
-def test_workers_that_beat_at_once_all_get_through(lab: Lab) -> None:
-    failed: list[OSError] = []
-    workers = {token: lab.worker(f"clone-{token % 3}") for token in range(1, 6)}
-
-    def work(token: int) -> None:
-        for number in range(1, 4):
-            try:
-                workers[token].beat(make_claim(token), number, set(workers))
-            except OSError as error:
-                failed.append(error)
-
-    threads = [threading.Thread(target=work, args=(token,)) for token in workers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed
-    assert lab.there() == {str(token): 3 for token in workers}
-    assert lab.depth() == 15
-
-
-def test_what_stands_no_more_is_dropped_and_what_is_newer_stays(lab: Lab) -> None:
-    clone = lab.clone("one")
-    names = {"3": b"{}", "9": b"{}", "04": b"{}", "x\n\"y\\'": b"", "a\xff": b"", "\u0663": b""}
-    remotes.push(clone, remotes.commit(clone, names), remotes.BEATS)
-    # The holder of 9 has claimed after this worker looked at the head for the last time.
-    lab.worker("one").beat(make_claim(5), 1, {2, 5})
-    assert sorted(remotes.files(lab.remote, remotes.BEATS)) == ["5", "9"]
 
 
 def test_the_history_is_bounded(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import RemoteUnreachable, StateRefused, WorkTreeRefused
-from sequencer.git.tree import SHOWN_PATHS
 from sequencer.model.head import Head, Work
 from sequencer.settings.schema import WorkOptions
 from tests.unit.git.clones import (
@@ -38,17 +37,6 @@ def refusal(one: Clone, work: Work | None = None) -> WorkTreeRefused:
     assert refused.value.exit_code == 3
     assert refused.value.hint
     return refused.value
-
-
-def test_a_dirty_tree_is_told_path_by_path(tmp_path: Path) -> None:
-    _, here, _ = pair(tmp_path, {"a": "1"})
-    write(here, {"a": "2", **{f"new {number:02}": "x" for number in range(12)}})
-    refused = refusal(clone(here))
-    assert "branch main has 13 changed paths" in refused.message
-    assert "'a', 'new 00'" in refused.message
-    assert f"and {13 - SHOWN_PATHS} more" in refused.message
-    assert "store.work.tolerated" in str(refused.hint)
-    assert refused.where == f"work tree {here}"
 
 
 def test_secrets_in_names_are_not_told(tmp_path: Path) -> None:
@@ -174,48 +162,6 @@ def test_a_history_that_diverges_behind_the_claim(tmp_path: Path) -> None:
     assert everything(here) == before
 
 
-def test_a_run_learns_its_branch_where_nothing_moves(tmp_path: Path) -> None:
-    _, here, _ = pair(tmp_path)
-    one = clone(here)
-    one.carrier.ready(head())
-    learned = one.carrier.collect(claim(), "main", head())
-    work = Work(branch="main", commit=said(here, "rev-parse", "HEAD"))
-    assert (learned, one.carrier.cargo) == (work, None)
-    named = clone(here, work=WorkOptions(branch="main"))
-    assert named.carrier.collect(claim(), "main", head()) is None
-
-
-def test_nothing_is_committed_that_is_not_declared(tmp_path: Path) -> None:
-    _, here, _ = pair(tmp_path)
-    one = clone(here)
-    one.carrier.ready(head())
-    write(here, {"docs/a": "1"})
-    before = everything(here)
-    there = head(Work(branch="main", commit=said(here, "rev-parse", "HEAD")))
-    assert one.carrier.collect(claim(), "main", there) is None
-    assert everything(here) == before
-    told = one.taken()
-    assert len(told) == 1
-    assert "'docs/a': in no commit" in told[0]
-    assert one.taken() == []
-
-
-def test_declared_paths_are_committed_behind_the_agents(tmp_path: Path) -> None:
-    bare, here, _ = pair(tmp_path)
-    one = clone(here, commit=DOCS, run="nightly")
-    one.carrier.ready(head())
-    agents = commit(here, {"code.py": "1"})
-    write(here, {"docs/a.md": "1"})
-    after = one.push(head(step_index=4), token=9)
-    assert after.work is not None
-    assert said(bare, "rev-parse", "main", "main^") == f"{after.work.commit}\n{agents}"
-    assert said(bare, "log", "-1", "--format=%B", "main").split("\n") == [
-        *("main: iteration 5 (run nightly)", ""),
-        *("Run: nightly", "Step: main", "Iteration: 5", "Token: 9"),
-    ]
-    assert porcelain(here) == []
-
-
 def test_what_could_not_be_committed_is_told(tmp_path: Path) -> None:
     _, here, _ = pair(tmp_path)
     one = clone(here, commit=DOCS)
@@ -318,46 +264,12 @@ def test_somebody_commits_while_the_paths_are_read(
     assert porcelain(here) == []
 
 
-def test_work_that_was_not_accepted_is_kept(tmp_path: Path) -> None:
-    bare, here, _ = pair(tmp_path)
-    one = clone(here, commit=DOCS)
-    one.carrier.ready(head())
-    agents = commit(here, {"code": "1"})
-    write(here, {"docs/a": "1", "else": "1"})
-    before = everything(here)
-    name = one.carrier.keep(claim(7, 12), "main", head())
-    assert name == "sequencer-kept/default/7-12"
-    after = everything(here)
-    changed = {path for path in after if after[path] != before.get(path)}
-    # git's own note of a push, and the branch.
-    assert {path for path in changed if "/refs/remotes/" not in path} == {
-        *(f".git/refs/heads/{name}", f".git/logs/refs/heads/{name}"),
-    }
-    assert said(bare, "rev-parse", f"{name}^") == agents
-    assert tree_of(bare, name)["docs/a"] == "100644 1"
-    assert "else" not in tree_of(bare, name)
-    assert said(here, "rev-parse", "main") == agents
-
-
 def test_no_work_is_nothing_to_keep(tmp_path: Path) -> None:
     _, here, _ = pair(tmp_path)
     one = clone(here, commit=DOCS)
     write(here, {"else": "1"})
     assert one.carrier.keep(claim(), "main", head()) is None
     assert said(here, "for-each-ref", "refs/heads/sequencer-kept") == ""
-
-
-def test_commits_alone_are_kept_where_they_are(tmp_path: Path) -> None:
-    _, here, _ = pair(tmp_path)
-    one = clone(here, run="My run")
-    one.carrier.ready(head())
-    agents = commit(here, {"code": "1"})
-    name = one.carrier.keep(claim(0, 1), "main", head())
-    assert name is not None
-    assert name.startswith("sequencer-kept/my-run--")
-    assert said(here, "rev-parse", name) == agents
-    # Once more is no more: it is the same work.
-    assert one.carrier.keep(claim(0, 1), "main", head()) == name
 
 
 def test_kept_work_is_never_overwritten(tmp_path: Path) -> None:

@@ -60,17 +60,6 @@ def test_a_sound_clone(shared: Shared) -> None:
     assert notices[0] == "notice: remote: the remote was not asked"
 
 
-def test_nothing_is_pushed_by_a_check(shared: Shared) -> None:
-    a = shared.clone("a")
-    before = git(shared.bare, "for-each-ref"), git(a, "status", "--porcelain")
-    findings(a)
-    assert (git(shared.bare, "for-each-ref"), git(a, "status", "--porcelain")) == before
-
-
-def test_a_store_of_files_asks_no_git(tmp_path: Path) -> None:
-    assert findings(project(tmp_path)) == []
-
-
 # --- here ------------------------------------------------------------------------------
 
 

@@ -12,14 +12,7 @@ from sequencer.git import checkout as readonly
 from sequencer.git.checkout import CheckoutWatch, PlaceResult
 from sequencer.git.places import GitWorkplaces, SharedPlace
 from tests.unit.git.clones import commit, git, said, write
-from tests.unit.git.teams import (
-    at_once,
-    checkout_at,
-    placed,
-    project,
-    worked,
-    workplaces,
-)
+from tests.unit.git.teams import at_once, checkout_at, placed, project, worked, workplaces
 
 
 @pytest.fixture
@@ -158,11 +151,6 @@ def test_large_files_are_known_by_their_times(site: Path, monkeypatch: pytest.Mo
     assert changes(site, lambda at: write(at, {"small": "y"})) == ("small (added)",)
 
 
-def test_a_fifo_is_not_waited_for(site: Path) -> None:
-    os.mkfifo(site / "fifo")
-    assert changes(site, lambda at: write(at, {"a": "x"})) == ("a (modified)",)
-
-
 def test_more_files_than_can_be_watched_are_told_and_make_no_false_alarm(
     site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,18 +166,6 @@ def test_more_files_than_can_be_watched_are_told_and_make_no_false_alarm(
 
 
 # --- without a repository -----------------------------------------------------------------
-
-
-def test_without_a_repository_sizes_and_times_are_looked_at(tmp_path: Path) -> None:
-    write(tmp_path, {"a": "1", "gone": "1", "deep/b": "1", "sync/state.json": "{}"})
-
-    def work(at: Path) -> None:
-        write(at, {"a": "two", "new": "1", "sync/state.json": "{1}", "logs/x": "x"})
-        write(at, {"sync/worktrees/x": "x", ".git/x": "x"})
-        (at / "gone").unlink()
-
-    assert changes(tmp_path, work) == ("a (changed)", "gone (removed)", "new (added)")
-    assert changes(tmp_path, lambda _: None) == ()
 
 
 def test_a_walk_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

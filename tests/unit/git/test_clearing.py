@@ -21,15 +21,7 @@ from sequencer.git.process import Git
 from sequencer.git.worktrees import Phase, Worktrees
 from sequencer.store.identity import boot_id
 from tests.unit.git.clones import SECRET, git, porcelain, repository, said, tree_of, write
-from tests.unit.git.teams import (
-    branches,
-    closed,
-    is_sound,
-    opened,
-    project,
-    remains,
-    workplaces,
-)
+from tests.unit.git.teams import branches, closed, is_sound, opened, project, remains, workplaces
 
 KILLED = 9
 NO_MORE_POINTS = 0

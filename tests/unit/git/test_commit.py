@@ -59,17 +59,6 @@ def test_a_commit_of_every_kind_of_change(tmp_path: Path) -> None:
     assert said(folder, "fsck", "--strict", "--no-dangling") == ""
 
 
-def test_gits_filters_hold(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "r", {".gitattributes": "*.txt text eol=lf\n*.up filter=up\n"})
-    git(folder, "config", "filter.up.clean", "tr a-z A-Z")
-    (folder / "a.txt").write_bytes(b"one\r\ntwo\r\n")
-    (folder / "a.up").write_text("loud")
-    committed(folder)
-    assert tree_of(folder)["a.txt"] == "100644 one\ntwo\n"
-    assert tree_of(folder)["a.up"] == "100644 LOUD"
-    assert porcelain(folder) == []
-
-
 def test_a_filter_that_fails_is_told(tmp_path: Path) -> None:
     folder = repository(tmp_path / "r", {".gitattributes": "*.x filter=broken\n"})
     git(folder, "config", "filter.broken.clean", "false")
@@ -79,35 +68,6 @@ def test_a_filter_that_fails_is_told(tmp_path: Path) -> None:
     with pytest.raises(WorkTreeRefused, match="can't be committed"):
         committed(folder)
     assert everything(folder) == before
-
-
-def test_the_message_and_the_people(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "r")
-    write(folder, {"a": "1"})
-    committed(folder, message="main: ä\n\nRun: x\nToken: 3\n")
-    told = said(folder, "log", "-1", "--format=%an <%ae>|%cn <%ce>|%s|%(trailers:key=Token)")
-    who = "Sequencer <sequencer@localhost>"
-    assert told == f"{who}|{who}|main: ä|Token: 3"
-    git(folder, "config", "user.name", "Ä. Person")
-    git(folder, "config", "user.email", "p@example.org")
-    write(folder, {"a": "2"})
-    committed(folder)
-    assert said(folder, "log", "-1", "--format=%an <%ae>") == "Ä. Person <p@example.org>"
-
-
-def test_no_hook_and_no_editor_and_no_signature(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "r")
-    hooks = folder / ".git" / "hooks"
-    for name in ("pre-commit", "commit-msg", "post-commit", "reference-transaction"):
-        (hooks / name).write_text(f"#!/bin/sh\ntouch '{tmp_path}/ran'\nexit 1\n")
-        (hooks / name).chmod(0o755)
-    git(folder, "config", "core.hooksPath", str(hooks))
-    git(folder, "config", "commit.gpgSign", "true")
-    git(folder, "config", "core.editor", f"touch {tmp_path}/ran;")
-    write(folder, {"a": "1"})
-    committed(folder)
-    assert not (tmp_path / "ran").exists()
-    assert said(folder, "log", "-1", "--format=%G?") == "N"
 
 
 def test_a_branch_that_somebody_has_moved(tmp_path: Path) -> None:
@@ -137,57 +97,6 @@ def test_a_file_that_was_changed_in_between_is_left_out(tmp_path: Path) -> None:
         ("a", "back", "c"), CHANGED
     )
     assert set(tree_of(folder)) == {".gitignore", "README.md", "b", "back"}
-
-
-def index_of(folder: Path) -> dict[str, str]:
-    """Return each entry of the index, with its flags, as git tells it."""
-    lines = git(folder, "ls-files", "--stage", "-v", "-z").split(b"\0")
-    return {os.fsdecode(line.split(b"\t")[1]): os.fsdecode(line) for line in lines if line}
-
-
-def test_the_rest_of_the_index_stays_byte_for_byte(tmp_path: Path) -> None:
-    names = ("staged", "both", "hidden", "skipped", "mine", "untouched")
-    folder = repository(tmp_path / "r", dict.fromkeys(names, "1"))
-    git(folder, "update-index", "--assume-unchanged", "hidden")
-    git(folder, "update-index", "--skip-worktree", "skipped")
-    write(folder, {"staged": "2", "both": "2", "added": "2", "announced": "2"})
-    git(folder, "add", "staged", "both", "added")
-    git(folder, "add", "-N", "announced")
-    git(folder, "rm", "-q", "--cached", "untouched")
-    write(folder, {"both": "3", "mine": "2", "also mine": "2"})
-    before, head = index_of(folder), said(folder, "rev-parse", "HEAD")
-    staged = git(folder, "diff", "--cached", "--binary")
-    written = committed(folder)
-    assert [one.path for one in written.selection.chosen] == ["also mine", "mine"]
-    after = index_of(folder)
-    assert {n: line for n, line in after.items() if "mine" not in n} == {
-        n: line for n, line in before.items() if n != "mine"
-    }
-    assert git(folder, "diff", "--cached", "--binary") == staged
-    assert said(folder, "diff", "--name-only", head, "HEAD").split("\n") == ["also mine", "mine"]
-    assert porcelain(folder) == [
-        *("A  added", " A announced", "MM both", "M  staged", "D  untouched", "?? untouched"),
-    ]
-
-
-def test_what_was_written_right_after_it_was_staged_is_not_taken_for_staged(
-    tmp_path: Path,
-) -> None:
-    folder = repository(tmp_path / "r", {"both": "1"})
-    # As if all of it had happened within one tick of the file system's clock.
-    git(folder, "config", "core.trustCtime", "false")
-    git(folder, "config", "core.checkStat", "minimal")
-    tick = 1_700_000_000 * 10**9
-    write(folder, {"both": "2"})
-    os.utime(folder / "both", ns=(tick, tick))
-    git(folder, "add", "both")
-    write(folder, {"both": "3", "mine": "1"})
-    for path in (folder / "both", folder / ".git" / "index"):
-        os.utime(path, ns=(tick, tick))
-    committed(folder)
-    assert "mine" in tree_of(folder)
-    assert porcelain(folder) == ["MM both"]
-    assert git(folder, "show", ":both") == b"2"
 
 
 def test_the_index_knows_the_files_times(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import threading
@@ -15,24 +14,10 @@ import pytest
 from sequencer.git import gathering
 from sequencer.git import worktrees as module
 from sequencer.git.checkout import PlaceResult
-from sequencer.git.process import Git, GitFailed
-from sequencer.git.worktrees import (
-    branch_of,
-    git_dirs,
-    name_of,
-    remove,
-)
+from sequencer.git.worktrees import branch_of, git_dirs, name_of, remove
 from sequencer.model.names import is_branch_name
 from tests.unit.git.clones import ENVIRONMENT, SECRET, commit, git, said, tree_of, write
-from tests.unit.git.teams import (
-    branches,
-    closed,
-    opened,
-    project,
-    remains,
-    worked,
-    workplaces,
-)
+from tests.unit.git.teams import branches, closed, opened, project, remains, worked, workplaces
 
 PEM = "-----BEGIN RSA PRIVATE KEY-----\n{}\n-----END RSA PRIVATE KEY-----\n"
 
@@ -47,61 +32,6 @@ def made_by(here: Path, work: Callable[[Path], object]) -> dict[str, str]:
     assert worked(workplaces(here), work).result is PlaceResult.MERGED
     found = tree_of(here)
     return {path: text for path, text in found.items() if path not in (".gitignore", "README.md")}
-
-
-def test_whatever_is_staged_or_not_is_committed_as_it_stands_in_the_folder(here: Path) -> None:
-    def work(at: Path) -> None:
-        write(at, {"a": "staged\n", "new": "staged\n", "meant": "to be added\n"})
-        git(at, "add", "a", "new")
-        git(at, "add", "-N", "meant")
-        write(at, {"a": "and changed\n"})
-        git(at, "rm", "-q", "b")
-        (at / "d/c").unlink()
-
-    assert made_by(here, work) == {
-        "a": "100644 and changed\n",
-        "new": "100644 staged\n",
-        "meant": "100644 to be added\n",
-    }
-
-
-def test_modes_links_and_names_are_kept(here: Path) -> None:
-    odd = os.fsdecode(b"\xff\xfe odd")
-
-    def work(at: Path) -> None:
-        (at / "a").chmod(0o755)
-        (at / "link").symlink_to("d/c")
-        write(at, {odd: "1\n", "-n": "2\n", "line\nend": "3\n", ":(top)x": "4\n", "*": "5\n"})
-
-    found = made_by(here, work)
-    assert (found["a"], found["link"]) == ("100755 a\n", "120000 d/c")
-    assert [found[name] for name in (odd, "-n", "line\nend", ":(top)x", "*")] == [
-        f"100644 {number}\n" for number in range(1, 6)
-    ]
-
-
-def test_a_file_that_is_not_tracked_any_more_and_ignored_stays_out(here: Path) -> None:
-    def work(at: Path) -> None:
-        git(at, "rm", "-q", "--cached", "a")
-        write(at, {".gitignore": "a\nsync/\nlogs/\n"})
-
-    assert "a" not in made_by(here, work)
-
-
-def test_what_a_run_has_written_there_is_left_out_even_where_nothing_is_ignored(
-    here: Path,
-) -> None:
-    git(here, "rm", "-q", ".gitignore")
-    git(here, "commit", "-q", "-m", "nothing is ignored")
-
-    def work(at: Path) -> None:
-        write(at, {"sync/state.json": "{}", "logs/x.log": "x", "new": "new\n"})
-
-    left = worked(workplaces(here), work)
-    assert left.result is PlaceResult.MERGED
-    assert {"new", "a", "b"} <= set(tree_of(here))
-    assert not {"sync/state.json", "logs/x.log"} & set(tree_of(here))
-    assert left.notices == ("left out, being files of a run: logs/x.log, sync/state.json",)
 
 
 @pytest.mark.parametrize(
@@ -162,13 +92,6 @@ def test_a_key_that_was_in_the_file_already_forbids_no_other_change_of_it(here: 
     assert closed(place).files == ("fixture",)
 
 
-def test_another_key_block_in_the_place_of_one_is_refused(here: Path) -> None:
-    commit(here, {"pem": PEM.format("AAAA" * 20)})
-    place = opened(workplaces(here))
-    write(place.cwd, {"pem": PEM.format("BBBB" * 20)})
-    assert closed(place).files == ("pem",)
-
-
 def test_a_file_that_is_still_written_is_refused(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,31 +144,6 @@ def test_a_branch_without_a_commit_is_refused(here: Path) -> None:
     assert left.error is not None
     assert "without a commit" in left.error
     assert remains(here) == [".git/implement-1", "implement-1", "implement-1.json"]
-
-
-def test_an_agent_that_removes_the_git_file_does_not_reach_the_checkout(here: Path) -> None:
-    write(here, {"a": "the user's\n"})
-    place = opened(workplaces(here))
-    (place.cwd / ".git").unlink()
-    write(place.cwd, {"b": "the agent's\n"})
-    left = closed(place)
-    assert left.result is PlaceResult.MERGED
-    assert tree_of(here)["a"] == "100644 a\n"
-    assert tree_of(here)["b"] == "100644 the agent's\n"
-    assert (here / "a").read_text() == "the user's\n"
-
-
-def test_a_repository_that_the_agent_has_made_of_its_folder_stays(here: Path) -> None:
-    place = opened(workplaces(here))
-    (place.cwd / ".git").unlink()
-    git(place.cwd, "init", "-q")
-    git(place.cwd, "add", "a")
-    git(place.cwd, "commit", "-q", "-m", "history of its own")
-    write(place.cwd, {"b": "the agent's\n"})
-    left = closed(place)
-    assert (left.result, left.folder) == (PlaceResult.MERGED, place.folder)
-    assert tree_of(here)["b"] == "100644 the agent's\n"
-    assert said(place.folder, "log", "--format=%s") == "history of its own"
 
 
 def test_a_clone_in_the_worktree_is_not_committed_and_not_lost(here: Path, tmp_path: Path) -> None:
@@ -334,32 +232,7 @@ def test_one_over_which_git_was_killed_is_found_by_its_name(tmp_path: Path) -> N
     assert found == ["build-1", "build-11"]
 
 
-def test_git_of_a_place_never_works_in_the_checkout_around_it(tmp_path: Path) -> None:
-    here = project(tmp_path / "here")
-    inner = here / "sync/worktrees/x"
-    git(here, "worktree", "add", "-q", "-b", "x", str(inner))
-    (inner / ".git").unlink()
-    placed = Git(here, ENVIRONMENT).at(inner, git_dir=here / ".git/worktrees/x")
-    assert placed.text("symbolic-ref", "HEAD") == "refs/heads/x"
-    assert placed.text("rev-parse", "--show-toplevel") == str(inner)
-    gone = Git(here, ENVIRONMENT).at(inner, git_dir=here / ".git/worktrees/gone")
-    with pytest.raises(GitFailed, match="not a git repository"):
-        gone.text("symbolic-ref", "HEAD")
-
-
 # --- removing ------------------------------------------------------------------------------
-
-
-def test_a_folder_is_removed_and_nothing_behind_links_in_it(tmp_path: Path) -> None:
-    write(tmp_path, {"kept/file": "x", "gone/deep/er/file": "x"})
-    (tmp_path / "gone/link").symlink_to(tmp_path / "kept", target_is_directory=True)
-    (tmp_path / "kept").chmod(0o500)
-    (tmp_path / "gone/deep/er").chmod(0)
-    assert remove(tmp_path / "gone")
-    assert not (tmp_path / "gone").exists()
-    assert (tmp_path / "kept/file").read_text() == "x"
-    assert (tmp_path / "kept").stat().st_mode & 0o777 == 0o500
-    assert remove(tmp_path / "gone")
 
 
 def test_somebody_who_still_writes_there_is_waited_for(tmp_path: Path) -> None:

@@ -14,17 +14,9 @@ from sequencer.git import checkout as shared
 from sequencer.git.checkout import Checkout, PlaceLeft, PlaceResult, merge
 from sequencer.git.places import OwnPlace
 from sequencer.git.process import Git, GitFailed
-from sequencer.git.worktrees import Phase, Worktree, Worktrees
+from sequencer.git.worktrees import Worktree
 from sequencer.store.identity import this_process
-from tests.unit.git.clones import (
-    ENVIRONMENT,
-    commit,
-    git,
-    porcelain,
-    said,
-    tree_of,
-    write,
-)
+from tests.unit.git.clones import ENVIRONMENT, commit, git, porcelain, said, tree_of, write
 from tests.unit.git.teams import (
     branches,
     checkout_at,
@@ -362,21 +354,6 @@ def test_a_commit_that_was_amended_is_dropped(site: Path) -> None:
     assert_kept(site, closed(place), "no longer the commit", "git cherry-pick")
 
 
-def test_the_note_says_which_branch_was_checked_out_and_old_notes_are_read(
-    site: Path,
-) -> None:
-    opened(workplaces(site))
-    notes = Worktrees(site / "sync")
-    note = notes.read("implement-1")
-    assert note is not None
-    assert note.checked_out == "main"
-    old = note.model_dump_json(exclude={"checked_out"})
-    (notes.path / "implement-1.json").write_text(old)
-    found = notes.read("implement-1")
-    assert found is not None
-    assert (found.checked_out, found.phase) == (None, Phase.WORKING)
-
-
 @pytest.mark.parametrize("name", ["index.lock", "HEAD.lock", "refs/heads/main.lock"])
 def test_a_lock_of_a_killed_git_is_named_with_what_to_do(
     site: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -472,21 +449,6 @@ def test_branches_go_when_the_checkout_has_everything_of_them(site: Path) -> Non
     assert "x2" in tree_of(site, open_still)
 
 
-def test_branches_of_other_runs_and_of_people_stay(site: Path) -> None:
-    kept(site)
-    others = [
-        kept(site, 7, "nightly"),
-        "sequencer-team/default/mine",
-        "sequencer-team/default2/a-1",
-    ]
-    others += ["sequencer-team/default/deep/a-1"]
-    for name in others[1:]:
-        git(site, "branch", name)
-    git(site, "merge", "-q", others[0])
-    workplaces(site).clean(())
-    assert set(others) <= set(branches(site))
-
-
 def test_a_branch_that_a_worktree_or_a_note_holds_stays(site: Path, tmp_path: Path) -> None:
     works = opened(workplaces(site), "works", 1)
     git(site, "branch", "sequencer-team/default/noted-2")
@@ -505,24 +467,6 @@ def test_a_branch_that_a_worktree_or_a_note_holds_stays(site: Path, tmp_path: Pa
     names = ["held-3", "noted-2", "works-1"]
     assert branches(site) == [f"sequencer-team/default/{name}" for name in names]
     assert works.cwd.is_dir()
-
-
-def test_a_branch_that_moves_at_the_last_moment_stays(
-    site: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    branch = kept(site)
-    git(site, "merge", "-q", branch)
-    run = Git.run
-
-    def moved(self: Git, *argv: str, **options: object) -> object:
-        if argv[0] == "update-ref":
-            later = said(site, "commit-tree", "-p", branch, "-m", "later", f"{branch}^{{tree}}")
-            git(site, "update-ref", f"refs/heads/{branch}", later)
-        return run(self, *argv, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Git, "run", moved)
-    workplaces(site).clean(())
-    assert branches(site) == [branch]
 
 
 def test_cleaning_is_quiet_where_the_repository_is_gone(site: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import ConfigurationError
-from sequencer.git.own_settings import EVERYTHING, place_of
+from sequencer.git.own_settings import EVERYTHING
 from sequencer.git.process import Git, GitFailed, acting_settings
 from tests.clones import git
 
@@ -49,30 +49,6 @@ def smudged(folder: Path) -> None:
     (folder / "a.txt").write_text("b\n")
 
 
-def test_a_filter_of_the_repository_runs_only_if_it_was_allowed(
-    folder: Path, tmp_path: Path
-) -> None:
-    smudged(folder)
-    program, sign = canary(tmp_path)
-    git(folder, "config", "filter.x.clean", str(program))
-    env = environment(tmp_path)
-    for allowed in (None, {}, {"filter.x.clean": "something else"}):
-        Git(folder, env, allowed=allowed).run("status", "--porcelain")
-        Git(folder, env, allowed=allowed).run("hash-object", "-w", "a.txt")
-    assert not sign.exists()
-    Git(folder, env, allowed=acting_settings(folder, environment=env)).run("hash-object", "a.txt")
-    assert sign.exists()
-
-
-def test_a_filter_of_the_user_counts_as_ever(folder: Path, tmp_path: Path) -> None:
-    smudged(folder)
-    program, sign = canary(tmp_path)
-    git(folder, "config", "filter.x.clean", "false")
-    env = environment(tmp_path, f'[filter "x"]\n\tclean = {program}\n')
-    Git(folder, env, allowed={}).run("hash-object", "a.txt")
-    assert sign.exists()
-
-
 @pytest.mark.parametrize("where", ["include.path", "includeIf.onbranch:main.path"])
 def test_what_is_included_is_the_repositorys_too(folder: Path, tmp_path: Path, where: str) -> None:
     smudged(folder)
@@ -86,29 +62,6 @@ def test_what_is_included_is_the_repositorys_too(folder: Path, tmp_path: Path, w
         Git(folder, env).run("status", "--porcelain")
     assert [set(found) for found in seen] == [set(), {"filter.x.clean"}]
     assert not sign.exists()
-
-
-def test_what_acts_is_told_with_its_value(folder: Path, tmp_path: Path) -> None:
-    env = environment(tmp_path, "[core]\n\tsshCommand = mine\n[credential]\n\thelper = mine\n")
-    for key, value in (
-        ("core.sshCommand", "ssh -i key"),
-        ("core.fileMode", "true"),
-        ("http.postBuffer", "1000"),
-        ("http.https://example.org/.proxy", "http://evil"),
-        ("remote.other.url", "https://example.org/x"),
-        ("alias.st", "!evil"),
-    ):
-        git(folder, "config", key, value)
-    git(folder, "config", "--add", "credential.helper", "one")
-    git(folder, "config", "--add", "credential.helper", "two")
-    assert acting_settings(folder, "origin", env) == {
-        "core.sshcommand": "ssh -i key",
-        "credential.helper": "one\ntwo",
-        "http.https://example.org/.proxy": "http://evil",
-        "remote.origin.url": str(tmp_path / "remote.git"),
-    }
-    assert "remote.origin.url" not in acting_settings(folder, None, env)
-    assert acting_settings(tmp_path, "origin", env) == {}
 
 
 def settings_of(git_of: Git) -> list[str]:
@@ -203,26 +156,6 @@ def test_a_bare_repository_among_the_files_is_none(folder: Path, tmp_path: Path)
     assert told == "true"
 
 
-def test_both_git_and_this_program_look_for_no_bare_repository(
-    folder: Path, tmp_path: Path
-) -> None:
-    """Git before 2.38 does not know the setting."""
-    inner = folder / "inner"
-    inner.mkdir()
-    git(inner, "init", "-q", "--bare", ".")
-    with pytest.raises(PermissionError, match="cannot use bare repository"):
-        place_of(str(inner))
-    told = Git(folder, environment(tmp_path)).text("config", "safe.bareRepository")
-    assert told == "explicit"
-
-
-def test_an_empty_git_folder_does_not_lead_to_the_one_above(folder: Path, tmp_path: Path) -> None:
-    inner = folder / "inner"
-    (inner / ".git").mkdir(parents=True)
-    with pytest.raises(GitFailed, match="not a git repository"):
-        Git(inner, environment(tmp_path)).run("status")
-
-
 def test_a_work_tree_elsewhere_needs_to_be_allowed(folder: Path, tmp_path: Path) -> None:
     home = tmp_path / "elsewhere"
     home.mkdir()
@@ -231,37 +164,3 @@ def test_a_work_tree_elsewhere_needs_to_be_allowed(folder: Path, tmp_path: Path)
     top = ("rev-parse", "--show-toplevel")
     assert Git(folder, env).text(*top) == str(folder)
     assert Git(folder, env, allowed={"core.worktree": str(home)}).text(*top) == str(home)
-
-
-def test_a_submodules_configuration_does_not_count(folder: Path, tmp_path: Path) -> None:
-    program, sign = canary(tmp_path)
-    inner = folder / "inner"
-    inner.mkdir()
-    git(inner, "init", "-q")
-    (inner / ".gitattributes").write_text("* filter=x\n")
-    (inner / "b").write_text("b\n")
-    git(inner, "add", ".")
-    git(inner, "commit", "-q", "-m", "inner")
-    git(folder, "-c", "advice.addEmbeddedRepo=false", "add", "inner")
-    git(folder, "commit", "-q", "-m", "outer")
-    git(inner, "config", "filter.x.clean", str(program))
-    (inner / "b").write_text("changed\n")
-    env = environment(tmp_path)
-    for allowed in (None, EVERYTHING):
-        Git(folder, env, allowed=allowed).run("status", "--porcelain=v2")
-        Git(folder, env, allowed=allowed).run("diff", "--name-only")
-    assert not sign.exists()
-
-
-def test_a_change_of_the_configuration_is_seen_at_once(folder: Path, tmp_path: Path) -> None:
-    smudged(folder)
-    program, sign = canary(tmp_path)
-    one = Git(folder, environment(tmp_path), allowed={})
-    started = one.started
-    one.run("status")
-    one.run("status")
-    assert one.started - started == 3, "asked once, and then known"
-    git(folder, "config", "filter.x.clean", str(program))
-    (folder / "a.txt").write_text("c\n")
-    one.run("status")
-    assert not sign.exists()

@@ -33,54 +33,6 @@ def folder(tmp_path: Path) -> Path:
     return remotes.new_clone(tmp_path / "none.git", tmp_path / "clone")
 
 
-def test_another_repository_in_the_environment_is_not_meant(folder: Path, tmp_path: Path) -> None:
-    other = remotes.new_remote(tmp_path / "other.git")
-    spoiled = {
-        "PATH": os.environ["PATH"],
-        "GIT_DIR": str(other),
-        "GIT_WORK_TREE": str(tmp_path),
-        "GIT_INDEX_FILE": str(tmp_path / "index"),
-        "GIT_TRACE": "1",
-    }
-    done = Git(folder, spoiled).run("rev-parse", "--absolute-git-dir")
-    assert done.stdout.decode().strip() == str(folder / ".git")
-    assert done.stderr == ""
-
-
-def test_nobody_is_asked_for_a_password(folder: Path) -> None:
-    given = {"PATH": os.environ["PATH"], "HOME": "/nowhere", "LC_ALL": "de_DE.UTF-8"}
-    told = Git(folder, given).text("-c", "alias.environment=!env", "environment").splitlines()
-    assert {"GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=true", "LC_ALL=C", "HOME=/nowhere"} <= set(told)
-    own = Git(folder, {**given, "GIT_ASKPASS": "/bin/mine"})
-    assert "GIT_ASKPASS=/bin/mine" in own.text("-c", "alias.e=!env", "e").splitlines()
-
-
-def test_the_users_hooks_have_no_part_in_it(folder: Path) -> None:
-    canary = folder / "canary"
-    hook = folder / ".git" / "hooks" / "reference-transaction"
-    hook.parent.mkdir(exist_ok=True)
-    hook.write_text(f"#!/bin/sh\ntouch {canary}\n")
-    hook.chmod(0o755)
-    tree = Git(folder).text("mktree")
-    commit = remotes.git(folder, "commit-tree", "-m", "x", tree)
-    Git(folder).run("update-ref", "refs/x", commit)
-    assert not canary.exists()
-    remotes.git(folder, "update-ref", "refs/y", commit)
-    assert canary.exists(), "a check of the check"
-
-
-def test_what_takes_too_long_is_killed_with_its_children(folder: Path) -> None:
-    git = Git(folder)
-    mark = seconds_of_this_process(31)
-    began = time.monotonic()
-    with pytest.raises(GitFailed) as failed:
-        git.run("-c", f"alias.slow=!sleep {mark}", "slow", timeout_s=1.0)
-    assert time.monotonic() - began < 10
-    assert failed.value.code is None
-    assert failed.value.reason == "no answer in time"
-    until(lambda: not sleepers(mark))
-
-
 def ssh(folder: Path, script: str, timeout_s: float = 20.0) -> Git:
     """Return a git whose remote is reached by *script*, as `ssh HOST COMMAND` would."""
     path = folder / "ssh.sh"
@@ -205,18 +157,6 @@ def left(path: Path, age_s: float = 7200.0) -> Path:
     return path
 
 
-def test_a_lock_is_told_with_its_age_and_the_command_that_removes_it(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "it's a folder")
-    lock = locks.look(left(folder / ".git" / "index.lock"), folder / ".git")
-    assert lock is not None
-    assert lock.words == f"{lock.path} is there for 2 h, and no git works there"
-    assert lock.workers == ()
-    command = lock.hint.split(", '", 1)[1].removesuffix("'")
-    subprocess.run(["sh", "-c", command], check=True)
-    assert not lock.path.exists()
-    assert locks.look(lock.path, folder) is None
-
-
 def test_who_works_there_is_waited_for(at_work: tuple[Path, int]) -> None:
     folder, pid = at_work
     lock = locks.look(left(folder / ".git" / "index.lock", 5), folder / ".git")
@@ -224,21 +164,6 @@ def test_who_works_there_is_waited_for(at_work: tuple[Path, int]) -> None:
     assert lock.workers == (pid,)
     assert lock.words.endswith(f"is there for 5 s, and git (process {pid}) works there")
     assert lock.hint == f"wait until git (process {pid}) works no more"
-
-
-def test_what_git_says_names_the_lock(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "r")
-    git_dir, path = folder / ".git", left(folder / ".git" / "refs" / "heads" / "main.lock")
-    said = f"fatal: cannot lock ref: Unable to create '{path}': File exists.\n\nAnother git"
-    found = locks.in_the_way(said, git_dir)
-    assert found is not None
-    assert found.path == path
-    relative = said.replace(str(path), "./refs/heads/main.lock")
-    assert locks.in_the_way(relative, git_dir) is not None
-    for other in ("", "fatal: no", said.replace(str(path), "/etc/passwd.lock")):
-        assert locks.in_the_way(other, git_dir) is None
-    path.unlink()
-    assert locks.in_the_way(said, git_dir) is None
 
 
 def test_those_that_are_stale(tmp_path: Path) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from sequencer.errors import RemoteUnreachable
 from sequencer.git import remote as module
 from sequencer.git.objects import CommitDraft, Objects
 from sequencer.git.own_settings import EVERYTHING
@@ -67,35 +65,6 @@ def test_a_ref_that_is_somewhere_else_is_left_there(lab: Lab, old: str | None) -
     assert lab.tip() == second
 
 
-def test_of_two_refs_both_move_or_none(lab: Lab) -> None:
-    first = lab.commit("1")
-    second = lab.commit("2", first)
-    assert lab.push((STATE, None, first), (OTHER, None, first)).verdict is PushVerdict.ACCEPTED
-    found = lab.push((STATE, first, second), (OTHER, "f" * 40, second))
-    assert found.verdict is PushVerdict.REFUSED
-    assert (lab.tip(), lab.tip(OTHER)) == (first, first)
-
-
-def test_a_lost_acknowledgement_is_unknown(lab: Lab) -> None:
-    commit = lab.commit()
-    remotes.lose_acknowledgements(lab.bare)
-    found = lab.push((STATE, None, commit))
-    assert found.verdict is PushVerdict.UNKNOWN
-    assert found.failure is not None
-    assert lab.tip() == commit, "and was accepted all the same"
-
-
-def test_a_push_that_takes_too_long_is_unknown_and_ended(lab: Lab) -> None:
-    commit = lab.commit()
-    remotes.add_hook(lab.bare, "pre-receive", "sleep 60")
-    lab.remote.git.timeout_s = 1.0
-    began = time.monotonic()
-    found = lab.push((STATE, None, commit))
-    assert time.monotonic() - began < 20
-    assert found.verdict is PushVerdict.UNKNOWN
-    assert "no answer in time" in found.reason
-
-
 def test_without_atomic_pushes_one_ref_moves_and_two_do_not(lab: Lab) -> None:
     remotes.git(lab.bare, "config", "receive.advertiseAtomic", "false")
     commit = lab.commit()
@@ -127,17 +96,6 @@ def test_denied_is_not_away(stderr: str, *, is_denied: bool) -> None:
     assert error.is_denied is is_denied
     assert error.exit_code == 3
     assert "\n" not in error.message
-
-
-def test_a_name_that_looks_like_an_option_is_a_name(lab: Lab, tmp_path: Path) -> None:
-    canary = tmp_path / "canary"
-    remote = Remote(lab.remote.git, f"--upload-pack=touch {canary}")
-    with pytest.raises(RemoteUnreachable):
-        remote.tips([STATE])
-    with pytest.raises(RemoteUnreachable):
-        remote.fetch({STATE: "refs/x"})
-    assert remote.push([RefMove(STATE, None, lab.commit())]).verdict is PushVerdict.UNKNOWN
-    assert not canary.exists()
 
 
 @pytest.fixture
@@ -196,26 +154,6 @@ def refs(bare: Path) -> Iterator[RefWatch]:
 
 def wakes(refs: RefWatch, timeout_s: float = 2.0) -> bool:
     return bool(readable(refs.fds, timeout_s)) and refs.has_moved()
-
-
-def pushed(clone: Path, text: str, ref: str = STATE) -> None:
-    remotes.push(clone, remotes.commit(clone, {"x": text.encode()}), ref)
-
-
-def test_a_push_after_git_has_tidied_up_wakes(refs: RefWatch, clone: Path, bare: Path) -> None:
-    pushed(clone, "first")
-    refs.arm()
-    remotes.git(bare, "pack-refs", "--all", "--prune")
-    assert not (bare / STATE).exists()
-    # The loose file has gone, perhaps with its folder; that wakes for nothing, once.
-    assert wakes(refs)
-    refs.arm()
-    assert not wakes(refs, 0.05)
-    pushed(clone, "second")
-    assert wakes(refs)
-    refs.arm()
-    pushed(clone, "third")
-    assert wakes(refs)
 
 
 def test_a_folder_made_while_the_watch_begins_is_seen(

@@ -6,7 +6,6 @@ import errno
 import json
 import time
 from collections.abc import Iterator
-from itertools import combinations
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,7 +17,7 @@ from sequencer.git import replica as module
 from sequencer.git.own_settings import EVERYTHING
 from sequencer.git.remote import Pushed, PushVerdict, RefMove
 from sequencer.git.replica import Known, KnownFile, Replica
-from sequencer.git.store import GitOptions, GitStore, refs_of
+from sequencer.git.store import GitOptions, GitStore
 from sequencer.model import by_hand as decisions
 from sequencer.model import transitions
 from sequencer.model.head import Head
@@ -78,21 +77,6 @@ def step(store: GitStore, note: str = "") -> Head:
     return cases.commit(store, cases.claim(store).token, note)
 
 
-def test_one_commit_a_transition_that_says_what_it_is(shared: Shared) -> None:
-    store = shared.store("a")
-    cases.begin(store)
-    held = cases.claim(store)
-    cases.commit_and_claim(store, held.token)
-    told = git(shared.bare, "log", "--format=%s", BRANCH_DRAFTING).splitlines()
-    assert told == [
-        "succeeded, claimed: supervisor (step_index 0, token 1)",
-        "claimed: supervisor (step_index 0, token 1)",
-        "initialised: supervisor (step_index 0, token 0)",
-    ]
-    message = git(shared.bare, "log", "-1", "--format=%B", BRANCH_DRAFTING).splitlines()
-    assert {"Run: default run", "Revision: 3", "Depth: 2"} <= set(message)
-
-
 def test_a_document_is_pushed_when_it_changes_and_dropped_when_it_is_forgotten(
     shared: Shared,
 ) -> None:
@@ -123,17 +107,6 @@ def test_a_document_is_pushed_when_it_changes_and_dropped_when_it_is_forgotten(
     assert other.bring()
     assert other.document("marking-0a.json") is None
     assert other.document("definition.json") == b'{"a": 1}'
-
-
-def test_files_that_are_this_clones_own_stay_here(shared: Shared) -> None:
-    store = shared.store("a")
-    cases.begin(store)
-    folder = shared.clone("a") / "sync"
-    for name in ("idle.json", "cursor.json", "state.json.before-migration", "notes.txt", "x.tmp"):
-        (folder / name).write_text("mine")
-    (folder / "beats").mkdir()
-    step(store)
-    assert set(files(shared)) == {"state.json", "journal.jsonl"}
 
 
 def test_outputs_travel_with_the_step_that_made_them(
@@ -178,20 +151,6 @@ def test_the_journal_is_put_aside_on_both_sides(shared: Shared) -> None:
     assert step(other, "and on").step_index == 7
     assert store.bring()
     assert store.view().head == other.view().head
-
-
-def test_the_history_begins_anew_with_the_same_files(shared: Shared) -> None:
-    store, other = shared.store("a", max_commits=5), shared.store("b", max_commits=5)
-    cases.begin(store)
-    depths = []
-    for number in range(8):
-        step((store, other)[number % 2])
-        depths.append(int(git(shared.bare, "rev-list", "--count", BRANCH_DRAFTING)))
-    assert max(depths) == 5
-    assert depths == [3, 5, 2, 4, 1, 3, 5, 2]
-    assert len([f for f in store.history() if f["event"] == "succeeded"]) == 8
-    store.bring()
-    assert list(store.history()) == list(other.history())
 
 
 def test_nothing_is_brought_through_a_link(shared: Shared, tmp_path: Path) -> None:
@@ -254,17 +213,6 @@ def test_a_lost_answer_is_found_out_however_short_the_history(
     assert head.step_index == 1 + others, "what was accepted once is not done twice"
 
 
-def test_two_that_decide_the_same_are_two(shared: Shared) -> None:
-    one, two = shared.store("a"), shared.store("b")
-    cases.begin(one)
-    two.bring()
-    assert one.update(stamp).step_index == 1
-    assert two.update(stamp).step_index == 2
-    lines = (shared.clone("b") / "sync" / "journal.jsonl").read_bytes().splitlines()
-    assert len(set(lines)) == 3
-    assert "writing" not in next(iter(two.history())), "it is nothing that has happened"
-
-
 def test_code_that_somebody_pushed_on_the_way_is_passed(shared: Shared, tmp_path: Path) -> None:
     del tmp_path
     store = shared.store("a")
@@ -314,29 +262,6 @@ def test_what_another_clone_has_migrated_is_replaced_here_too(shared: Shared) ->
     assert two.view().head == one.view().head
     for store in stores:
         store.close()
-
-
-BRANCHES = (
-    *("x", "sequencer/x", "sequencer/sequencer/x", "x/sequencer/x", "sequencer/x-y/z"),
-    *("of/x", "sequencer/of", "sequencer/of-x", "sequencer/default", "default"),
-    *("sequencer/sequencer/of", "sequencer-x"),
-)
-
-
-def beats_of(branch: str) -> str:
-    return refs_of(GitOptions(branch=branch), None).beats
-
-
-def is_below(one: str, other: str) -> bool:
-    """Return whether one of the two is the other, or a folder in which that is."""
-    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
-
-
-def test_every_branch_has_heartbeats_of_its_own() -> None:
-    for first, second in combinations(BRANCHES, 2):
-        # Git has no ref that is a folder as well; so no remote has both of such a pair.
-        if not is_below(first, second):
-            assert not is_below(beats_of(first), beats_of(second)), (first, second)
 
 
 def full(*_args: Any, **_more: Any) -> NoReturn:
@@ -406,22 +331,6 @@ def test_beats_that_cannot_be_written_here_are_no_bug(
 
 
 # --- what has been followed ------------------------------------------------------------
-
-
-def test_a_look_for_beats_alone_does_not_make_the_folder_fresh(shared: Shared) -> None:
-    """The folder of a remote that can't be watched, as over the network."""
-    holder = shared.store("a")
-    cases.begin(holder)
-    held = cases.claim(holder)
-    over_ssh(shared, "b")
-    observer = shared.store("b", slow_s=0.5)
-    assert observer.bring()
-    cases.commit(holder, held.token)
-    time.sleep(0.6)
-    assert observer.branch.look()
-    head = observer.view().head
-    assert head is not None
-    assert head.revision == 3, "it was looked at, but had not been followed"
 
 
 def test_what_could_not_be_followed_is_not_counted(

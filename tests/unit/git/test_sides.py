@@ -12,7 +12,7 @@ import pytest
 from sequencer.errors import CorruptState, RemoteUnreachable, UsageRefused
 from sequencer.git.sides import OtherRun, Relation, Sides, compare, runs_elsewhere, take_theirs
 from tests.clones import Shared, git
-from tests.unit.cli.sharing import compared, diverged, put_back, shared_project, steps, store_of
+from tests.unit.cli.sharing import compared, diverged, shared_project, steps, store_of
 
 
 @pytest.fixture
@@ -42,22 +42,6 @@ def test_a_run_that_was_begun_without_git_is_here_only(shared: Shared) -> None:
     assert shared.tip()
 
 
-def test_a_folder_that_is_the_beginning_is_brought_up_to_the_branch(shared: Shared) -> None:
-    a, b = shared.clone("a"), shared.clone("b")
-    steps(a, 1)
-    known = shared.tip()
-    steps(b, 1)
-    sides = compared(a)
-    assert sides.relation is Relation.BEHIND
-    assert sides.here is not None
-    assert sides.there is not None
-    assert (sides.here.step_index, sides.there.step_index) == (1, 2)
-    assert sides.known is not None
-    assert sides.known.tip == known != sides.tip
-    again = compared(a)
-    assert (again.relation, again.here, again.tip) == (Relation.EQUAL, sides.there, sides.tip)
-
-
 def test_a_branch_that_somebody_removed(shared: Shared) -> None:
     a = shared.clone("a")
     steps(a, 1)
@@ -66,26 +50,6 @@ def test_a_branch_that_somebody_removed(shared: Shared) -> None:
     assert (sides.relation, sides.tip) == (Relation.GONE, None)
     assert isinstance(sides.problem, CorruptState)
     assert "git push" in (sides.problem.hint or "")
-
-
-def test_a_branch_that_was_put_back_and_has_gone_on(shared: Shared) -> None:
-    a, b = diverged(shared)
-    sides = compared(a)
-    assert sides.relation is Relation.DIVERGED
-    assert sides.here is not None
-    assert sides.there is not None
-    assert (sides.here.step_index, sides.there.step_index) == (3, 2)
-    assert "sequencer sync --take-theirs" in str(sides.problem)
-    assert compared(b).relation is Relation.EQUAL
-
-
-def test_a_branch_that_was_only_put_back_is_no_beginning_of_what_is_here(shared: Shared) -> None:
-    a = shared.clone("a")
-    steps(a, 1)
-    before = shared.tip()
-    steps(a, 1)
-    put_back(shared, before)
-    assert compared(a).relation is Relation.DIVERGED
 
 
 def test_a_branch_with_another_run(shared: Shared) -> None:
@@ -167,25 +131,6 @@ def content(folder: Path) -> dict[str, bytes]:
     """Return every file below *folder*, by its path."""
     files = (path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
-
-
-def test_the_branchs_files_take_the_place_and_nothing_is_lost(shared: Shared) -> None:
-    a, b = diverged(shared)
-    output = a / "sync" / "results" / "1-2"
-    output.mkdir(parents=True)
-    (output / "output.txt").write_text("of the history that was put back\n")
-    before = content(a / "sync")
-    aside, after = taken(a)
-    assert aside == a / "sync" / "set-aside-20261122T120000Z"
-    assert after.relation is Relation.NEW
-    kept = content(aside)
-    assert {name: before[name] for name in kept} == kept
-    assert {"state.json", "journal.jsonl", "remote.json", "results/1-2/output.txt"} <= set(kept)
-    for name in ("state.json", "journal.jsonl"):
-        assert (a / "sync" / name).read_bytes() == (b / "sync" / name).read_bytes()
-    assert not (a / "sync" / "results").exists()
-    steps(a, 1)
-    assert compared(b).relation is Relation.BEHIND
 
 
 def test_the_runs_beside_and_the_lock_stay(shared: Shared) -> None:

@@ -13,7 +13,6 @@ import pytest
 
 from sequencer.errors import WorkTreeBusy, WorkTreeRefused
 from sequencer.git import tenancy
-from sequencer.git.tenancy import NOTE
 from sequencer.model.head import Claim, Head, Loop, Owner
 from sequencer.settings.schema import CommitOptions, WorkOptions
 from sequencer.store.identity import this_process
@@ -27,7 +26,6 @@ from tests.unit.git.clones import (
     head,
     pair,
     porcelain,
-    said,
     tree_of,
     write,
 )
@@ -71,16 +69,6 @@ def test_the_next_attempt_goes_on_with_it(tmp_path: Path) -> None:
     assert porcelain(here) == ["?? left.txt"]
 
 
-def test_what_an_accepted_step_leaves_is_not_for_the_next_one(tmp_path: Path) -> None:
-    _, here, _ = pair(tmp_path)
-    one = begun(here)
-    # Before it is accepted, the next one is prepared; the claim still stands then.
-    ensure_refused(one, held(head(), this_process()))
-    after = one.push(head())
-    with pytest.raises(WorkTreeRefused, match=r"1 changed path .*'left.txt'"):
-        one.carrier.ready(after)
-
-
 @pytest.mark.parametrize(
     "other",
     [
@@ -96,18 +84,6 @@ def test_it_is_for_no_other_step(tmp_path: Path, other: dict[str, object]) -> No
     one.carrier.ready(head())
 
 
-def test_the_same_place_with_other_code(tmp_path: Path) -> None:
-    bare, here, there = pair(tmp_path)
-    one = begun(here)
-    commit(there, {"x": "1"})
-    other = clone(there)
-    other.carrier.ready(head())
-    moved = other.push(head()).replace(step_index=0)
-    assert moved.work is not None
-    assert said(bare, "rev-parse", "main") == moved.work.commit
-    ensure_refused(one, moved)
-
-
 def test_a_history_that_has_diverged_is_refused_all_the_same(tmp_path: Path) -> None:
     _, here, there = pair(tmp_path)
     one = begun(here)
@@ -117,14 +93,6 @@ def test_a_history_that_has_diverged_is_refused_all_the_same(tmp_path: Path) -> 
     one.remote.fetch(one.carrier.refs)
     with pytest.raises(WorkTreeRefused, match="has diverged"):
         one.carrier.ready(head())
-
-
-def test_a_link_is_no_note(tmp_path: Path) -> None:
-    _, here, _ = pair(tmp_path)
-    one, path = begun(here), here / ".git" / NOTE
-    path.rename(tmp_path / "elsewhere")
-    path.symlink_to(tmp_path / "elsewhere")
-    ensure_refused(one, head())
 
 
 NOTES_OCCUPIED = CommitOptions(paths=("*.md",))
@@ -219,21 +187,6 @@ def test_a_kill_frees_it_when_the_agents_have_had_time_to_end(
     assert time.monotonic() - began < tenancy.ENDED_S
 
 
-def test_who_works_there_goes_on_and_who_has_left_is_in_nobodys_way(tmp_path: Path) -> None:
-    _, here, _ = pair(tmp_path)
-    one, other = clone(here, commit=NOTES_OCCUPIED), clone(here, commit=NOTES_OCCUPIED)
-    one.carrier.ready(head())
-    one.carrier.arrive(head())
-    one.carrier.ready(head())
-    one.carrier.arrive(head(step_index=1))
-    assert not ready(other)
-    # Who has never arrived leaves nothing.
-    other.carrier.leave(None)
-    assert not ready(other)
-    one.carrier.leave(None)
-    assert ready(other)
-
-
 def test_both_were_ready_and_one_is_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, here, _ = pair(tmp_path)
     monkeypatch.setattr(tenancy, "TAKE_S", 0.1)
@@ -280,13 +233,6 @@ def test_what_a_person_changes_in_between_is_not_the_next_attempts(
         assert "more.md" not in refused.value.message
         assert "git stash" in str(refused.value.hint)
     assert (here / "half.md").exists()
-
-
-def test_what_is_tolerated_may_be_changed_at_any_time(tmp_path: Path) -> None:
-    _, here, _ = pair(tmp_path)
-    one = attempt(here, {"half.md": "half"}, WorkOptions(tolerated=("scratch/",)))
-    write(here, {"scratch/x": "1", "ignored/x": "1"})
-    one.carrier.ready(head())
 
 
 def test_after_a_kill_nobody_can_tell_and_that_is_said(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -10,16 +9,7 @@ from hypothesis import strategies as st
 
 from sequencer.errors import WorkTreeRefused
 from sequencer.git.tree import STATUS, Change, Patterns, StatusEntry, TreeStatus, parse_status
-from tests.unit.git.clones import (
-    commit,
-    everything,
-    git,
-    pair,
-    repository,
-    said,
-    tree_at,
-    write,
-)
+from tests.unit.git.clones import commit, everything, git, pair, repository, said, tree_at, write
 
 
 @pytest.mark.parametrize(
@@ -66,13 +56,6 @@ def test_what_a_pattern_means(pattern: str, path: str, means: bool) -> None:
     assert (Patterns([pattern]).match(path) == pattern) is means
 
 
-def test_many_stars_take_no_time() -> None:
-    began = time.perf_counter()
-    assert Patterns(["**/" * 60 + "x"]).match("/".join("a" * 200)) is None
-    assert Patterns(["*a" * 30 + "b"]).match("a" * 240) is None
-    assert time.perf_counter() - began < 2
-
-
 LETTERS = st.characters(exclude_characters="/\0*?[]", codec="utf-8")
 names = st.text(LETTERS, min_size=1)
 paths = st.lists(names.filter(lambda name: name not in (".", "..")), min_size=1, max_size=5)
@@ -84,32 +67,6 @@ def seen(folder: Path) -> TreeStatus:
 
 def entries(folder: Path) -> dict[str, StatusEntry]:
     return {entry.path: entry for entry in seen(folder).entries}
-
-
-def test_each_kind_of_change(tmp_path: Path) -> None:
-    names = ("modified", "deleted", "staged", "staged twice", "unstaged later", "retyped")
-    folder = repository(tmp_path / "r", dict.fromkeys(names, "one\n"))
-    write(folder, {"modified": "two\n", "new file": "x", "ignored/x": "x", "a.tmp": "x"})
-    write(folder, {"staged": "two\n", "staged twice": "two\n", "announced": "x"})
-    git(folder, "add", "staged", "staged twice")
-    git(folder, "add", "-N", "announced")
-    git(folder, "rm", "-q", "--cached", "unstaged later")
-    write(folder, {"staged twice": "three\n"})
-    (folder / "deleted").unlink()
-    (folder / "retyped").unlink()
-    (folder / "retyped").symlink_to("modified")
-    found = entries(folder)
-    assert found["modified"] == StatusEntry("modified", Change.MODIFIED, mode=0o100644)
-    assert found["deleted"] == StatusEntry("deleted", Change.DELETED, mode=0)
-    assert found["new file"] == StatusEntry("new file", Change.ADDED)
-    assert found["retyped"] == StatusEntry("retyped", Change.MODIFIED, mode=0o120000)
-    assert {name for name, entry in found.items() if entry.is_staged} == {
-        *("staged", "staged twice", "announced")
-    }
-    assert not [name for name in found if "ignored" in name or name.endswith(".tmp")]
-    # Taken out of the index and still there: two lines, one of which is the user's.
-    both = [entry for entry in seen(folder).entries if entry.path == "unstaged later"]
-    assert {entry.is_staged for entry in both} == {True, False}
 
 
 def test_a_rename_in_gits_own_words() -> None:
@@ -134,48 +91,10 @@ def test_a_merge_with_conflicts(tmp_path: Path) -> None:
     assert entries(folder)["a file"].is_unmerged
 
 
-def test_names_with_everything_in_them(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "r", {"we\nird": "1", " a b\t": "1", '"q"': "1"})
-    write(folder, {"we\nird": "2", " a b\t": "2", '"q"': "2", "1 .M N...": "new", "? x": "new"})
-    (folder / "caf\udce9").write_text("latin")
-    assert set(entries(folder)) == {
-        *("we\nird", " a b\t", '"q"', "1 .M N...", "? x", "caf\udce9"),
-    }
-
-
-def test_the_users_settings_change_nothing(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "r", {"a": "same\n" * 30})
-    for key, value in (
-        ("status.showUntrackedFiles", "no"),
-        ("status.renames", "copies"),
-        ("status.relativePaths", "true"),
-        ("status.branch", "false"),
-        ("core.quotePath", "true"),
-        ("color.ui", "always"),
-    ):
-        git(folder, "config", key, value)
-    (folder / "sub").mkdir()
-    write(folder, {"sub/é": "x"})
-    git(folder, "mv", "a", "b")
-    assert {entry.path for entry in parse_status(git(folder / "sub", *STATUS)).entries} == {
-        *("a", "b", "sub/é"),
-    }
-
-
 def test_a_bare_repository_has_no_work_tree(tmp_path: Path) -> None:
     bare, _, _ = pair(tmp_path)
     with pytest.raises(WorkTreeRefused, match="no work tree"):
         tree_at(bare).status()
-
-
-def test_names_with_stars_are_no_patterns(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "r")
-    state = folder / "s*" / "state.json"
-    tree = tree_at(folder, state=state, logs=folder / "[l]")
-    assert tree.is_own("s*/state.json")
-    assert tree.is_own("[l]/x")
-    assert not tree.is_own("sx/state.json")
-    assert not tree.is_own("l/x")
 
 
 @pytest.mark.parametrize("name", ["state.json", "progress.json"])
@@ -262,19 +181,6 @@ def test_how_far_apart(tmp_path: Path) -> None:
         tree_at(folder).apart(mine, "0" * 40)
 
 
-def test_no_hook_of_the_user_runs(tmp_path: Path) -> None:
-    _, here, there = pair(tmp_path)
-    new = commit(there, {"a": "1"})
-    git(there, "push", "-q", "origin", "main")
-    git(here, "fetch", "-q")
-    for name in ("post-merge", "post-checkout", "reference-transaction", "post-index-change"):
-        hook = here / ".git" / "hooks" / name
-        hook.write_text(f"#!/bin/sh\ntouch '{tmp_path}/ran'\n")
-        hook.chmod(0o755)
-    assert tree_at(here).forward(new) is None
-    assert not (tmp_path / "ran").exists()
-
-
 @pytest.mark.parametrize("text", ["changed by a person", "untracked"])
 def test_forward_overwrites_nothing(tmp_path: Path, text: str) -> None:
     _, here, there = pair(tmp_path, {"a": "1"})
@@ -316,10 +222,3 @@ def test_a_lock_of_the_index_is_named(tmp_path: Path) -> None:
     assert f"'rm {lock}'" in obstacle.hint
     lock.unlink()
     assert tree_at(here).forward(new) is None
-
-
-def test_another_obstacle_is_gits_to_explain(tmp_path: Path) -> None:
-    _, here, _ = pair(tmp_path)
-    obstacle = tree_at(here).forward("0" * 40)
-    assert obstacle is not None
-    assert "git merge --ff-only 000000000000" in obstacle.hint

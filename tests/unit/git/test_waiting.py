@@ -57,54 +57,6 @@ def gone(*, is_denied: bool = False) -> RemoteUnreachable:
     return RemoteUnreachable(message, hint="mend it", is_denied=is_denied)
 
 
-def test_at_rest_looks_become_rare() -> None:
-    clock = Clock()
-    pace, slept = clock.pace(), []
-    for _ in range(11):
-        assert pace.looked(has_moved=False) is None
-        slept.append(clock.sleep(pace))
-    assert slept[:4] == [0.75, 1.125, 1.688, 2.531]
-    assert slept[-3:] == [15.0, 15.0, 15.0]
-
-
-def test_activity_of_this_side_makes_them_frequent() -> None:
-    clock = Clock()
-    pace = clock.pace()
-    for _ in range(12):
-        pace.looked(has_moved=False)
-    clock.now += 3.0
-    pace.active()
-    assert clock.sleep(pace) == 0.5
-    # But never puts off one that comes sooner.
-    pace.looked(has_moved=True)
-    clock.now += 0.4
-    pace.active()
-    assert clock.sleep(pace) == 0.1
-
-
-def test_with_a_watch_looks_are_the_safety_net() -> None:
-    clock = Clock()
-    pace = clock.pace()
-    pace.is_notified = True
-    pace.looked(has_moved=True)
-    assert clock.sleep(pace) == 15.0
-    pace.looked(has_moved=True)
-    pace.active()
-    assert clock.sleep(pace) == 15.0
-
-
-def test_an_unreachable_remote_is_asked_ever_more_rarely() -> None:
-    clock = Clock()
-    pace, told, slept = clock.pace(), [], []
-    for _ in range(9):
-        told.append(pace.failed(gone()))
-        slept.append(clock.sleep(pace))
-    assert slept == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
-    assert told[4] == "remote 'origin' can't be reached: no route to host; next try in 16 s"
-    assert all(told[:7])
-    assert told[7:] == [None, None]
-
-
 def test_denied_credentials_are_not_tried_again_and_again() -> None:
     clock = Clock()
     pace = clock.pace()
@@ -237,26 +189,6 @@ def took(started: float) -> float:
 # --- what wakes ------------------------------------------------------------------------
 
 
-def test_a_push_to_a_folder_wakes_long_before_the_next_look(lab: Lab) -> None:
-    side = lab.side(slow_s=60.0)
-    assert not side.waiting.wait(lab.revision, 0.1)
-    lab.later(0.2, lab.push)
-    started = time.monotonic()
-    assert side.waiting.wait(lab.revision, 30.0)
-    assert took(started) < 10.0
-    assert side.known == remotes.tip(lab.bare, STATE)
-    assert side.looks == 2
-
-
-def test_a_push_elsewhere_is_found_by_polling(lab: Lab) -> None:
-    side = lab.side(slow_s=0.2, is_watching=False)
-    assert not side.waiting.wait(lab.revision, 0.1)
-    lab.later(0.2, lab.push)
-    started = time.monotonic()
-    assert side.waiting.wait(lab.revision, 30.0)
-    assert took(started) < 10.0
-
-
 def test_after_a_change_here_the_next_look_comes_soon(lab: Lab) -> None:
     side = lab.side(slow_s=60.0, is_watching=False)
     pace = side.waiting.pace
@@ -337,19 +269,6 @@ def test_a_remote_that_is_away_is_told_and_waited_for(
     assert sum("again" in text for text in side.told) == 1
 
 
-def test_a_push_to_a_folder_ends_the_pause_of_an_unreachable_remote(lab: Lab) -> None:
-    side = lab.side(slow_s=60.0)
-    assert not side.waiting.wait(lab.revision, 0.1)
-    pace = side.waiting.pace
-    for _ in range(8):
-        pace.failed(RemoteUnreachable("remote 'origin' can't be reached"))
-    lab.push()
-    started = time.monotonic()
-    assert side.waiting.wait(lab.revision, 10.0)
-    assert took(started) < 8.0
-    assert side.told == ["remote 'origin' answers again"]
-
-
 def test_a_state_that_cannot_be_believed_ends_the_wait(lab: Lab) -> None:
     side = lab.side()
 
@@ -401,20 +320,6 @@ def test_a_sleep_uses_no_processor_time_and_no_thread(is_watching: bool, lab: La
     assert time.process_time() - before < 0.02
     assert side.looks == looks
     assert threading.active_count() == threads
-
-
-def test_changes_of_other_refs_are_slept_through(lab: Lab) -> None:
-    side = lab.side(slow_s=60.0)
-    lab.push()
-    assert side.waiting.wait(lab.revision, 10.0)
-    assert not side.waiting.wait(lab.revision + 1, 0.2)
-    looks = side.looks
-    for number in range(5):
-        oid = remotes.commit(lab.other, {"y": str(number).encode()})
-        lab.later(0.1, remotes.push, lab.other, oid, f"refs/heads/sequencer/other-{number}")
-        lab.later(0.1, remotes.push, lab.other, oid, f"refs/heads/sequencer-beats/{number}")
-    assert not side.waiting.wait(lab.revision + 1, 1.0)
-    assert side.looks == looks
 
 
 def test_who_waits_is_the_only_one_that_watches_the_remote(

@@ -8,14 +8,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.git.checkout import PlaceResult
-from tests.unit.git.clones import (
-    SECRET,
-    commit,
-    git,
-    porcelain,
-    said,
-    write,
-)
+from tests.unit.git.clones import commit, git, porcelain, said, write
 from tests.unit.git.teams import (
     RUN_ID,
     at_once,
@@ -71,25 +64,6 @@ def test_an_attempt_that_has_changed_nothing_waits_for_nobody_and_merges_nothing
     assert (branches(here), remains(here)) == ([], [])
 
 
-def test_index_and_stash_of_the_user_are_untouched_until_something_is_merged(here: Path) -> None:
-    write(here, {"src/a.py": "stashed\n"})
-    git(here, "stash")
-    write(here, {"src/a.py": "staged\n"})
-    git(here, "add", "src/a.py")
-    write(here, {"src/b.py": "not staged\n"})
-    index, stash = (here / ".git/index").read_bytes(), said(here, "rev-parse", "stash")
-    place = opened(workplaces(here))
-    write(place.cwd, {"src/c.py": "c"})
-    assert closed(place, is_accepted=False).result is PlaceResult.KEPT
-    assert (here / ".git/index").read_bytes() == index
-    dirty = porcelain(here)
-    left = worked(workplaces(here), lambda at: write(at, {"src/d.py": "d"}), token=2)
-    assert left.result is PlaceResult.MERGED
-    assert porcelain(here) == dirty
-    assert said(here, "show", ":src/a.py") == "staged"
-    assert said(here, "rev-parse", "stash") == stash
-
-
 def test_what_waiting_raises_is_raised_when_the_work_is_safe(here: Path) -> None:
     place = opened(workplaces(here))
     write(place.cwd, {"x": "x\n"})
@@ -105,19 +79,6 @@ def test_what_waiting_raises_is_raised_when_the_work_is_safe(here: Path) -> None
     again = closed(place)
     assert (again.result, again.branch) == (PlaceResult.KEPT, place.branch)
     assert remains(here) == []
-
-
-def test_messages_say_what_the_task_was_about(here: Path) -> None:
-    long = "Let the importer read  dates\nof ISO weeks, " + "and of ordinal days, " * 9
-    place = opened(workplaces(here), "dates", subject=long)
-    write(place.cwd, {"x": "x"})
-    assert closed(place).result is PlaceResult.MERGED
-    merged, done = (said(here, "log", "-1", "--format=%s", name) for name in ("HEAD", "HEAD^2"))
-    assert merged == "Merge task dates: Let the importer read dates of ISO weeks, and of …"
-    assert done == "Let the importer read dates of ISO weeks, and of ordinal days, and of …"
-    assert said(here, "log", "-1", "--format=%b", "HEAD^2").startswith(
-        "What the agent of task dates had not committed itself.\n\nSequencer-Run: "
-    )
 
 
 @pytest.mark.parametrize("how", ["modified", "staged", "untracked", "ignored"])
@@ -198,24 +159,6 @@ def test_hooks_and_settings_of_the_user_have_no_part_in_it(here: Path) -> None:
     assert closed(other).files == ("src/a.py",)
     assert not list(here.glob("ran-*"))
     assert porcelain(here) == []
-
-
-def test_a_key_is_not_committed_and_the_worktree_stays(here: Path) -> None:
-    place = opened(workplaces(here))
-    write(place.cwd, {"fine.py": "fine\n", "config.py": f"KEY = '{SECRET}'\n"})
-    left = closed(place)
-    assert (left.result, left.files, left.folder) == (
-        *(PlaceResult.REFUSED, ("config.py",), place.folder),
-    )
-    assert left.error is not None
-    assert "'config.py' holds what looks like a key" in left.error
-    assert SECRET not in left.error
-    assert (place.folder / "config.py").read_text().endswith(f"{SECRET}'\n")
-    assert said(here, "rev-parse", branches(here)[0]) == said(here, "rev-parse", "main")
-    assert said(here, "rev-list", "--all", "--count") == "1"
-    # A person has looked; the next one who cleans forgets it.
-    git(here, "worktree", "remove", "--force", str(place.folder))
-    assert len(remains(here)) == 1
 
 
 def test_an_unfinished_merge_of_the_agent_is_no_success(here: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,6 @@ from tests.unit.git.teams import (
     placed,
     project,
     remains,
-    worked,
     workplaces,
 )
 
@@ -30,20 +28,6 @@ from tests.unit.git.teams import (
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
     return project(tmp_path / "here", {"a": "a\n"})
-
-
-def test_git_of_the_user_sees_nothing_of_it_even_where_the_folder_is_not_ignored(
-    here: Path,
-) -> None:
-    git(here, "rm", "-q", ".gitignore")
-    git(here, "commit", "-q", "-m", "nothing is ignored")
-    place = opened(workplaces(here))
-    assert porcelain(here) == []
-    git(here, "add", "-A")
-    assert porcelain(here) == []
-    note = here / "sync/worktrees/implement-1.json"
-    assert stat.S_IMODE(note.stat().st_mode) == 0o600
-    assert place.cwd.is_dir()
 
 
 @pytest.mark.parametrize(
@@ -74,16 +58,6 @@ def test_a_name_that_is_taken_gets_a_number(here: Path) -> None:
     closed(place)
     assert branches(here) == ["sequencer-team/default/build-1"]
     assert (here / "sync/worktrees/build-1-again2/x").read_text() == "somebody's"
-
-
-def test_changes_that_no_commit_holds_are_told_because_they_are_not_there(here: Path) -> None:
-    commit(here, {"b": "b\n"})
-    write(here, {"a": "changed\n", "b": "staged\n", "untracked": "u\n"})
-    git(here, "add", "b")
-    place = opened(workplaces(here))
-    assert place.notices == ("changes that no commit holds are not in the worktree: 'a', 'b'",)
-    assert (place.cwd / "a").read_text() == "a\n"
-    assert not (place.cwd / "untracked").exists()
 
 
 def test_a_secret_in_a_name_is_hidden_in_what_is_told(here: Path) -> None:
@@ -194,19 +168,6 @@ def test_a_merge_under_way_is_told(here: Path) -> None:
 
 
 # --- what was merged before a kill ---------------------------------------------------------
-
-
-def test_merges_of_earlier_attempts_are_found_by_task_and_run(here: Path) -> None:
-    places = workplaces(here)
-    assert places.merged("build", RUN_ID) == frozenset()
-    worked(places, lambda at: write(at, {"x": "1"}), "build", 3)
-    worked(places, lambda at: write(at, {"x": "2"}), "build", 41)
-    worked(places, lambda at: write(at, {"y": "1"}), "other", 5)
-    commit(here, {"by-hand": "x"}, "by hand\n\nSequencer-Token: 99")
-    assert places.merged("build", RUN_ID) == {3, 41}
-    assert places.merged("other", RUN_ID) == {5}
-    assert places.merged("build", "another run of that name") == frozenset()
-    assert workplaces(here, "nightly").merged("build", RUN_ID) == frozenset()
 
 
 def test_where_there_is_no_repository_nothing_was_merged(tmp_path: Path) -> None:

@@ -27,42 +27,12 @@ def caps(
     return caps_of(limits or RunLimits(), USAGE, tasks, spent or {}, rules)
 
 
-def test_the_limits_of_a_run() -> None:
-    limits = RunLimits(max_cost_usd=2, max_steps=10, max_seconds=100)
-    assert caps(limits) == [
-        Cap("run", "", "usd", 2, 1.5),
-        Cap("run", "", "steps", 10, 4),
-        Cap("run", "", "seconds", 100, 60),
-    ]
-    assert [cap.left for cap in caps(limits)] == [0.5, 6, 40]
-    assert [cap.left for cap in caps(RunLimits(max_cost_usd=1))] == [0.0]
-    assert caps() == caps(graph=team(a=TaskTraits())) == []
-
-
 def test_the_budget_of_a_team_is_of_the_whole_run() -> None:
     rules = TeamRules(budget=TeamBudget(max_cost_usd=5, max_tokens=4000))
     assert caps(graph=team(a=TaskTraits()), rules=rules) == [
         Cap("team", "", "usd", 5, 1.5),
         Cap("team", "", "tokens", 4000, 1000),
     ]
-
-
-def test_a_role_has_what_its_tasks_have_used() -> None:
-    tasks = team(a=TaskTraits(role="coder"), b=TaskTraits(role="coder"), c=TaskTraits(role="judge"))
-    spent = {"a": [0.5, 100, 9.0], "c": [9.0, 9, 9.0], "gone": [7.0, 7, 7.0]}
-    budgets = {"coder": Budget(max_cost_usd=2, max_tokens=500), "nobody": Budget(max_tokens=5)}
-    found = caps(graph=tasks, spent=spent, rules=TeamRules(role_budgets=budgets))
-    assert found == [
-        Cap("role", "coder", "usd", 2, 0.5),
-        Cap("role", "coder", "tokens", 500, 100),
-        Cap("role", "nobody", "tokens", 5, 0),
-    ]
-
-
-def test_a_task_has_its_own() -> None:
-    tasks = team(a=TaskTraits(budget=Budget(max_cost_usd=1)), b=TaskTraits())
-    found = caps(graph=tasks, spent={"a": [0.25, 100, 9.0]})
-    assert found == [Cap("task", "a", "usd", 1, 0.25)]
 
 
 def test_sums_of_many_small_costs_stay_short() -> None:

@@ -45,12 +45,6 @@ def test_no_chain_is_longer(dag: Dag) -> None:
     assert list(path) in chains or not durations
 
 
-def test_a_long_chain_is_no_deep_recursion() -> None:
-    count = 4_000
-    blockers = {n: [n - 1] for n in range(1, count)}
-    assert critical_path(dict.fromkeys(range(count), 1.0), blockers) == tuple(range(count))
-
-
 def test_tasks_that_wait_for_each_other_have_none() -> None:
     with pytest.raises(CycleError):
         critical_path({"a": 1.0, "b": 1.0}, {"a": ["b"], "b": ["a"]})
@@ -70,18 +64,6 @@ def side_by_side() -> Told:
     return told.run("d", 4.2, 5.2, ["b", "c"])
 
 
-def test_the_figures_of_a_run() -> None:
-    found = figures(side_by_side(), 4)
-    assert found.wall_s == pytest.approx(5.2)
-    assert found.work_s == pytest.approx(7.0)
-    assert found.critical_s == pytest.approx(5.0)
-    assert found.critical == (0, 1, 3)
-    assert (found.peak, found.places, found.people_s) == (2, 4, 0.0)
-    assert found.speed_up == pytest.approx(7.0 / 5.2)
-    assert found.overhead == pytest.approx(0.04)
-    assert found.utilisation == pytest.approx(7.0 / (4 * 5.2))
-
-
 def test_failed_tries_are_work_and_make_it_longer_than_its_path() -> None:
     told = Told().claim("a", 0).end("a", 0, 4, "failed")
     told.claim("a", 6, None, attempt=2).end("a", 6, 8, attempt=2)
@@ -89,21 +71,6 @@ def test_failed_tries_are_work_and_make_it_longer_than_its_path() -> None:
     assert [found.wall_s, found.work_s] == pytest.approx([8, 6])
     assert found.critical_s == pytest.approx(2)
     assert found.overhead == pytest.approx(3.0)
-
-
-def test_while_only_people_are_waited_for_no_worker_is_slow() -> None:
-    told = Told().run("a", 0, 2)
-    told.tell("asked", "ok", 2, {"from": ["a"]}, token=7)
-    told.claim("b", 2, ["a"]).end("b", 2, 5)
-    told.tell("answered", "ok", 65, token=7).run("c", 65, 66, ["ok", "b"])
-    found = figures(told)
-    assert found.people_s == pytest.approx(60)
-    assert found.wall_s == pytest.approx(66)
-    assert found.speed_up == pytest.approx(6 / 6)
-    # The person is on the critical path all the same: 2 + 63 + 1.
-    assert found.critical_s == pytest.approx(66)
-    assert found.overhead == pytest.approx(0, abs=1e-6)
-    assert found.peak == 1
 
 
 def test_two_people_at_once_are_waited_for_once() -> None:

@@ -30,31 +30,6 @@ def sources(told: Told) -> list[tuple[str, list[str]]]:
     return [(one.step, [found[place].step for place in one.sources]) for one in found]
 
 
-def test_an_attempt_is_known_to_the_millisecond() -> None:
-    told = Told().run("a", 0.25, 1.75).tell("completed", "", 1.8, {"status": "completed"})
-    assert spans(told, "a") == [("done", 0.25, 1.75)]
-    timeline = timeline_of(told.facts, LATER)
-    assert timeline.is_over
-    assert timeline.executions[0].is_accepted
-    assert timeline.executions[0].begin == pytest.approx(NOON_S + 0.25)
-    assert timeline.spans[0].agent == "claude"
-
-
-def test_a_journal_of_an_earlier_version_knows_how_long_it_took() -> None:
-    told = Told().claim("a", 3.9).end("a", 3.9, 6.4)
-    del told.facts[-1]["outcome"]["began_at"]
-    # 3.9 is written as 3; the length is exact all the same.
-    assert spans(told, "a") == [("done", 3.0, 5.5)]
-
-
-def test_tasks_side_by_side_and_what_joins_them() -> None:
-    told = Told().run("a", 0, 1)
-    told.claim("b", 1, ["a"]).claim("c", 1, ["a"]).end("c", 1.1, 2).end("b", 1.1, 3)
-    told.run("d", 3.01, 4, ["b", "c", "b"])
-    assert sources(told) == [("a", []), ("b", ["a"]), ("c", ["a"]), ("d", ["b", "c"])]
-    assert [one.step_index for one in executions(told)] == [0, 1, 1, 3]
-
-
 def test_tries_of_one_execution_stand_beside_each_other() -> None:
     told = Told().claim("a", 0).end("a", 0.1, 1, "failed", error="no")
     told.claim("a", 5, None, attempt=2).end("a", 5.2, 6.2, "failed", attempt=2)
@@ -65,27 +40,6 @@ def test_tries_of_one_execution_stand_beside_each_other() -> None:
     assert one.is_accepted
     assert one.seconds == pytest.approx(0.5)
     assert one.end == pytest.approx(NOON_S + 10)
-
-
-def test_a_loop_makes_another_execution_of_the_same_node() -> None:
-    told = Told().run("write", 0, 1).run("check", 1, 2, ["write"])
-    told.tell("looped", "check", 2, {"to": "write", "number": 1})
-    told.run("write", 2, 3, ["check"]).run("check", 3, 4, ["write"])
-    assert sources(told) == [
-        ("write", []), ("check", ["write"]), ("write", ["check"]), ("check", ["write"]),
-    ]  # fmt: skip
-    found = executions(told)
-    assert [one.sources for one in found] == [(), (0,), (1,), (2,)]
-
-
-def test_a_question_is_waited_for_from_the_end_of_what_came_before() -> None:
-    told = Told().run("a", 0.3, 1.7)
-    told.tell("asked", "ok", 1.8, {"from": ["a"]}, token=7)
-    told.tell("answered", "ok", 61.2, {"choice": "yes"}, token=7)
-    # "Asked at 1" is what the journal says; it can't have been before 1.7.
-    assert spans(told, "ok") == [("person", 1.7, 61.0)]
-    assert executions(told)[1].is_accepted
-    assert not executions(told)[1].spans[0].is_work
 
 
 def test_a_gate_behind_a_step_is_a_wait_in_its_own_row() -> None:
@@ -99,26 +53,6 @@ def test_a_gate_behind_a_step_is_a_wait_in_its_own_row() -> None:
     assert build.sources == (0,)
     # What counts of the plan is its attempt and the time until the decision.
     assert plan.seconds == pytest.approx(12)
-
-
-def test_what_runs_now_ends_now() -> None:
-    told = Told().run("a", 0, 1).claim("b", 1, ["a"]).claim("c", 1, ["a"])
-    told.tell("asked", "d", 1, {"from": ["a"]}, token=9)
-    now = NOON_S + 20
-    assert spans(told, "b", now) == [("running", 1, 20)]
-    assert spans(told, "d", now) == [("person", 1, 20)]
-    assert not timeline_of(told.facts, now).is_over
-    assert not executions(told)[1].is_accepted
-
-
-def test_a_lost_process_and_who_takes_over() -> None:
-    told = Told().claim("a", 0)
-    told.tell("taken-over", "a", 60, {"note": "token 1"}, token=told.tokens["a"], attempt=1)
-    told.tell("claimed", "a", 60, {"again": True}, token=5, attempt=2).tokens["a"] = 5
-    told.end("a", 60.5, 70, attempt=2)
-    (one,) = executions(told)
-    assert spans(told, "a") == [("cut", 0, 60), ("done", 60.5, 70)]
-    assert one.is_accepted
 
 
 def test_what_a_lost_attempt_cost_is_no_second_end() -> None:

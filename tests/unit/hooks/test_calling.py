@@ -8,10 +8,7 @@ from typing import Any
 import pytest
 
 from sequencer.engine.hooking import HookFailed, Hooks, NoHooks
-from sequencer.hooks.calling import MAX_TRACEBACK_CHARS
 from sequencer.model.outcome import Decision, Move
-from sequencer.model.step import Step
-from sequencer.model.workflow import Workflow
 from tests.unit.hooks.hook_files import HEAD, OUTCOME, REQUEST, WORKFLOW, context, loaded
 
 
@@ -179,18 +176,6 @@ def test_a_persons_interrupt_passes(tmp_path: Path) -> None:
         loaded(tmp_path, source).prompt(context(tmp_path), "")
 
 
-def test_a_hook_that_never_ends_calling_itself_has_a_short_traceback(tmp_path: Path) -> None:
-    source = "@hookimpl\ndef sequencer_prompt(text):\n    return sequencer_prompt(text)\n"
-    with pytest.raises(HookFailed, match="RecursionError") as failed:
-        loaded(tmp_path, source).prompt(context(tmp_path), "")
-    assert len(failed.value.traceback) < MAX_TRACEBACK_CHARS
-    long = "@hookimpl\ndef sequencer_prompt(text):\n    raise ValueError('x' * 1_000_000)\n"
-    with pytest.raises(HookFailed) as failed:
-        loaded(tmp_path, long).prompt(context(tmp_path), "")
-    assert len(failed.value.traceback) == MAX_TRACEBACK_CHARS
-    assert len(failed.value.message) < 500
-
-
 # --- answers ------------------------------------------------------------------------
 
 
@@ -277,50 +262,7 @@ def test_every_move_can_be_decided(tmp_path: Path, move: Move) -> None:
     assert decided == Decision(move, "coding" if move is Move.GOTO else None, "a b?")
 
 
-def test_an_object_that_can_not_be_shown_is_named_by_its_type(tmp_path: Path) -> None:
-    source = """
-    class Bad:
-        def __repr__(self): raise RuntimeError
-        __str__ = __repr__
-
-    @hookimpl
-    def sequencer_prompt(): return Bad()
-    """
-    with pytest.raises(HookFailed, match="a value of type Bad, expected a text"):
-        loaded(tmp_path, source).prompt(context(tmp_path), "")
-
-
 # --- what hooks get -----------------------------------------------------------------
-
-
-def test_a_hook_that_changes_what_it_was_given_changes_nothing_of_ours(tmp_path: Path) -> None:
-    source = """
-    @hookimpl
-    def sequencer_transition(context, outcome):
-        outcome.structured["pass"] = False
-        context.step.output.json_schema["type"] = "changed"
-        return None
-
-    @hookimpl
-    def sequencer_steps(workflow):
-        workflow.steps[0].output.json_schema["type"] = "changed"
-
-    @hookimpl
-    def sequencer_completed(head):
-        head.params["a"] = 2
-    """
-    step = Step.model_validate({"name": "a", "output": {"schema": {"type": "object"}}})
-    hooks = loaded(tmp_path, source)
-    facts = context(tmp_path, step=step)
-    assert hooks.transition(facts, OUTCOME) is None
-    workflow = Workflow("demo", (step,))
-    digest = workflow.digest()
-    assert hooks.steps(REQUEST, workflow).digest() == digest
-    hooks.completed(facts, HEAD)
-    assert step.output is not None
-    assert step.output.json_schema == {"type": "object"}
-    assert OUTCOME.structured == {"pass": True}
-    assert HEAD.params == {"a": 1}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from sequencer.errors import ConfigurationError, NotTrusted, UnsafePath
 from sequencer.hooks import load_hooks
 from sequencer.hooks.loading import MAX_BYTES, MODULE_PREFIX
 from sequencer.settings.settings import load
-from tests.unit.hooks.hook_files import HEADING, context, loaded, write
+from tests.unit.hooks.hook_files import HEADING, write
 
 PROMPT = """
 @hookimpl
@@ -109,38 +109,6 @@ def test_a_keyboard_interrupt_while_it_loads_is_a_persons(tmp_path: Path) -> Non
     assert str(tmp_path) not in sys.path
 
 
-def test_a_module_beside_it_can_be_imported_and_nothing_is_left_behind(tmp_path: Path) -> None:
-    (tmp_path / "beside_the_hooks.py").write_text("MARK = '?'\n")
-    source = """
-    from beside_the_hooks import MARK
-
-    @hookimpl
-    def sequencer_prompt(text):
-        return text + MARK
-    """
-    before, bytecode = list(sys.path), sys.dont_write_bytecode
-    try:
-        hooks = loaded(tmp_path, source)
-    finally:
-        sys.modules.pop("beside_the_hooks", None)
-    assert hooks.prompt(context(tmp_path), "a") == "a?"
-    assert (sys.path, sys.dont_write_bytecode) == (before, bytecode)
-    names = sorted(path.name for path in tmp_path.rglob("*"))
-    assert names == ["beside_the_hooks.py", "hooks0.py"]
-
-
-def test_a_file_of_the_project_does_not_take_the_place_of_an_installed_module(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "this.py").write_text("raise AssertionError('the project came first')\n")
-    (tmp_path / "antigravity.py").write_text("raise AssertionError('the project came first')\n")
-    source = (
-        PROMPT
-        + "\nfrom importlib.util import find_spec\nassert 'lib' in find_spec('this').origin\n"
-    )
-    loaded(tmp_path, source)
-
-
 @pytest.mark.parametrize("written", ["hooks.py", "{a: b}", "[3]", "['']", "true"])
 def test_what_is_no_list_of_files_is_refused(tmp_path: Path, written: str) -> None:
     (tmp_path / "orchestration.yaml").write_text(f"hooks: {written}\n")
@@ -168,45 +136,6 @@ def install(site: Path, package: str, source: str, **entries: str) -> None:
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
     listed = "".join(f"{name} = {value}\n" for name, value in entries.items())
     (info / "entry_points.txt").write_text(f"[sequencer.hooks]\n{listed}")
-
-
-def adding(mark: str) -> str:
-    return PROMPT.replace("!", mark)
-
-
-def test_packages_come_behind_the_files_by_the_names_of_their_entries(
-    site: Path, tmp_path: Path
-) -> None:
-    install(site, "hooks-one", adding("Z"), zulu="hooks_one")
-    install(site, "hooks-two", adding("M"), mike="hooks_two")
-    project = tmp_path / "project"
-    first, second = write(project, adding("1"), "a.py"), write(project, adding("2"), "b.py")
-    assert load_hooks([second, first], project).prompt(context(project), "") == "21MZ"
-    assert load_hooks([first, second], project).prompt(context(project), "") == "12MZ"
-    assert load_hooks([], project).prompt(context(project), "") == "MZ"
-
-
-def test_an_object_can_have_hooks_too(site: Path, tmp_path: Path) -> None:
-    source = """
-class Hooks:
-    def __init__(self, mark): self.mark = mark
-
-    @property
-    def broken(self): raise RuntimeError
-
-    @hookimpl
-    def sequencer_prompt(self, text): return text + self.mark
-
-    @staticmethod
-    @hookimpl
-    def sequencer_model(model): return "m"
-
-instance = Hooks("?")
-"""
-    install(site, "hooks-three", source, own="hooks_three:instance")
-    hooks = load_hooks([], tmp_path)
-    assert hooks.prompt(context(tmp_path), "a") == "a?"
-    assert hooks.model(context(tmp_path), None) == "m"
 
 
 @pytest.mark.parametrize(

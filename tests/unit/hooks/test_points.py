@@ -89,19 +89,6 @@ def test_helpers_and_names_from_elsewhere_are_no_hooks(tmp_path: Path) -> None:
     assert loaded(tmp_path, source).prompt(context(tmp_path), "a") == "A"
 
 
-def test_one_function_can_have_any_name_and_several_can_serve_one_point(tmp_path: Path) -> None:
-    source = """
-    @hookimpl(specname="sequencer_prompt")
-    def first(text):
-        return text + "1"
-
-    @hookimpl(specname="sequencer_prompt", tryfirst=True)
-    def second(text):
-        return text + "2"
-    """
-    assert loaded(tmp_path, source).prompt(context(tmp_path), "") == "21"
-
-
 def test_a_hook_asks_for_what_it_needs_and_no_more(tmp_path: Path) -> None:
     source = """
     @hookimpl

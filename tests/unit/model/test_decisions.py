@@ -50,16 +50,6 @@ def test_a_complete_run_has_no_step_to_decide(verb: str) -> None:
         VERBS[verb](new_head(status=Status.COMPLETE))
 
 
-def test_stamping_ok_counts_a_step_and_skipping_does_not() -> None:
-    head = new_head(failures_in_row=2, attempt=3, status=Status.FAILED, not_before=AT)
-    for verb, steps in (("stamp_ok", 1), ("skip", 0)):
-        new = VERBS[verb](head).head
-        assert (new.step_index, new.iteration, new.expected_step) == (1, 2, "main")
-        assert (new.failures_in_row, new.attempt, new.not_before) == (0, 0, None)
-        assert new.usage.steps == steps
-        assert new.status == "waiting-next"
-
-
 def test_pause_and_resume() -> None:
     paused = decisions.pause(new_head(), at=AT).head
     assert paused.status == "paused"
@@ -108,11 +98,6 @@ def test_rewind_goes_back_only() -> None:
         decisions.rewind(head, Place(6, "x", ""), at=AT)
 
 
-def test_reset_never_gives_tokens_again() -> None:
-    new = decisions.reset(new_head(token=7, step_index=4), new_head(run_id="two"), at=AT).head
-    assert (new.run_id, new.token, new.step_index) == ("two", 7, 0)
-
-
 def test_taking_over_by_force_drops_every_claim() -> None:
     transition = decisions.take_over_by_force(held_head(), at=AT)
     assert transition.head.claims == ()
@@ -141,16 +126,6 @@ def test_edits_that_break_the_order_are_refused(update: dict[str, Any]) -> None:
     head = held_head(revision=2)
     with pytest.raises(EditRefused, match=next(iter(update))):
         decisions.accept_edit(head, head.replace(**update), at=AT)
-
-
-def test_an_edit_of_the_step_drops_the_claim_on_the_one_that_was_left() -> None:
-    head = held_head()
-    new = decisions.accept_edit(head, head.replace(step_index=4), at=AT).head
-    assert (new.claims, new.attempt, new.iteration, new.token) == ((), 0, 5, 1)
-    assert new.status == "waiting-next"
-    kept = decisions.accept_edit(head, head.replace(exit=True), at=AT)
-    assert kept.head.claims == head.claims
-    assert "by hand: exit" in str(kept.facts[0].outcome)
 
 
 def test_fields_that_can_be_set() -> None:

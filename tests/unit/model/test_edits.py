@@ -79,12 +79,6 @@ def test_what_stops_or_moves_a_run_stays_possible(edit: dict[str, Any]) -> None:
     assert decisions.accept_edit(head, edited, at=AT).facts
 
 
-def test_back_from_a_gate_is_no_way_past_it() -> None:
-    head = new_head(**HEAD, gate=GATE, status=Status.WAITING_APPROVAL)
-    back = decisions.accept_edit(head, head.replace(step_index=0), at=AT).head
-    assert (back.step_index, back.gate) == (0, None)
-
-
 IN: dict[Status, dict[str, Any]] = {
     Status.IDLE: {"step_index": 0, "usage": Usage()},
     Status.RUNNING: {"claims": (make_claim(step_index=1),), "token": 1, "attempt": 1},
@@ -172,11 +166,6 @@ def test_another_step_index_expects_the_step_that_is_there(edit: dict[str, Any])
     made = decisions.accept_edit(head, head.replace(**edit), at=AT, placed=placed)
     assert made.head.expected_step == "step 4"
     assert (made.facts[0].step, made.facts[0].step_index) == (head.expected_step, 1)
-
-
-def test_a_run_keeps_its_name() -> None:
-    with pytest.raises(EditRefused, match="run_name went from None to 'other'"):
-        decisions.accept_edit(new_head(), new_head(run_name="other"), at=AT)
 
 
 def test_a_person_may_still_set_what_counts_failures() -> None:

@@ -8,12 +8,12 @@ import pytest
 
 from sequencer.model.head import Flow, Status
 from sequencer.model.net.graph import Graph
-from sequencer.model.net.marking import Active, FlowStatus, Marking
-from sequencer.model.net.record import Chain, Written, read, restored, snapshot, write
+from sequencer.model.net.marking import Marking
+from sequencer.model.net.record import Chain, Written, read, write
 from sequencer.model.net.rules import Course, line
 from sequencer.model.transitions import Event
 from tests.contract.store_cases import new_head
-from tests.flows import fan, graph
+from tests.flows import graph
 from tests.property.flow_rehearsal import ensure_same
 
 REST = Status.WAITING_NEXT
@@ -69,57 +69,6 @@ class Records:
         self.course.facts.clear()
 
 
-def run_fan(width: int) -> Records:
-    """Let a fan run to its end, each node in a transition of its own."""
-    records = Records(fan(width))
-    records.course.begin()
-    names = ["s", *(f"n{number}" for number in range(width)), "j"]
-    for number, name in enumerate(names):
-        records.go(name, f"{number}-{number + 1}")
-        records.keep(is_read=number % 197 == 0)
-    assert records.course.marking.status is FlowStatus.COMPLETED
-    return records
-
-
-def full() -> Marking:
-    """Return a marking that has everything."""
-    return Marking(
-        graph("a --> b --> c; d"),
-        waiting={"b": {"a": None}, "d": {}},
-        active={"a": Active((), token=4, attempt=2, failures=1)},
-        iterations=3,
-        outputs={"a": "0-1", "c": {"a": "0-1", "d": "1-2"}},
-        keys={"m.x": "a"},
-        done={"a": 1, "b": 2, "c": 1},
-        error={"node": "c", "type": "error", "message": "x", "attempts": 1},
-        status=FlowStatus.RUNNING,
-        ended_at=[["a", [], True]],
-        busy_ms=12,
-        busy_since="2026-01-01T00:00:00Z",
-    )
-
-
-def test_a_snapshot_restores_to_the_same_marking() -> None:
-    marking = full()
-    data = snapshot(marking)
-    assert (data["done"], data["repeated"]) == (["a", "c"], {"b": 2})
-    found = restored(marking.graph, json.loads(json.dumps(data)), "running")
-    assert found == marking
-    ensure_same(found, marking)
-
-
-def test_what_was_written_down_does_not_change_with_the_marking() -> None:
-    marking = full()
-    data = snapshot(marking)
-    before = json.dumps(data)
-    marking.apply(["token", "b", "d"])
-    marking.apply(["done", "a", "7-7", "k"])
-    assert json.dumps(data) == before
-    found = restored(marking.graph, data, "running")
-    found.apply(["token", "b", "c"])
-    assert json.dumps(data) == before
-
-
 # --- damage --------------------------------------------------------------------------------
 
 
@@ -130,13 +79,6 @@ def chained() -> tuple[Graph, Flow, dict[str, bytes]]:
     next_one = json.dumps({"base": "marking-1", "since": [["start", "a"]]}).encode()
     flow = Flow(base="marking-2", since=(["token", "b", "a"], ["leave", "a"]))
     return made, flow, {"marking-1": base, "marking-2": next_one}
-
-
-def test_what_the_damaged_cases_damage_can_be_read() -> None:
-    made, flow, documents = chained()
-    marking, chain = read(made, flow, documents.__getitem__)
-    waiting = {name: list(sources) for name, sources in marking.waiting.items()}
-    assert (waiting, chain) == ({"b": ["a"]}, Chain(["marking-1", "marking-2"], 1))
 
 
 DAMAGED: list[Any] = [
@@ -235,14 +177,6 @@ def test_any_single_damage_to_the_bytes_raises_nothing_else() -> None:
 
 
 # --- size ----------------------------------------------------------------------------------
-
-
-def test_the_head_of_a_wide_fan_stays_small_and_what_is_written_grows_with_it() -> None:
-    small, large = run_fan(400), run_fan(1_200)
-    assert max(large.sizes) < 4096
-    assert max(large.sizes) <= max(small.sizes) + 200, "the head does not grow with the graph"
-    assert small.total > 15_000, "there were documents"
-    assert large.total < 3.3 * small.total
 
 
 def test_names_of_other_scripts_do_not_make_the_head_larger() -> None:

@@ -29,14 +29,6 @@ def events(transition: Transition) -> list[str]:
     return [str(fact.event) for fact in transition.facts]
 
 
-def test_an_agent_that_says_complete_has_approved_nothing() -> None:
-    held = transitions.claim(new_head(step_index=1, token=2), ASK, STRANGER, at=AT, ttl_s=60.0).head
-    outcome = Outcome(status=OutcomeStatus.COMPLETE)
-    accepted = transitions.succeed(held, 3, outcome, FIX, at=AT, record={}, gate=OPEN)
-    assert accepted.head.status is Status.WAITING_APPROVAL
-    assert events(accepted) == ["succeeded"]
-
-
 def test_approval_behind_the_last_step_completes_the_run() -> None:
     head = at_gate(following=END)
     assert head.status is Status.WAITING_APPROVAL
@@ -54,14 +46,6 @@ def test_rejection_ends_the_run_and_says_so() -> None:
     assert events(rejected) == ["rejected", "completed"]
     with pytest.raises(TransitionRefused, match="complete"):
         transitions.ensure_claimable(rejected.head)
-
-
-def test_feedback_goes_back_and_the_gate_is_remembered() -> None:
-    told = gates.feedback(at_gate(), "look again", FIRST, at=AT, by="ann")
-    assert (told.head.step_index, told.head.expected_step) == (0, "reproduce")
-    assert told.head.status is Status.IDLE or told.head.status is Status.WAITING_NEXT
-    assert told.head.gate == OPEN.replace(decision="feedback")
-    assert told.facts[0].outcome == {"by": "ann", "round": 1, "note": "look again"}
 
 
 @pytest.mark.parametrize("text", ["", "  \n", "x" * (gates.MAX_FEEDBACK_CHARS + 1)])
@@ -109,14 +93,6 @@ def test_no_way_by_hand_leads_past_a_gate() -> None:
         decisions.edit_field(head, "step_index", head.step_index + 1, at=AT)
 
 
-def test_a_pause_outlasts_a_decision() -> None:
-    paused = decisions.pause(at_gate(), at=AT).head
-    assert paused.status is Status.PAUSED
-    assert gates.approve(paused, FIX, None, at=AT, by="ann").head.status is Status.PAUSED
-    back = decisions.resume(paused, at=AT).head
-    assert back.status is Status.WAITING_APPROVAL
-
-
 def test_who_decides_about_a_step_by_hand_has_to_decide_about_the_gate_first() -> None:
     head = at_gate()
     waits = "waits for a decision about 'ask'"
@@ -133,11 +109,3 @@ def test_going_back_by_hand_leaves_the_gate() -> None:
     assert (rewound.gate, rewound.step_index) == (None, 0)
     edited = decisions.edit_field(at_gate(), "step_index", 0, at=AT).head
     assert edited.gate is None
-
-
-def test_a_status_that_was_edited_does_not_open_the_gate() -> None:
-    with pytest.raises(EditRefused, match="which is a decision") as refused:
-        decisions.edit_field(at_gate(), "status", "waiting-next", at=AT)
-    assert "'sequencer approve', 'reject' or 'feedback' decides" in str(refused.value)
-    edited = at_gate().replace(status=Status.WAITING_NEXT)
-    assert transitions.resting_status(edited) is Status.WAITING_APPROVAL

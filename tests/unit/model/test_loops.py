@@ -26,12 +26,6 @@ def judged(head: Head, place: Place = FIXER, reason: str = "2 fail") -> Head:
     return loops.judged_no(held, held.token, NO, place, reason, at=AT, record={}).head
 
 
-def test_a_reason_is_cut_so_that_the_head_stays_small() -> None:
-    head = judged(new_head(step_index=2), reason="x" * 5000)
-    assert head.loop is not None
-    assert len(head.loop.reason) == loops.MAX_REASON_CHARS
-
-
 def test_a_lost_claim_judges_nothing() -> None:
     head = new_head(step_index=2)
     with pytest.raises(StaleClaim):

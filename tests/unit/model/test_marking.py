@@ -95,21 +95,3 @@ def test_each_edge_is_looked_at_as_often_however_large_the_graph_is(shape: Any) 
     small, large = shape(200), shape(400)
     per_edge = [looks(made) / len(made.edges) for made in (small, large)]
     assert per_edge == [2.0, 2.0], "once when a token may come through it, once when none can"
-
-
-def test_a_wide_join_is_offered_once_and_not_for_each_token() -> None:
-    made = fan(300)
-    marking = Marking(made)
-    offered: list[str] = []
-    offer = marking._offer
-
-    def counting(name: str) -> None:
-        offered.append(name)
-        offer(name)
-
-    marking._offer = counting  # type: ignore[method-assign]
-    marking.apply(["token", "s", None])
-    while (name := marking.next_startable()) is not None:
-        run(marking, name)
-    # A token that arrives asks, a node that ends asks, and so does the last one to wither.
-    assert len(offered) <= 4 * len(made.nodes)

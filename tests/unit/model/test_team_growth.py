@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
 from sequencer.model.head import Flow
 from sequencer.model.net.graph import Edge, Graph, Growth, Node, NodeKind, grown_graph
-from sequencer.model.net.marking import Active, Marking
-from sequencer.model.net.record import read, restored, snapshot
+from sequencer.model.net.marking import Marking
+from sequencer.model.net.record import read
 from sequencer.model.net.rules import Course
 from sequencer.model.step import Step
 from sequencer.model.team import TaskTraits
@@ -38,10 +37,6 @@ def begun(made: Graph) -> Course:
     return course
 
 
-def startable(marking: Marking) -> set[str]:
-    return {name for name in marking.waiting if marking.may_start(name)}
-
-
 # --- the graph ---------------------------------------------------------------------------
 
 
@@ -57,17 +52,6 @@ def test_what_can_not_be_added(wrong: Growth) -> None:
 def test_an_addition_has_a_node() -> None:
     with pytest.raises(ValueError, match="at least 1 item"):
         Growth(nodes=())
-
-
-def test_an_addition_is_written_without_what_is_as_ever() -> None:
-    made = growth("x", edges="a>x", steps=(Step(name="x", text="go"),))
-    written = made.as_json()
-    assert written == {
-        "nodes": [{"id": "x", "kind": "agent", "task": {}}],
-        "edges": [{"source": "a", "target": "x"}],
-        "steps": [{"name": "x", "text": "go"}],
-    }
-    assert Growth.model_validate(json.loads(json.dumps(written))) == made
 
 
 def test_a_workflow_with_what_was_added() -> None:
@@ -99,27 +83,6 @@ def test_who_has_asked_for_an_addition(made: Growth, by: str | None) -> None:
 # --- the marking -------------------------------------------------------------------------
 
 
-def test_a_fix_comes_before_its_judge() -> None:
-    course = begun(crew("a --> judge --> z"))
-    course.start("a", 1)
-    course.succeed("a", "")
-    course.start("judge", 2)
-    course.refuse("judge", "no", growth("fix", edges="fix>judge"))
-    marking = course.marking
-    assert startable(marking) == {"fix"}
-    assert not marking.may_start("judge")
-    assert marking.is_live("judge")
-    assert marking.is_live("z")
-    course.start("fix", 3)
-    course.succeed("fix", "")
-    assert startable(marking) == {"judge"}
-    assert marking.waiting["judge"] == {"fix": None}
-    course.start("judge", 4)
-    course.succeed("judge", "")
-    assert startable(marking) == {"z"}
-    assert marking.done["judge"] == 1
-
-
 def test_closed_nodes_are_passed_over_and_stay() -> None:
     course = begun(crew("a --> x --> y; b --> z; c", entries=["a", "b", "c"]))
     marking = course.marking
@@ -133,15 +96,6 @@ def test_closed_nodes_are_passed_over_and_stay() -> None:
 
 
 # --- what is written ---------------------------------------------------------------------
-
-
-def test_markings_without_these_fields_are_read() -> None:
-    """As they were written before there were teams."""
-    old = {"waiting": {"b": ["a"]}, "done": ["a"], "outputs": {"a": "0-1"}}
-    marking = restored(graph("a --> b"), old, "running")
-    assert (marking.growths, marking.lost, marking.team.as_json()) == ([], {}, {})
-    assert snapshot(marking) == old
-    assert Active.from_json({"from": ["a"], "token": 3}).error is None
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from typing import Any, Never
 
@@ -55,14 +54,6 @@ def test_the_sums_are_those_of_all_tasks_however_it_came_to_them() -> None:
         for role, names in graph.by_role.items():
             mine = sum(spent[name][0] for name in names)
             assert tally.roles[role].usd == pytest.approx(mine, abs=1e-9)
-
-
-def test_thirty_times_a_tenth_is_three() -> None:
-    marking = Marking(graph_of())
-    for number in range(30):
-        spend(marking, f"t{number % 9}", 0.1)
-    assert marking.tally.team.usd == 3.0
-    assert TeamBudgets(TeamRules.model_validate({"budget": {"max_cost_usd": 3.0}})).stop(marking)
 
 
 def test_a_task_is_used_up_when_all_its_attempts_together_are() -> None:
@@ -137,31 +128,6 @@ def team(*operations: tuple[object, ...]) -> TeamState:
     for word, *arguments in operations:
         state.apply(str(word), *arguments)
     return state
-
-
-def test_sums_of_many_parts_stay_short() -> None:
-    state = team(*[("spend", "a", 0.1, 1, 0.001)] * 1000)
-    assert state.spent["a"] == [100.0, 1000, 1.0]
-    assert json.dumps(state.as_json()) == '{"spent": {"a": [100.0, 1000, 1.0]}}'
-
-
-def test_failures_in_a_row_over_all_tasks() -> None:
-    state = team(("failed", "a", "x"), ("failed", "b", "y"))
-    assert (state.streak, state.notes) == (2, {"a": "x", "b": "y"})
-    state.apply("accepted", "a")
-    # What b failed with is still what its next attempt is told.
-    assert (state.streak, state.notes) == (0, {"b": "y"})
-
-
-def test_a_person_lets_it_go_on() -> None:
-    state = team(
-        ("failed", "a", "x"), ("refused", "j", "no"), ("warn", "soft"), ("spend", "a", 1, 1, 1)
-    )
-    state.apply("again")
-    assert (state.streak, state.refusals, state.warned) == (0, {}, [])
-    # What was used was used, and the next attempt knows what the last one failed with.
-    assert state.spent == {"a": [1, 1, 1]}
-    assert state.notes == {"a": "x", "j": "no"}
 
 
 @pytest.mark.parametrize("word", ["", "_do_warn", "as_json", "apply", "nothing"])

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from sequencer.errors import ClaimHeld, StaleClaim, TransitionRefused, WaitsForPerson
+from sequencer.errors import StaleClaim, TransitionRefused, WaitsForPerson
 from sequencer.model import transitions
-from sequencer.model.head import Head, Session, Status
+from sequencer.model.head import Head, Status
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.transitions import Place, Transition
 from tests.contract.store_cases import STRANGER, make_claim, new_head
@@ -37,30 +37,6 @@ def events(transition: Transition) -> list[str]:
     return [str(fact.event) for fact in transition.facts]
 
 
-def test_a_claim_grants_the_next_token_and_counts_the_attempt() -> None:
-    waits = {"not_before": "2020-01-01", "not_before_reason": "retry", "not_before_since": AT}
-    head = new_head(token=4, attempt=1, **waits)
-    transition = claim(head)
-    new = transition.head
-    assert (new.token, new.attempt, new.status, new.last_prompt) == (5, 2, "running", HERE.prompt)
-    assert (new.not_before, new.not_before_reason, new.not_before_since) == (None, None, None)
-    assert new.claims[0].token == 5
-    assert events(transition) == ["claimed"]
-    assert head.claims == ()
-
-
-def test_a_claim_of_somebody_is_left_alone_unless_it_may_be_taken() -> None:
-    held = claim(new_head()).head
-    with pytest.raises(ClaimHeld, match=r"process 1 on far.*token 1"):
-        claim(held)
-    taken = claim(held, may_take_over=True)
-    assert events(taken) == ["taken-over", "claimed"]
-    assert [c.token for c in taken.head.claims] == [2]
-    assert [(f.token, f.attempt) for f in taken.facts] == [(1, 1), (2, 2)]
-    with pytest.raises(StaleClaim):
-        succeed(taken.head, 1)
-
-
 @pytest.mark.parametrize(
     ("update", "error", "words"),
     [
@@ -79,20 +55,6 @@ def test_what_stands_in_the_way_of_a_claim(
         claim(new_head(**update))
 
 
-def test_success_moves_on_and_clears_what_was_counted() -> None:
-    held = claim(new_head(failures_in_row=2, attempt=2)).head
-    usage = Usage(cost_usd=0.25, input_tokens=10, output_tokens=3, seconds=1.5, steps=7)
-    outcome = Outcome(status=OutcomeStatus.OK, usage=usage, session_id="s1", prompt="other.md")
-    transition = succeed(held, 1, outcome=outcome, executor="claude")
-    new = transition.head
-    assert (new.step_index, new.iteration, new.expected_step) == (1, 2, "main")
-    assert (new.status, new.failures_in_row, new.attempt, new.claims) == ("waiting-next", 0, 0, ())
-    assert new.usage == Usage(steps=1, cost_usd=0.25, input_tokens=10, output_tokens=3, seconds=1.5)
-    assert new.session == Session(executor="claude", id="s1")
-    assert new.last_prompt == "other.md"
-    assert (new.token, transition.facts[0].step_index) == (1, 0)
-
-
 @pytest.mark.parametrize(
     ("following", "status"), [(END, OutcomeStatus.OK), (NEXT, OutcomeStatus.COMPLETE)]
 )
@@ -105,27 +67,6 @@ def test_the_end_of_a_procedure_or_the_agents_word_completes_the_run(
     assert transition.head.status == "complete"
     assert not transition.head.pause_requested
     assert events(transition) == ["succeeded", "completed"]
-
-
-def test_failure_stays_and_counts() -> None:
-    held = claim(new_head(failures_in_row=1)).head
-    new = fail(held, 1, not_before="2026-01-02T00:00:00Z").head
-    assert (new.step_index, new.failures_in_row, new.status) == (0, 2, "failed")
-    assert (new.attempt, new.token) == (1, 1)
-    assert (new.usage.cost_usd, new.usage.steps) == (0.5, 0)
-    assert (new.not_before, new.not_before_reason) == ("2026-01-02T00:00:00Z", "retry")
-    assert new.not_before_since == AT
-    assert fail(held, 1).head.not_before_reason is None
-    assert fail(held, 1).head.not_before_since is None
-
-
-def test_release_is_as_if_nothing_had_been() -> None:
-    for before in (new_head(), new_head(failures_in_row=1, status=Status.FAILED)):
-        held = claim(before).head
-        new = transitions.release(held, 1, at=AT, usage=Usage(seconds=3, steps=1)).head
-        assert (new.status, new.failures_in_row) == (before.status, before.failures_in_row)
-        assert (new.usage.seconds, new.usage.steps) == (3, 0)
-        assert new.attempt == 1
 
 
 @pytest.mark.parametrize("token", [0, 2, 3])

@@ -10,17 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.errors import TooManyFailures
 from sequencer.executors.claude import ClaudeOptions
 from sequencer.executors.codex import CodexOptions
 from sequencer.executors.gemini import GeminiOptions
 from sequencer.executors.messages_loop import MessagesOptions
 from sequencer.executors.opencode import OpencodeOptions
 from sequencer.model.fields import ValidationError
-from sequencer.model.head import MAX_COUNTER, Head
 from sequencer.model.limits import InvocationLimits, RunLimits
 from sequencer.model.names import MAX_COMPONENT_BYTES, command, slug
-from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.outcome import Usage
 from sequencer.model.step import Retry, Step
 from sequencer.model.workflow import Review, Workflow
 from tests.contract.store_cases import new_head
@@ -40,15 +38,6 @@ def test_a_limit_of_the_run(limits: dict[str, Any], usage: dict[str, Any], words
     chosen = RunLimits(**limits)
     assert words in (chosen.reached(new_head(usage=Usage(**usage))) or "")
     assert chosen.reached(new_head()) is None
-
-
-def test_too_many_failures_or_attempts() -> None:
-    limits = RunLimits(max_failures_in_row=2, max_attempts=4)
-    limits.ensure_may_try(new_head(failures_in_row=1, attempt=3))
-    with pytest.raises(TooManyFailures, match=r"failed 2 times.*max_failures_in_row: 2"):
-        limits.ensure_may_try(new_head(failures_in_row=2))
-    with pytest.raises(TooManyFailures, match=r"begun 4 times.*max_attempts: 4"):
-        limits.ensure_may_try(new_head(attempt=4))
 
 
 @pytest.mark.parametrize(
@@ -103,23 +92,6 @@ def test_a_slug_is_never_the_slug_of_another_name(name: str) -> None:
     assert text == name or slug(text) != text
 
 
-@pytest.mark.parametrize("value", [-1, 1.0, "1", True, 2**63, None])
-@pytest.mark.parametrize("field", ["step_index", "token", "revision", "journal_offset"])
-def test_counters_are_whole_numbers(field: str, value: object) -> None:
-    with pytest.raises(ValidationError):
-        Head.model_validate({**new_head().model_dump(), field: value})
-
-
-def test_a_head_keeps_what_it_does_not_know() -> None:
-    head = Head.model_validate({**new_head().model_dump(), "mine": {"a": 1}, "n": MAX_COUNTER})
-    assert head.model_dump()["mine"] == {"a": 1}
-    assert Head.model_validate_json(head.model_dump_json()) == head
-
-
-def test_a_fresh_head_is_small() -> None:
-    assert len(new_head().model_dump_json(indent=2)) < 1_200
-
-
 def test_names_in_a_workflow_tell_positions_apart() -> None:
     with pytest.raises(ValidationError, match="twice: plan"):
         Workflow("w", (PLAN, PLAN))
@@ -149,27 +121,6 @@ def test_a_model_is_never_an_option_nor_several_lines(model: str) -> None:
     ):
         with pytest.raises(ValidationError, match="does not begin with '-'"):
             refusing()
-
-
-def test_the_digest_is_of_the_definition_and_not_of_its_parameters() -> None:
-    one = Workflow("w", (PLAN, BUILD), Review(every=2, step=CHECK))
-    assert one.digest() == one.with_review_every(5).digest()
-    assert one.params == {"review_every_n_cycles": 2}
-    assert one.with_review_every(-3).params == {"review_every_n_cycles": 0}
-    others = [
-        Workflow("w2", (PLAN, BUILD), Review(every=2, step=CHECK)),
-        Workflow("w", (BUILD, PLAN), Review(every=2, step=CHECK)),
-        Workflow("w", (PLAN, BUILD)),
-        Workflow("w", (PLAN, Step(name="build", model="m")), Review(every=2, step=CHECK)),
-        Workflow("w", (PLAN, BUILD), kind="procedure"),
-    ]
-    assert one.digest() not in {other.digest() for other in others}
-    assert len({other.digest() for other in others}) == len(others)
-
-
-def test_only_two_outcomes_are_accepted() -> None:
-    accepted = {status for status in OutcomeStatus if Outcome(status=status).is_accepted}
-    assert accepted == {OutcomeStatus.OK, OutcomeStatus.COMPLETE}
 
 
 @pytest.mark.parametrize("name", ["my run", "it's", "$HOME", "a;b", "", 'a"b'])

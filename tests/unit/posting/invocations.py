@@ -15,14 +15,7 @@ from sequencer.posting.protocol import Sink
 from sequencer.posting.web import WebhookSink
 from sequencer.store.file import FileStore
 from tests.unit.posting.desk import Desk
-from tests.unit.posting.runs import (
-    OK,
-    REDACTION,
-    HandClock,
-    attempt_at,
-    new_store,
-    succeed,
-)
+from tests.unit.posting.runs import OK, REDACTION, HandClock, attempt_at, new_store, succeed
 from tests.unit.saying import Saying
 
 

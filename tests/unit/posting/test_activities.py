@@ -5,48 +5,14 @@ from importlib import import_module
 
 import pytest
 
-from sequencer.engine.events import HeadMoved, Waiting
+from sequencer.engine.events import Waiting
 from sequencer.model.transitions import Event
 from sequencer.posting.poster import Poster, deliver
 from sequencer.posting.web import WebhookSink
 from sequencer.store.file import FileStore
 from tests.unit.posting.desk import Desk, Reply, free_port, open_desk
 from tests.unit.posting.invocations import hook, invoked, told
-from tests.unit.posting.runs import (
-    OK,
-    REDACTION,
-    attempt_at,
-    head_of,
-    new_store,
-    record,
-    succeed,
-)
-
-
-def test_the_results_of_an_invocation(store: FileStore, desk: Desk) -> None:
-    with invoked(store, hook(desk), thoughts=False) as now:
-        for number in range(5):
-            now.step(store, f"result {number}")
-        now.said.waiting("for somebody", None)
-    assert told(desk) == [f"result {number}" for number in range(5)]
-    assert [seen.headers["idempotency-key"] for seen in desk.seen] == [
-        f"run-1:{revision}:0" for revision in range(2, 7)
-    ]
-    assert now.notices == []
-
-
-def test_a_result_is_looked_for_when_the_run_has_changed(store: FileStore, desk: Desk) -> None:
-    with invoked(store, hook(desk), thoughts=False) as now:
-        now.said.started(attempt_at())
-        now.rounds.wake_and_wait()
-        now.said.ended(attempt_at(), OK)
-        succeed(store, "done")
-        now.rounds.wake_and_wait()
-        # The engine records a moment after an attempt has ended.
-        assert told(desk) == []
-        now.activities(HeadMoved(head_of(store)))
-        now.rounds.wake_and_wait()
-        assert told(desk) == ["done"]
+from tests.unit.posting.runs import REDACTION, new_store, record, succeed
 
 
 def test_an_outage_ends_in_a_later_process_and_the_order_is_kept(store: FileStore) -> None:
@@ -87,16 +53,6 @@ def test_what_fails_once_is_posted_again_in_the_same_invocation(
     assert told(desk) == ["one", "one", "two"]
     assert len(notices) == 2
     assert "can be reached again" in notices[1]
-
-
-def test_one_sink_that_is_down_does_not_stop_another(store: FileStore, desk: Desk) -> None:
-    down = WebhookSink("down", f"http://127.0.0.1:{free_port()}/", {})
-    with invoked(store, down, hook(desk), thoughts=False, drain_s=0.1) as now:
-        for number in range(3):
-            now.step(store, str(number))
-        now.said.waiting("for somebody", None)
-        desk.wait_for(3)
-    assert told(desk) == ["0", "1", "2"]
 
 
 def test_two_processes_do_not_post_the_same(store: FileStore, desk: Desk) -> None:

@@ -1,33 +1,18 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 import pytest
 
-from sequencer.engine.events import Waiting
-from sequencer.errors import Interrupted
 from sequencer.executors.protocol import Piece
 from sequencer.model.step import Step
 from sequencer.model.transitions import Event
-from sequencer.posting.poster import HURRIED_S, Poster
 from sequencer.posting.protocol import Post
-from sequencer.posting.web import Web, WebhookSink
 from sequencer.store.file import FileStore
-from tests.unit.posting.desk import Desk, Reply
+from tests.unit.posting.desk import Desk
 from tests.unit.posting.invocations import hook, invoked, told
-from tests.unit.posting.runs import (
-    OK,
-    REDACTION,
-    SECRET,
-    Box,
-    attempt_at,
-    new_store,
-    record,
-    succeed,
-    unreachable,
-)
+from tests.unit.posting.runs import OK, SECRET, Box, attempt_at, record, succeed, unreachable
 
 # --- thoughts ------------------------------------------------------------------------------
 
@@ -118,27 +103,6 @@ class Slow(Box):
 # --- manners ---------------------------------------------------------------------------------
 
 
-def impatient(desk: Desk) -> WebhookSink:
-    """Return a sink that waits for an answer for half a second."""
-    return WebhookSink("hook", desk.url, {}, web=Web(timeout_s=0.5))
-
-
-def test_a_sink_that_hangs_delays_no_step_and_the_end_by_its_own_limit(
-    store: FileStore, desk: Desk
-) -> None:
-    desk.usual = Reply(hangs=True)
-    slow = 0.0
-    started = time.monotonic()
-    with invoked(store, impatient(desk), drain_s=0.3) as now:
-        for number in range(20):
-            at = time.monotonic()
-            now.step(store, str(number))
-            slow = max(slow, time.monotonic() - at)
-        desk.wait_for(1)
-    assert slow < 1.0
-    assert time.monotonic() - started < 8.0
-
-
 def test_a_post_that_has_begun_is_finished_however_short_the_drain_is(store: FileStore) -> None:
     slow = Slow()
     with invoked(store, slow, drain_s=0) as now:
@@ -152,39 +116,6 @@ def test_a_post_that_has_begun_is_finished_however_short_the_drain_is(store: Fil
     with invoked(store, rest := Box()):
         pass
     assert rest.bodies == ["three"]
-
-
-def test_a_signal_ends_it_with_the_post_that_has_begun(store: FileStore) -> None:
-    slow = Slow()
-    own = new_store(store.folder.parent)
-    activities = Poster(own, [slow], REDACTION, lambda _: None, drain_s=60)
-    activities.__enter__()
-    succeed(store, "one")
-    succeed(store, "two")
-    activities(Waiting(""))
-    assert slow.is_posting.wait(20)
-    threading.Timer(HURRIED_S + 1.0, slow.go.set).start()
-    activities.__exit__(Interrupted, Interrupted("SIGINT"), None)
-    assert slow.bodies == ["one"]
-    with invoked(store, rest := Box()):
-        pass
-    assert rest.bodies == ["two"]
-
-
-def test_a_sink_that_hangs_keeps_no_result_from_another_one(store: FileStore) -> None:
-    class Hanging(Slow):
-        def post(self, post: Post) -> None:
-            super().post(post)
-            raise unreachable()
-
-    broken, sound = Hanging("broken"), Box("sound")
-    with invoked(store, broken, sound, drain_s=0) as now:
-        now.step(store, "one")
-        now.said.waiting("")
-        assert broken.is_posting.wait(20)
-        now.step(store, "two")
-        threading.Timer(1.0, broken.go.set).start()
-    assert sound.bodies == ["one", "two"]
 
 
 def test_a_sink_in_trouble_comes_after_those_that_work(store: FileStore) -> None:
@@ -210,16 +141,6 @@ def test_without_sinks_there_is_no_thread(store: FileStore) -> None:
         now.step(store, "done")
         assert not [t for t in threading.enumerate() if t.name == "activity"]
     assert not (store.folder / "activity").exists()
-
-
-def test_the_thread_and_the_connections_end_with_the_invocation(store: FileStore) -> None:
-    box = Box()
-    with invoked(store, box) as now:
-        now.step(store, "done")
-        assert [t for t in threading.enumerate() if t.name == "activity"]
-    assert not [t for t in threading.enumerate() if t.name == "activity"]
-    assert box.is_closed
-    assert box.bodies[-1] == "done"
 
 
 def test_nobody_is_told_anything_behind_the_end(

@@ -8,24 +8,6 @@ from sequencer.model.transitions import Event
 from sequencer.posting.protocol import ActivityType
 from sequencer.posting.results import ASKED, QUESTION, activities_of
 
-SILENT = {
-    Event.INITIALISED,
-    Event.CLAIMED,
-    Event.RELEASED,
-    Event.PAUSED,
-    Event.RESUMED,
-    Event.STAMPED,
-    Event.SKIPPED,
-    Event.EDITED,
-    Event.REWOUND,
-    Event.RESET,
-    Event.ADOPTED,
-    Event.STARTED,
-    Event.PASSED,
-    Event.LOOPED,
-    Event.DIVERTED,
-}
-
 
 def test_what_was_rehearsed_is_no_result() -> None:
     outcome = {"output": "no agent ran", "usage": {"rehearsed": 1}}
@@ -101,22 +83,7 @@ def test_a_question_of_a_node_says_how_it_is_answered() -> None:
     assert (told.type, told.title, told.question) == ("elicitation", "asks for an answer", ASKED)
 
 
-def test_every_event_tells_something_or_is_known_to_be_silent() -> None:
-    telling = {event for event in Event if activities_of(fact(event, {}))}
-    assert telling | SILENT == set(Event)
-    assert not telling & SILENT
-
-
-def test_a_large_output_is_named_and_not_read() -> None:
-    (told,) = activities_of(fact("succeeded", {"output_file": "results/0-1/output.txt"}))
-    assert (told.body, told.output_file) == ("", "results/0-1/output.txt")
-
-
 @pytest.mark.parametrize("outcome", ["text", 7, [], {"output": 7}, {"output_file": ["x"]}])
 def test_an_outcome_of_another_shape_is_survived(outcome: Any) -> None:
     (told,) = activities_of(fact("succeeded", outcome))
     assert (told.type, told.body, told.output_file) == (ActivityType.RESPONSE, "", None)
-
-
-def test_an_event_of_a_newer_version_tells_nothing() -> None:
-    assert activities_of(fact("teleported")) == []

@@ -24,22 +24,6 @@ def taken(gist: Gist) -> tuple[str, ...] | None:
     return ("action", *(part for part in parts if part is not None))
 
 
-def test_a_thought_grows(gist: Gist) -> None:
-    gist.write(b"I have to ", Piece.THOUGHT)
-    gist.write(b"look at ", Piece.THOUGHT)
-    assert taken(gist) == ("thought", "I have to look at")
-    gist.write(b"the tests.\n", Piece.THOUGHT)
-    assert taken(gist) == ("thought", "I have to look at the tests.")
-    assert taken(gist) is None
-
-
-def test_the_newest_wins(gist: Gist) -> None:
-    gist.write(b"first a thought\n", Piece.THOUGHT)
-    gist.write(b'-> Read path="a.py"\n', Piece.ACTION)
-    gist.write(b'-> Bash command="make"\n', Piece.ACTION)
-    assert taken(gist) == ("action", "Bash", 'command="make"')
-
-
 def test_a_result_belongs_to_its_call(gist: Gist) -> None:
     gist.write(b'-> Bash command="make"\n', Piece.ACTION)
     assert taken(gist) == ("action", "Bash", 'command="make"')
@@ -54,13 +38,6 @@ def test_an_action_in_other_words(gist: Gist) -> None:
     assert taken(gist) == ("action", "List", "")
 
 
-def test_an_action_is_told_when_its_line_is_whole(gist: Gist) -> None:
-    gist.write(b"-> Bash comm", Piece.ACTION)
-    assert taken(gist) is None
-    gist.write(b"and=1\n", Piece.ACTION)
-    assert taken(gist) == ("action", "Bash", "command=1")
-
-
 @pytest.mark.parametrize("kind", [Piece.OUTPUT, Piece.ERROR, Piece.NOTICE])
 def test_the_rest_is_not_for_others(gist: Gist, kind: Piece) -> None:
     assert not gist.write(b"text\n", kind)
@@ -72,14 +49,6 @@ def test_only_the_first_write_wakes(gist: Gist) -> None:
     assert not gist.write(b"b", Piece.THOUGHT)
     gist.take()
     assert gist.write(b"c", Piece.THOUGHT)
-
-
-def test_nothing_of_an_attempt_comes_behind_its_end(gist: Gist) -> None:
-    gist.write(b"almost done\n", Piece.THOUGHT)
-    gist.end()
-    assert not gist.has_news
-    assert not gist.write(b"late\n", Piece.THOUGHT)
-    assert taken(gist) is None
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 11])

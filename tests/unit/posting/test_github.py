@@ -10,9 +10,8 @@ import pytest
 from sequencer.posting.protocol import Refused, Unreachable
 from sequencer.posting.trackers import GithubSink, mark
 from tests.unit.posting.desk import Desk, Reply, open_desk
-from tests.unit.posting.posts import action, question, result, thought
+from tests.unit.posting.posts import action, result, thought
 
-PATH = "/api/v3/repos/octo-org/the.cat/issues/12/comments"
 MARK = "<!-- sequencer:run-1:3:0 -->"
 
 
@@ -39,59 +38,11 @@ def comments(*bodies: Any) -> Reply:
     return Reply(200, [{"id": number, "body": body} for number, body in enumerate(bodies)])
 
 
-def test_the_request(desk: Desk, sink: GithubSink) -> None:
-    sink.post(result())
-    (seen,) = desk.wait_for(1)
-    assert (seen.method, seen.path) == ("POST", PATH)
-    assert seen.headers["authorization"] == "Bearer ghp_1"
-    assert seen.headers["accept"] == "application/vnd.github+json"
-    assert seen.headers["x-github-api-version"] == "2022-11-28"
-    assert seen.headers["user-agent"] == "sequencer"
-    assert seen.body == {"body": f"**main** succeeded\n\nall green\n\n{MARK}"}
-
-
-def test_a_question_ends_with_what_is_asked(desk: Desk, sink: GithubSink) -> None:
-    sink.post(question())
-    body = desk.wait_for(1)[0].body["body"]
-    assert "`sequencer approve`" in body.split("\n\n")[-2]
-    assert body.endswith("<!-- sequencer:run-1:6:1 -->")
-
-
 def test_thoughts_and_actions_are_not_comments(desk: Desk, sink: GithubSink) -> None:
     assert not sink.takes_thoughts
     sink.post(thought())
     sink.post(action())
     assert desk.seen == []
-
-
-def test_a_step_with_markdown_in_its_name(desk: Desk, sink: GithubSink) -> None:
-    sink.post(result(step="*all* @team <b>"))
-    assert desk.wait_for(1)[0].body["body"].startswith(r"**\*all\* \@team \<b\>** succeeded")
-
-
-def test_the_largest_comment_is_one_that_github_takes(desk: Desk, sink: GithubSink) -> None:
-    sink.post(result(body="x" * (sink.max_chars + 200), step="s" * 100, title="t" * 2000))
-    assert len(desk.wait_for(1)[0].body["body"]) < 65_536
-
-
-def test_one_that_may_be_there_is_looked_for(desk: Desk, sink: GithubSink) -> None:
-    desk.answers.append(comments("hello", f"**main** succeeded\n\nall green\n\n{MARK}\n"))
-    sink.post(result(in_doubt=True))
-    (seen,) = desk.wait_for(1)
-    asked = urlsplit(seen.path)
-    assert (seen.method, asked.path) == ("GET", PATH)
-    assert parse_qs(asked.query) == {
-        "since": ["2027-01-31T07:00:00Z"],
-        "per_page": ["100"],
-        "page": ["1"],
-    }
-    assert seen.headers["authorization"] == "Bearer ghp_1"
-
-
-def test_one_that_is_not_there_is_posted(desk: Desk, sink: GithubSink) -> None:
-    desk.answers.append(comments("hello", mark("run-1:2:0"), None, 7))
-    sink.post(result(in_doubt=True))
-    assert [seen.method for seen in desk.wait_for(2)] == ["GET", "POST"]
 
 
 def test_a_mark_that_an_agent_wrote_is_none(desk: Desk, sink: GithubSink) -> None:

@@ -23,65 +23,6 @@ from tests.unit.posting.runs import (
 # --- order, cursor, keys -----------------------------------------------------------
 
 
-def test_results_come_once_and_in_order(store: FileStore) -> None:
-    told = lane_for(store)
-    for number in range(4):
-        succeed(store, f"result {number}")
-    told.deliver()
-    told.deliver()
-    succeed(store, "the last one")
-    told.deliver()
-    assert told.box.bodies == ["result 0", "result 1", "result 2", "result 3", "the last one"]
-    assert told.box.keys == [f"run-1:{revision}:0" for revision in (2, 3, 4, 5, 6)]
-
-
-def test_a_new_sink_is_not_flooded_with_what_was_before(store: FileStore) -> None:
-    succeed(store, "old")
-    told = lane_for(store)
-    told.deliver()
-    succeed(store, "new")
-    told.deliver()
-    assert told.box.bodies == ["new"]
-
-
-def test_several_results_of_one_record_are_told_apart(store: FileStore) -> None:
-    told = lane_for(store)
-    record(store, (Event.SUCCEEDED, {"output": "end"}), (Event.COMPLETED, None))
-    told.box.trouble = [None, unreachable()]
-    told.deliver()
-    told.clock.now += 100
-    told.deliver()
-    assert told.box.keys == ["run-1:2:0", "run-1:2:1"]
-    assert [post.activity.event for post in told.box.posts] == ["succeeded", "completed"]
-
-
-def test_a_process_that_dies_between_post_and_cursor_posts_again_with_the_same_key(
-    store: FileStore,
-) -> None:
-    first = lane_for(store)
-    succeed(store, "one")
-    place = CursorFile(store.folder, "box").path
-    before = place.read_bytes()
-    first.deliver()
-    place.write_bytes(before)
-    second = lane_for(store)
-    second.deliver()
-    assert first.box.keys == second.box.keys == ["run-1:2:0"]
-    assert second.box.posts[0].may_be_there
-
-
-def test_only_the_first_post_of_a_process_and_a_repeated_one_are_in_doubt(
-    store: FileStore,
-) -> None:
-    told = lane_for(store, Box(trouble=[None, unreachable()]))
-    for _ in range(3):
-        succeed(store)
-    told.deliver()
-    told.clock.now += 100
-    told.deliver()
-    assert [post.may_be_there for post in told.box.posts] == [True, True, False]
-
-
 def test_the_lock_of_another_process_is_respected(store: FileStore) -> None:
     told = lane_for(store)
     succeed(store)

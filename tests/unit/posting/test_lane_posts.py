@@ -1,16 +1,8 @@
 from __future__ import annotations
 
-from itertools import pairwise
-
 from sequencer.posting.protocol import Activity, ActivityType
 from sequencer.store.file import FileStore
-from tests.unit.posting.runs import (
-    Box,
-    HandClock,
-    lane_for,
-    refused,
-    unreachable,
-)
+from tests.unit.posting.runs import Box, lane_for, refused, unreachable
 
 
 def thought(body: str = "hm") -> Activity:
@@ -21,20 +13,6 @@ def thought(body: str = "hm") -> Activity:
 
 
 # --- thoughts ----------------------------------------------------------------------------
-
-
-def test_a_thought_every_two_seconds_at_most(store: FileStore) -> None:
-    told = lane_for(store)
-    told.deliver()
-    posted = []
-    for tick in range(100):
-        if told.lane.takes_thoughts_now():
-            told.lane.post_thought(thought(str(tick)), "run-1", None)
-            posted.append(told.clock.now)
-        told.clock.now += 0.25
-    assert len(posted) == 13
-    assert min(b - a for a, b in pairwise(posted)) >= 2.0
-    assert told.box.keys == [None] * 13
 
 
 def test_a_thought_that_can_not_be_posted_is_dropped_and_not_repeated(store: FileStore) -> None:
@@ -56,13 +34,3 @@ def test_a_refused_thought_costs_a_notice_and_no_more(store: FileStore) -> None:
     told.lane.post_thought(thought(), "run-1", None)
     assert told.notices == ["activity sink 'box': HTTP 422"]
     assert not (store.folder / "activity" / "refused.jsonl").exists()
-
-
-def test_a_clock_of_its_own_for_each_sink(store: FileStore) -> None:
-    clock = HandClock()
-    one, two = lane_for(store, Box("one"), clock), lane_for(store, Box("two"), clock)
-    for told in (one, two):
-        told.deliver()
-    one.lane.post_thought(thought(), "run-1", None)
-    assert not one.lane.takes_thoughts_now()
-    assert two.lane.takes_thoughts_now()

@@ -49,33 +49,12 @@ RUN = [
 ]
 
 
-def test_attempts_and_what_nobody_told_are_counted() -> None:
-    told = metrics_of([*RUN[:3], fact(4, "claimed", "build", 4), *RUN[4:]]).document()
-    assert (told["steps"], told["attempts"], told["failed"]) == (2, 3, 1)
-    assert (told["cost_usd"], told["unpriced"], told["input_tokens"]) == (0.5, 2, 30)
-    assert told["agents"] == ["claude", "codex"]
-    assert (told["wall_s"], told["agent_seconds"]) == (12.0, 12.0)
-    assert "critical_path" not in told
-
-
-def test_a_graph_tells_its_critical_path_and_speed_up() -> None:
-    told = metrics_of(RUN).document()
-    assert told["critical_path"] == ["plan", "build"]
-    assert (told["peak"], told["speed_up"]) == (1, 1.0)
-
-
 def test_the_head_counts_where_the_journal_has_dropped_the_beginning() -> None:
     told = metrics_of(RUN[4:], Usage(steps=9, seconds=99.0, unpriced=3)).document()
     assert (told["steps"], told["agent_seconds"], told["cost_usd"]) == (9, 99.0, None)
     # Nobody knows when it began.
     assert told["attempts"] is None
     assert not {"wall_s", "critical_path", "speed_up"} & told.keys()
-
-
-def test_a_run_before_a_reset_is_another_one() -> None:
-    again = [*RUN, fact(9, "reset"), fact(10, "claimed", "plan", 20), ended(11, "plan", 21, 1.0)]
-    told = metrics_of(again).document()
-    assert (told["steps"], told["attempts"], told["wall_s"]) == (1, 1, 1.0)
 
 
 def test_people_read_it_as_a_line_or_two() -> None:

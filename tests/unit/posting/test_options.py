@@ -153,9 +153,3 @@ def test_a_file_outside_or_of_the_run_itself_is_refused(tmp_path: Path, path: st
 def test_a_file_in_the_project(tmp_path: Path, path: str) -> None:
     (sink,) = make_sinks(options(file={"kind": "jsonl", "path": path}), place(tmp_path))
     assert vars(sink)["path"] == tmp_path.resolve() / path
-
-
-def test_the_file_of_a_run_whose_folder_is_elsewhere(tmp_path: Path) -> None:
-    here = SinkPlace(tmp_path / "far" / "sync", tmp_path / "project", {})
-    (sink,) = make_sinks(options(file={"kind": "jsonl"}), here)
-    assert vars(sink)["path"] == tmp_path / "far" / "sync" / "activity.jsonl"

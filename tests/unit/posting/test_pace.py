@@ -49,22 +49,6 @@ def test_what_says_nothing_holds_nobody_up(tmp_path: Path, held: bytes) -> None:
     assert path.read_bytes() == b"100.000\n"
 
 
-def test_a_longer_line_leaves_nothing_behind(tmp_path: Path) -> None:
-    path = tmp_path / "box.pace"
-    path.write_bytes(b"9" * 5000)
-    pace = Pace(path, 2.0)
-    assert pace.take(7.0)
-    assert path.read_bytes() == b"7.000\n"
-
-
-def test_where_nothing_can_be_written_all_pass(tmp_path: Path) -> None:
-    (tmp_path / "activity").write_text("in the way")
-    pace = Pace(tmp_path / "activity" / "box.pace", 2.0)
-    assert pace.left_s(1.0) == 0.0
-    assert pace.take(1.0)
-    assert pace.take(1.0)
-
-
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
     other = tmp_path / "precious"
     other.write_text("mine")

@@ -8,7 +8,7 @@ from typing import Any
 from sequencer.posting.cursor import CursorFile
 from sequencer.posting.results import Pending, pending
 from sequencer.store.file import FileStore
-from tests.unit.posting.runs import Box, lane_for, refused, succeed, unreachable
+from tests.unit.posting.runs import Box, lane_for, refused, succeed
 
 
 def seen(store: FileStore, *sinks: str) -> tuple[Pending, ...]:
@@ -22,29 +22,6 @@ def test_nothing_waits_for_a_sink_that_took_all_or_that_was_never_seen(store: Fi
     succeed(store)
     told.deliver()
     assert seen(store, "box", "new") == ()
-
-
-def test_what_was_not_tried_yet_waits(store: FileStore) -> None:
-    lane_for(store)
-    for _ in range(3):
-        succeed(store)
-    (one,) = seen(store)
-    assert (one.pending, one.tries, one.error) == (3, 0, None)
-    assert one.is_behind
-    assert one.text(lambda at: f"<{at}>") == (
-        f"3 posts wait for sink 'box' for <{one.since}>: not tried yet"
-    )
-
-
-def test_the_last_error_and_the_tries_of_all_processes_are_told(store: FileStore) -> None:
-    lane_for(store)
-    succeed(store)
-    for _ in range(2):
-        lane_for(store, Box(trouble=[unreachable()])).deliver()
-    (one,) = seen(store)
-    assert one.text(lambda _: "5 s") == (
-        "1 post waits for sink 'box' for 5 s: nobody is there, tried 2 times"
-    )
 
 
 def test_a_refused_result_waits_no_more_but_is_told(store: FileStore) -> None:

@@ -43,24 +43,7 @@ def test_the_half_of_a_secret_at_a_cut_is_held_back(tmp_path: Path) -> None:
         assert SECRET[:2] not in cut.body
 
 
-def test_every_text_is_clean(tmp_path: Path) -> None:
-    dirty = f"a \x1b[1m{SECRET}\x07 b"
-    fields = ("step", "title", "body", "action", "parameter", "result")
-    clean = polished(activity(**dict.fromkeys(fields, dirty)), REDACTION, tmp_path, 100)
-    assert {getattr(clean, name) for name in fields} == {"a [secret] b"}
-
-
 NAME = "results/0-1-0123456789abcdef/output.txt"
-
-
-def test_an_output_file_is_read_up_to_the_limit(tmp_path: Path) -> None:
-    kept = tmp_path / NAME
-    kept.parent.mkdir(parents=True)
-    kept.write_text("🎉" * 100)
-    whole = polished(activity(output_file=NAME), REDACTION, tmp_path, 100)
-    assert whole.body == "🎉" * 100
-    cut = polished(activity(output_file=NAME), REDACTION, tmp_path, 99)
-    assert cut.body.startswith("🎉" * 99 + "\n\n[cut after 99 characters; all of it is in ")
 
 
 @pytest.mark.parametrize(

@@ -52,9 +52,3 @@ def test_what_is_wrong_is_said_with_its_place(
     for found, complaint in zip(errors, complaints, strict=True):
         assert complaint in str(found)
         assert "orchestration.yaml:1:" in str(found)
-
-
-def test_the_environment_and_the_defaults(tmp_path: Path) -> None:
-    settings = loaded(tmp_path, "workflow: standard\n", SEQUENCER_ACTIVITY__DRAIN_S="0.5")
-    assert (settings.activity.drain_s, settings.activity.sinks) == (0.5, {})
-    assert settings.activity.thoughts

@@ -10,56 +10,17 @@ from sequencer.assembly.agents import (
     AgentOverrides,
     choose_agent,
     ensure_known_steps,
-    known_agents,
     resolve_auto,
 )
 from sequencer.errors import ConfigurationError, UnknownName
 from sequencer.model.step import Step
-from sequencer.settings.schema import BUILTIN_AGENTS
 from sequencer.settings.settings import Settings, load
 from sequencer.workflows.registry import Registry
-
-AGENTS = "agents: {" + ", ".join(f"a{n}: {{kind: command}}" for n in range(1, 8)) + "}\n"
-EVERYTHING = AGENTS + (
-    "agent: {default: a7, roles: {supervisor: a5, reviewer: a6}, prompts: {reviewer.md: a4}}\n"
-)
 
 
 def settings_of(tmp_path: Path, text: str) -> Settings:
     (tmp_path / "orchestration.yaml").write_text(text, encoding="utf-8")
     return load(tmp_path, env={})
-
-
-def without(text: str, part: str) -> str:
-    assert part in text
-    return text.replace(part, "")
-
-
-def test_the_order_of_choice(tmp_path: Path) -> None:
-    step = Step(name="reviewer", executor="a3")
-    by_prompt, by_step = {"reviewer": "a1"}, {"reviewer": "a2"}
-    text = EVERYTHING
-    settings = settings_of(tmp_path, text)
-    assert choose_agent(settings, step, "supervisor", AgentOverrides(by_prompt, by_step)) == (
-        "a1",
-        "--agent-prompt",
-    )
-    assert choose_agent(settings, step, "supervisor", AgentOverrides({}, by_step)) == (
-        "a2",
-        "--agent-step",
-    )
-    assert choose_agent(settings, step, "supervisor") == ("a3", "executor of step 'reviewer'")
-    step = Step(name="reviewer")
-    assert choose_agent(settings, step, "supervisor") == ("a4", "agent.prompts")
-    text = without(text, ", prompts: {reviewer.md: a4}")
-    settings = settings_of(tmp_path, text)
-    assert choose_agent(settings, step, "supervisor") == ("a5", "agent.roles")
-    text = without(text, "supervisor: a5, ")
-    settings = settings_of(tmp_path, text)
-    assert choose_agent(settings, step, "supervisor") == ("a6", "agent.roles")
-    text = without(text, "reviewer: a6")
-    settings = settings_of(tmp_path, text)
-    assert choose_agent(settings, step, "supervisor") == ("a7", "agent.default")
 
 
 @pytest.mark.parametrize(
@@ -87,15 +48,6 @@ def test_the_spellings_of_a_prompt_are_one_key(
     assert choose_agent(settings, step, "main", overrides).name == "gemini"
 
 
-def test_an_unknown_agent_lists_configured_and_built_in_ones(tmp_path: Path) -> None:
-    settings = settings_of(tmp_path, "agents: {tests: {kind: command}}")
-    overrides = AgentOverrides(by_step={"main": "robot"})
-    with pytest.raises(UnknownName) as refused:
-        choose_agent(settings, Step(name="main"), "main", overrides)
-    assert refused.value.where == "--agent-step"
-    assert set(refused.value.known) == {*BUILTIN_AGENTS, "tests"} == known_agents(settings)
-
-
 def test_an_override_for_a_step_that_is_not_there_is_refused() -> None:
     reviewed = Registry().get("review_cadence")
     for name in ("supervisor", "main", "reviewer", "galph", "loop"):
@@ -111,13 +63,6 @@ def resolved(installed: set[str], env: Mapping[str, str]) -> str:
     return resolve_auto(lambda name: f"/bin/{name}" if name in installed else None, env)
 
 
-def test_auto_is_the_first_client_that_is_installed() -> None:
-    installed = set(CLIENTS)
-    for client in ("claude", "codex", "gemini", "opencode"):
-        assert resolved(installed, {"ANTHROPIC_API_KEY": "k"}) == client
-        installed.remove(client)
-
-
 @pytest.mark.parametrize("variable", ["ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"])
 def test_auto_is_the_api_where_only_a_key_is_there(variable: str) -> None:
     assert resolved({"bash"}, {variable: "k"}) == "anthropic"
@@ -130,11 +75,3 @@ def test_auto_never_rehearses(env: dict[str, str]) -> None:
     for client in CLIENTS:
         assert client in str(refused.value.hint)
     assert "ANTHROPIC_API_KEY" in refused.value.message
-
-
-def test_auto_prefers_a_client_that_has_the_models() -> None:
-    there = {"claude": "/bin/claude", "codex": "/bin/codex"}.get
-    assert resolve_auto(there, {}) == "claude"
-    assert resolve_auto(there, {}, lambda kind: kind == "codex") == "codex"
-    # What none has is then refused by name, and not as if nothing were installed.
-    assert resolve_auto(there, {}, lambda kind: kind == "gemini") == "claude"

@@ -23,25 +23,6 @@ workflows:
 """
 
 
-def test_workflows_that_extend_others(tmp_path: Path) -> None:
-    settings = loaded(tmp_path, EXTENDING)
-    made = settings.registry.get("my-dev")
-    assert made is settings.workflows["my-dev"]
-    assert [step.name for step in made.steps] == [
-        *("coding-activity", "x", "verifications", "security-review", "git-gh")
-    ]
-    verifications = made.steps[2]
-    assert (verifications.executor, verifications.prompt) == (
-        "tests",
-        "subroutines/verifications.md",
-    )
-    assert verifications.validation is not None
-    assert verifications.validation.max_attempts == 2
-    changed = settings.registry.get("full-development").steps[-1]
-    assert changed.prompt == "subroutines/verbose-summary.md"
-    assert "my-dev" in settings.registry.procedure_names
-
-
 @pytest.mark.parametrize(
     ("old", "new", "place", "said"),
     [

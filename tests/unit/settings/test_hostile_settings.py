@@ -12,12 +12,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequencer.documents.keys import (
-    ConfigurationErrors,
-    annotation_at,
-    is_mapping,
-    leaves,
-)
+from sequencer.documents.keys import ConfigurationErrors, annotation_at, is_mapping, leaves
 from sequencer.errors import ConfigurationError
 from sequencer.model.line.order import describe
 from sequencer.settings.legacy import FLAT_KEYS, IGNORED_KEYS
@@ -143,12 +138,3 @@ def test_any_text_in_a_variable_is_read_or_refused_by_its_name(
         assert all(variable_name(path) in str(error.where) for error in found)
     else:
         assert found.sources[path].name == variable_name(path)
-
-
-def test_ten_thousand_steps_are_read_and_one_more_is_refused(folder: Path) -> None:
-    steps = [f"s{number}" for number in range(10_000)]
-    found = loaded(folder, {"workflows": {"w": {"steps": steps}}})
-    assert isinstance(found, Settings)
-    assert describe(found.workflows["w"], 10**9)["step"] == steps[10**9 % 10_000]
-    (refused,) = loaded(folder, {"workflows": {"w": {"steps": [*steps, "more"]}}})  # type: ignore[misc]
-    assert "at most 10000 items" in refused.message

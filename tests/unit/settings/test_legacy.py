@@ -6,13 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.documents import keys
-from sequencer.errors import ConfigurationError, UnsafePath
+from sequencer.errors import ConfigurationError
 from sequencer.model.line.order import resolve
-from sequencer.settings.legacy import COMMIT_KEYS, IGNORED_KEYS, VARIABLES
-from sequencer.settings.schema import Schema
+from sequencer.settings.legacy import COMMIT_KEYS, IGNORED_KEYS
 from sequencer.settings.settings import Settings, load
-from sequencer.workflows.router import RouterMode
 
 WHOLE = """\
 workflow:
@@ -72,15 +69,6 @@ def test_the_whole_file_loads_as_it_is(tmp_path: Path) -> None:
     assert settings.state_file == tmp_path / "sync" / "state.json"
 
 
-def test_each_key_without_a_meaning_is_noticed_once(tmp_path: Path) -> None:
-    notices = loaded(tmp_path, WHOLE).notices
-    assert len(notices) == 8
-    where = f"{tmp_path / 'orchestration.yaml'}:9:1"
-    assert f"{where}: 'doc_whitelist' has no effect where store.kind is not git" in notices
-    for key in ("tmp_dir", "spec_bootstrap", "report_extensions", "findings_file"):
-        assert sum(f"'{key}'" in notice for notice in notices) == 1
-
-
 @pytest.mark.parametrize(
     "key",
     [
@@ -100,21 +88,6 @@ def test_keys_that_mean_nothing_have_no_effect(tmp_path: Path, key: str, store: 
     assert settings.values == plain.values
 
 
-def test_the_flat_spelling(tmp_path: Path) -> None:
-    settings = loaded(
-        tmp_path,
-        "workflow_name: review_cadence\nworkflow_review_every_n: 5\nrouter_enabled: yes\n"
-        "router_prompt: router\nrouter_mode: router-first\nrouter_allowlist: [main]\n"
-        "router_review_every_n: 9\n",
-    )
-    assert (settings.workflow.name, settings.workflow.review_every_n) == ("review_cadence", 5)
-    assert settings.router.is_active
-    assert settings.router.mode is RouterMode.FIRST
-    assert settings.router.allowlist == ("main",)
-    assert settings.notices == ()
-    assert str(settings.sources["router", "mode"]).endswith(":5")
-
-
 @pytest.mark.parametrize(
     ("text", "every"),
     [
@@ -127,13 +100,6 @@ def test_the_flat_spelling(tmp_path: Path) -> None:
 def test_the_cadence_of_the_router_is_inherited(tmp_path: Path, text: str, every: int) -> None:
     settings = loaded(tmp_path, f"workflow_name: review_cadence\n{text}\n")
     assert settings.chosen_workflow().review_every == every
-
-
-def test_a_wrong_value_of_a_flat_key_is_found_where_it_stands(tmp_path: Path) -> None:
-    with pytest.raises(UnsafePath) as refused:
-        loaded(tmp_path, "workflow: standard\nrouter_allowlist: [a, ../b]\n")
-    place = f"{tmp_path / 'orchestration.yaml'}:2:23"
-    assert refused.value.where == f"{place}: router.allowlist[1]"
 
 
 GIT = "store: {kind: git}\n"
@@ -176,24 +142,11 @@ def test_each_key_about_commits(tmp_path: Path, text: str, key: str, value: obje
     assert settings.sources["commit", key].kind == "file"
 
 
-def test_the_section_wins_over_the_flat_keys(tmp_path: Path) -> None:
-    text = "commit: {doc_whitelist: [new.md], exclude: [x/]}\ndoc_whitelist: [old.md]\n"
-    commit = loaded(tmp_path, f"{text}report_extensions: [.md]\n{GIT}").commit
-    assert commit.doc_whitelist == ("new.md",)
-    assert commit.exclude == ("x/",)
-
-
 @pytest.mark.parametrize("key", sorted(COMMIT_KEYS))
 def test_a_wrong_value_about_commits_is_found_where_it_stands(tmp_path: Path, key: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         loaded(tmp_path, f"{GIT}{key}: {{a: b}}\n")
     assert f"{tmp_path / 'orchestration.yaml'}:2:" in str(refused.value)
-
-
-def test_patterns_that_lead_out_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError) as refused:
-        loaded(tmp_path, f"{GIT}doc_whitelist: [ok.md, ../x]\n")
-    assert "commit.doc_whitelist[1]" in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -204,17 +157,6 @@ def test_a_tree_that_may_be_dirty(tmp_path: Path, text: str, tolerated: tuple[st
     settings = loaded(tmp_path, f"{GIT}tolerate_doc_dirty: {text}\n")
     assert settings.store.work.tolerated == tolerated
     assert settings.notices == ()
-
-
-def test_without_git_each_key_is_noticed_once_and_nothing_is_committed(tmp_path: Path) -> None:
-    text = "commit: {paths: [a, b]}\nreport_extensions: [.md]\n"
-    text += "store: {work: {branch: main, tolerated: [c]}}\n"
-    notices = loaded(tmp_path, text).notices
-    assert sorted(notice.split("'")[1] for notice in notices) == [
-        *("commit.paths", "report_extensions", "store.work.tolerated"),
-    ]
-    assert all("has no effect where store.kind is not git" in notice for notice in notices)
-    assert loaded(tmp_path, "").notices == ()
 
 
 def noticed(tmp_path: Path, text: str, **variables: str) -> tuple[str, ...]:
@@ -237,12 +179,3 @@ def test_names_that_anybody_may_have_are_noticed_in_its_projects_only(tmp_path: 
     assert noticed(tmp_path, "workflow: standard\n", STATE_FILE="x", POLL_INTERVAL="5") == ()
     found = noticed(tmp_path, "main_prompt: main.md\n", STATE_FILE="x", POLL_INTERVAL="5")
     assert [notice.split()[2] for notice in found] == ["POLL_INTERVAL", "STATE_FILE"]
-
-
-@pytest.mark.parametrize("name", VARIABLES)
-def test_what_replaces_a_variable_is_there(name: str) -> None:
-    top = (VARIABLES[name] or "env").partition(",")[0].split()[0].strip("'")
-    if top in {"sequencer", "complete_when:", "continue_session", "env"}:
-        return
-    path = tuple(top.split("."))
-    assert keys.annotation_at(Schema, path) is not None, top

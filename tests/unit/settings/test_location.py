@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import ConfigurationError
-from sequencer.settings.location import find_config, locate
+from sequencer.settings.location import locate
 from sequencer.settings.settings import load
 
 
@@ -22,28 +22,6 @@ def write(project: Path, text: str) -> Path:
     path = project / "orchestration.yaml"
     path.write_text(text, encoding="utf-8")
     return path
-
-
-def test_from_a_sub_folder_the_same_state_is_used(project: Path) -> None:
-    write(project, "state_file: run/state.json\n")
-    here = locate(project / "src" / "deep", None, {})
-    assert here == locate(project, None, {})
-    assert here.state_path == project / "run" / "state.json"
-
-
-def test_an_explicit_file_decides_over_a_nearer_one(project: Path, tmp_path: Path) -> None:
-    write(project, "")
-    other = write(tmp_path, "state_file: other.json\n")
-    here = locate(project, Path("../orchestration.yaml"), {})
-    assert here.state_path.resolve() == tmp_path / "other.json"
-    assert find_config(project, other) == other
-
-
-def test_a_linked_file_belongs_to_the_folder_of_the_link(project: Path, tmp_path: Path) -> None:
-    shared = tmp_path / "shared.yaml"
-    shared.write_text("state_file: s.json\n", encoding="utf-8")
-    (project / "orchestration.yaml").symlink_to(shared)
-    assert locate(project, None, {}).state_path == project / "s.json"
 
 
 @pytest.mark.timeout(5)
@@ -123,15 +101,6 @@ def test_who_looks_for_the_state_does_not_look_outside_either(project: Path, tex
         locate(project, None, {})
     assert str(refused.value.where).startswith(f"{path}:1:1")
     assert locate(project, None, {"SEQUENCER_STATE_FILE": "/srv/run/abs.json"}).config_path == path
-
-
-def test_what_is_above_a_folder_elsewhere_is_the_persons_own(project: Path, tmp_path: Path) -> None:
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to("real")
-    env = {"SEQUENCER_STATE_FILE": str(tmp_path / "link" / "run" / "state.json")}
-    assert load(project, env=env).state_file == tmp_path / "real" / "run" / "state.json"
-    (tmp_path / "real" / "run").symlink_to(tmp_path)
-    assert load(project, env=env).state_file == tmp_path / "real" / "run" / "state.json"
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.settings.settings import load
-from tests.unit.settings.loading import loaded, refusal
+from tests.unit.settings.loading import refusal
 
 ROUTING = """
 routing:
@@ -21,17 +20,6 @@ routing:
 agents: {quick: {kind: rehearsal}}
 workflows: {mine: {kind: procedure, steps: [a]}, loop: {steps: [a]}}
 """
-
-
-def test_routing(tmp_path: Path) -> None:
-    routing = loaded(tmp_path, ROUTING).routing
-    assert routing.labels.debugger == ("defect",)
-    assert routing.labels.orchestrator == ("orchestrator", "epic")
-    assert list(routing.system_prompts) == ["scoper", "detective"]
-    assert (routing.classifier, routing.timeout_s, routing.fallback) == ("quick", 5, "mine")
-    assert routing.procedure_for("code") == "mine"
-    assert routing.substitutions == {"https://linear.app/linear/": "https://linear.app/acme/"}
-    assert load(Path("/"), env={}).routing.fallback == "full-development"
 
 
 @pytest.mark.parametrize(
@@ -59,9 +47,3 @@ def test_wrong_routing_is_refused_at_its_place(
     error = refusal(tmp_path, text)
     assert f"orchestration.yaml:{place}" in str(error.where)
     assert said in str(error)
-
-
-def test_a_project_that_never_routes_may_call_a_cycle_like_a_procedure(tmp_path: Path) -> None:
-    settings = loaded(tmp_path, "workflows: {full-development: {steps: [a]}}")
-    assert settings.registry.get("full-development").kind == "cycle"
-    assert "full-development" not in settings.registry.procedure_names

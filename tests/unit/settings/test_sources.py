@@ -5,29 +5,15 @@ from pathlib import Path
 import pytest
 
 from sequencer.documents.keys import leaves
-from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError
-from sequencer.executors.attempt_lock import MARK
 from sequencer.settings.schema import Schema
 from sequencer.settings.settings import load
-from sequencer.settings.sources import IDENTITY_VARIABLES, Given, variable_name
+from sequencer.settings.sources import IDENTITY_VARIABLES, variable_name
 
 
 def write(tmp_path: Path, text: str) -> Path:
     (tmp_path / "orchestration.yaml").write_text(text, encoding="utf-8")
     return tmp_path
-
-
-def test_each_layer_wins_over_the_one_before(tmp_path: Path) -> None:
-    env = {"SEQUENCER_LIMITS__MAX_STEPS": "30"}
-    flags: dict[KeyPath, Given] = {("limits", "max_steps"): Given("--limit", 40)}
-    assert load(tmp_path, env={}).limits.max_steps is None
-    write(tmp_path, "limits: {max_steps: 20, max_cost_usd: 1}\n")
-    assert load(tmp_path, env={}).limits.max_steps == 20
-    assert load(tmp_path, env=env).limits.max_steps == 30
-    settings = load(tmp_path, env=env, flags=flags)
-    assert settings.limits.max_steps == 40
-    assert settings.limits.max_cost_usd == 1
 
 
 def test_variables_of_every_shape(tmp_path: Path) -> None:
@@ -74,10 +60,6 @@ def test_what_an_agent_is_told_about_its_step_sets_nothing(tmp_path: Path, varia
     assert settings.notices == ()
 
 
-def test_the_mark_of_an_agents_processes_is_no_misspelt_setting(tmp_path: Path) -> None:
-    assert load(tmp_path, env={MARK: "1-2"}).notices == ()
-
-
 def test_the_identity_variables_are_those_that_agents_get() -> None:
     told = "RUN_ID WORKFLOW STEP POSITION STEP_INDEX ITERATION TOKEN ATTEMPT RESULT STATE"
     assert {f"SEQUENCER_{name}" for name in told.split()} == IDENTITY_VARIABLES
@@ -101,12 +83,6 @@ def test_an_unknown_variable_is_noticed(tmp_path: Path, variable: str, said: str
     assert said in notice
 
 
-def test_an_empty_variable_is_not_set(tmp_path: Path) -> None:
-    settings = load(tmp_path, env={"SEQUENCER_LIMITS__MAX_STEPS": "", "SEQUENCER_NONSENSE": ""})
-    assert settings.limits.max_steps is None
-    assert settings.notices == ()
-
-
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
@@ -121,21 +97,6 @@ def test_a_wrong_value_names_its_variable(tmp_path: Path, variable: str, value: 
     with pytest.raises(ConfigurationError) as refused:
         load(tmp_path, env={variable: value})
     assert str(refused.value.where).startswith(variable)
-
-
-def test_a_wrong_flag_is_named_as_it_is_typed(tmp_path: Path) -> None:
-    flags: dict[KeyPath, Given] = {("agent", "default"): Given("--agent", "robot")}
-    with pytest.raises(
-        ConfigurationError, match=r"^--agent: agent\.default: unknown agent 'robot'"
-    ):
-        load(tmp_path, env={}, flags=flags)
-
-
-def test_an_empty_section_takes_nothing_back(tmp_path: Path) -> None:
-    write(tmp_path, "workflow_name: standard2\nworkflow: {}\nagents: {}\n")
-    settings = load(tmp_path, env={})
-    assert settings.workflow.name == "standard2"
-    assert ("workflow",) not in settings.sources
 
 
 def test_a_mapping_that_is_replaced_whole_leaves_no_sources_behind(tmp_path: Path) -> None:

@@ -8,49 +8,6 @@ import pytest
 
 from tests.unit.settings.loading import loaded, refusal, refusals
 
-TEAM = """
-workflows:
-  mine:
-    size: 2
-    tasks:
-      - {id: look, subject: Look, role: researcher}
-      - {id: build, subject: Build, role: implementer, blocked_by: look, model: opus}
-"""
-
-
-def test_a_list_is_a_workflow_of_its_own(tmp_path: Path) -> None:
-    settings = loaded(tmp_path, TEAM)
-    workflow = settings.registry.get("mine")
-    assert settings.workflows["mine"] is workflow
-    assert workflow.kind == "graph"
-    assert workflow.graph is not None
-    assert (workflow.graph.is_team, workflow.graph.max_parallel) == (True, 2)
-    assert [(e.source, e.target) for e in workflow.graph.edges] == [("look", "build")]
-    assert workflow.steps[1].model == "opus"
-    assert "mine" not in settings.registry.procedure_names
-
-
-def test_the_roles_of_the_project_are_its_tasks_roles(tmp_path: Path) -> None:
-    text = """
-teams:
-  teammate_model: small
-  roles:
-    researcher: {max_turns: 3}
-    tester: {executor: tests, writes: true}
-agents: {tests: {kind: command, argv: [make]}}
-workflows:
-  mine:
-    tasks:
-      - {id: look, subject: Look, role: researcher}
-      - {id: try, subject: Try, role: tester, model: own}
-"""
-    settings = loaded(tmp_path, text)
-    look, tries = settings.registry.get("mine").steps
-    assert (look.model, look.max_turns) == ("small", 3)
-    assert look.tools is not None
-    assert (tries.executor, tries.model) == ("tests", "own")
-    assert settings.registry.roles["tester"].writes
-
 
 def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     text = """
@@ -76,13 +33,6 @@ workflows:
     ):
         found = [line for line in said.splitlines() if f"orchestration.yaml:{place}: " in line]
         assert [what in line for line in found] == [True], place
-
-
-def test_agents_and_prompts_of_tasks_are_looked_at_like_those_of_steps(tmp_path: Path) -> None:
-    one = "workflows: {mine: {tasks: [{id: a, subject: A, executor: nobody}]}}"
-    assert "unknown agent 'nobody'" in str(refusal(tmp_path, one))
-    other = "workflows: {mine: {tasks: [{id: a, subject: A, prompt: ../x.md}]}}"
-    assert "'..' in it" in str(refusal(tmp_path, other))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.settings.legacy import TEAM_KEYS, TOP_KEYS
+from sequencer.settings.legacy import TEAM_KEYS
 from tests.unit.settings.loading import loaded, refusal, refusals
 
 TEAMS = """
@@ -39,18 +39,6 @@ teamConfig:
   leadModel: opus
   enabledClassifications: [orchestrator, code]
 """
-
-
-def test_teams(tmp_path: Path) -> None:
-    teams = loaded(tmp_path, TEAMS).teams
-    assert (teams.enabled, teams.threshold, teams.max_size) == (True, 70, 6)
-    assert teams.classifications == ("orchestrator",)
-    assert (teams.lead_model, teams.teammate_model) == ("opus", "sonnet")
-    assert teams.score.keywords == {"payment": 20, "refactor": 0}
-    assert (teams.score.subtasks.each, teams.score.subtasks.max) == (10, 30)
-    assert teams.score.size_from == (40, 60, 80)
-    assert teams.rules.budget.on_hard == "kill"
-    assert teams.rules.role_budgets.keys() == {"verifier"}
 
 
 def test_the_step_fields_of_a_role_keep_their_types(tmp_path: Path) -> None:
@@ -106,26 +94,6 @@ def test_a_wrong_value_is_refused_at_its_place(
 
 
 # --- the other names ------------------------------------------------------------------
-
-
-def test_the_other_names(tmp_path: Path) -> None:
-    settings = loaded(tmp_path, ALIASES)
-    teams = settings.teams
-    assert (teams.enabled, teams.threshold, teams.max_size) == (True, 55, 6)
-    assert (teams.teammate_model, teams.lead_model) == ("sonnet", "opus")
-    assert teams.classifications == ("orchestrator", "code")
-    assert settings.notices == ()
-    assert str(settings.sources["teams", "threshold"]).endswith("orchestration.yaml:4")
-    rows = {key: value for key, value, _ in settings.rows()}
-    assert rows["teams.lead_model"] == "opus"
-    assert not [key for key in rows if key.startswith(tuple(TOP_KEYS))]
-
-
-def test_the_other_names_stand_beside_other_keys_of_teams(tmp_path: Path) -> None:
-    text = "teams: {score: {min_size: 3}}\nenableAgentTeams: true\nteamConfig: {leadModel: x}\n"
-    for lines in (text, "".join(reversed(text.splitlines(keepends=True)))):
-        teams = loaded(tmp_path, lines).teams
-        assert (teams.enabled, teams.lead_model, teams.score.min_size) == (True, "x", 3)
 
 
 @pytest.mark.parametrize(

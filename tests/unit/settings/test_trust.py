@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -86,11 +85,6 @@ def test_a_cap_may_fall_and_not_rise(path: KeyPath, before: int, after: int) -> 
     assert acts(path, None).beyond(old), "taken away"
 
 
-def test_a_cap_that_is_left_out_is_what_it_is_by_default() -> None:
-    assert acts_of({}, HERE).caps["run.max_steps"] == 20
-    assert acts_of({}, HERE).caps["limits.max_cost_usd"] == math.inf
-
-
 @pytest.mark.parametrize(
     ("before", "after", "is_more"),
     [
@@ -111,21 +105,6 @@ def test_of_a_step_only_what_it_grants_counts(
         (tmp_path / "orchestration.yaml").write_text(f"workflows: {{w: {{steps: {steps}}}}}\n")
         found.append(acts_of(load(tmp_path, env={}).written, tmp_path))
     assert bool(found[1].beyond(found[0])) is is_more
-
-
-def test_of_a_flow_only_what_it_grants_counts(tmp_path: Path) -> None:
-    (tmp_path / "flows").mkdir()
-    flow = tmp_path / "flows" / "a.md"
-    flow.write_text("```mermaid\nflowchart TD\n a --> b\n```\n")
-    plain = acts_of({}, tmp_path)
-    flow.write_text(flow.read_text() + "\n### a\n\n    another prompt\n")
-    assert acts_of({}, tmp_path).beyond(plain) == []
-    text = flow.read_text()
-    flow.write_text(text + "\n```yaml\ntools: {bash: true}\n```\n")
-    granted = acts_of({}, tmp_path)
-    assert granted.beyond(plain) == ['+ steps, file flows/a.md: "tools: {bash: true}"']
-    flow.write_text(text + "\nmore words\n```yaml\ntools: {bash: true}\n```\n")
-    assert acts_of({}, tmp_path).beyond(granted) == []
 
 
 @pytest.mark.parametrize(
@@ -211,9 +190,3 @@ def test_secrets_are_not_shown_and_still_compared(tmp_path: Path) -> None:
 def test_what_the_repository_lets_git_run_counts(tmp_path: Path) -> None:
     found = acts_of({}, tmp_path, {"core.sshcommand": "evil"})
     assert found.beyond(acts_of({}, tmp_path)) == ['+ git.core.sshcommand: "evil"']
-
-
-def test_what_is_shown_can_not_look_like_something_else(tmp_path: Path) -> None:
-    (line,) = acts_of({"agents": {"a\x1b[2K": {"argv": ["\u202efdp"]}}}, tmp_path).lines
-    assert line.isascii()
-    assert line.isprintable()

@@ -7,12 +7,8 @@ import pytest
 
 from sequencer.errors import CorruptState, NewerSchema
 from sequencer.store import folder as folders
-from sequencer.store.diagnosis import (
-    Action,
-    diagnose,
-)
+from sequencer.store.diagnosis import Action, diagnose
 from sequencer.store.file import FileStore
-from sequencer.store.recovery import MAX_LOST_TOKENS
 from tests.unit.store.broken_runs import begun, damage_line, edit, journal_of
 
 
@@ -83,12 +79,6 @@ def test_a_newer_schema_is_left_to_the_newer_program(tmp_path: Path) -> None:
         diagnose(state_path)
 
 
-def test_a_token_out_of_all_proportion_is_noise(tmp_path: Path) -> None:
-    state_path = begun(tmp_path, 2)
-    state_path.write_text(f'{{"token": {MAX_LOST_TOKENS + 1}, ')
-    assert diagnose(state_path).highest_token == 0
-
-
 def test_a_damaged_rotated_file_is_found(tmp_path: Path) -> None:
     state_path = begun(tmp_path, 30, rotate_bytes=8 * 1024)
     damage_line(state_path.with_name("journal-000001.jsonl"), 3)
@@ -102,19 +92,6 @@ def test_a_file_without_permissions_is_not_taken_for_damage(tmp_path: Path) -> N
     state_path.chmod(0)
     with pytest.raises(CorruptState, match="Permission"):
         diagnose(state_path)
-
-
-def test_looking_changes_nothing(tmp_path: Path) -> None:
-    state_path = begun(tmp_path, 4)
-    damage_line(journal_of(state_path), 2)
-    state_path.write_text("<<<<<<< ours\n")
-
-    def content() -> dict[str, bytes]:
-        return {p.name: p.read_bytes() for p in state_path.parent.iterdir() if p.is_file()}
-
-    before = content()
-    diagnose(state_path)
-    assert content() == before
 
 
 def test_a_folder_that_may_not_be_looked_at_is_no_empty_one(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.errors import ClaimHeld, EditRefused, StaleClaim, StateRefused, TransitionRefused
+from sequencer.errors import EditRefused, StaleClaim, StateRefused, TransitionRefused
 from sequencer.model.transitions import Place
 from sequencer.store.file import FileStore
 from tests.contract import store_cases as cases
@@ -35,16 +35,6 @@ def test_an_agent_may_write_exit_while_its_step_runs(state: Path) -> None:
         cases.claim(store)
 
 
-def test_a_reader_sees_the_edit_before_it_is_recorded(state: Path) -> None:
-    cases.edit(state, step_index=4)
-    before = state.read_bytes()
-    view = FileStore(state).view()
-    assert view.head is not None
-    assert (view.head.step_index, view.head.iteration) == (4, 5)
-    assert "was edited by hand" in view.notices[0]
-    assert state.read_bytes() == before
-
-
 def test_an_edited_step_index_makes_who_runs_the_step_stale(state: Path) -> None:
     store, other = FileStore(state), FileStore(state)
     granted = cases.claim(store)
@@ -54,25 +44,6 @@ def test_an_edited_step_index_makes_who_runs_the_step_stale(state: Path) -> None
     taken = cases.claim(other)
     assert (taken.token, taken.step_index) == (granted.token + 1, 6)
     assert not (state.parent / "beats" / str(granted.token)).exists()
-
-
-def test_other_edits_leave_the_claim(state: Path) -> None:
-    store, other = FileStore(state), FileStore(state)
-    granted = cases.claim(store)
-    cases.edit(state, note="hello")
-    with pytest.raises(ClaimHeld):
-        cases.claim(other)
-    head = cases.commit(store, granted.token)
-    assert head.model_dump()["note"] == "hello"
-
-
-def test_a_reformatted_head_is_no_edit(state: Path) -> None:
-    content = json.loads(state.read_text())
-    state.write_text(json.dumps(dict(sorted(content.items())), indent=8))
-    assert FileStore(state).view().notices == ()
-    store = FileStore(state)
-    cases.claim(store)
-    assert [f["event"] for f in store.history()] == ["initialised", "claimed"]
 
 
 @pytest.mark.parametrize(
@@ -142,17 +113,6 @@ def test_a_second_edit_while_the_first_is_not_recorded(state: Path) -> None:
     cases.edit(state, step_index=2)
     store = FileStore(state)
     assert cases.claim(store).step_index == 2
-
-
-def test_an_edit_between_two_changes_of_one_worker_is_not_overwritten(state: Path) -> None:
-    store = FileStore(state)
-    granted = cases.claim(store)
-    for number in range(20):
-        cases.edit(state, note=number)
-        granted = cases.commit_and_claim(store, granted.token)
-        assert json.loads(state.read_text())["note"] == number
-    edits = [f for f in store.history() if f["event"] == "edited"]
-    assert len(edits) == 20
 
 
 def test_an_edit_that_a_stopped_writer_had_accepted_is_no_second_edit(state: Path) -> None:

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import CorruptState, NewerSchema
-from sequencer.model.head import Head, Owner
-from sequencer.model.transitions import Transition, release
+from sequencer.model.head import Owner
 from sequencer.store.diagnosis import Action, diagnose
 from sequencer.store.file import FileStore
 from sequencer.store.identity import this_process
 from sequencer.store.journal import checksum
-from sequencer.store.recovery import MAX_LOST_TOKENS, Trace
+from sequencer.store.recovery import Trace
 from sequencer.store.repair import Choice, repair
 from tests.unit.store.broken_runs import begun, go_on, hold, journal_of, lines_of, read_run
 
@@ -65,14 +64,6 @@ def test_a_token_that_was_granted_forbids_to_restore_less(tmp_path: Path, name: 
     assert go_on(state_path).step_index == 4
 
 
-def test_a_torn_line_alone_is_a_write_that_was_not_accepted(tmp_path: Path) -> None:
-    state_path = begun(tmp_path, 6)
-    cut(state_path, 6)
-    state_path.unlink()
-    assert read_run(state_path)[0].step_index == 5
-    assert go_on(state_path).step_index == 6
-
-
 def test_a_head_cut_short_shows_the_revision_that_was_published(tmp_path: Path) -> None:
     state_path = begun(tmp_path, 6)
     cut(state_path, 4)
@@ -90,15 +81,6 @@ def test_an_older_head_does_not_hide_a_token(tmp_path: Path) -> None:
     refuses(state_path, "token 9")
 
 
-def test_a_rotated_journal_shows_that_the_current_one_is_an_older_copy(tmp_path: Path) -> None:
-    state_path = begun(tmp_path, 3)
-    older = journal_of(state_path).read_bytes()
-    begun(tmp_path, 30, rotate_bytes=8 * 1024)
-    journal_of(state_path).write_bytes(older)
-    state_path.unlink()
-    refuses(state_path, "journal-0000.*shows revision")
-
-
 def test_a_later_line_shows_that_one_before_it_was_accepted(tmp_path: Path) -> None:
     state_path = begun(tmp_path, 6)
     journal = journal_of(state_path)
@@ -106,20 +88,6 @@ def test_a_later_line_shows_that_one_before_it_was_accepted(tmp_path: Path) -> N
     journal.write_bytes(b"".join(lines[:4]) + b"\0" * 900 + b"\n" + lines[6][:-20])
     state_path.unlink()
     refuses(state_path, "revision 6")
-
-
-def test_a_token_out_of_all_proportion_stops_nothing(tmp_path: Path) -> None:
-    state_path = begun(tmp_path, 3)
-    state_path.unlink()
-    (state_path.parent / "results" / f"9-{MAX_LOST_TOKENS + 1}").mkdir(parents=True)
-    assert go_on(state_path).step_index == 4
-
-
-def test_folders_are_not_asked_while_the_files_agree(tmp_path: Path) -> None:
-    state_path = begun(tmp_path, 3)
-    # An agent may make any folder; what agrees needs no second opinion of that kind.
-    (state_path.parent / "results" / "9-9").mkdir(parents=True)
-    assert go_on(state_path).step_index == 4
 
 
 class Logs:
@@ -149,22 +117,6 @@ def test_older_copies_of_both_files_are_seen_before_anything_is_written(tmp_path
     assert diagnose(state_path, Logs(2)).action is Action.CHOOSE
     repair(state_path, Choice.JOURNAL, witness=Logs(2))
     stamped(state_path, Logs(2)).close()
-
-
-def test_logs_are_asked_once_by_a_process_that_works(tmp_path: Path) -> None:
-    state_path, logs = begun(tmp_path, 3), Logs(0)
-    store = stamped(state_path, logs)
-    asked = logs.asked
-    for _ in range(3):
-        hold(store)
-        store.update(_released)
-    assert logs.asked == asked == 1
-    store.close()
-
-
-def _released(head: Head | None) -> Transition:
-    assert head is not None
-    return release(head, head.token, at=head.last_update)
 
 
 def test_an_attempt_that_had_ended_is_not_repeated_where_its_end_may_be_lost(
@@ -222,12 +174,3 @@ def test_what_a_newer_version_wrote_is_never_dropped_as_damaged(
         with pytest.raises(NewerSchema, match="this version"):
             verb(state_path)
     assert journal.read_bytes() == before
-
-
-def test_a_head_of_an_unknown_status_that_the_journal_does_not_reach_is_not_dropped(
-    tmp_path: Path,
-) -> None:
-    state_path = begun(tmp_path, 3)
-    content = json.loads(state_path.read_text()) | {"revision": 9, "status": "levitating"}
-    state_path.write_text(json.dumps(content))
-    refuses(state_path, "revision 9")

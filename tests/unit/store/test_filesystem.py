@@ -7,21 +7,8 @@ import pytest
 from sequencer.errors import NetworkFileSystem
 from sequencer.store import lock as filesystem
 from sequencer.store.file import FileStore
-from sequencer.store.lock import ensure_local, is_network, type_of
+from sequencer.store.lock import ensure_local, type_of
 from tests.contract import store_cases as cases
-
-NETWORK = ("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "fuse", "ceph", "glusterfs", "afs")
-LOCAL = ("ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "fuseblk", "apfs", "vfat", "")
-
-
-@pytest.mark.parametrize("kind", NETWORK)
-def test_shared_between_machines(kind: str) -> None:
-    assert is_network(kind)
-
-
-@pytest.mark.parametrize("kind", LOCAL)
-def test_on_this_machine(kind: str) -> None:
-    assert not is_network(kind)
 
 
 def fake_mounts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *mounts: tuple[str, str]) -> None:
@@ -57,13 +44,6 @@ def test_the_mount_point_that_is_nearest_counts(
     assert type_of(point) == type_of(point / "x" / "y") == "nfs4"
     assert type_of(inside) == "ext4"
     assert type_of(tmp_path) == "ext4"
-
-
-def test_of_two_mounts_on_one_point_the_last_is_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake_mounts(monkeypatch, tmp_path, (str(tmp_path), "nfs"), (str(tmp_path), "tmpfs"))
-    assert type_of(tmp_path) == "tmpfs"
 
 
 def test_a_link_into_a_network_folder_is_seen_through(

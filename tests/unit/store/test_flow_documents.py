@@ -13,7 +13,7 @@ from sequencer.model.head import Flow, Head
 from sequencer.model.net import record as flow_record
 from sequencer.store import diagnosis
 from sequencer.store import documents as flow_documents
-from sequencer.store.documents import is_whole, problems
+from sequencer.store.documents import problems
 from tests.unit.engine.flow.labs import lab
 
 
@@ -72,13 +72,6 @@ def test_what_is_no_document_is_no_bug(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["../state.json", "/etc/passwd", "a/b", ".."])
 def test_nothing_outside_the_folder_is_read(tmp_path: Path, name: str) -> None:
     assert len(problems(tmp_path, head_on(name))) == 1
-
-
-def test_a_name_is_the_digest_of_its_content() -> None:
-    name, data = flow_record._document({"marking": {}})
-    assert is_whole(name, data)
-    assert not is_whole(name, data + b" ")
-    assert not is_whole("marking-.json", data)
 
 
 def test_a_document_that_a_writer_replaced_meanwhile_is_no_damage(

@@ -62,12 +62,6 @@ def test_what_is_sealed_and_no_record_is_refused() -> None:
             decode(sealed)
 
 
-def test_half_a_surrogate_pair_does_not_stop_a_record() -> None:
-    fact = {**FACT, "outcome": {"output": "a\udcffb"}}
-    record = decode(encode(1, "", [fact], b"{}")[:-1])
-    assert record["outcome"]["output"] == "a?b"
-
-
 def test_the_first_line_with_a_revision_wins() -> None:
     data = line(1) + line(2, "first") + line(2, "second") + line(1) + line(3)
     found = scan(data, 0, 1, "j")

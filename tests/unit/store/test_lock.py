@@ -40,44 +40,6 @@ def is_free(path: Path) -> bool:
     return True
 
 
-def descriptors_of(path: Path) -> list[str]:
-    """Return this process's descriptors of the file at *path*."""
-    wanted, found = path.stat(), []
-    for entry in Path("/proc/self/fd").iterdir():
-        try:
-            there = os.fstat(int(entry.name))
-        except OSError:
-            continue
-        if (there.st_dev, there.st_ino) == (wanted.st_dev, wanted.st_ino):
-            found.append(entry.name)
-    return found
-
-
-def test_it_is_the_kernels_lock_while_it_is_held_and_no_longer(path: Path) -> None:
-    lock = lock_of(path)
-    for _ in range(3):
-        with lock:
-            assert not is_free(path)
-            assert lock.is_current()
-        assert is_free(path)
-    lock.close()
-    assert is_free(path)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
-def test_the_descriptor_is_kept_until_the_lock_is_closed(path: Path) -> None:
-    lock = lock_of(path)
-    with lock:
-        first = descriptors_of(path)
-    with lock:
-        assert descriptors_of(path) == first
-    assert len(first) == 1
-    lock.close()
-    assert descriptors_of(path) == []
-    with lock:
-        assert len(descriptors_of(path)) == 1
-
-
 def test_a_file_that_was_deleted_is_not_taken_again(path: Path) -> None:
     lock = lock_of(path)
     with lock:
@@ -110,27 +72,6 @@ def test_a_link_in_its_place_is_refused(path: Path, tmp_path: Path) -> None:
     with pytest.raises(StorageFailed), lock:
         pytest.fail("locked through a link")
     assert not (tmp_path / "other").exists()
-
-
-def test_one_thread_at_a_time(path: Path) -> None:
-    lock, inside, most = lock_of(path), 0, 0
-
-    def work() -> None:
-        nonlocal inside, most
-        for _ in range(20):
-            with lock:
-                inside += 1
-                most = max(most, inside)
-                time.sleep(0.0005)
-                inside -= 1
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert most == 1
-    assert is_free(path)
 
 
 def test_two_locks_of_one_process_exclude_each_other(path: Path) -> None:

@@ -7,12 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.errors import (
-    CorruptState,
-    NewerSchema,
-    StorageFailed,
-    UsageRefused,
-)
+from sequencer.errors import CorruptState, NewerSchema, StorageFailed, UsageRefused
 from sequencer.model.head import Status
 from sequencer.store import repair as repairing
 from sequencer.store.diagnosis import Action, diagnose
@@ -56,16 +51,6 @@ def holds(state_path: Path, *, step_index: int, revision: int) -> None:
 def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     assert repair(tmp_path / "sync" / "state.json").head is None
     assert not (tmp_path / "sync").exists()
-
-
-def test_both_torn(tmp_path: Path) -> None:
-    state_path = begun(tmp_path, 5)
-    journal = journal_of(state_path)
-    journal.write_bytes(journal.read_bytes()[:-30])
-    state_path.write_bytes(b"{")
-    repair(state_path)
-    # The torn record is the one that was not accepted, or is lost for good.
-    holds(state_path, step_index=4, revision=6)
 
 
 def test_both_torn_but_the_head_shows_that_the_record_was_accepted(tmp_path: Path) -> None:
@@ -183,17 +168,6 @@ def test_going_back_drops_claims_and_keeps_tokens(tmp_path: Path) -> None:
     assert done.head.status is Status.WAITING_NEXT
 
 
-def test_a_claim_of_the_last_record_stands(tmp_path: Path) -> None:
-    state_path = begun(tmp_path, 1)
-    store = FileStore(state_path)
-    hold(store)
-    store.close()
-    state_path.write_text("{")
-    done = repair(state_path)
-    assert done.head is not None
-    assert [held.token for held in done.head.claims] == [1]
-
-
 def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     state_path = begun(tmp_path, 2)
     edit(state_path, schema_version=2)
@@ -210,17 +184,6 @@ def test_a_journal_cut_anywhere_in_its_last_line(tmp_path: Path, cut: int) -> No
     state_path.unlink()
     repair(state_path)
     holds(state_path, step_index=4, revision=6)
-
-
-def test_every_single_damaged_line_can_be_repaired(tmp_path: Path) -> None:
-    for number in range(6):
-        state_path = begun(tmp_path / str(number), 5)
-        damage_line(journal_of(state_path), number)
-        state_path.write_text("")
-        last = 4 if number == 5 else 5
-        repair(state_path)
-        head, _ = read_run(state_path)
-        assert head.step_index == last, number
 
 
 @pytest.mark.parametrize("stopped_at", ["_write", "write_head", "sync_folder"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -12,25 +10,6 @@ from filelock import FileLock
 from sequencer.errors import ClaimHeld, NetworkFileSystem, StorageFailed
 from sequencer.store.repair import repair
 from tests.unit.store.broken_runs import begun
-
-
-def test_it_waits_for_the_lock(tmp_path: Path) -> None:
-    state_path = begun(tmp_path, 2)
-    state_path.write_text("{")
-    lock = FileLock(f"{state_path}.lock", thread_local=False)
-    lock.acquire()
-    released_at: list[float] = []
-
-    def release() -> None:
-        time.sleep(0.2)
-        released_at.append(time.monotonic())
-        lock.release()
-
-    thread = threading.Thread(target=release)
-    thread.start()
-    repair(state_path)
-    thread.join()
-    assert time.monotonic() >= released_at[0]
 
 
 def test_a_lock_that_is_held_for_good_is_named(

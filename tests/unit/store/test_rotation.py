@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from sequencer.errors import CorruptState, StorageFailed
 from sequencer.model import by_hand as decisions
-from sequencer.model.head import Head
-from sequencer.model.transitions import Event, Fact, Transition
-from sequencer.store import folder as folders
 from sequencer.store import journal as journal_file
 from sequencer.store import results
 from sequencer.store.file import FileStore
@@ -35,16 +30,6 @@ def go_on(store: FileStore, steps: int) -> None:
 
 def rotated(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("journal-*.jsonl"))
-
-
-def test_every_fact_is_kept_over_all_files(tmp_path: Path) -> None:
-    store = small_store(tmp_path)
-    go_on(store, 20)
-    assert len(rotated(tmp_path)) > 5
-    assert rotated(tmp_path)[0] == "journal-000001.jsonl"
-    assert cases.check_files(tmp_path) == 20
-    assert (tmp_path / "journal.jsonl").stat().st_size < SMALL + 2_000
-    assert small_store(tmp_path).view().head == store.view().head
 
 
 def test_what_came_after_a_revision_is_told_without_the_files_before(tmp_path: Path) -> None:
@@ -95,28 +80,6 @@ def test_the_output_of_a_step_that_was_accepted_with_a_claim_is_kept(tmp_path: P
             assert store.result_folder(fact["step_index"], fact["token"]).is_dir()
 
 
-def test_a_record_that_is_larger_than_the_limit_does_not_rotate_for_ever(tmp_path: Path) -> None:
-    store = FileStore(tmp_path / "state.json", rotate_bytes=10, keep=100)
-    go_on(store, 3)
-    assert cases.check_files(tmp_path) == 3
-    assert len(rotated(tmp_path)) == 5
-
-
-def test_a_head_of_before_the_rotation_is_still_found(tmp_path: Path) -> None:
-    store = small_store(tmp_path)
-    cases.begin(store)
-    state = tmp_path / "state.json"
-    while not rotated(tmp_path):
-        before, old = store.view().head, state.read_bytes()
-        cases.release(store, cases.claim(store).token)
-    state.write_bytes(old)
-    view = small_store(tmp_path).view()
-    assert view.head == store.view().head
-    assert before is not None
-    assert view.head is not None
-    assert view.head.revision > before.revision
-
-
 def test_a_link_that_a_crash_left_is_used_again(tmp_path: Path) -> None:
     store = small_store(tmp_path)
     go_on(store, 1)
@@ -141,30 +104,6 @@ def test_a_file_system_that_cannot_link_lets_the_journal_grow(
     assert any("can't be rotated: Operation not permitted" in text for text in store.take_notices())
 
 
-def test_history_goes_on_while_a_writer_rotates(tmp_path: Path) -> None:
-    store, reader = small_store(tmp_path), small_store(tmp_path)
-    go_on(store, 1)
-    facts: Iterator[dict[str, Any]] = reader.history()
-    seen = [next(facts)["revision"]]
-    go_on(store, 20)
-    seen += [fact["revision"] for fact in facts]
-    assert seen == list(range(1, len(seen) + 1))
-    assert len(seen) > 2
-
-
-def test_history_goes_on_while_old_files_are_removed(tmp_path: Path) -> None:
-    store, reader = small_store(tmp_path, keep=3), small_store(tmp_path, keep=3)
-    go_on(store, 12)
-    facts = reader.history()
-    next(facts)
-    go_on(store, 12)
-    revisions = [fact["revision"] for fact in facts]
-    assert revisions == sorted(set(revisions))
-    head = store.view().head
-    assert head is not None
-    assert revisions[-1] == head.revision
-
-
 def test_a_rotated_file_that_somebody_removed_is_a_gap(tmp_path: Path) -> None:
     store = small_store(tmp_path)
     go_on(store, 20)
@@ -181,27 +120,6 @@ def test_a_journal_that_is_gone_after_rotation_is_not_begun_again(tmp_path: Path
     (tmp_path / "state.json").unlink()
     with pytest.raises(CorruptState, match="missing or empty"):
         cases.begin(small_store(tmp_path))
-
-
-def test_an_append_that_landed_elsewhere_is_looked_up(tmp_path: Path) -> None:
-    """A line that does not count, by a writer without the lock, came between."""
-    store = small_store(tmp_path)
-    go_on(store, 1)
-    journal = tmp_path / "journal.jsonl"
-    real = JournalFile.append
-
-    def late(self: JournalFile, line: bytes, offset: int) -> bool:
-        with journal.open("ab") as file:
-            file.write(b'{"revision":1}\n')
-        return real(self, line, offset)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(JournalFile, "append", late)
-        granted = cases.claim(store)
-    assert granted.token == 2
-    cases.commit(store, granted.token)
-    events = [f["event"] for f in store.history()]
-    assert events == ["initialised", "claimed", "succeeded", "claimed", "succeeded"]
 
 
 def test_the_second_of_two_appends_loses_and_decides_again(tmp_path: Path) -> None:
@@ -256,44 +174,3 @@ def test_a_write_of_unknown_outcome_is_looked_up(
     monkeypatch.undo()
     cases.commit(store, 1)
     assert cases.check_files(tmp_path) == 1
-
-
-def test_who_loses_a_race_right_after_a_rotation_does_not_sync_the_folders_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Syncing takes longer than a lock file may last that somebody keeps deleting."""
-    store = small_store(tmp_path)
-    cases.begin(store)
-    while (tmp_path / "journal.jsonl").stat().st_size < SMALL:
-        store.update(
-            cases.on_run(lambda head: decisions.edit_field(head, "note", "x", at=cases.now()))
-        )
-    synced: list[Path] = []
-    sync, answers = folders.sync_folder, iter([False] * 5)
-
-    def noted(folder: Path) -> None:
-        synced.append(folder)
-        sync(folder)
-
-    monkeypatch.setattr(journal_file, "sync_folder", noted)
-    monkeypatch.setattr(store._lock, "is_current", lambda: next(answers, True))
-    cases.claim(store)
-    assert len(rotated(tmp_path)) == 1
-    # Twice by the rotation, once so that the new journal's name is sure to be there.
-    assert synced.count(tmp_path) == 3
-
-
-def test_a_change_is_asked_for_once_also_where_the_journal_is_put_aside(tmp_path: Path) -> None:
-    store = small_store(tmp_path)
-    asked: dict[int, int] = {}
-    cases.begin(store)
-    for _ in range(12):
-
-        def change(head: Head | None) -> Transition:
-            assert head is not None
-            asked[head.revision] = asked.get(head.revision, 0) + 1
-            return Transition(head, (Fact(Event.RESUMED, "", head.step_index),))
-
-        store.update(change)
-    assert len(rotated(tmp_path)) > 1
-    assert asked == dict.fromkeys(range(1, 13), 1)

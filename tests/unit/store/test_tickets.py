@@ -92,15 +92,6 @@ def test_who_stands_is_the_first_when_all_before_have_gone_in_any_order(place: P
     assert first.is_awaited()
 
 
-def test_each_waits_for_the_one_just_before_so_that_a_turn_wakes_one(place: Places) -> None:
-    queue = [place() for _ in range(4)]
-    for one in queue:
-        one.ask()
-    assert [one.queue._just_below(one.fd) for one in queue] == [None, 1, 2, 3]
-    queue[2].give_back()
-    assert queue[3].queue._just_below(queue[3].fd) == 2
-
-
 def test_who_was_slow_to_take_its_number_comes_after_those_who_drew_meanwhile(
     place: Places,
 ) -> None:
@@ -127,21 +118,6 @@ def test_who_was_slow_to_take_its_number_comes_after_those_who_drew_meanwhile(
     after.give_back()
     thread.join(5)
     assert not thread.is_alive()
-
-
-def test_who_gives_its_number_back_while_it_stands_is_waited_for_by_nobody(place: Places) -> None:
-    first, gone, last = (place() for _ in range(3))
-    for one in (first, gone, last):
-        one.ask()
-    standing, waiting = gone.stand(), last.stand()
-    time.sleep(0.05)
-    gone.give_back()
-    first.give_back()
-    for thread in (standing, waiting):
-        thread.join(5)
-        assert not thread.is_alive()
-    last.give_back()
-    assert not first.is_awaited()
 
 
 def test_what_is_in_the_file_does_not_matter_and_stays(tmp_path: Path, place: Places) -> None:

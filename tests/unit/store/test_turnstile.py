@@ -5,17 +5,15 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import psutil
 import pytest
 
-from sequencer.store.queue import FileTurnstile, TicketQueue, file_name
+from sequencer.store.queue import FileTurnstile, file_name
 from tests.concurrency import children
 
 
@@ -59,36 +57,6 @@ def test_processes_are_served_in_order_and_the_killed_are_forgotten(tmp_path: Pa
     assert served == ["b", "c", "e", "f"]
 
 
-def test_who_has_waited_is_not_passed_in_the_moment_of_being_woken(tmp_path: Path) -> None:
-    """A stopped process makes that moment last: it is woken, and can't do anything about it."""
-    path = tmp_path / file_name(())
-    mine, other = FileTurnstile(path), FileTurnstile(path)
-    assert mine.enter()
-    pids = queue_of(path, "a")
-    try:
-        os.kill(pids[0], signal.SIGSTOP)
-        until_stopped(pids[0])
-        mine.leave()
-        assert other.is_awaited()
-        assert not mine.enter()
-        os.kill(pids[0], signal.SIGCONT)
-        read_fd, write_fd = os.pipe()
-        assert mine.wait(10.0, read_fd)
-        os.close(read_fd)
-        os.close(write_fd)
-        assert children.pairs(tmp_path / "order") == [["a"]]
-    finally:
-        children.end(pids)
-        mine.leave()
-
-
-def until_stopped(pid: int) -> None:
-    deadline = time.monotonic() + 10
-    while psutil.Process(pid).status() != psutil.STATUS_STOPPED:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def test_a_file_that_somebody_has_locked_whole_keeps_nobody_waiting(tmp_path: Path) -> None:
     path = tmp_path / file_name(())
     read_fd, write_fd = os.pipe()
@@ -110,31 +78,6 @@ def test_a_file_that_somebody_has_locked_whole_keeps_nobody_waiting(tmp_path: Pa
         children.end([child])
         one.leave()
         two.leave()
-        os.close(read_fd)
-        os.close(write_fd)
-
-
-def test_a_killed_first_makes_way_at_once(tmp_path: Path) -> None:
-    path = tmp_path / file_name(())
-    read_fd, write_fd = os.pipe()
-
-    def hold() -> None:
-        assert FileTurnstile(path).enter()
-        os.write(write_fd, b"x")
-        time.sleep(60)
-
-    child = children.start(hold, tmp_path / "errors")
-    os.read(read_fd, 1)
-    mine = FileTurnstile(path)
-    try:
-        assert not mine.enter()
-        children.end([child])
-        killed = time.monotonic()
-        assert mine.wait(10.0, read_fd)
-        assert time.monotonic() - killed < 1
-    finally:
-        children.end([child])
-        mine.leave()
         os.close(read_fd)
         os.close(write_fd)
 
@@ -204,19 +147,6 @@ def test_a_process_that_can_start_no_thread_does_not_queue(
     one.leave()
     assert not one.is_awaited()
     two.leave()
-
-
-def test_who_leaves_is_out_of_the_queue_at_once(tmp_path: Path) -> None:
-    """Its thread still waits for those before it, but nobody waits for it."""
-    first, gone, last = (FileTurnstile(tmp_path / file_name(())) for _ in range(3))
-    for turnstile in (first, gone, last):
-        turnstile.enter()
-    gone.leave()
-    with (tmp_path / file_name(())).open("rb") as file:
-        assert TicketQueue()._above(file.fileno(), 2) == 4
-        last.leave()
-        assert TicketQueue()._above(file.fileno(), 2) == 2
-    first.leave()
 
 
 def until_no_thread_waits() -> None:

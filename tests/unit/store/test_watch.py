@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import threading
 import time
 from collections.abc import Callable
@@ -57,17 +56,6 @@ def test_other_files_do_not_wake(kind: str, tmp_path: Path) -> None:
         assert time.monotonic() - started > 0.35
     finally:
         watching.close()
-
-
-def test_waiting_uses_no_processor_time(tmp_path: Path) -> None:
-    store = FileStore(tmp_path / "state.json")
-    begun = cases.begin(store)
-    store.wait(begun.revision, 0.01)
-    before = resource.getrusage(resource.RUSAGE_SELF)
-    assert not store.wait(begun.revision, 1.5)
-    after = resource.getrusage(resource.RUSAGE_SELF)
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.05
-    store.close()
 
 
 def test_a_system_without_notifications_left_sleeps(

@@ -28,41 +28,6 @@ def steps(made: Composition, name: str) -> list[str]:
     return [step.name for step in made.workflows[name].steps]
 
 
-def test_a_definition_extends_another_wherever_that_stands_in_the_file() -> None:
-    made = composed(
-        third={"extends": "second", "after": {"b": ["c"]}},
-        second={"extends": "first", "after": {"a": ["b"]}},
-        first={"steps": ["a"]},
-    )
-    assert steps(made, "third") == ["a", "b", "c"]
-    assert list(made.workflows) == ["third", "second", "first"]
-
-
-def test_under_its_own_name_a_definition_changes_the_built_in_one() -> None:
-    made = composed(
-        mine={"extends": "plan-mode"},
-        **{"plan-mode": {"extends": "plan-mode", "remove": ["plan-summary"]}},
-    )
-    assert steps(made, "plan-mode") == ["preparation"]
-    # Who extends the name gets what the project has made of it.
-    assert steps(made, "mine") == ["preparation"]
-
-
-def test_a_circle_is_named_once_and_what_hangs_on_it_is_left_out() -> None:
-    made = composed(
-        outside={"extends": "a"},
-        a={"extends": "b"},
-        b={"extends": "c"},
-        c={"extends": "a"},
-        good={"extends": "standard"},
-        also={"extends": "outside"},
-    )
-    ((path, error),) = made.problems
-    assert path == ("a", "extends")
-    assert error.message == "runs in a circle: 'a' extends 'b', 'b' extends 'c', 'c' extends 'a'"
-    assert list(made.workflows) == ["good"]
-
-
 def test_problems_of_a_change_have_the_path_of_the_definition() -> None:
     made = composed(
         first={"extends": "standard", "remove": ["nope"]},

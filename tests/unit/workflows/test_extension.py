@@ -11,14 +11,7 @@ from sequencer.model.fields import ValidationError
 from sequencer.model.step import Approval, Step
 from sequencer.model.workflow import Review, Workflow
 from sequencer.workflows.builtin import builtin_procedure
-from sequencer.workflows.definitions import (
-    Extension,
-    Found,
-    KeyPath,
-    StepChange,
-    WorkflowChanges,
-    with_fields,
-)
+from sequencer.workflows.definitions import Extension, Found, KeyPath, WorkflowChanges, with_fields
 
 BASE = builtin_procedure("full-development")
 DEBUGGER = builtin_procedure("debugger-full")
@@ -61,15 +54,6 @@ def step_of(workflow: Workflow, name: str) -> Step:
     return next(step for step in with_fields(workflow) if step.name == name)
 
 
-def test_a_step_gets_other_values_and_keeps_the_rest() -> None:
-    made = extended(BASE, replace={"verifications": {"executor": "tests", "timeout_s": 60}})
-    step, old = step_of(made, "verifications"), step_of(BASE, "verifications")
-    assert (step.executor, step.timeout_s) == ("tests", 60)
-    assert (step.prompt, step.validation) == (old.prompt, old.validation)
-    assert names(made) == names(BASE)
-    assert made.steps[0] is BASE.steps[0]
-
-
 def test_a_section_of_a_step_is_changed_key_by_key() -> None:
     made = extended(
         DEBUGGER,
@@ -99,19 +83,6 @@ def test_a_fixer_and_a_review_are_reached_by_their_names() -> None:
     assert reviewed.review.step.prompt == "look.md"
 
 
-def test_steps_are_added_before_and_after_in_the_order_written() -> None:
-    made = extended(
-        BASE,
-        before={"coding-activity": ["plan"], "git-gh": ["a", {"name": "b", "model": "m"}]},
-        after={"git-gh": ["c", "d"], "concise-summary": ["end"]},
-    )
-    assert names(made) == [
-        *("plan", "coding-activity", "verifications"),
-        *("a", "b", "git-gh", "c", "d", "concise-summary", "end"),
-    ]
-    assert step_of(made, "b").model == "m"
-
-
 @pytest.mark.parametrize(
     ("changes", "path", "known"),
     [
@@ -129,21 +100,6 @@ def test_an_unknown_step_lists_the_known_ones(
     assert (found, error.where) == (path, locate(path))
     assert "unknown full-development step 'nope'" in str(error)
     assert known in error.known
-
-
-def test_every_problem_is_told_at_once() -> None:
-    found = problems(
-        BASE,
-        replace={"x": {}, "git-gh": {"approval": {"timeout_s": 1}}},
-        remove=["y", "coding-activity"],
-        after={"z": ["a"]},
-    )
-    assert [path for path, _ in found] == [
-        ("replace", "x"),
-        ("after", "z"),
-        ("remove", 0),
-        ("replace", "git-gh"),
-    ]
 
 
 def test_a_change_that_makes_a_step_impossible_is_refused() -> None:
@@ -166,13 +122,6 @@ def test_two_steps_of_one_name_are_refused() -> None:
     assert "twice: verifications" in error.message
 
 
-def test_nothing_may_not_be_left() -> None:
-    ((path, error),) = problems(CYCLE, remove=["plan", "build"])
-    assert path == ("remove",)
-    assert "nothing is left" in error.message
-    assert names(extended(CYCLE, remove=["plan", "build"], after={"build": ["x"]})) == ["x"]
-
-
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
@@ -189,13 +138,6 @@ def test_nothing_may_not_be_left() -> None:
 def test_wrong_changes_are_refused(raw: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         WorkflowChanges.model_validate(raw)
-
-
-def test_a_change_may_hold_every_field_of_a_step_but_its_name() -> None:
-    assert set(StepChange.model_fields) == set(Step.model_fields)
-    assert StepChange().fields == {}
-    # Half a statement: whether there is a gate is the changed step's to say.
-    assert StepChange.model_validate({"approval": {}}).fields == {"approval": Approval()}
 
 
 STEPS = st.lists(st.sampled_from("abcdef"), min_size=1, max_size=6, unique=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
-from sequencer.workflows.finding import AmbiguousName, find_flow, flow_files, folders
+from sequencer.workflows.finding import AmbiguousName, find_flow, flow_files
 
 CHART = "```mermaid\nflowchart TD\na\n```\n### a\nGo.\n"
 
@@ -48,10 +48,6 @@ def test_a_name_is_looked_for_in_each_folder(
     assert find_flow(name, project, home) == path
 
 
-def test_the_folders_are_in_this_order(project: Path, home: Path) -> None:
-    assert [str(path.relative_to(project.parent)) for path in folders(project, home)] == PLACES
-
-
 @pytest.mark.parametrize("name", ["review", "review.md"])
 def test_of_several_files_none_is_chosen(project: Path, home: Path, name: str) -> None:
     one = written(project / "flows" / "review.md")
@@ -77,20 +73,6 @@ def test_a_path_is_taken_as_it_is(project: Path, home: Path) -> None:
     chart = written(Path.cwd() / "chart.mmd", "graph TD\na\n")
     assert find_flow("chart.mmd", project, home) == chart
     assert find_flow(str(chart), project, home) == chart
-
-
-def test_the_current_folder_comes_before_the_project(project: Path, home: Path) -> None:
-    there = written(project / "sub" / "x.md")
-    assert find_flow("sub/x.md", project, home) == there
-    here = written(Path.cwd() / "sub" / "x.md")
-    assert find_flow("sub/x.md", project, home) == here
-
-
-def test_a_path_that_is_not_there_is_not_searched_for(project: Path, home: Path) -> None:
-    written(project / "flows" / "review.md")
-    for name in ("other/review.md", "./review.md", "/review.md", "review.mmd"):
-        with pytest.raises(UnknownName):
-            find_flow(name, project, home)
 
 
 @pytest.mark.parametrize("name", ["", " ", "a\0b", "nightly"])

@@ -13,25 +13,17 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from sequencer.documents.keys import ConfigurationErrors
-from sequencer.model.fields import ValidationError
 from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
-from sequencer.model.step import Retry, Step
+from sequencer.model.step import Retry
 from sequencer.workflows.finding import MAX_CHARS
-from sequencer.workflows.flowfile.markdown import MAX_LINES, NodeSection, split
-from sequencer.workflows.flowfile.problems import (
-    MAX_LISTED,
-    MAX_PROBLEMS,
-    Findings,
-    FlowErrors,
-)
+from sequencer.workflows.flowfile.markdown import NodeSection, split
+from sequencer.workflows.flowfile.problems import MAX_LISTED, MAX_PROBLEMS, Findings, FlowErrors
 from sequencer.workflows.flowfile.reader import FlowFile, load_flow, read_flow
-from sequencer.workflows.flowfile.rules import MAX_COMPARED, at_once
+from sequencer.workflows.flowfile.rules import at_once
 from sequencer.workflows.flowfile.settings import (
     AGENT_KEYS,
     KEYS,
     PERSON_KEYS,
-    STEP_FIELDS,
     NodeSettings,
     Overrides,
 )
@@ -127,13 +119,6 @@ def test_a_setting_has_its_place_and_what_is_not_written_that_of_its_section_or_
     assert (flow.mermaid_line, flow.mermaid.splitlines()[0]) == (2, "flowchart TD")
 
 
-def test_prompts_change_no_digest_and_edges_do() -> None:
-    one = read(flow_text("a --> b", sections("a", "b")))
-    other = read(flow_text("a --> b", sections("a", "b", prompt="Go on.")))
-    third = read(flow_text("b --> a", sections("a", "b")))
-    assert one.workflow.digest() == other.workflow.digest() != third.workflow.digest()
-
-
 def test_overrides_lie_over_the_front_matter() -> None:
     text = flow_text(
         "a --> b --> h{{Q}}",
@@ -179,35 +164,11 @@ def test_wrong_overrides_are_told_like_anything_else() -> None:
     ]  # fmt: skip
 
 
-def test_the_error_is_a_refused_configuration_and_says_all() -> None:
-    error = refusal(flow_text("a --- b\na --x c", sections("a", "b", "c")))
-    assert isinstance(error, ConfigurationErrors)
-    assert error.exit_code == 2
-    assert error.errors == error.problems
-    first = error.problems[0]
-    assert (first.code, first.subject, first.position) == ("E-EDGE", "a b", (3, 3))
-    assert first.message == "E-EDGE a b: only -->, -.-> and ==> are executable"
-    assert str(error).splitlines()[:2] == [
-        "flow.md:3:3: E-EDGE a b: only -->, -.-> and ==> are executable",
-        "  write a --> b, or ~~~ if it is for the layout alone",
-    ]
-
-
 def test_of_very_many_problems_the_rest_is_counted() -> None:
     text = flow_text("\n".join(f"a --- b{place}" for place in range(MAX_PROBLEMS + 100)))
     problems = refusal(text).problems
     assert len(problems) == MAX_PROBLEMS + 1
     assert problems[-1].message.startswith("E-MORE flow.md: ")
-
-
-def test_a_file_that_is_not_utf_8_is_told_where(tmp_path: Path) -> None:
-    file = tmp_path / "f.md"
-    file.write_bytes(b"# T\nab\xff\n")
-    with pytest.raises(FlowErrors) as refused:
-        load_flow(file)
-    assert shown(*refused.value.problems) == [
-        "2:3 E-FILE f.md: byte 0xff is not UTF-8 (save the file as UTF-8)"
-    ]
 
 
 def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
@@ -227,25 +188,6 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
 
 
 # Keys
-
-
-def test_settings_that_are_a_steps_fields_have_its_limits() -> None:
-    for name in STEP_FIELDS:
-        own, its = NodeSettings.model_fields[name], Step.model_fields[name]
-        assert own.limits == its.limits, name
-        values: tuple[object, ...] = (0, -1, 1, 0.5, "", "x", [], ["x"], [""], {}, True)
-        for value in values:
-            assert _accepts(NodeSettings, {name: value}) == _accepts(
-                Step, {"name": "a", name: value}
-            ), (name, value)
-
-
-def _accepts(model: type[NodeSettings | Step], raw: dict[str, object]) -> bool:
-    try:
-        model.model_validate(raw)
-    except ValidationError:
-        return False
-    return True
 
 
 def test_every_setting_is_an_agents_a_persons_or_both() -> None:
@@ -302,13 +244,6 @@ def test_known_names_are_listed_the_nearest_first_and_not_without_end() -> None:
 def sections_of(text: str, *names: str) -> tuple[NodeSection, ...]:
     """Return the sections of *text*; without *names* each ``###`` heading starts one."""
     return split(text, Findings(FILE)).sections(names or None, KEYS)
-
-
-def test_a_file_has_a_greatest_length() -> None:
-    detail = f"has more than {MAX_CHARS} characters or {MAX_LINES} lines"
-    for text in ("x" * (MAX_CHARS + 1), "\n" * MAX_LINES):
-        assert taken_apart(text) == {"errors": [f"1:1 E-FILE flow.md: {detail}"]}
-    assert taken_apart(CHART + "\n" * (MAX_LINES - 5))["chart"]
 
 
 @pytest.mark.parametrize(
@@ -374,14 +309,6 @@ def test_no_line_of_a_prompt_is_lost_or_doubled(lines: list[str], names: tuple[s
 # Hostile and random files
 
 
-def test_a_chart_of_a_mebibyte_is_refused_in_words() -> None:
-    text = flow_text("\n".join(f"node_{place:06} --> b" for place in range(58_000)))
-    begin = time.process_time()
-    problems = refusal(text).problems
-    assert time.process_time() - begin < 10
-    assert [problem.code for problem in problems] == ["E-CHART"]
-
-
 def test_deep_nesting_is_refused_in_words() -> None:
     chart = "\n".join(f"subgraph g{depth}" for depth in range(90)) + "\na\n" + "end\n" * 90
     found = told(flow_text(chart, sections("a")))
@@ -394,21 +321,6 @@ def test_deep_nesting_is_refused_in_words() -> None:
     assert told(flow_text("a", sections("a"), state)) == [
         "2:132 E-FRONT flow.md: nested deeper than 32 levels"
     ]
-
-
-def test_a_file_of_thirty_nodes_loads_in_milliseconds() -> None:
-    chart = "\n".join(f"n{place}[Node] --> n{place + 1}" for place in range(29))
-    rest = "".join(
-        settings(f"n{place}", f"model: a/b\ntools: {{read: true}}\noutput.key: k{place}")
-        for place in range(30)
-    )
-    text = flow_text(chart, rest)
-    best = 1.0
-    for _ in range(10):
-        begin = time.process_time()
-        read(text)
-        best = min(best, time.process_time() - begin)
-    assert best < 0.05
 
 
 _LINES = st.sampled_from(
@@ -482,21 +394,6 @@ def test_only_what_a_split_leads_to_by_several_ways_meets(
 def test_several_entries_are_a_split() -> None:
     assert meet(graph_of("ax", "bx", entries=("a", "b")), "a", "b")
     assert not meet(graph_of("ax", "bx", entries=("a",)), "a", "b")
-
-
-def test_very_many_nodes_are_not_compared_for_ever() -> None:
-    names = [f"n{place}" for place in range(4 * MAX_COMPARED)]
-    nodes = tuple(Node(id=name, kind=NodeKind.AGENT) for name in names)
-    edges = tuple(
-        Edge(source=names[place], target=names[place + step])
-        for place in range(len(names) - 2)
-        for step in (1, 2)
-    )
-    graph = Graph(nodes=nodes, edges=edges, entries=(names[0],))
-    begin = time.process_time()
-    assert list(at_once(graph, {"k": names})) == []
-    assert time.process_time() - begin < 5
-    assert len(names) > MAX_COMPARED
 
 
 @given(st.sets(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=14))

@@ -11,11 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
-from sequencer.workflows.prompts import (
-    prompt_path,
-    read_prompt,
-    relative_name,
-)
+from sequencer.workflows.prompts import prompt_path, read_prompt, relative_name
 from tests.property.amounts import PART
 
 CANARY = "the canary"

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequencer.workflows.mermaid import text as mermaid_text
-from sequencer.workflows.mermaid.chart import MAX_DECLARED, MAX_EDGES, SHAPES, Chart
-from sequencer.workflows.mermaid.parser import MAX_CHARACTERS, MAX_DEPTH, read_chart
+from sequencer.workflows.mermaid.chart import MAX_DECLARED, Chart
+from sequencer.workflows.mermaid.parser import MAX_CHARACTERS, read_chart
 from sequencer.workflows.mermaid.text import (
     ChartError,
     ChartText,
@@ -79,15 +79,6 @@ def test_a_refusal_has_a_place_in_the_file() -> None:
         assert (file, caught.value.exit_code) == ("flow.mmd", 2)
         assert 11 <= int(line) <= 11 + text.count("\n") + 1
         assert int(column) >= 1
-
-
-def test_every_shape_name_is_known_and_kept_as_written() -> None:
-    names = (DATA / "shapes.txt").read_text(encoding="utf-8").split()
-    assert len(names) == 136
-    assert sorted(names) == sorted(SHAPES)
-    for name in names:
-        (node,) = read(f"a@{{ shape: {name} }}").nodes
-        assert (node.label, node.shape) == ("a", name)
 
 
 @pytest.mark.parametrize(
@@ -190,17 +181,6 @@ def test_the_place_is_that_in_the_file(text: str, place: tuple[int, int], messag
     assert message in caught.value.message
 
 
-def test_deep_nesting_is_refused_at_its_line() -> None:
-    def nested(depth: int) -> str:
-        return "".join(f"subgraph s{level}\n" for level in range(depth)) + "a\n" + "end\n" * depth
-
-    assert len(read(nested(MAX_DEPTH)).subgraphs) == MAX_DEPTH
-    where, message, _ = refusal(nested(MAX_DEPTH + 1))
-    assert where == f"line {MAX_DEPTH + 2}, column 1"
-    assert "deeper than 100 levels" in message
-    assert "deeper than 100 levels" in refusal(nested(50_000))[1]
-
-
 def test_a_chart_of_a_mebibyte_is_refused_at_once() -> None:
     text = HEADER + "a --> b\n" * 131_072
     started = time.process_time()
@@ -244,15 +224,6 @@ def crossed(count: int, groups: int) -> str:
     """Return a chart of *groups* rows of *count* nodes, each joined with all of the next."""
     rows = (" & ".join(f"n{row}_{place}" for place in range(count)) for row in range(groups))
     return " --> ".join(rows)
-
-
-def test_edges_are_counted_before_they_are_made() -> None:
-    assert len(read(crossed(300, 2)).edges) == 90_000
-    where, message, hint = refusal(crossed(300, 24))
-    assert where is not None
-    assert where.startswith("line 2, column ")
-    assert message.startswith(f"the chart has more than {MAX_EDGES:,} edges")
-    assert hint == "make several workflows of it"
 
 
 def test_a_line_of_a_few_characters_can_not_fill_the_memory() -> None:

@@ -7,14 +7,10 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import UnknownName
-from sequencer.model.step import Approval
 from sequencer.model.workflow import Workflow
-from sequencer.workflows.builtin import (
-    PROCEDURES,
-    builtin_procedure,
-)
+from sequencer.workflows.builtin import PROCEDURES, builtin_procedure
 from sequencer.workflows.definitions import with_fields
-from sequencer.workflows.requests.options import PROCEDURE_OF, SHARED_PROMPT, SYSTEM_PROMPTS
+from sequencer.workflows.requests.options import PROCEDURE_OF, SYSTEM_PROMPTS
 
 PROMPTS = Path(str(files("sequencer").joinpath("builtin", "prompts")))
 OWN = Path(__file__).parents[3] / "prompts"
@@ -28,13 +24,6 @@ STEPS = {
     "plan-mode": "preparation plan-summary",
     "release": "release release-publish release-summary",
     "user-testing": "user-testing user-testing-summary",
-}
-ONE_REPLY = {
-    "question-answer",
-    "concise-summary",
-    "plan-summary",
-    "release-summary",
-    "user-testing-summary",
 }
 TEMPLATE = re.compile(r"\{\{\s*(.*?)\s*\}\}")
 
@@ -59,33 +48,6 @@ def test_the_procedures_and_their_steps() -> None:
     with pytest.raises(UnknownName, match="did you mean 'plan-mode'") as refused:
         builtin_procedure("plan-mod")
     assert refused.value.known == tuple(sorted(PROCEDURES))
-
-
-def test_what_steps_may_do() -> None:
-    for name, step in ALL.items():
-        is_one = name in ONE_REPLY
-        assert step.prompt == f"subroutines/{name}.md"
-        assert (step.suppress_thoughts, step.no_comment) == (is_one, is_one), name
-        assert step.single_turn == (is_one or name == "get-approval"), name
-        assert not step.continue_session
-        assert step.requires_approval == (step.approval is not None)
-        assert step.system_from_labels == (name in {"primary", "coding-activity"})
-        is_debugging = name.startswith("debugger-")
-        expected = ("system/debugger.md", SHARED_PROMPT) if is_debugging else ()
-        if name != "primary":
-            assert step.added_system_prompts == expected
-    assert {name: step.approval for name, step in ALL.items() if step.approval} == {
-        "get-approval": Approval(feedback_to="debugger-reproduction"),
-        "release": Approval(feedback_to="release"),
-    }
-    architect = builtin_procedure("orchestrator-full").steps[0]
-    assert architect.added_system_prompts == ("system/orchestrator.md",)
-    assert builtin_procedure("documentation-edit").steps[0].added_system_prompts == ()
-    validation = ALL["verifications"].validation
-    assert validation is not None
-    assert validation.fixer is not None
-    assert (validation.max_attempts, validation.on_exhausted) == (4, "fail")
-    assert validation.fixer.prompt == "subroutines/validation-fixer.md"
 
 
 def test_every_system_prompt_comes_along() -> None:

@@ -7,28 +7,9 @@ import pytest
 
 from sequencer.errors import ConfigurationError
 from sequencer.model.fields import ValidationError
-from sequencer.model.line.order import describe
-from sequencer.model.step import Retry, Step
 from sequencer.model.workflow import Workflow
-from sequencer.workflows.builtin import (
-    PROCEDURES,
-)
 from sequencer.workflows.definitions import WorkflowDefinition
-from sequencer.workflows.registry import Registry, with_defaults
-
-
-def prompts_of(workflow: Workflow, count: int) -> list[str]:
-    return [describe(workflow, index)["prompt"] for index in range(count)]
-
-
-def test_the_built_in_workflows() -> None:
-    registry = Registry()
-    cycles = {"review_cadence", "review_cadence2", "standard", "standard2"}
-    assert registry.names == tuple(sorted({*cycles, *PROCEDURES}))
-    assert prompts_of(registry.get("standard"), 4) == ["supervisor.md", "main.md"] * 2
-    assert prompts_of(registry.get("standard2"), 2) == ["supervisor2.md", "main2.md"]
-    reviewed = registry.get("review_cadence2").with_review_every(1)
-    assert prompts_of(reviewed, 2) == ["reviewer.md", "reviewer.md"]
+from sequencer.workflows.registry import Registry
 
 
 @pytest.mark.parametrize(
@@ -91,11 +72,3 @@ def test_a_flowchart_is_read_when_it_is_asked_for(tmp_path: Path) -> None:
     assert registry.get("release") is workflow
     with pytest.raises(ConfigurationError, match=r"(?i)no such file"):
         registry.get("other")
-
-
-def test_defaults_fill_only_what_was_left_out() -> None:
-    defaults = {"model": "small", "timeout_s": 9.0, "retry": Retry(max_attempts=2)}
-    step = Step(name="a", model="large", timeout_s=None)
-    filled = with_defaults(step, defaults)
-    assert (filled.model, filled.timeout_s, filled.retry) == ("large", None, Retry(max_attempts=2))
-    assert step.retry is None

@@ -1,22 +1,16 @@
 from __future__ import annotations
 
-import json
 import time
 
 import pytest
 
 from sequencer.errors import StepFailed
 from sequencer.model.fields import ValidationError
-from sequencer.model.head import Claim, Head, Owner, Session
-from sequencer.model.line.order import describe
-from sequencer.workflows.registry import Registry
 from sequencer.workflows.router import (
     RouterMode,
     RouterRefused,
     RouterSettings,
-    allowed_prompts,
     parse_answer,
-    router_input,
     shown,
 )
 
@@ -45,12 +39,6 @@ def test_the_names_of_the_modes(written: str, mode: RouterMode) -> None:
 def test_other_modes_are_refused(written: object) -> None:
     with pytest.raises(ValidationError):
         RouterSettings.model_validate({"mode": written})
-
-
-def test_an_allowlist_replaces_them() -> None:
-    router = RouterSettings(allowlist=("debug", "team/plan.txt"))
-    allowed = allowed_prompts(Registry().get("standard"), router)
-    assert allowed == {"debug.md", "team/plan.txt"}
 
 
 @pytest.mark.parametrize(
@@ -97,30 +85,3 @@ def test_ten_megabytes_are_refused_at_once_and_cut(piece: str) -> None:
     assert time.perf_counter() - started < 0.5
     assert len(str(refused.value)) < 2_000
     assert "\x1b" not in str(refused.value)
-
-
-def test_the_router_is_told_the_state_without_claims_and_session() -> None:
-    owner = Owner(host="h", boot_id="b", pid_ns="p", pid=1, pid_start=2, nonce="n")
-    claim = Claim(
-        token=1, step="main", step_index=1, attempt=1, owner=owner, claimed_at="t", ttl_s=60
-    )
-    head = Head.model_validate(
-        {
-            "run_id": "r",
-            "workflow_name": "standard",
-            "workflow_digest": "d",
-            "step_index": 1,
-            "expected_step": "main",
-            "last_update": "2026-11-21T00:00:00Z",
-            "claims": (claim,),
-            "session": Session(executor="claude", id="private"),
-            "note": "größer",
-        }
-    )
-    text = router_input(head, describe(Registry().get("standard"), 1), ALLOWED)
-    told = json.loads(text)
-    assert (told["step_index"], told["next"]["step"], told["note"]) == (1, "main", "größer")
-    assert told["allowed_prompts"] == sorted(ALLOWED)
-    assert "private" not in text
-    assert "claims" not in told
-    assert text.endswith("}\n")

@@ -1,50 +1,12 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sequencer.errors import ConfigurationError, UnknownName
-from sequencer.workflows.flowfile.reader import read_flow
-from sequencer.workflows.flowfile.settings import Overrides
-from sequencer.workflows.simulate import NodeScript, Replay, Script, read_script, simulate
+from sequencer.workflows.simulate import read_script
 from tests.flows import graph
-
-CHART = Path("chart.mmd")
-
-
-def replayed(chart: str, data: dict[str, Any]) -> Replay:
-    script = read_script(data, "script.json")
-    flow = read_flow(f"flowchart TD\n{chart}", file=CHART, overrides=script.overrides)
-    script.check(flow.graph)
-    return simulate(flow.workflow, script.parts)
-
-
-def test_a_script_is_overrides_and_parts() -> None:
-    script = read_script(
-        {
-            "nodes": {"a": {"out": ["x", {"error": "no"}], "ms": [1, 2], "timeout": 9}, "b": {}},
-            "entry": "a",
-            "onError": "b",
-            "retry": {"maxAttempts": 2, "backoff": "linear"},
-            "maxIterations": 0,
-            "timeout": 7,
-        },
-        "script.json",
-    )
-    assert script == Script(
-        Overrides(
-            entry="a",
-            on_error="b",
-            retry={"maxAttempts": 2, "backoff": "linear"},
-            max_iterations=0,
-            timeout=7,
-            timeouts={"a": 9},
-            agents=frozenset("a"),
-        ),
-        {"a": NodeScript(("x", {"error": "no"}), (1, 2)), "b": NodeScript()},
-    )
 
 
 @pytest.mark.parametrize(
@@ -101,13 +63,3 @@ def test_a_time_limit_without_work_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"nodes.m.timeout: a marker does no work"):
         script.check(graph("a --> m((M))"))
     script.check(graph("m{{M}} --> a"))
-
-
-def test_a_decision_that_the_script_lets_answer_works_as_an_agent() -> None:
-    chart = "a --> q{Which}\nq -->|left| l\nq -->|right| r"
-    alone = replayed(chart, {"nodes": {"a": {"out": "right"}}})
-    assert alone.trace[2:5] == ("10 start q", "10 done q = right", "10 start r")
-    answers = replayed(chart, {"nodes": {"a": {"out": "right"}, "q": {"out": ["left"]}}})
-    assert answers.trace[2:5] == ("10 start q", "20 done q = left", "20 start l")
-    slow = replayed(chart, {"nodes": {"q": {"ms": 30}}})
-    assert slow.trace[2:5] == ("10 start q", "40 done q = left", "40 start l")

@@ -6,26 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.workflows.templates import MissingValue, as_text, look_up, names, parsed, render
+from sequencer.workflows.templates import as_text, look_up, names, parsed, render
 
 
 def value_of(path: tuple[str, ...]) -> Any:
     return look_up({"output": "{{feedback}}", "steps": {"a": {"output": "A"}}}, path)
 
 
-def test_each_template_is_replaced_once() -> None:
-    assert render("{{output}}-{{ steps.a.output }}", value_of) == "{{feedback}}-A"
-
-
 def test_what_is_no_template_stays() -> None:
     for text in ("{{ other.x }}", "{{}}", "{{ }}", "{output}", "{{output", "{{1.a}}", "{{a b}}"):
         assert render(text, value_of) == text
-
-
-def test_a_missing_value_names_itself() -> None:
-    with pytest.raises(MissingValue, match=r"\{\{steps\.b\.output\}\}") as raised:
-        render("x {{steps.b.output}}", value_of)
-    assert raised.value.hint == "there is no 'b'; known: a"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 
 from sequencer.cli.views.mermaid import LOOKS, charted, classed
 from sequencer.engine.view import FlowView, NodeState
-from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
+from sequencer.model.net.graph import Graph
 from sequencer.workflows.mermaid.parser import read_chart
 from tests.unit.cli.flow.views import graph, of, views
 
@@ -16,17 +16,6 @@ def shape(chart: str = CHART) -> Graph:
     return graph(chart.partition("\n")[2])
 
 
-def test_the_authors_text_stays_to_the_letter() -> None:
-    found = classed(CHART, of(shape(), "running", a="done", b="running"))
-    assert found.startswith(CHART)
-    assert found[len(CHART) :].splitlines() == [
-        f"    classDef seqDone {LOOKS[NodeState.DONE]}",
-        f"    classDef seqRunning {LOOKS[NodeState.RUNNING]}",
-        "    class a seqDone",
-        "    class b seqRunning",
-    ]
-
-
 @pytest.mark.parametrize("end", ["", "\n", "\n\n", "\n%% the end", "\n  "])
 def test_however_the_text_ends(end: str) -> None:
     text = CHART.rstrip("\n") + end
@@ -34,12 +23,6 @@ def test_however_the_text_ends(end: str) -> None:
     assert found.startswith(text)
     assert read_chart(found).classes == {"seqDone"}
     assert read_chart(found).edges == read_chart(text).edges
-
-
-def test_line_ends_are_the_authors() -> None:
-    text = CHART.replace("\n", "\r\n")
-    found = classed(text, of(shape(), "running", a="done"))
-    assert "\n" not in found.replace("\r\n", "")
 
 
 @pytest.mark.parametrize(
@@ -70,29 +53,6 @@ def test_other_ids_are_named_as_they_are(name: str) -> None:
     found = classed(text, of(shape(text), "running", **{name: "done"}))
     assert f"    class {name} seqDone\n" in found
     assert read_chart(found).nodes == read_chart(text).nodes
-
-
-def test_a_graph_that_nobody_drew() -> None:
-    nodes = (
-        Node(id="end", kind=NodeKind.HUMAN, label="Sure?"),
-        Node(id='say "hi"', kind=NodeKind.AGENT),
-        Node(id="stop", kind=NodeKind.MARKER),
-        Node(id="which", kind=NodeKind.DECISION),
-    )
-    edges = (
-        Edge(source="end", target='say "hi"', label="yes | no"),
-        Edge(source='say "hi"', target="stop"),
-    )
-    made = of(Graph(nodes=nodes, edges=edges, entries=("end",)))
-    assert charted(made).splitlines() == [
-        "flowchart TD",
-        '    n0{{"Sure?"}}',
-        '    n1["say #34;hi#34;"]',
-        '    n2(("stop"))',
-        '    n3{"which"}',
-        '    n0 -->|"yes #124; no"| n1',
-        "    n1 --> n2",
-    ]
 
 
 @given(views())

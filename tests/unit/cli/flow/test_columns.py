@@ -49,10 +49,3 @@ def test_neighbours_of_a_row_keep_their_distance(chart: str) -> None:
             blank = column[right] - column[left] - 1 - sum(item.width // 2 for item in inner)
             are_boxes = all(item.node is not None for item in inner)
             assert blank >= (GAP if are_boxes else 1)
-
-
-def test_lines_leave_a_box_in_the_order_of_their_ends() -> None:
-    found = ports(10, 21, [Port(0, 40), Port(1, -5), Port(2, 10), Port(3, None)])
-    assert sorted(found, key=found.__getitem__) == [1, 2, 0, 3]
-    # What can go straight does.
-    assert found[2] == 10

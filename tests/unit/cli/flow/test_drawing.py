@@ -11,22 +11,12 @@ from hypothesis import given, settings
 from msgspec.structs import replace
 
 from sequencer.cli.views.diagram import drawing, listing, print_diagram
-from sequencer.cli.views.states import wrapped
 from sequencer.engine.view import FlowView
 from sequencer.errors import StorageFailed
-from sequencer.model.net.graph import Graph, Node, NodeKind
+from sequencer.model.net.graph import Graph
 from sequencer.workflows.mermaid.parser import read_chart
 from tests.unit.cli.flow.terminals import Terminal, terminal
-from tests.unit.cli.flow.views import (
-    RELEASE,
-    chain,
-    drawn_by_hand,
-    flows,
-    graph,
-    of,
-    view,
-    views,
-)
+from tests.unit.cli.flow.views import RELEASE, chain, drawn_by_hand, flows, graph, of, view, views
 
 
 def text(picture: str) -> str:
@@ -137,47 +127,6 @@ def test_directions_shapes_and_strokes_are_the_authors() -> None:
         assert drawing(turned, chart=chart).text().count(head) == len(turned.graph.edges)
 
 
-def test_how_often_a_node_of_a_loop_ran() -> None:
-    shape = graph("a --> b")
-    run = of(shape, "running", a="done")
-    again = replace(run, nodes=(replace(run.nodes[0], runs=3), run.nodes[1]))
-    assert "✓ a ×3" in drawing(again).text()  # noqa: RUF001 - times
-    assert "+ a x3" in drawing(again, is_ascii=True).text()
-
-
-def test_ascii() -> None:
-    found = drawing(view("a{Which?} -->|x| b((End))\na -->|back| a"), is_ascii=True).text()
-    assert dedent(found) == text("""
-                +.....+
-                v     :
-        +-----------+ :
-        | <> Which? | :
-        |    (a)    | : loop back
-        +-----+-+---+ :
-              | +.....+
-              x
-              v
-           .-----.
-           | End |
-           | (b) |
-           '-----'
-    """)
-
-
-def test_ways_that_no_edge_shows() -> None:
-    shape = graph("a --> b\nh", on_error="h")
-    assert drawing(of(shape)).text().endswith("\n\non error → h")
-    assert drawing(of(shape), is_ascii=True).text().endswith("on error -> h")
-    asks = Node(id="q", kind=NodeKind.HUMAN, on_timeout="z")
-    late = Graph(nodes=(asks, Node(id="z", kind=NodeKind.AGENT)), entries=("q",))
-    assert "q on timeout → z" in drawing(of(late)).text()
-
-
-def test_the_id_is_shown_where_the_label_hides_it() -> None:
-    assert "(sec)" in drawn(graph("sec[Security review]"))
-    assert "(" not in drawn(graph("write_code[Write code!]"))
-
-
 @given(views())
 @settings(max_examples=40)
 def test_any_graph_can_be_drawn_in_both_alphabets(found: FlowView) -> None:
@@ -208,14 +157,6 @@ def test_a_graph_that_nobody_could_follow_is_told_in_words() -> None:
     assert rows[0] == " · n0 → n1"
 
 
-def test_the_words_say_all_that_the_drawing_does() -> None:
-    found = listing(view(RELEASE, "running", plan="done", gate="asked")).text().splitlines()
-    assert found[0] == " ✓ plan → build"
-    assert " ? gate → docs [approve], build [reject] ↺, plan [needs info] ↺" in found
-    plain = listing(view(RELEASE, "running"), is_ascii=True).text()
-    assert " . gate -> docs [approve], build [reject] (loop), plan [needs info] (loop)" in plain
-
-
 def test_lines_that_were_followed_stand_out() -> None:
     run = of(graph("a --> b\na --> c"), "running", a="done", b="running")
     followed = replace(run, followed=frozenset({0}))
@@ -225,20 +166,7 @@ def test_lines_that_were_followed_stand_out() -> None:
     assert all(style == "" for row in still for _, style in row)
 
 
-def test_colours_are_of_states() -> None:
-    found = drawing(of(graph("a"), "running", a="failed")).text(has_colours=True)
-    assert found.startswith("\x1b[1;31m┌───")
-    assert found.endswith("\x1b[0m")
-
-
 # --- texts ---------------------------------------------------------------------------
-
-
-def test_a_text_that_fits_stays_whole() -> None:
-    assert wrapped("one two three", 7, 3) == ["one two", "three"]
-    assert wrapped("", 5, 3) == [""]
-    assert wrapped("abcdefgh", 3, 3) == ["abc", "def", "gh"]
-    assert wrapped("one two three four", 5, 2) == ["one", "two…"]
 
 
 # --- on a stream -----------------------------------------------------------------------
@@ -265,14 +193,6 @@ def test_what_does_not_fit_the_terminal_is_told_in_words(screen: Terminal) -> No
     seen = screen.wait_for(b"less -S").decode()
     assert "· gate → docs [approve]" in re.sub(r"\x1b\[[0-9;]*m", "", seen)
     assert "this terminal has 40" in seen
-
-
-def test_a_file_gets_the_drawing_as_wide_as_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "flow.txt"
-    with path.open("w", encoding="utf-8") as stream:
-        print_diagram(view(RELEASE, "running", plan="done"), stream)
-    found = path.read_text(encoding="utf-8")
-    assert found == drawing(view(RELEASE, "running", plan="done")).text() + "\n"
 
 
 def test_an_encoding_without_lines_gets_ascii(tmp_path: Path) -> None:

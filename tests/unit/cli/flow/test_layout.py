@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from sequencer.cli.views.diagram import Drawn, Texts
-from sequencer.cli.views.layers import Group, arranged, crossings, ranks
+from sequencer.cli.views.layers import Group
 from sequencer.cli.views.layout import WAYS, EdgeLine, Layout, laid_out
 from sequencer.engine.view import FlowView
-from tests.unit.cli.flow.views import RELEASE, cells, flows, graph, of, view, views
+from tests.unit.cli.flow.views import RELEASE, cells, flows, of, view, views
 
 
 def layout(shown: FlowView, direction: str = "TB") -> Layout:
@@ -79,34 +79,6 @@ def test_the_flows_with_known_traces(name: str) -> None:
     found = layout(shown)
     ensure_sound(shown, found)
     assert found.width <= 60
-
-
-def test_a_node_is_below_all_that_lead_to_it() -> None:
-    shape = graph(RELEASE)
-    depth = ranks(shape)
-    for place, edge in enumerate(shape.edges):
-        is_back = place in shape.back_edges
-        assert (depth[edge.source] < depth[edge.target]) is not is_back
-    assert depth["plan"] == 0
-
-
-def test_what_errors_jump_to_stands_right_above_what_it_leads_to() -> None:
-    depth = ranks(graph("a --> b --> c --> d\nh --> d", on_error="h"))
-    assert depth == {"a": 0, "b": 1, "c": 2, "d": 3, "h": 2}
-
-
-def test_the_order_of_a_row_saves_crossings() -> None:
-    # In text order every line would cross every other one.
-    shape = graph("s --> a & b & c\na --> z\nb --> y\nc --> x\nx & y & z --> e")
-    sizes = dict.fromkeys(shape.by_id, (5, 3))
-    assert crossings(arranged(shape, sizes, lambda text: (len(text), 1))) == 0
-
-
-def test_the_inner_loop_is_inside_the_outer_one() -> None:
-    found = layout(view("p --> h{{R}}\nh -->|ok| e((End))\nh -->|no| p\nh -->|more| p"))
-    inner, outer = (line for line in found.lines if line.is_loop)
-    assert max(x for x, _ in inner.points) < max(x for x, _ in outer.points)
-    assert not set(cells(inner.points)) & set(cells(outer.points)), "they cross"
 
 
 # --- groups ------------------------------------------------------------------------------

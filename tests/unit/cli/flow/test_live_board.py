@@ -123,23 +123,6 @@ def test_notices_stay_above(live: tuple[Table, Terminal]) -> None:
     assert sum("demo" in line for line in lines) == 1
 
 
-def test_a_terminal_that_changes_its_size() -> None:
-    with terminal(120, 30) as screen:
-        shown = Table(screen.stream, redaction=Redaction())
-        view = of(graph("a --> b --> c"), "running", a="running")
-        shown.show(with_node(view, "a", last_line="x" * 200))
-        screen.wait_for("demo · running")
-        screen.read(0.3)
-        screen.resize(40, 30)
-        screen.raw = b""
-        shown.show(with_node(view, "a", last_line="y"))
-        screen.wait_for("NODE  STATE    TIME")
-        # The lines that the terminal has broken in two are erased as well.
-        assert screen.raw.count(b"\x1b[1A") > 5
-        assert screen.widest < 40
-        shown.close()
-
-
 def test_a_wait_for_the_next_attempt_is_counted_down(live: tuple[Table, Terminal]) -> None:
     shown, screen = live
     view = of(graph("a"), "running", a="retrying")

@@ -16,16 +16,7 @@ from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.errors import StorageFailed, UsageRefused
 from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.workflows.mermaid.parser import read_chart
-from tests.unit.cli.flow.views import (
-    HOSTILE,
-    chain,
-    drawn_by_hand,
-    flows,
-    graph,
-    of,
-    view,
-    views,
-)
+from tests.unit.cli.flow.views import HOSTILE, chain, drawn_by_hand, flows, graph, of, views
 
 SPACE = "{http://www.w3.org/2000/svg}"
 ALLOWED = {
@@ -88,15 +79,6 @@ def test_hostile_texts_are_texts(text: str) -> None:
     assert size(png_of(flow_svg(shown)))
 
 
-def test_states_are_colours_and_loops_are_dashed() -> None:
-    text = flow_svg(view("a --> h{{Sure?}}\nh -->|no| a\nh -->|yes| e((End))", "running", a="done"))
-    assert "✓ a" in text
-    assert 'fill="#d3f9d8"' in text
-    assert text.count("stroke-dasharray") == 1
-    assert "↺ no" in text
-    assert text.count("<polygon") == 1
-
-
 @pytest.mark.parametrize("direction", ["TB", "BT", "LR", "RL"])
 def test_directions_shapes_and_strokes_are_the_authors(direction: str) -> None:
     shown, chart = drawn_by_hand(direction)
@@ -113,29 +95,6 @@ def test_directions_shapes_and_strokes_are_the_authors(direction: str) -> None:
     way = {"TB": (0, 9), "BT": (0, -9), "LR": (9, 0), "RL": (-9, 0)}[direction]
     for got, expected in ((across, way[0]), (down, way[1])):
         assert got == pytest.approx([expected] * len(heads), abs=0.01)
-
-
-def test_followed_lines_are_drawn_last() -> None:
-    run = of(graph("a --> b\na --> c"), "running")
-    both = FlowView("t", run.graph, run.nodes, "running", followed=frozenset({0}))
-    strokes = re.findall(r'stroke="(#\w+)" stroke-width="([\d.]+)"/>\n<path', flow_svg(both))
-    assert [wide for _, wide in strokes] == ["1.6", "2.4"]
-
-
-def test_texts_are_not_wider_than_their_boxes() -> None:
-    labels = ("WWWWWWWWWWWWWWWWWWWW", "MMMM mmmm @@@@ %%%% WWWW", "計画を立てる人を計画を立てる人")
-    nodes = tuple(
-        Node(id=f"n{n}", kind=NodeKind.AGENT, label=text) for n, text in enumerate(labels)
-    )
-    shown = of(Graph(nodes=nodes, entries=("n0",)))
-    root = parsed(flow_svg(shown))
-    inner = root.find(f"{SPACE}g")
-    assert inner is not None
-    boxes = [float(e.attrib["width"]) for e in inner.findall(f"{SPACE}rect")]
-    texts = [e for e in inner.findall(f"{SPACE}text") if e.attrib["font-size"] == "14"]
-    widest = max(len(t.text or "") for t in texts[:1])
-    # W is 0.99 of the size in DejaVu Sans, the widest of the fonts that are asked for.
-    assert boxes[0] >= widest * 14 * 0.99
 
 
 def test_a_large_png_has_fewer_pixels_a_point(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.cli.views.standing import TAIL_BYTES, heard_of
+from sequencer.cli.views.standing import heard_of
 from sequencer.engine.attempt import Attempt
 from sequencer.logs import FileLogs
 from sequencer.model.head import Claim, Owner
@@ -66,13 +66,6 @@ def test_whatever_is_said_is_one_safe_line(tmp_path: Path, data: bytes, line: st
     assert last(claim(), written(tmp_path, claim(), data)) == line
 
 
-def test_only_the_end_of_a_long_log_is_read(tmp_path: Path) -> None:
-    folder = written(tmp_path, claim(), b"early\n" + b"." * 3 * TAIL_BYTES + b"\nlate\n")
-    assert last(claim(), folder) == "late"
-    blank = written(tmp_path, claim("other"), b"early\n" + b"\n" * 3 * TAIL_BYTES)
-    assert heard_of([claim("other")], blank) == {}
-
-
 def test_the_log_of_an_earlier_claim_is_another(tmp_path: Path) -> None:
     written(tmp_path, claim(token=2), b"from before\n", is_over=True)
     folder = written(tmp_path, claim(token=9), b"from now\n")
@@ -83,13 +76,6 @@ def test_the_log_of_an_earlier_claim_is_another(tmp_path: Path) -> None:
     assert last(claim(token=9), folder) == "from now"
     assert last(claim(token=2), folder) is not None
     assert heard_of([claim(token=29)], folder) == {}
-
-
-def test_several_at_once_and_one_of_another_machine(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        folder = written(tmp_path, claim(name), f"{name} works\n".encode())
-    found = heard_of([claim("a"), claim("b"), claim("elsewhere")], folder)
-    assert {name: one.last for name, one in found.items()} == {"a": "a works", "b": "b works"}
 
 
 def test_neither_a_link_nor_a_pipe_is_followed(tmp_path: Path) -> None:

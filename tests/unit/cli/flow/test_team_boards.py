@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sequencer.cli.views.board import Lines
 from sequencer.cli.views.facts import told
 from sequencer.cli.views.nodes import Frame, Heard
-from sequencer.cli.views.text import columns_of, width
+from sequencer.cli.views.text import width
 from sequencer.engine.view import FlowView
-from sequencer.executors.redaction import Redaction
 from sequencer.model.transitions import Event
 from tests.unit.cli.flow.facts import fact
 from tests.unit.cli.flow.teams import NOW, at_work, numbered
 from tests.unit.cli.flow.terminals import Terminal, terminal
-from tests.unit.cli.flow.views import with_node
-
-MOMENT = datetime(2026, 11, 22, 12, 3, 4, tzinfo=UTC)
 
 
 @pytest.fixture(autouse=True)
@@ -71,35 +63,11 @@ def test_a_frame_fits(screen: Terminal, columns: int, count: int) -> None:
 # --- on a terminal -----------------------------------------------------------------------
 
 
-def test_how_wide_a_stream_is(screen: Terminal, tmp_path: Path) -> None:
-    screen.resize(61, 20)
-    assert columns_of(screen.stream) == 61
-    screen.resize(0, 0)
-    assert columns_of(screen.stream) is None
-    with (tmp_path / "x").open("w") as stream:
-        assert columns_of(stream) is None
-    assert columns_of(stream) is None
-    assert columns_of(None) is None
-
-
 # --- in a log ----------------------------------------------------------------------------
 
 
 def lines_of(*facts: dict[str, Any], view: FlowView | None = None) -> list[str]:
     return [line for _, line in told(facts, view or at_work())]
-
-
-def test_lines_name_the_task_and_its_role() -> None:
-    used = {"seconds": 12.3, "cost_usd": 0.05, "input_tokens": 12_000, "output_tokens": 345}
-    assert lines_of(
-        fact(Event.CLAIMED, "build", attempt=1),
-        fact(Event.CLAIMED, "build", attempt=2),
-        fact(Event.SUCCEEDED, "build", usage=used),
-    ) == [
-        "start build: Implement the parser (implementer)",
-        "start build: Implement the parser (implementer), attempt 2",
-        "done build 12.3 s 12.3k tokens 0.05 USD",
-    ]
 
 
 def test_what_only_teams_know() -> None:
@@ -125,20 +93,3 @@ def test_facts_that_say_less_are_survived(event: Event) -> None:
     assert "None" not in line
     (odd,) = lines_of(fact(event, "build", tasks="x", note=7, reason=[], by={}, output=3))
     assert "\n" not in odd
-
-
-def test_the_end_in_a_log_has_all_tasks() -> None:
-    stream = io.StringIO()
-    board = Lines(stream, redaction=Redaction(["s3cret-s3cret"]), now=lambda: MOMENT)
-    over = with_node(at_work(), "plan", status="completed", last_line="is s3cret-s3cret")
-    board.show(at_work(), None)
-    board.show(at_work())
-    assert stream.getvalue() == ""
-    board.show(over)
-    board.show(over)
-    found = stream.getvalue().splitlines()
-    assert len(found) == 1 + 5 + 1
-    assert found[0].split()[:2] == ["TASK", "SUBJECT"]
-    assert found[1].startswith("plan    Read and plan")
-    assert "[secret]" in found[1]
-    assert found[-1].startswith("12:03:04 completed · 1 done, 1 running, 3 waiting")

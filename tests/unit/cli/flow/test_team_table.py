@@ -20,10 +20,7 @@ from sequencer.cli.views.nodes import (
     TASK,
     TIME,
     TOKENS,
-    Heard,
-    blocked,
     elapsed,
-    node_summary,
     node_table,
     nodes_json,
     table_lines,
@@ -31,20 +28,13 @@ from sequencer.cli.views.nodes import (
 )
 from sequencer.cli.views.states import amount
 from sequencer.cli.views.text import width
-from sequencer.engine.view import FlowView, NodeState, NodeView
+from sequencer.engine.view import NodeState, NodeView
 from sequencer.model.net.graph import Node, NodeKind
-from tests.unit.cli.flow.teams import BEGAN, NOW, TWO_MINUTES_AGO, at_work, graph, numbered, view
-from tests.unit.cli.flow.teams import of as run_of
-from tests.unit.cli.flow.views import HOSTILE, of, with_node
+from tests.unit.cli.flow.teams import NOW, TWO_MINUTES_AGO, at_work, numbered, view
+from tests.unit.cli.flow.views import HOSTILE, of
 from tests.unit.cli.flow.views import graph as chart
 
 RUNNING = "running · 1 done, 1 running, 3 waiting"
-
-
-def row(shown: FlowView, name: str, heard: Heard | None = None) -> tuple[str, ...]:
-    missing = blocked(shown)
-    node = next(n for n in shown.nodes if n.node.id == name)
-    return task_cells(node, missing[name], NOW, heard)
 
 
 def heads(text: str) -> list[str]:
@@ -89,41 +79,6 @@ def test_the_table() -> None:
     ]
 
 
-def test_what_was_added_under_way_blocks_too() -> None:
-    # As after a failed verification: nobody's traits name the fix, but an edge does.
-    first = graph()
-    fix = Node(id="fix-1", kind=NodeKind.AGENT, label="Mend it")
-    edge = first.edges[0].replace(source="fix-1", target="verify")
-    grown = first.replace(nodes=(*first.nodes, fix), edges=(*first.edges, edge))
-    whole = type(first).model_validate(grown.model_dump())
-    shown = run_of(whole, {"build": {"state": NodeState.DONE}})
-    assert row(shown, "verify")[BLOCKED] == "fix-1"
-    assert row(shown, "fix-1")[ROLE] == "-"
-
-
-def test_what_runs_shows_what_it_does_until_it_speaks() -> None:
-    shown = at_work(build={"last_line": "from an attempt before", "attempt": 2})
-    assert row(shown, "build")[LAST] == "Implement the parser, now"
-    assert row(shown, "build", Heard("reading x.py"))[LAST] == "reading x.py"
-    silent = shown.graph.by_id["build"].task
-    assert silent is not None
-    bare = replace(
-        shown.nodes[1],
-        node=shown.nodes[1].node.replace(task=silent.replace(active_form="")),
-    )
-    assert task_cells(bare, (), NOW)[LAST] == "from an attempt before"
-
-
-def test_how_a_state_is_said() -> None:
-    assert row(at_work(build={"attempt": 3}), "build")[STATE] == "running (3)"
-    assert row(view(log={"state": NodeState.FAILED, "attempt": 2}), "log")[STATE] == "failed (2)"
-    assert row(view(log={"state": NodeState.DONE, "attempt": 2}), "log")[STATE] == "done"
-    assert row(view(log={"state": NodeState.WAITING}), "log")[STATE] == "waiting"
-    assert row(view(log={"state": NodeState.RETRYING, "due": "soon"}), "log")[STATE] == "retrying"
-    past = {"state": NodeState.RETRYING, "due": BEGAN}
-    assert row(view(log=past), "log")[STATE] == "retry in 0:00"
-
-
 # --- room --------------------------------------------------------------------------------
 
 
@@ -143,19 +98,6 @@ def test_how_a_state_is_said() -> None:
 )
 def test_columns_go_as_the_terminal_gets_narrower(columns: int | None, expected: list[int]) -> None:
     assert heads(node_table(numbered(12), NOW, columns)) == [HEAD[place] for place in expected]
-
-
-def test_where_nobody_shows_who_blocks_the_last_line_says_so() -> None:
-    narrow = node_table(numbered(12), NOW, 60).splitlines()
-    (last,) = [line for line in narrow if line.startswith("sub-issue-12")]
-    assert last.endswith("after sub-issue-10 +1")
-    assert "waiting" in last
-    wide = node_table(at_work(), NOW, 70).splitlines()
-    assert wide[4].endswith("after build")
-    assert wide[5].endswith("after verify, log")
-    # What it has said goes before.
-    said = with_node(at_work(), "verify", last_line="no: two tests fail")
-    assert node_table(said, NOW, 70).splitlines()[4].endswith("no: two tests fail")
 
 
 @pytest.mark.parametrize("count", [3, 12, 60])
@@ -195,22 +137,6 @@ def test_nothing_is_ever_wider(names: list[str], said: str, columns: int) -> Non
 
 
 # --- totals ------------------------------------------------------------------------------
-
-
-def test_totals_leave_out_what_there_is_no_room_for() -> None:
-    shown = at_work()
-    whole = node_summary(shown, NOW)
-    assert node_summary(shown, NOW, width(whole)) == whole
-    found = [node_summary(shown, NOW, columns) for columns in (100, 80, 70, 60, 50, 40)]
-    assert found == [
-        whole,
-        f"{RUNNING} · 1 of 3 at work · 0.5000 USD · 1:00:00",
-        f"{RUNNING} · 0.5000 USD · 1:00:00",
-        f"{RUNNING} · 1:00:00",
-        f"{RUNNING} · 1:00:00",
-        RUNNING,
-    ]
-    assert node_summary(shown, NOW, 5) == "1 done, 1 running, 3 waiting"
 
 
 def test_elapsed_goes_on_while_somebody_works() -> None:

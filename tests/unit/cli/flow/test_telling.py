@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from sequencer.cli.views.facts import NewFacts, told
-from sequencer.cli.views.text import moment
 from sequencer.engine.view import FlowView, NodeState
 from sequencer.model.transitions import Event
 from tests.unit.cli.flow.facts import fact
@@ -86,38 +85,12 @@ def test_a_cut_names_each_node_that_it_ended(happened: dict[str, Any], said: str
 # --- questions ---------------------------------------------------------------------------
 
 
-def test_a_question_is_told_as_it_is_asked_now() -> None:
-    view = with_node(of(graph(CHART), "waiting"), "b", state=NodeState.ASKED, last_line="Is it ok?")
-    asked = fact(Event.ASKED, "b")
-    assert lines(asked, view=view) == ["ask b: Is it ok?"]
-    # The one that was answered had another text, which nobody knows any more.
-    assert lines(asked, fact(Event.ANSWERED, "b"), asked, view=view) == [
-        "ask b: Sure?",
-        "done b",
-        "ask b: Is it ok?",
-    ]
-    over = with_node(view, "b", state=NodeState.DONE, last_line="yes")
-    assert lines(asked, view=over) == ["ask b: Sure?"]
-
-
 # --- failures ----------------------------------------------------------------------------
 
 
 def failed(revision: int = 1, name: str = "a", tries: int = 0, **more: Any) -> dict[str, Any]:
     more |= {"try": tries} if tries else {}
     return fact(Event.FAILED, name, revision, attempt=1, error="it broke", **more)
-
-
-def test_a_failure_that_is_tried_again() -> None:
-    view = of(graph(CHART), "running")
-    waits = with_node(view, "a", state=NodeState.RETRYING, attempt=1, due="2026-11-22T12:04:00Z")
-    assert lines(failed(tries=1), view=view) == ["retry a after attempt 1: it broke"]
-    assert lines(failed(tries=1), view=waits) == [
-        f"retry a after attempt 1: it broke (next at {moment(str(waits.nodes[0].due))})"
-    ]
-    # The time is that of a later attempt by now.
-    later = with_node(waits, "a", attempt=2)
-    assert lines(failed(tries=1), view=later) == ["retry a after attempt 1: it broke"]
 
 
 def test_a_failure_for_good_is_followed_by_what_came_of_it() -> None:
@@ -150,11 +123,6 @@ def test_a_task_that_failed_for_good_is_not_tried_again() -> None:
     # Another one's failure says nothing about it.
     others = with_node(of(graph(CHART), "running"), "b", state=NodeState.FAILED, attempt=1)
     assert lines(failed(tries=1), view=others) == ["retry a after attempt 1: it broke"]
-
-
-def test_an_error_has_its_beginning_only() -> None:
-    (line,) = lines(fact(Event.FAILED, "a", error="x" * 5000, type="Template"))
-    assert line == f"fail a: {'x' * 200}"
 
 
 # --- all of it, in order -----------------------------------------------------------------

@@ -1,29 +1,17 @@
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
 
-from sequencer.cli.views.board import Board, Lines
 from sequencer.cli.views.facts import NewFacts
-from sequencer.executors.redaction import Redaction
 from sequencer.model.transitions import Event
-from sequencer.project import open_project
 from tests.acceptance.flow_projects import cli, make_project, write_flow
 from tests.unit.cli.flow.facts import fact
 
 
 def facts(first: int, last: int) -> list[dict[str, Any]]:
     return [fact(Event.CLAIMED, "a", revision) for revision in range(first, last)]
-
-
-def test_each_fact_is_new_once() -> None:
-    news = NewFacts()
-    assert news.of([]) == []
-    assert news.of(facts(0, 3)) == facts(0, 3)
-    assert news.of(facts(0, 3)) == []
-    assert news.of(facts(0, 5)) == facts(3, 5)
 
 
 def test_a_history_that_begins_anew_is_all_new() -> None:
@@ -78,19 +66,3 @@ def test_a_run_in_a_pipe_tells_every_fact_in_the_journals_order(tmp_path: Path) 
     ]
     assert told[-2][9:].startswith("maxIterations 2 exceeded at f -> b")
     assert told[-1][9:].startswith("max iterations · ")
-
-
-def test_a_reset_while_it_is_watched_breaks_nothing(tmp_path: Path) -> None:
-    project = make_project(tmp_path)
-    assert cli(project, "run", "review", "--quiet").returncode == 4
-    stream = io.StringIO()
-    run = open_project(project).run("review")
-    board = Board(Lines(stream, redaction=Redaction()), run, "review")
-    assert cli(project, "--run", "review", "reset", "--yes").returncode == 0
-    assert cli(project, "run", "review", "--quiet").returncode == 4
-    board.close()
-    told = [line[9:] for line in stream.getvalue().splitlines()]
-    assert told[0].startswith("reset")
-    assert told[1] == "start draft"
-    assert told[-1].startswith("ask fine: ")
-    assert sum(line.startswith("done draft") for line in told) == 1

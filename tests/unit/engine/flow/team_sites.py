@@ -12,10 +12,7 @@ from sequencer.engine.workplaces import Left, Workplace
 from sequencer.errors import StorageFailed
 from sequencer.model.net.graph import Node
 from sequencer.model.team import TaskTraits
-from tests.unit.engine.flow.team_labs import (
-    TeamLab,
-    task,
-)
+from tests.unit.engine.flow.team_labs import TeamLab, task
 
 
 @dataclass

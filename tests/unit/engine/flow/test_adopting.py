@@ -58,20 +58,6 @@ def test_it_does_not_say_everything_of_a_great_change(tmp_path: Path) -> None:
     assert len(note(after)) < 4_000
 
 
-def test_outputs_and_counts_are_kept(tmp_path: Path) -> None:
-    made = lab(
-        tmp_path,
-        "a --> q; q -->|again| a; q -->|on| h{{H}}; h --> b",
-        {"a": ["one", "two"], "q": ["again", "on"]},
-        prompts={"d": "{{nodes.a.output}} {{state._iteration_count}}"},
-    )
-    made.refused()
-    after = adopted(made, "a --> q; q -->|again| a; q -->|on| h{{H}}; h --> d")
-    after.answer("h", "yes")
-    after.work()
-    assert after.actor.prompts_of("d") == ["two 1"]
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -85,35 +84,3 @@ def test_an_attempt_that_gets_no_thread_has_ended_and_the_next_one_is_made(
 
 def wait_a_little(one: Running) -> None:
     one.cancellation.wait(0.001)
-
-
-def test_nothing_is_left_open() -> None:
-    before = set(Path("/proc/self/fd").iterdir())
-    store = MemoryStore()
-    heartbeat = Heartbeat(store)
-    made = Attempts(heartbeat)
-    for token in range(20):
-        made.start(running(token), wait_a_little)
-    while made.running:
-        if made.next_ended() is None:
-            made.wait()
-    made.close()
-    heartbeat.close()
-    store.close()
-    assert set(Path("/proc/self/fd").iterdir()) <= before
-    assert not [one for one in threading.enumerate() if one.name.startswith("attempt-")]
-    # Whoever wakes too late wakes nobody, and no file that has the number by then.
-    made.wake()
-
-
-def test_threads_are_used_again_and_are_as_many_as_attempts_at_once(attempts: Attempts) -> None:
-    used: set[str] = set()
-    for token in range(1, 41, 2):
-        for one in (token, token + 1):
-            attempts.start(running(one), lambda _: used.add(threading.current_thread().name))
-        while attempts.running:
-            if attempts.next_ended() is None:
-                attempts.wait()
-    assert used <= {"attempt-0", "attempt-1"}
-    living = [one.name for one in threading.enumerate() if one.name.startswith("attempt-")]
-    assert sorted(living) == ["attempt-0", "attempt-1"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -98,20 +97,6 @@ def test_a_run_is_the_same_as_one_by_one(
     assert together.head.usage.steps == single.head.usage.steps
 
 
-def test_they_share_one_transition_and_the_facts_are_in_order(tmp_path: Path) -> None:
-    made = lab(tmp_path, FAN)
-    with at_work(made, 2) as worker:
-        worker.record(taken(worker, 1), no_limit)
-        before = made.head.revision
-        head = worker.record(taken(worker, 2), no_limit)
-        assert head is not None
-        assert head.revision == before + 1
-        assert [claim.step for claim in head.claims] == ["c", "d"]
-        assert sorted(worker.attempts.running) == [claim.token for claim in head.claims]
-    told = [(fact["event"], fact["step"]) for fact in made.facts()][-4:]
-    assert told == [("succeeded", "a"), ("claimed", "c"), ("succeeded", "b"), ("claimed", "d")]
-
-
 def test_where_no_claim_is_left_nothing_is_written(tmp_path: Path) -> None:
     made = lab(tmp_path, FAN)
     with at_work(made, 3) as worker:
@@ -121,15 +106,3 @@ def test_where_no_claim_is_left_nothing_is_written(tmp_path: Path) -> None:
         before = made.head
         assert worker.record(ended, no_limit) is None
         assert made.head == before
-
-
-def test_those_that_wait_for_their_record_are_not_taken_for_dead(tmp_path: Path) -> None:
-    made = lab(tmp_path, FAN, ttl_s=0.1)
-    with at_work(made, 3) as worker:
-        worker.record(taken(worker, 1), no_limit)
-        ended = taken(worker, 3)
-        # Nobody renews a lease after the end of its attempt.
-        threading.Event().wait(0.3)
-        worker.record(ended, no_limit)
-    assert made.facts("taken-over") == []
-    assert made.accepted() == ["s", "a", "b", "c"]

@@ -28,10 +28,8 @@ from sequencer.model.outcome import Outcome
 from tests.contract.store_cases import new_head
 from tests.memory_store import MemoryRun, MemoryStore
 from tests.unit.engine.flow.carts import Cart, carried, work
-from tests.unit.engine.flow.labs import Hold, failed, lab, let_go, said, until
+from tests.unit.engine.flow.labs import Hold, failed, lab, let_go, said
 from tests.unit.engine.flow.test_batches import at_work, no_limit, taken
-
-FAN = "s --> a & b & c; a & b & c --> j"
 
 
 @pytest.fixture
@@ -63,24 +61,6 @@ def test_another_process_waits_until_nobody_else_works(tmp_path: Path, memory: M
     assert sorted(made.accepted()) == ["a", "b", "c", "j"]
 
 
-def test_in_one_process_nodes_run_side_by_side(tmp_path: Path, memory: MemoryRun) -> None:
-    holds = {name: Hold() for name in "abc"}
-    made = lab(tmp_path, f"{FAN}; a --> x --> y --> j", dict(holds), memory=memory)
-    cart = carried(made, moves=True)
-    with let_go(*holds.values()):
-        working = made.works()
-        for hold in holds.values():
-            hold.wait()
-        # What a and x leave is here, so the next ones begin beside the others.
-        holds["a"].go.set()
-        until(lambda: "y" in made.accepted())
-        assert not {"b", "c"} & set(made.accepted())
-    assert working.summary().usage.steps == 7
-    assert made.actor.most >= 3
-    # While others work nothing is fast-forwarded: at the entry, at the fork and at the join alone.
-    assert len(cart.arrived) == 3
-
-
 def test_who_is_kept_out_does_not_look_at_its_tree(tmp_path: Path, memory: MemoryRun) -> None:
     """Two processes of one clone have the same one, and the other's node changes it."""
     hold = Hold()
@@ -94,16 +74,6 @@ def test_who_is_kept_out_does_not_look_at_its_tree(tmp_path: Path, memory: Memor
             made.work(Mode.TICK)
         del cart.says["ready"]
     assert first.summary().usage.steps == 1
-
-
-def test_the_dead_are_taken_over(tmp_path: Path, memory: MemoryRun) -> None:
-    made = lab(tmp_path, FAN, memory=memory)
-    carried(made, moves=True)
-    made.work(limits={"max_steps": 1})
-    made.died()
-    assert len(made.head.claims) == 3
-    assert made.work(places=1).usage.steps == 4
-    assert len(made.facts("taken-over")) == 3
 
 
 @pytest.mark.parametrize(("moves", "slots"), [(True, 0), (False, 8)])
@@ -215,21 +185,6 @@ def test_what_comes_too_late_is_kept(tmp_path: Path, memory: MemoryRun) -> None:
         assert cart.kept == [1, 2]
         assert made.head.work is None
     assert made.accepted() == []
-
-
-def test_what_another_process_has_taken_over_is_kept(tmp_path: Path, memory: MemoryRun) -> None:
-    """Its agent is stopped before it could end."""
-    hold = Hold()
-    made = lab(tmp_path, "a", {"a": [hold, ""]}, memory=memory)
-    cart = carried(made)
-    with let_go(hold):
-        working = made.works()
-        hold.wait()
-        made.run().control.take_over()
-        until(lambda: hold.was_stopped)
-        working.summary()
-    assert cart.kept == [1]
-    assert made.accepted() == ["a"]
 
 
 @pytest.mark.parametrize(

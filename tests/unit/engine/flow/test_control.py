@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,8 +14,6 @@ from sequencer.errors import (
     DefinitionChanged,
     SequencerError,
     StaleClaim,
-    StepFailed,
-    StorageFailed,
     UsageRefused,
 )
 from sequencer.model.net.transition import OpenTransition
@@ -26,7 +23,7 @@ from sequencer.model.step import Step as WorkflowStep
 from sequencer.model.workflow import Workflow
 from tests.flows import workflow
 from tests.memory_store import MemoryRun
-from tests.unit.engine.flow.labs import Hold, failed, lab, let_go, said, until
+from tests.unit.engine.flow.labs import Hold, failed, lab, let_go, until
 
 # --- what comes next -----------------------------------------------------------------------
 
@@ -34,64 +31,7 @@ from tests.unit.engine.flow.labs import Hold, failed, lab, let_go, said, until
 # --- retry -------------------------------------------------------------------------------
 
 
-def test_a_retry_puts_back_what_a_failure_has_stopped(tmp_path: Path) -> None:
-    hold = Hold()
-    text = "s --> a & b & h{{H}} & m; m --> n; a & b & h & n --> j"
-    made = lab(tmp_path, text, {"a": [failed(), said("now")], "b": [hold, ""], "n": "n"},
-               max_parallel=2)  # fmt: skip
-    with let_go(hold), pytest.raises(StepFailed):
-        made.work()
-    assert made.status == "failed"
-    with pytest.raises(StepFailed):
-        made.work()
-    made.run().control.retry()
-    assert made.status == "running"
-    assert made.head.exit_reason is None
-    # The person is asked anew, with a token of its own.
-    (question,) = made.run().flow.questions(made.head)
-    assert question.token == made.head.token
-    made.refused()
-    made.answer("h", "yes")
-    made.work()
-    assert made.status == "completed"
-    assert sorted(made.accepted()) == ["a", "b", "j", "m", "n", "s"]
-    assert "again h" in made.trace()
-
-
-def test_a_retry_after_too_many_loops_counts_them_anew(tmp_path: Path) -> None:
-    made = lab(tmp_path, "a -->|x| a; a -->|y| b", {"a": ["x", "x", "x", "y"]}, max_iterations=1)
-    made.refused()
-    assert made.status == "max_iterations"
-    made.run().control.retry()
-    made.work()
-    assert made.status == "completed"
-
-
 # --- a transition that is refused ------------------------------------------------------------
-
-
-def test_a_head_that_was_not_written_leaves_the_marking_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    memory = MemoryRun()
-    made = lab(tmp_path, "a --> h{{H}} --> b", memory=memory)
-    made.refused()
-    store = made.store()
-    flow, control = FlowControl(store, made.workflow), Control(store, made.workflow)
-    real = store.update
-
-    def full(change: Any) -> Any:
-        change(memory.head)
-        raise StorageFailed("no space left", where="here")
-
-    monkeypatch.setattr(store, "update", full)
-    with pytest.raises(StorageFailed):
-        control.answer("h", "yes", by="ann")
-    monkeypatch.setattr(store, "update", real)
-    assert [one.node.id for one in flow.questions(made.head)] == ["h"]
-    control.answer("h", "yes", by="ann")
-    assert made.work().usage.steps == 1
-    memory.close()
 
 
 @pytest.mark.parametrize("how", ["accept", "fail", "release"])

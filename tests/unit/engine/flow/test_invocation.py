@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import resource
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sequencer.engine.loop import Mode
-from sequencer.errors import (
-    StepFailed,
-    StorageFailed,
-)
+from sequencer.errors import StepFailed, StorageFailed
 from sequencer.model.head import Status
 from sequencer.model.limits import RunLimits
 from sequencer.model.outcome import Usage
 from sequencer.model.step import Retry
 from tests.memory_store import MemoryRun
-from tests.unit.engine.flow.labs import (
-    Hold,
-    Said,
-    failed,
-    lab,
-    let_go,
-    said,
-    until,
-)
+from tests.unit.engine.flow.labs import Hold, Said, failed, lab, let_go, said
 
 FAN = "s --> a & b & c; a & b & c --> j"
 RETRY = Retry(max_attempts=3, initial_delay_s=0.25)
@@ -97,41 +84,6 @@ def test_a_dead_process_does_not_use_up_the_steps_of_the_run(tmp_path: Path) -> 
 # --- several at once -------------------------------------------------------------------
 
 
-def test_who_has_no_place_sleeps_though_a_try_is_due(tmp_path: Path) -> None:
-    hold = Hold()
-    made = lab(tmp_path, "s --> a & b", {"a": [failed(), said()], "b": hold}, retry=RETRY)
-    with let_go(hold):
-        working = made.works(places=1)
-        hold.wait()
-        time.sleep(0.05)
-        before = resource.getrusage(resource.RUSAGE_SELF)
-        time.sleep(0.4)
-        after = resource.getrusage(resource.RUSAGE_SELF)
-    working.summary()
-    # The test's own threads poll, 2 ms apart.
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.2
-    assert made.actor.names == ["s", "a", "b", "a"]
-
-
-def test_what_another_process_cancels_ends_here_at_once(tmp_path: Path) -> None:
-    """The lease is a minute, so nobody's heartbeat could tell as soon."""
-    here, there, handler = Hold(), Hold(failed("pop")), Hold()
-    says: dict[str, Said] = {"a": here, "b": there, "h": handler}
-    made = lab(tmp_path, "s --> a & b; h", says, on_error="h")
-    with let_go(here, there, handler):
-        first = made.works(places=1)
-        here.wait()
-        second = made.works(places=1)
-        there.wait()
-        there.go.set()
-        handler.wait()
-        until(lambda: here.was_stopped, 3.0)
-        assert [claim.step for claim in made.head.claims] == ["h"]
-    assert isinstance(first.error(), StepFailed)
-    assert isinstance(second.error(), StepFailed)
-    assert made.trace()[-3:] == ["onError -> h; cancelled a", "start h", "done h"]
-
-
 def test_two_processes_take_nothing_twice(tmp_path: Path) -> None:
     names = [f"n{number}" for number in range(12)]
     made = lab(tmp_path, f"s --> {' & '.join(names)}; {' & '.join(names)} --> j", max_parallel=5)
@@ -156,13 +108,6 @@ def test_other_nodes_go_on_while_one_waits_for_its_next_try(tmp_path: Path) -> N
     with pytest.raises(StepFailed):
         made.work()
     assert made.trace()[-2:] == ["retry a attempt 2", "fail a attempt 2: boom"]
-
-
-def test_an_executor_that_raises_has_failed(tmp_path: Path) -> None:
-    made = lab(tmp_path, "a --> b", {"a": [RuntimeError("s3cret bug"), said()]}, retry=RETRY)
-    assert made.work().usage.steps == 2
-    (fact,) = made.facts("failed")
-    assert fact["outcome"]["error"] == "RuntimeError('*** bug')"
 
 
 def test_who_ends_a_thread_ends_the_process(tmp_path: Path) -> None:

@@ -148,17 +148,6 @@ def test_a_head_without_a_marking(tmp_path: Path) -> None:
         keeper(made).look(head)
 
 
-def test_the_marking_of_another_run_is_not_taken_for_this_ones(tmp_path: Path) -> None:
-    made = lab(tmp_path, "a --> b")
-    made.work(limits={"max_steps": 1})
-    kept = keeper(made)
-    head = made.head
-    kept.look(head)
-    marking = kept.look(head.replace(run_id="another"))[1]
-    assert marking is not kept.look(head)[1]
-    assert kept.reads == 3
-
-
 def test_a_stale_answer_does_not_spoil_what_is_kept(tmp_path: Path) -> None:
     made = lab(tmp_path, "a --> h{{H}} --> b")
     made.refused()

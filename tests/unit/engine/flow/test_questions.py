@@ -10,12 +10,7 @@ from typing import Any
 import pytest
 
 from sequencer.engine.by_hand import Control
-from sequencer.errors import (
-    SequencerError,
-    TransitionRefused,
-    UnknownName,
-    UsageRefused,
-)
+from sequencer.errors import SequencerError, TransitionRefused, UnknownName, UsageRefused
 from sequencer.model.net.by_hand import MAX_ANSWER_CHARS
 from sequencer.model.net.graph import Option
 from tests.unit.engine.flow.labs import Lab, lab

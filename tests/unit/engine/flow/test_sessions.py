@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from sequencer.engine.perform import FILE
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
-from tests.unit.engine.flow.labs import Lab, Said, failed, lab, said
+from tests.unit.engine.flow.labs import Lab, Said, lab, said
 
 
 def talking(folder: Path, text: str, says: dict[str, Said | list[Said]], *primary: str) -> Lab:
@@ -51,28 +50,6 @@ def test_of_several_there_is_none_to_go_on_in(tmp_path: Path) -> None:
     made = talking(tmp_path, "s --> a & b; a & b --> j", says, "j", "a", "b")
     made.work()
     assert [resumed(made, name) for name in "abj"] == [["s"], ["s"], [None]]
-
-
-def test_the_next_try_goes_on_where_the_first_did(tmp_path: Path) -> None:
-    says: dict[str, Said | list[Said]] = {
-        "a": said("x", session_id="of-a"),
-        "b": [failed(session_id="broken"), said("y")],
-    }
-    made = talking(tmp_path, "a --> b", says, "b")
-    made.refused()
-    made.run().control.retry()
-    made.work()
-    assert resumed(made, "b") == ["of-a", "of-a"]
-
-
-def test_of_another_executor_there_is_none(tmp_path: Path) -> None:
-    says: dict[str, Said | list[Said]] = {"a": said("x", session_id="of-a")}
-    made = talking(tmp_path, "a --> b", says, "b")
-    made.work(limits={"max_steps": 1})
-    (path,) = (tmp_path / "sync" / "results").glob(f"*/{FILE}")
-    path.write_text(json.dumps({"executor": "somebody", "id": "of-a"}))
-    made.work()
-    assert resumed(made, "b") == [None]
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"executor": 1}', "x" * 20_000])

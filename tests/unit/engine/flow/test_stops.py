@@ -14,7 +14,6 @@ from sequencer.errors import (
     ClaimHeld,
     Interrupted,
     StaleClaim,
-    StepFailed,
     StorageFailed,
     TransitionRefused,
     UsageRefused,
@@ -23,43 +22,13 @@ from sequencer.executors.protocol import Cancellation, StepRequest
 from sequencer.model.head import Status
 from sequencer.model.net.net import end_in_time, expire_question
 from sequencer.model.outcome import Outcome
-from tests.memory_store import MemoryRun
-from tests.unit.engine.flow.labs import (
-    FREE,
-    Hold,
-    lab,
-    let_go,
-    said,
-    until,
-)
+from tests.unit.engine.flow.labs import FREE, Hold, lab, let_go, said, until
 from tests.unit.engine.projects import Recorder
 
 FAN = "s --> a & b & c; a & b & c --> j"
 
 
 # --- time ------------------------------------------------------------------------------
-
-
-def test_a_time_limit_cancels_everybody_and_passes_the_error_node(tmp_path: Path) -> None:
-    """Both are claimed when the time begins; where it is short, not every agent is asked."""
-    a, b = Hold(), Hold()
-    made = lab(tmp_path, "s((S)) --> a & b; h", {"a": a, "b": b}, on_error="h", timeout_ms=80)
-    with let_go(a, b), pytest.raises(StepFailed, match="timed_out"):
-        made.work()
-    assert all(hold.was_stopped or not hold.began.is_set() for hold in (a, b))
-    assert made.trace()[-1] == "workflow timeout; cancelled a, b"
-    made.run().control.retry()
-    assert made.status == "running"
-
-
-def test_time_after_a_death_is_not_the_agents(tmp_path: Path) -> None:
-    memory = MemoryRun()
-    made = lab(tmp_path, "a --> b", memory=memory, timeout_ms=800, ttl_s=0.05)
-    made.died()
-    time.sleep(0.9)
-    assert made.work().usage.steps == 2
-    assert made.status == "completed"
-    memory.close()
 
 
 def test_the_end_of_the_time_of_a_run_that_was_over_by_then(tmp_path: Path) -> None:
@@ -156,20 +125,6 @@ def test_what_is_done_while_it_is_interrupted_counts(tmp_path: Path) -> None:
     assert isinstance(working.error(), Interrupted)
     assert made.accepted() == ["a"]
     assert made.actor.names == ["a"]
-
-
-def test_a_pause_holds_it_after_what_runs(tmp_path: Path) -> None:
-    hold = Hold()
-    made = lab(tmp_path, "s --> a & b; a & b --> j", {"a": hold})
-    with let_go(hold):
-        working = made.works()
-        until(lambda: made.accepted() == ["s", "b"])
-        made.run().control.pause()
-    assert working.summary().reason.startswith("the run is paused")
-    assert made.head.status is Status.PAUSED
-    assert made.work().usage.steps == 0
-    made.run().control.resume()
-    assert made.work().usage.steps == 1
 
 
 def test_sync_mode_waits_for_the_end_of_a_pause(tmp_path: Path) -> None:

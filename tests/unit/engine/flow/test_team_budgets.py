@@ -10,26 +10,13 @@ import pytest
 from sequencer.engine.shares import BudgetUse, TeamBudgets
 from sequencer.errors import StepFailed
 from sequencer.model.limits import RunLimits
-from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.team import Budget
 from tests.memory_store import MemoryRun
-from tests.unit.engine.flow.labs import Hold, failed, let_go, said, until
+from tests.unit.engine.flow.labs import Hold, failed, let_go
 from tests.unit.engine.flow.team_costs import LATER, RETRY, ROLES, line, paid
-from tests.unit.engine.flow.team_labs import AT_ONCE, TeamLab, cost, fails, task, team
+from tests.unit.engine.flow.team_labs import TeamLab, cost, fails, task, team
 
 # --- the team's --------------------------------------------------------------------------
-
-
-def test_a_hard_cap_starts_nothing_more(tmp_path: Path) -> None:
-    made = line(tmp_path, {"budget": {"max_cost_usd": 0.8}})
-    reason = made.ended()
-    assert made.accepted() == ["a", "b"]
-    told = "the team has used 0.8000 of 0.8 USD (teams.budget): nothing more is begun"
-    assert reason == told
-    assert made.status == "running"
-    # Nor does any later process.
-    assert made.ended() == told
-    assert made.accepted() == ["a", "b"]
 
 
 def test_tokens_are_capped_as_well(tmp_path: Path) -> None:
@@ -46,21 +33,6 @@ def test_a_soft_cap_warns_once(tmp_path: Path) -> None:
     over = "the team has used 1.2000 of 1 USD (teams.budget): nothing more is begun"
     assert made.warnings() == [near, over]
     assert made.status == "completed"
-
-
-def test_what_runs_is_let_go_on(tmp_path: Path) -> None:
-    hold = Hold("done")
-    tasks = [task("cheap"), task("long"), task("next")]
-    says = {"cheap": paid(1.0), "long": hold}
-    made = team(tmp_path, tasks, says, rules={"budget": {"max_cost_usd": 1}}, size=2)
-    with let_go(hold):
-        at_work = made.works()
-        until(lambda: made.accepted() == ["cheap"])
-        assert at_work.is_on
-        assert not hold.was_stopped
-    at_work.summary()
-    assert made.accepted() == ["cheap", "long"]
-    assert "next" not in made.actor.names
 
 
 def test_what_runs_is_killed_where_the_settings_say_so(tmp_path: Path) -> None:
@@ -81,38 +53,7 @@ def test_what_runs_is_killed_where_the_settings_say_so(tmp_path: Path) -> None:
     assert sorted(made.accepted()) == ["cheap", "long", "next"]
 
 
-def test_another_process_stops_its_task_as_well(tmp_path: Path) -> None:
-    memory = MemoryRun()
-    hold = Hold("done")
-    tasks = [task("long", weight=2), task("cheap"), task("next", "cheap")]
-    rules = {"budget": {"max_cost_usd": 1, "on_hard": "kill"}}
-    made = team(tmp_path, tasks, {"long": hold}, rules=rules, memory=memory, size=2)
-    with let_go(hold):
-        other = made.works(places=1)
-        hold.wait()
-        made.actor.says["cheap"] = [paid(1.0)]
-        made.works(places=1).end()
-        other.end()
-        assert hold.was_stopped
-    assert made.accepted() == ["cheap"]
-    memory.close()
-
-
 # --- what is counted ---------------------------------------------------------------------
-
-
-def test_failed_released_and_limited_attempts_are_paid_too(tmp_path: Path) -> None:
-    says = [
-        failed(**cost(0.1, 10, seconds=1.5)),
-        said("x", **cost(0.2, 20)).replace(status=OutcomeStatus.INTERRUPTED),
-        said("ok", **cost(0.4, 40)),
-    ]
-    made = team(tmp_path, [task("a", **AT_ONCE)], {"a": says})
-    made.work()
-    usd, tokens, seconds = made.marking.team.spent["a"]
-    assert (usd, tokens) == (0.7, 70)
-    assert seconds >= 0
-    assert made.head.usage.cost_usd == 0.7
 
 
 def test_an_attempt_whose_claim_was_lost_is_paid(tmp_path: Path) -> None:
@@ -211,15 +152,6 @@ def test_a_done_tasks_budget_keeps_nobody_from_anything(tmp_path: Path) -> None:
     assert TeamBudgets(made.rules).end_of_the_work(made.marking) is None
     made.work()
     assert made.accepted() == ["dear", "b"]
-
-
-def test_a_closed_task_whose_next_try_is_later_is_not_waited_for(tmp_path: Path) -> None:
-    """It would be waited for without an end, because nobody begins it when its time comes."""
-    made = team(tmp_path, [task("a", **LATER)], {"a": failed(**cost(1.0))})
-    made = made.under(budget={"max_cost_usd": 1})
-    at_work = made.works()
-    assert "nothing more is begun" in str(at_work.summary().reason)
-    assert made.actor.names == ["a"]
 
 
 # --- what one attempt may cost -----------------------------------------------------------

@@ -17,7 +17,7 @@ from sequencer.executors.protocol import Executor
 from sequencer.model.step import Step
 from sequencer.model.team import Role
 from tests.memory_store import MemoryRun
-from tests.unit.engine.flow.labs import Hold, Texts, failed, let_go, until
+from tests.unit.engine.flow.labs import Hold, Texts, let_go, until
 from tests.unit.engine.flow.team_labs import TeamLab, adds, fails, task, team
 
 CREW = (task("a"), task("b", "a"), task("c", "b"), task("x"), task("y", "x"), task("z", "c", "y"))
@@ -27,15 +27,6 @@ CREW = (task("a"), task("b", "a"), task("c", "b"), task("x"), task("y", "x"), ta
 @pytest.fixture
 def made(tmp_path: Path) -> TeamLab:
     return team(tmp_path, CREW, {"a": fails(1)})
-
-
-def test_all_that_failed_are_named(tmp_path: Path) -> None:
-    made = team(tmp_path, CREW, {"a": failed("no disk"), "x": failed("no net")})
-    message = made.ended()
-    assert "task 'a' failed: no disk; task 'x' failed: no net" in message
-    assert made.marking.lost.keys() == {"a", "x"}
-    # A later look, by another process, says the same.
-    assert "task 'a' failed: no disk; task 'x' failed: no net" in made.ended()
 
 
 def test_retry_while_others_still_run(tmp_path: Path) -> None:

@@ -7,11 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.engine.markings import FlowControl
 from sequencer.model.outcome import OutcomeStatus
-from sequencer.model.team import Role
-from sequencer.project import builtin_texts
-from sequencer.workflows.teams.options import builtin_roles
 from tests.memory_store import MemoryRun
 from tests.unit.engine.flow.labs import Hold, failed, let_go, said, until
 from tests.unit.engine.flow.team_labs import AT_ONCE, adds, task, team
@@ -139,35 +135,6 @@ PARTS = json.dumps(
         ]
     }
 )
-CREW = {
-    "implementer": Role.model_validate({"writes": True}),
-    "verifier": builtin_roles()["verifier"],
-}
-TEXTS = builtin_texts()
-
-
-def test_sub_issues_are_built_and_checked_in_order(tmp_path: Path) -> None:
-    lead = task("split", adds="sub-issues")
-    says = {"split": PARTS, "verify-api": '{"pass": true}', "verify-ui": '{"pass": true}'}
-    made = team(tmp_path, [lead, task("sum", "split")], says, roles=CREW, prompts=TEXTS)
-    made.work()
-    built = ["split", "impl-api", "verify-api", "impl-ui", "verify-ui", "sum"]
-    assert made.accepted() == built
 
 
 # --- what a process makes of a graph that others have added to --------------------------------
-
-
-def test_the_workflow_of_a_marking_is_never_that_of_another(tmp_path: Path) -> None:
-    """Two additions whose last nodes have one name, as when a transition is made anew."""
-    made = team(tmp_path, LEAD, {"lead": adds(("a",))})
-    made.work(limits={"max_steps": 1})
-    marking = made.marking
-    control = FlowControl(made.store(), made.workflow)
-    before = control.net.workflow_at(marking)
-    assert "a" in before.steps_by_name
-    assert control.net.workflow_at(marking) is before
-    growth = marking.growths[0]
-    changed = growth.steps[0].replace(text="something else")
-    marking.growths[0] = growth.replace(steps=(changed,))
-    assert control.net.workflow_at(marking).steps_by_name["a"].text == "something else"

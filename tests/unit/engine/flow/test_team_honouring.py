@@ -121,15 +121,6 @@ def test_later_processes_say_it_no_more(tmp_path: Path) -> None:
     assert all(asked.step.max_turns is None for asked in made.actor.asked)
 
 
-def test_a_run_does_not_begin_with_a_task_whose_author_asks_too_much(tmp_path: Path) -> None:
-    tasks = [task("first"), task("a", "first", role="reader", max_turns=2)]
-    made = narrow(team(tmp_path, tasks, roles=ROLES))
-    error = made.refused()
-    assert isinstance(error, ConfigurationError)
-    assert "max_turns" in str(error)
-    assert made.actor.asked == []
-
-
 def test_an_agent_that_is_not_there_is_no_fields_fault(tmp_path: Path) -> None:
     """Else a role with a misspelt agent would lose what it says, and work as anybody."""
     made = narrow(team(tmp_path, [task("a", role="nobodys")], roles=ROLES))

@@ -32,24 +32,6 @@ def rounds(made: TeamLab) -> list[tuple[str, int]]:
     return [(fact["step"], fact["outcome"]["number"]) for fact in facts]
 
 
-def test_a_no_is_fixed_and_judged_again(tmp_path: Path) -> None:
-    made = team(tmp_path, CREW, {"build": "I built it", "check": [no("no tests"), YES]})
-    made.work()
-    assert made.accepted() == ["build", "check-fix-1", "check", "ship"]
-    assert rounds(made) == [("check", 1)]
-    (fixing,) = made.actor.prompts_of("check-fix-1")
-    # It knows what was done and what was found.
-    assert "# What the check found\n\nthe answer is no: no tests" in fixing
-    assert "I built it" in fixing
-    first, second = made.actor.prompts_of("check")
-    assert "last attempt" not in first
-    assert "the answer is no: no tests" in second
-    (grown,) = made.facts("grown")
-    assert (grown["step"], grown["outcome"]["tasks"]) == ("check", ["check-fix-1"])
-    # What was refused is not done once more than it was.
-    assert made.marking.done == dict.fromkeys(["build", "check-fix-1", "check", "ship"], 1)
-
-
 def test_the_patience_is_counted_over_processes(tmp_path: Path) -> None:
     made = team(tmp_path, CREW, {"check": no("never")})
     for number in (1, 2):
@@ -84,19 +66,6 @@ def test_it_can_go_on_behind_the_last_no(tmp_path: Path) -> None:
     assert "meh" in made.actor.prompts_of("ship")[0]
     assert summary.usage.steps == made.head.usage.steps == 4
     assert summary.failures == 1
-
-
-def test_without_a_fixer_it_judges_anew(tmp_path: Path) -> None:
-    made = team(tmp_path, behind(fixer=None), {"check": [no("a"), no("b"), YES]})
-    made.work()
-    assert made.accepted() == ["build", "check", "ship"]
-    assert rounds(made) == [("check", 1), ("check", 2)]
-    prompts = made.actor.prompts_of("check")
-    assert "the answer is no: a" in prompts[1]
-    assert "the answer is no: b" in prompts[2]
-    # Nobody crashed: each no is an end of its own claim.
-    claims = [fact for fact in made.facts("claimed") if fact["step"] == "check"]
-    assert [claim["attempt"] for claim in claims] == [1, 2, 3]
 
 
 def test_a_tick_whose_lead_adds_what_can_not_be_is_a_failure(tmp_path: Path) -> None:

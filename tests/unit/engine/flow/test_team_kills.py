@@ -75,19 +75,6 @@ def test_so_is_one_that_passes_its_roles_or_its_own(tmp_path: Path) -> None:
     assert "task long has used 0.5000" in stopped(made, hold)
 
 
-def test_attempts_are_counted_together(tmp_path: Path) -> None:
-    """Neither of two has used it all; together they have."""
-    holds = {name: Spending(Usage(cost_usd=0.6)) for name in ("a", "b")}
-    rules = {"budget": {**KILL, "max_cost_usd": 1}}
-    made = team(tmp_path, [task("a"), task("b")], dict(holds), rules=rules)
-    made.actor.tells = {name: Usage(cost_usd=0.6) for name in holds}
-    with let_go(*holds.values()):
-        at_work = made.works()
-        until(lambda: all(hold.was_stopped for hold in holds.values()))
-        at_work.summary()
-    assert made.head.usage.cost_usd == 1.2
-
-
 def test_what_was_used_in_an_attempt_that_was_stopped_counts_once(tmp_path: Path) -> None:
     made, hold = spending(tmp_path, Usage(cost_usd=1.5), {"budget": {**KILL, "max_cost_usd": 1}})
     stopped(made, hold)

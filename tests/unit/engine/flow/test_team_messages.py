@@ -9,7 +9,7 @@ import pytest
 from sequencer.errors import TransitionRefused, UnknownName, UsageRefused
 from sequencer.model.net.by_hand import MAX_ANSWER_CHARS
 from tests.unit.engine.flow.labs import Hold, failed, let_go, until
-from tests.unit.engine.flow.team_labs import AT_ONCE, JUDGE, YES, no, task, team
+from tests.unit.engine.flow.team_labs import JUDGE, YES, no, task, team
 
 LINE = (task("a"), task("b", "a"))
 
@@ -17,36 +17,6 @@ LINE = (task("a"), task("b", "a"))
 def heard(prompt: str) -> str:
     """Return what a prompt says behind the title of the messages."""
     return prompt.partition("# Messages to you")[2].strip()
-
-
-def test_a_task_reads_what_it_was_told_before_it_begins(tmp_path: Path) -> None:
-    made = team(tmp_path, LINE)
-    made.begun()
-    made.tell("b", "the API is frozen")
-    made.tell("b", "and the port is 80")
-    made.work()
-    said = heard(made.actor.prompts_of("b")[0])
-    assert said.index("the API is frozen") < said.index("and the port is 80")
-    assert said.startswith("- ann, ")
-    assert heard(made.actor.prompts_of("a")[0]) == ""
-    told = made.facts("told")
-    assert [(fact["step"], fact["outcome"]["by"]) for fact in told] == [("b", "ann")] * 2
-
-
-def test_a_running_task_goes_on_and_its_next_attempt_reads_it(tmp_path: Path) -> None:
-    hold = Hold(failed("no port"))
-    made = team(tmp_path, [task("a", **AT_ONCE)], {"a": [hold, "ok"]})
-    with let_go(hold):
-        at_work = made.works()
-        hold.wait()
-        made.tell("a", "take port 80")
-        assert not hold.was_stopped
-    at_work.summary()
-    first, second = made.actor.prompts_of("a")
-    assert heard(first) == ""
-    assert "take port 80" in heard(second)
-    # A message changes nothing else: there was one claim for each attempt.
-    assert [fact["attempt"] for fact in made.facts("claimed")] == [1, 2]
 
 
 LATE = "# Messages that came too late for others"
@@ -69,21 +39,6 @@ def test_who_comes_behind_reads_what_came_too_late(tmp_path: Path, says: str) ->
     assert "take port 80" in late
     assert "take port 80" not in made.actor.prompts_of("c")[0]
     assert heard(behind) == ""
-
-
-def test_what_was_read_is_not_told_again(tmp_path: Path) -> None:
-    hold = Hold(failed("no port"))
-    made = team(tmp_path, [task("a", **AT_ONCE), task("b", "a")], {"a": [hold, "ok"]})
-    made.begun()
-    made.tell("a", "be quick")
-    with let_go(hold):
-        at_work = made.works()
-        hold.wait()
-        made.tell("a", "take port 80")
-        hold.go.set()
-        at_work.summary()
-    assert "take port 80" in heard(made.actor.prompts_of("a")[1])
-    assert LATE not in made.actor.prompts_of("b")[0]
 
 
 def test_nobody_reads_what_is_told_to_a_task_that_is_done(tmp_path: Path) -> None:
@@ -145,25 +100,3 @@ def test_a_run_that_has_ended_takes_no_message(tmp_path: Path, answer: str) -> N
     with pytest.raises(TransitionRefused, match="the run has ended as"):
         made.tell("b", "hello?")
     assert made.facts("told") == []
-
-
-def test_templates_in_a_message_are_text(tmp_path: Path) -> None:
-    made = team(tmp_path, LINE, {"a": "SECRET OUTPUT"}, prompts={"b": "Said: {{output}}"})
-    made.begun()
-    made.tell("b", "{{output}} {{nodes.a.output}} {{request}} {{state}}")
-    made.work()
-    (prompt,) = made.actor.prompts_of("b")
-    assert prompt.startswith("Said: SECRET OUTPUT\n")
-    assert "{{output}} {{nodes.a.output}} {{request}} {{state}}" in heard(prompt)
-    assert prompt.count("SECRET OUTPUT") == 1
-
-
-def test_a_message_that_is_gone_does_not_stop_its_task(tmp_path: Path) -> None:
-    made = team(tmp_path, LINE)
-    made.begun()
-    made.tell("b", "number one")
-    ((reference, _, _),) = made.marking.team.told["b"]
-    made.run().flow.output_path(reference).unlink()
-    made.work()
-    assert made.status == "completed"
-    assert "can't be read here" in heard(made.actor.prompts_of("b")[0])

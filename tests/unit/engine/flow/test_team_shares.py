@@ -3,54 +3,25 @@
 from __future__ import annotations
 
 import itertools
-import threading
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sequencer.engine.shares import Shares, TeamBudgets, beside_of
-from sequencer.executors.protocol import Cancellation, StepRequest
 from sequencer.model.head import Claim, Head, Owner
 from sequencer.model.limits import RunLimits
 from sequencer.model.net.graph import Graph
 from sequencer.model.net.marking import Marking
-from sequencer.model.outcome import Outcome
 from sequencer.model.team import TeamRules
 from tests.contract.store_cases import STRANGER, new_head
 from tests.flows import workflow as flow
 from tests.memory_store import MemoryRun
-from tests.unit.engine.flow.labs import Actor, Hold, Lab, let_go, said, until
+from tests.unit.engine.flow.labs import Actor, Lab
 from tests.unit.engine.flow.team_costs import ROLES, paid
-from tests.unit.engine.flow.team_labs import TeamLab, cost, task, team
+from tests.unit.engine.flow.team_labs import task, team
 
 NOBODY: frozenset[int] = frozenset()
-
-
-@dataclass
-class Spender:
-    """An agent with a cap of its own, which uses all that it may, beside *others* of its kind."""
-
-    others: int
-    asked: list[float | None] = field(default_factory=list)
-    together: list[float] = field(default_factory=list)
-    """Of those that ran at once: the sum of what they were given."""
-    _now: dict[str, float] = field(default_factory=dict)
-    _lock: threading.Condition = field(default_factory=threading.Condition)
-
-    def __call__(self, request: StepRequest, cancellation: Cancellation) -> Outcome:
-        del cancellation
-        given = request.max_cost_usd
-        assert given is not None
-        with self._lock:
-            self.asked.append(given)
-            self._now[request.step.name] = given
-            self.together.append(sum(self._now.values()))
-            self._lock.notify_all()
-            self._lock.wait_for(lambda: len(self.asked) >= self.others, timeout=10)
-            del self._now[request.step.name]
-        return said("ok", **cost(given))
 
 
 def at_once(count: int) -> list[Any]:
@@ -58,32 +29,6 @@ def at_once(count: int) -> list[Any]:
 
 
 # --- a team ------------------------------------------------------------------------------
-
-
-def test_clients_that_keep_to_their_caps_never_pass_the_teams(tmp_path: Path) -> None:
-    """Twelve tasks, three at once: whatever is given out, it is never more than there is."""
-    spender = Spender(3)
-    says = {f"t{number}": spender for number in range(12)}
-    made = team(tmp_path, at_once(12), says, rules={"budget": {"max_cost_usd": 3}}, size=3)
-    assert "nothing more is begun" in made.ended()
-    assert made.head.usage.cost_usd == pytest.approx(3, abs=1e-5)
-    assert max(spender.together) <= 3
-    assert min(filter(None, spender.asked)) > 0
-
-
-def test_a_rest_too_small_waits_for_what_others_leave(tmp_path: Path) -> None:
-    """0.1 USD is no use to a task if 5 may be free in a moment."""
-    hold = Hold(said("ok", **cost(0.5)))
-    says = {"t0": hold, "t1": paid(4.9), "t2": paid(0.2)}
-    made = team(tmp_path, at_once(3), says, rules={"budget": {"max_cost_usd": 10}}, size=2)
-    with let_go(hold):
-        at_work = made.works()
-        until(lambda: made.accepted() == ["t1"])
-        assert "t2" not in made.actor.names
-        hold.go.set()
-        at_work.summary()
-    given = {request.step.name: request.max_cost_usd for request in made.actor.asked}
-    assert given == {"t0": 5, "t1": 5, "t2": 4.6}
 
 
 def test_a_role_and_a_task_have_shares_of_their_own(tmp_path: Path) -> None:
@@ -109,23 +54,6 @@ def test_a_step_holds_no_more_than_its_own_limit(tmp_path: Path) -> None:
     assert given == {"small": 1, "large": 9}
 
 
-def test_shares_stand_in_the_claims_for_other_processes(tmp_path: Path) -> None:
-    memory = MemoryRun()
-    hold = Hold(said("ok", **cost(0.5)))
-    rules = {"budget": {"max_cost_usd": 10, "max_tokens": 1001}}
-    made = team(tmp_path, at_once(3), {"t0": hold}, rules=rules, size=2, memory=memory)
-    with let_go(hold):
-        other = made.works(places=1)
-        hold.wait()
-        (claim,) = made.head.claims
-        assert (claim.share("usd"), claim.share("tokens")) == (5.0, 500)
-        made.work(places=1, limits={"max_steps": 1})
-        assert made.actor.asked[-1].max_cost_usd == 5.0
-        hold.go.set()
-        other.summary()
-    memory.close()
-
-
 def test_the_share_of_a_killed_process_is_free_again(tmp_path: Path) -> None:
     memory = MemoryRun()
     made = team(tmp_path, at_once(2), rules={"budget": {"max_cost_usd": 8}}, memory=memory)
@@ -145,13 +73,6 @@ def chart(tmp_path: Path, limits: RunLimits | None = None) -> Lab:
     made = flow(CHART)
     says: dict[str, list[Any]] = {name: [paid(0.5)] for name in "ABCD"}
     return Lab(tmp_path, made, Actor(says), limits=limits or RunLimits())
-
-
-def test_branches_of_a_flowchart_share_the_runs_limit(tmp_path: Path) -> None:
-    made = chart(tmp_path, RunLimits(max_cost_usd=4.5))
-    made.work()
-    given = {request.step.name: request.max_cost_usd for request in made.actor.asked}
-    assert given == {"A": 4.5, "B": 2, "C": 2, "D": 3}
 
 
 def test_the_smaller_of_the_two_limits_counts(tmp_path: Path) -> None:
@@ -193,29 +114,10 @@ def four() -> Marking:
     return marking
 
 
-def test_a_claim_of_an_older_program_counts_as_one_equal_part() -> None:
-    shares, marking = Shares(RunLimits(max_cost_usd=9), None, STRANGER), four()
-    marking.apply(["start", "A", 1])
-    marking.apply(["start", "B", 2])
-    head = head_with(claim("A", 1), claim("B", 2, share_usd=1.0))
-    assert shares.of(head, marking, "C", 2, NOBODY) == {"usd": 2.666666}
-    assert shares.closed(head, marking, NOBODY) == ()
-
-
 @pytest.mark.parametrize("damaged", ["1", None, True, [], float("nan"), float("inf"), -1, 2**70])
 def test_a_share_that_somebody_has_spoilt_is_none(damaged: Any) -> None:
     found = claim("A", 1, share_usd=damaged).share("usd")
     assert found is None or found == 1
-
-
-def test_what_is_held_is_not_given_out_again() -> None:
-    shares, marking = Shares(RunLimits(max_cost_usd=9), None, STRANGER), four()
-    marking.apply(["start", "A", 1])
-    head = head_with(claim("A", 1, share_usd=8.9))
-    assert set(shares.closed(head, marking, NOBODY)) == set("ABCDZ")
-    # Its holder is dead: it will be taken over, and nobody waits for what it holds.
-    assert shares.closed(head, marking, frozenset({1})) == ()
-    assert shares.of(head, marking, "B", 1, frozenset({1})) == {"usd": 9.0}
 
 
 def test_tokens_are_shared_as_money_is() -> None:
@@ -258,36 +160,3 @@ def test_who_waits_for_a_node_does_not_run_beside_it() -> None:
     marking.apply(["step", "C", ["D", "E"]])
     # D has a token already, and waits for the one that comes through A.
     assert set(beside_of(marking, "A", {"A"})) == {"E"}
-
-
-def test_questions_and_loops_are_passed() -> None:
-    marking = Marking(graph_of("A --> B --> C{again?}", "C -->|yes| A", "C -->|no| D", "E --> F"))
-    for name in "AE":
-        marking.apply(["token", name])
-    marking.apply(["start", "A", 1])
-    assert set(beside_of(marking, "A", {"A"})) == {"E", "F"}
-    assert "C" not in set(beside_of(marking, "E", set()))
-
-
-def two_tasks(tmp_path: Path, memory: MemoryRun, hold: Hold) -> TeamLab:
-    tasks = [task("long", weight=2), task("short")]
-    rules = {"budget": {"max_cost_usd": 4}}
-    return team(tmp_path, tasks, {"long": hold, "short": paid(1)}, rules=rules, memory=memory)
-
-
-def test_who_finds_nothing_left_goes_on_when_the_other_has_ended(tmp_path: Path) -> None:
-    """Without a size the first process shares out everything among its own places."""
-    memory, hold = MemoryRun(), Hold(said("ok", **cost(0.5)))
-    made = two_tasks(tmp_path, memory, hold)
-    with let_go(hold):
-        first = made.works(places=1, limits={"max_steps": 1})
-        hold.wait()
-        second = made.works(places=1)
-        until(lambda: second.is_on)
-        assert made.actor.names == ["long"]
-        hold.go.set()
-        first.summary()
-        second.summary()
-    assert made.status == "completed"
-    assert [request.max_cost_usd for request in made.actor.asked] == [4, 3.5]
-    memory.close()

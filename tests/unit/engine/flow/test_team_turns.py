@@ -14,11 +14,7 @@ from sequencer.store.identity import this_process
 from sequencer.workflows.teams.graphs import workflow_of
 from tests.memory_store import MemoryRun
 from tests.unit.engine.flow.labs import Hold, failed, let_go, said, until
-from tests.unit.engine.flow.team_labs import (
-    cost,
-    task,
-    team,
-)
+from tests.unit.engine.flow.team_labs import cost, task, team
 from tests.unit.engine.flow.team_sites import at_site, tree
 
 # --- the order of merges -----------------------------------------------------------------

@@ -1,57 +1,19 @@
 from __future__ import annotations
 
-import sys
 from datetime import timedelta
-from types import FrameType
 
 import pytest
 
 from sequencer.errors import TransitionRefused
 from sequencer.model.head import Status
-from sequencer.model.net.graph import Graph
-from sequencer.model.net.marking import FlowStatus, Marking
 from sequencer.model.net.transition import OpenTransition, busy_ms
-from sequencer.model.outcome import Usage
-from tests.flows import fan, graph
+from tests.flows import graph
 from tests.unit.engine.flow.stepping import START, Run, date
 
 # --- people --------------------------------------------------------------------------------
 
 
-def test_while_an_agent_may_go_on_the_run_does_not_wait_for_a_person() -> None:
-    run = Run(graph("s((S)) --> h{{H}} & a"))
-    run.begin()
-    assert run.head.status == "running"
-    run.update(lambda step: step.release(run.token("a"), None, Usage()), claims=False)
-    assert run.head.status == "waiting-next"
-    run.look()
-    run.fail("a", due=9_000)
-    assert run.head.status == "waiting-next"
-    run.now = 9_000
-    run.look()
-    run.accept("a")
-    assert (run.head.status, run.head.expected_step) == (Status.WAITING_APPROVAL, "h")
-
-
 # --- time ----------------------------------------------------------------------------------
-
-
-def test_only_time_in_which_agents_work_or_rest_counts() -> None:
-    run = Run(graph("a --> h{{H}} --> b", timeout_ms=1000))
-    run.begin()
-    assert (run.marking.busy_ms, run.marking.busy_since) == (0, date(0))
-    run.now = 300
-    run.fail("a", due=500)
-    assert (run.marking.busy_ms, run.marking.busy_since) == (300, date(300))
-    run.now = 500
-    run.look()
-    run.now = 600
-    run.accept("a")
-    assert (run.marking.busy_ms, run.marking.busy_since) == (600, None)
-    run.now = 90_600
-    run.update(lambda step: step.answer("h", "", None, {}))
-    assert (run.marking.busy_ms, run.marking.busy_since) == (600, date(90_600))
-    assert busy_ms(run.head, run.marking, START + timedelta(milliseconds=90_950)) == 950
 
 
 def test_who_was_taken_over_worked_no_longer_than_its_lease() -> None:
@@ -60,14 +22,6 @@ def test_who_was_taken_over_worked_no_longer_than_its_lease() -> None:
     run.now, run.gone = 3_600_000, frozenset({1})
     run.look()
     assert (run.marking.busy_ms, run.marking.busy_since) == (60_000, date(3_600_000))
-
-
-def test_a_clock_that_was_set_back_takes_no_time_away() -> None:
-    run = Run(graph("a", timeout_ms=1000))
-    run.begin()
-    marking = Marking(graph("a"), busy_ms=7, busy_since=date(500))
-    assert busy_ms(run.head, marking, START) == 7
-    assert busy_ms(run.head, Marking(graph("a"), busy_ms=7), START) == 7
 
 
 def test_a_wait_for_the_next_try_is_no_longer_than_it_was_to_be() -> None:
@@ -141,30 +95,3 @@ def test_a_pause_takes_effect_when_the_last_claim_has_ended() -> None:
 
 
 # --- cost ----------------------------------------------------------------------------------
-
-
-def calls_of(made: Graph) -> int:
-    """Return how many calls of Python functions a run of *made* with 8 places takes."""
-    run = Run(made, slots=8)
-    count = 0
-
-    def counting(frame: FrameType, event: str, _: object) -> None:
-        nonlocal count
-        count += event == "call" and "/sequencer/" in frame.f_code.co_filename
-
-    before = sys.getprofile()
-    sys.setprofile(counting)
-    try:
-        run.begin()
-        while run.head.claims:
-            run.slots = 8 - len(run.head.claims) + 1
-            run.accept(run.head.claims[0].step)
-    finally:
-        sys.setprofile(before)
-    assert run.marking.status is FlowStatus.COMPLETED
-    return count
-
-
-def test_a_node_costs_the_same_in_a_larger_graph() -> None:
-    small, large = calls_of(fan(300)), calls_of(fan(600))
-    assert large / 602 == pytest.approx(small / 302, rel=0.05)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sequencer.engine.values import values_of
 from sequencer.errors import StepFailed
 from sequencer.model.net.graph import Graph
 from sequencer.model.net.marking import Marking
 from sequencer.model.step import Retry
-from sequencer.workflows.templates import MissingValue
-from tests.flows import graph
 from tests.unit.engine.flow.labs import Lab, lab, said
 
 MIB = 1024 * 1024
@@ -32,28 +28,6 @@ def told(folder: Path, text: str, prompts: dict[str, str], says: Any = None, **m
 
 
 # --- output ------------------------------------------------------------------------------
-
-
-def test_the_output_of_several_is_a_map_in_order(tmp_path: Path) -> None:
-    text = "s --> a & c & d; a & c & d --> b"
-    shown = told(tmp_path, text, {"b": "{{output}}|{{output.c}}"}, {"a": "1", "c": "2", "d": "3"})
-    whole, _, one = shown.partition("|")
-    assert json.loads(whole) == {"a": "1", "c": "2", "d": "3"}
-    assert one == "2"
-    assert "\n" not in whole
-
-
-def test_a_large_output_is_kept_beside_the_journal_and_comes_whole(tmp_path: Path) -> None:
-    large = "x" * (3 * MIB) + "end"
-    made = lab(tmp_path, "a --> b --> c", {"a": large}, prompts={"b": "{{output}}"})
-    assert prompt(made) == large
-    (fact,) = [fact for fact in made.facts("succeeded") if fact["step"] == "a"]
-    assert fact["outcome"]["output_bytes"] == len(large)
-    assert "output" not in fact["outcome"]
-    kept = tmp_path / "sync" / fact["outcome"]["output_file"]
-    assert kept.read_text() == large
-    assert (tmp_path / "sync" / "state.json").stat().st_size < 10_000
-    assert (tmp_path / "sync" / "journal.jsonl").stat().st_size < 20_000
 
 
 def test_one_that_is_too_large_for_a_prompt_is_kept_and_fails_who_asks_for_it(
@@ -102,16 +76,6 @@ def test_an_output_whose_file_is_gone_is_a_failure(tmp_path: Path) -> None:
 # --- nodes -------------------------------------------------------------------------------
 
 
-def test_a_node_with_dots_in_its_name(tmp_path: Path) -> None:
-    assert told(tmp_path, "a.x --> b", {"b": "{{nodes.a.x.output}}"}, {"a.x": "dots"}) == "dots"
-
-
-def test_json_may_be_looked_into_also_in_a_fence(tmp_path: Path) -> None:
-    says = {"a": '```json\n{"n": 3, "list": [{"k": "v"}], "no": null}\n```'}
-    ask = "{{output.n}} {{nodes.a.output.list.0.k}} {{output.list}} <{{output.no}}>"
-    assert told(tmp_path, "a --> b", {"b": ask}, says) == '3 v [{"k":"v"}] <>'
-
-
 @pytest.mark.parametrize(
     ("asked", "hint"),
     [
@@ -146,15 +110,6 @@ def test_what_is_missing_fails_the_node_at_once(tmp_path: Path, asked: str, hint
     assert fact["outcome"]["type"] == "Template"
 
 
-def test_inserted_text_is_not_looked_at_again(tmp_path: Path) -> None:
-    prompts = {"b": "{{output}} {{state.asked}}"}
-    shown = told(
-        tmp_path, "a --> b", prompts, {"a": "{{state.secret}}"},
-        state={"secret": "1234", "asked": "{{nodes.a.output}}"},
-    )  # fmt: skip
-    assert shown == "{{state.secret}} {{nodes.a.output}}"
-
-
 # --- state and input -----------------------------------------------------------------------
 
 
@@ -164,31 +119,6 @@ def test_the_state_begins_as_the_workflow_says(tmp_path: Path) -> None:
     ask += " {{state.l.1.k.0}}"
     shown = told(tmp_path, "b", {"b": ask}, state=state)
     assert shown == 't 1 0.5 true<>["x",{"k":[1]}] 1'
-
-
-def test_an_output_goes_into_the_state_by_its_key(tmp_path: Path) -> None:
-    nodes = {"a": {"output_key": "x.y"}, "c": {"output_key": "x.z"}}
-    says = {"a": "1", "c": '{"deep": 2}'}
-    prompts = {"b": "{{state.x}} {{state.x.y}} {{state.x.z.deep}} {{state.x.old}}"}
-    shown = told(
-        tmp_path, "a --> c --> b", prompts, says, nodes=nodes, state={"x": {"old": "kept"}}
-    )
-    whole, _, rest = shown.rpartition("} ")
-    assert json.loads(f"{whole}}}") == {"old": "kept", "y": "1", "z": '{"deep": 2}'}
-    assert rest == "1 2 kept"
-
-
-def test_the_run_tells_of_itself(tmp_path: Path) -> None:
-    ask = "{{state._workflow_id}} {{state._iteration_count}} {{state._current_node}} "
-    ask += "{{state._completed_nodes}} {{state._started_at}}"
-    made = lab(
-        tmp_path, "a --> b; b -->|again| a; b -->|ok| c", {"b": ["again", "ok"]}, prompts={"b": ask}
-    )
-    made.work()
-    first, second = (text.split(" ") for text in made.actor.prompts_of("b"))
-    assert first[:4] == ["flow", "0", "b", '["a"]']
-    assert second[:4] == ["flow", "1", "b", '["a","b"]']
-    assert first[4] == second[4] != ""
 
 
 def test_the_input_of_a_node_may_hold_templates(tmp_path: Path) -> None:
@@ -218,29 +148,6 @@ def begun(made: Graph, name: str) -> Marking:
         marking.apply(["token", entry, None])
     marking.apply(["start", name])
     return marking
-
-
-def test_only_what_is_asked_for_is_read(tmp_path: Path) -> None:
-    made = graph("a --> b --> c", nodes={"a": {"output_key": "x.a"}, "b": {"output_key": "y"}})
-    marking = begun(made, "a")
-    marking.apply(["done", "a", "0-1", "x.a"])
-    marking.apply(["done", "b", "1-2", "y"])
-    asked: list[str] = []
-
-    def read(name: str) -> str:
-        asked.append(name)
-        return f"text of {name}"
-
-    values = values_of(made, "a", marking, "{{state.x.a}}", read)
-    assert values is not None
-    assert values.compose("{{state.x.a}}") == "text of 0-1"
-    assert asked == ["0-1"]
-    # As it was when the node started, whatever comes after.
-    marking.apply(["done", "a", "9-9", "x.a"])
-    assert values.compose("{{state.x.a}}") == "text of 0-1"
-    with pytest.raises(MissingValue):
-        values.compose("{{state.z}}")
-    del tmp_path
 
 
 def test_secrets_in_an_output_are_hidden_before_it_is_kept(tmp_path: Path) -> None:

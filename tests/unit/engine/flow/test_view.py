@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from sequencer.engine.view import FlowView, NodeView, view_of
-from sequencer.model.outcome import Usage
 from sequencer.model.step import Retry
-from tests.unit.engine.flow.labs import Hold, Lab, failed, lab, let_go, said, until
+from tests.unit.engine.flow.labs import Hold, Lab, failed, lab, let_go, until
 
 LATER = Retry(max_attempts=2, initial_delay_s=3_600)
 
@@ -68,25 +66,6 @@ def test_what_was_cancelled_and_what_failed(tmp_path: Path) -> None:
         made.refused()
     assert states(made) == {"s": "done", "a": "failed", "b": "cancelled", "h": "done", "e": "done"}
     assert seen(made).status == "completed_after_error"
-
-
-def test_costs_and_times_are_summed_over_attempts_and_rounds(tmp_path: Path) -> None:
-    used = Usage(cost_usd=0.25)
-    says: dict[str, Any] = {
-        "a": [failed("x", usage=used), said(usage=used), said(usage=used)],
-        "q": ["again", "ok"],
-    }
-    made = lab(
-        tmp_path,
-        "a --> q; q -->|again| a; q -->|ok| b",
-        says,
-        retry={"a": Retry(max_attempts=2)},
-    )
-    made.work()
-    one = nodes(made)["a"]
-    assert (one.cost_usd, one.runs) == (0.75, 2)
-    assert one.seconds > 0
-    assert seen(made).iterations == 1
 
 
 def test_it_waits_where_only_people_are_asked(tmp_path: Path) -> None:

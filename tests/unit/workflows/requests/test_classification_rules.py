@@ -29,12 +29,6 @@ def test_the_rules_rather_say_nothing_than_guess(title: str) -> None:
     assert "no rule fits" in guess.reason
 
 
-def test_where_the_title_says_nothing_the_first_line_of_the_text_decides() -> None:
-    text = "\n\nThe page crashes when the name is empty.\nHow can that be?\n"
-    assert classify_by_rules(Request(title="Profile page", text=text)).word == "code"
-    assert classify_by_rules(Request(title="What is a profile?", text=text)).word == "question"
-
-
 @pytest.mark.parametrize(
     "part",
     ["a ", "break ", "create sub ", "please ", "add docs", "search the ", "make a ", "((", "?"],

@@ -74,12 +74,6 @@ def test_what_lost_is_told(
     assert Route.model_validate_json(found.model_dump_json()) == found
 
 
-def test_an_unknown_procedure_lists_the_known_ones_and_nobody_is_asked() -> None:
-    with pytest.raises(UnknownName, match="did you mean 'plan-mode'") as refused:
-        routed("x", "bug", explicit="plan-mod", classify=Answers())
-    assert refused.value.known == tuple(sorted(KNOWN))
-
-
 @pytest.mark.parametrize(
     ("labels", "procedure", "label"),
     [

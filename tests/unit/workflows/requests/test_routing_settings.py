@@ -40,23 +40,6 @@ def test_a_label_chooses_the_system_prompt(labels: tuple[str, ...], prompt: str)
     assert prompts(*labels) == (f"system/{prompt}.md", SHARED_PROMPT)
 
 
-def test_what_is_written_is_looked_at_first_and_in_its_order() -> None:
-    own = {
-        "research": {"labels": ["spike", "prd"], "prompt": "roles/research.md"},
-        "orchestrator": {"labels": ["bug"]},
-    }
-    assert list(settings(system_prompts=own).label_prompts()) == [
-        *("research", "orchestrator"),
-        *("debugger", "builder", "scoper"),
-    ]
-    assert prompts("prd", system_prompts=own)[0] == "roles/research.md"
-    assert prompts("bug", system_prompts=own)[0] == "system/orchestrator.md"
-    assert prompts("bug", "spike", system_prompts=own)[0] == "roles/research.md"
-    assert prompts("epic", system_prompts=own) == (SHARED_PROMPT,)
-    swapped = dict(reversed(own.items()))
-    assert prompts("bug", "spike", system_prompts=swapped)[0] == "system/orchestrator.md"
-
-
 @pytest.mark.parametrize("entry", [{}, {"labels": ["a"]}, {"prompt": "a.md"}])
 def test_an_entry_of_ones_own_needs_both(entry: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match="'mine' needs labels and a prompt"):

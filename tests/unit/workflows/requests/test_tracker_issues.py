@@ -25,46 +25,12 @@ def read(value: object) -> TrackerIssue:
     return issue_of(value, "issue.json")
 
 
-def test_what_gh_prints() -> None:
-    assert read(GH) == TrackerIssue(
-        title="Login times out",
-        text="It stops.\n\nhttps://github.com/user-attachments/assets/1f-2e (screen)",
-        labels=("bug",),
-        comments=("ann wrote:\n\nsince 2.1",),
-        attachments=("https://github.com/user-attachments/assets/1f-2e",),
-        identifier="acme/app#7",
-        url="https://github.com/acme/app/issues/7",
-        repository="acme/app",
-        assignees=("bea",),
-    )
-
-
-def test_what_the_api_of_github_answers() -> None:
-    issue = read(REST)
-    assert (issue.title, issue.text, issue.labels) == ("Login times out", "", ("bug", "epic"))
-    assert (issue.url, issue.assignees) == ("https://github.com/acme/app/issues/7", ("bea", "cy"))
-    assert issue.identifier == "acme/app#7"
-    (lack,) = issue.lacks
-    assert "no text of the 3 comments" in lack
-
-
 def test_events_of_github() -> None:
     opened, commented = read(OPENED), read(COMMENTED)
     assert (opened.repository, opened.base_branch) == ("acme/app", "trunk")
     assert (opened.comments, opened.lacks) == ((), ())
     assert commented.comments == ("ann wrote:\n\nplease look",)
     assert commented.labels == ("bug", "epic")
-
-
-def test_a_pull_request_names_its_base() -> None:
-    issue = read(PULL)
-    assert (issue.base_branch, issue.repository) == ("release/2.x", "acme/app")
-    event = {
-        "action": "labeled",
-        "pull_request": {**REST, "base": {"ref": "next", "repo": {}}},
-        "repository": OPENED["repository"],
-    }
-    assert read(event).base_branch == "next"
 
 
 def test_an_issue_of_linear() -> None:
@@ -88,23 +54,6 @@ def test_what_the_api_of_linear_answers() -> None:
     assert (issue.labels, issue.comments) == (("bug",), ("Ann wrote:\n\nsince 2.1",))
     # A link that is none of the web's would send an agent to a file.
     assert issue.attachments == ("https://x.invalid/log", "https://uploads.linear.app/a/b/c")
-
-
-def test_an_agent_session_of_linear() -> None:
-    issue = read(SESSION)
-    assert (issue.identifier, issue.text) == ("ENG-42", "It stops & <b>stays</b>.")
-    assert issue.comments == ("since 2.1", "do it")
-    # Neither those of its parent nor one that a comment makes up.
-    assert (issue.labels, issue.lacks) == (("bug", "R&D"), ())
-
-
-def test_an_answer_to_an_agent_of_linear() -> None:
-    event = copy.deepcopy(SESSION)
-    event |= {"action": "prompted", "promptContext": None}
-    event["agentActivity"] = {"content": {"type": "prompt", "body": "and the proxy"}}
-    issue = read(event)
-    assert issue.comments[-1] == "and the proxy"
-    assert (issue.labels, issue.lacks) == ((), (NO_LABELS,))
 
 
 @pytest.mark.parametrize(
@@ -183,11 +132,6 @@ def test_of_many_comments_the_newest_are_kept() -> None:
     assert len(issue.comments) == MAX_ITEMS
     assert issue.comments[-1].endswith(f"c{MAX_ITEMS + 4}")
     assert issue.lacks == (f"of {MAX_ITEMS + 5} comments the oldest 5 are left out",)
-
-
-def test_a_gh_without_labels_says_so() -> None:
-    assert read({"title": "x", "body": "y"}).lacks == (NO_LABELS,)
-    assert read({"title": "x", "body": "y", "labels": []}).lacks == ()
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sequencer.project import builtin_texts
 from sequencer.workflows.builtin import PROCEDURES
 from sequencer.workflows.teams.graphs import workflow_of
 from sequencer.workflows.teams.lists import SHARED, builtin_tasks
-from sequencer.workflows.teams.options import builtin_roles, roles
+from sequencer.workflows.teams.options import roles
 
 FULL_DEVELOPMENT = {
     "research": (),
@@ -64,22 +63,3 @@ def test_each_is_a_graph_that_ends_with_one_summary_and_says_what_is_done(name: 
     for task in tasks:
         assert task.active_form, task.id
         assert task.description or "prompt" in task.step, task.id
-
-
-def test_steps_have_what_roles_and_procedures_bring() -> None:
-    reads = builtin_roles()["researcher"].step["tools"]
-    for name in SHARED:
-        tasks = builtin_tasks(name, 6)
-        for task, step in zip(tasks, workflow_of(name, tasks, roles()).steps, strict=True):
-            fixer = step.validation.fixer if step.validation else None
-            for one in filter(None, (step, fixer)):
-                named = {one.prompt, *one.added_system_prompts} - {None}
-                assert named <= builtin_texts().keys(), one.name
-            if task.role == "researcher":
-                more = {"bash": True} if step.name == "history" else {}
-                assert step.tools == {**reads, **more}, step.name
-            if step.name == "verify":
-                assert step.validation is not None
-                assert fixer is not None
-                assert (step.validation.max_attempts, step.validation.on_exhausted) == (3, "fail")
-                assert fixer.added_system_prompts[0] == "team/implementer.md"

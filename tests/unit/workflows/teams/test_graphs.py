@@ -10,10 +10,10 @@ import pytest
 
 from sequencer.documents.keys import ConfigurationErrors
 from sequencer.errors import ConfigurationError
-from sequencer.model.net.graph import Graph, Growth, NodeKind
+from sequencer.model.net.graph import Graph, Growth
 from sequencer.model.step import Output, Step, Validation
 from sequencer.model.team import Role, Task
-from sequencer.model.workflow import Workflow, grown
+from sequencer.model.workflow import Workflow
 from sequencer.workflows.teams.graphs import (
     BRIEF,
     MAX_LISTED,
@@ -25,7 +25,6 @@ from sequencer.workflows.teams.graphs import (
     schema_for,
     workflow_of,
 )
-from sequencer.workflows.teams.options import builtin_roles
 
 MEND = {"name": "mend", "text": "Mend"}
 ROLES = {
@@ -65,21 +64,6 @@ def one(**fields: Any) -> tuple[Step, Any]:
 
 
 # --- the graph ---------------------------------------------------------------------------
-
-
-def test_a_node_for_each_task_and_an_edge_from_each_blocker() -> None:
-    workflow = made(task("c", "b", "a"), task("a"), task("b", "a"), task("d"), size=2)
-    graph = graph_of(workflow)
-    assert (workflow.name, workflow.kind) == ("team", "graph")
-    assert [node.id for node in graph.nodes] == ["c", "a", "b", "d"]
-    assert {node.kind for node in graph.nodes} == {NodeKind.AGENT}
-    assert edges(graph) == [("b", "c"), ("a", "c"), ("a", "b")]
-    assert graph.entries == ("a", "d")
-    assert (graph.is_team, graph.max_parallel, graph.max_iterations) == (True, 2, 50)
-    assert graph.back_edges == frozenset()
-    assert graph.by_id["c"].task is not None
-    assert graph.by_id["c"].task.blocked_by == ("b", "a")
-    assert graph_of(made(task("a"))).max_parallel is None
 
 
 @pytest.mark.parametrize(
@@ -155,18 +139,6 @@ def test_a_fixer_works_as_an_implementer(
     assert traits.brought == brought
 
 
-def test_a_fixer_without_a_prompt_is_briefed() -> None:
-    judging = task("v", role="verifier", validation={"fixer": {"name": "mend"}})
-    (step,) = workflow_of("w", [judging], {"verifier": Role()}).steps
-    assert step.validation is not None
-    assert step.validation.fixer is not None
-    assert step.validation.fixer.text == BRIEF
-    own = {"a": {}, "b": {"max_attempts": 5}, "c": {"fixer": None}}
-    tasks = [task(name, role="verifier", validation=said) for name, said in own.items()]
-    found = [step.validation for step in workflow_of("w", tasks, builtin_roles()).steps]
-    assert [(v and v.fixer and v.fixer.name) for v in found] == [*["validation-fixer"] * 2, None]
-
-
 @pytest.mark.parametrize("adds", ["tasks", "sub-issues"])
 def test_who_adds_tasks_has_to_answer_in_their_form(adds: Literal["tasks", "sub-issues"]) -> None:
     step, traits = one(adds=adds, output={"key": "plan"}, description="Cut it.")
@@ -237,16 +209,6 @@ def problems(
 )
 def test_one_thing_is_wrong(tasks: list[Task], expected: TaskProblem) -> None:
     assert problems(*tasks) == [expected]
-
-
-def test_everything_is_told_in_the_order_of_the_list() -> None:
-    found = problems(
-        task("a", "b", role="nobody"), task("b", "x", "a"), task("a"), task("c", "c", "y")
-    )
-    assert [one.path[:2] for one in found] == [
-        *((0, "role"), (0, "blocked_by")),
-        *((1, "blocked_by"), (2, "id"), (3, "blocked_by"), (3, "blocked_by")),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -338,22 +300,6 @@ def test_new_tasks_start_after_who_adds_them_and_before_what_waited_for_it(
     assert [node.task and node.task.blocked_by for node in found.nodes] == [
         one.blocked_by or ("plan",) for one in tasks
     ]
-
-
-def test_a_grown_workflow_is_one_and_can_grow_again() -> None:
-    base = made(*PLAN)
-    found = grown(base, [growth(task("a"), task("b", "a", adds="tasks"), base=base)])
-    graph = graph_of(found)
-    assert [step.name for step in found.steps] == ["plan", "other", "end", "a", "b"]
-    assert graph.back_edges == frozenset()
-    assert graph.urgency["a"] < graph.urgency["b"] < graph.urgency["end"]
-    second = growth_of(graph, "b", [task("late", role="reader")], ROLES)
-    assert edges(second) == [("b", "late"), ("late", "end")]
-    assert second.steps[0].model == "small"
-    assert second.nodes[0].task is not None
-    assert second.nodes[0].task.brought == ("model", "tools")
-    alone = made(task("plan", adds="tasks"))
-    assert edges(growth(task("a"), base=alone)) == [("plan", "a")]
 
 
 @pytest.mark.parametrize(

@@ -10,19 +10,12 @@ import pytest
 from sequencer.engine.records import checked
 from sequencer.model.net.graph import Growth
 from sequencer.model.outcome import Outcome, OutcomeStatus
-from sequencer.model.step import Output, Step, Validation
+from sequencer.model.step import Output, Step
 from sequencer.model.team import STEP_FIELDS, Role, Task
 from sequencer.model.workflow import Workflow
-from sequencer.workflows.teams.graphs import MOST, SCHEMAS, form_for, schema_for, workflow_of
-from sequencer.workflows.teams.growth import (
-    AddedTask,
-    AnswerRefused,
-    SubIssue,
-    TeamGrower,
-    tasks_of_answer,
-)
+from sequencer.workflows.teams.graphs import MOST, form_for, schema_for, workflow_of
+from sequencer.workflows.teams.growth import AnswerRefused, TeamGrower, tasks_of_answer
 from sequencer.workflows.teams.options import roles
-from sequencer.workflows.verdicts import ensure_schema
 
 ONE = {"id": "a", "subject": "Do a", "description": "All of it"}
 ISSUE = {"id": "api", "title": "The API", "description": "Three routes"}
@@ -49,22 +42,6 @@ def fits(adds: Any, answer: str, known: Any = ()) -> bool:
 
 
 # --- schemas -----------------------------------------------------------------------------
-
-
-def test_the_schemas_have_the_fields_that_are_read() -> None:
-    item = SCHEMAS["tasks"]["properties"]["tasks"]["items"]
-    assert set(item["properties"]) == set(AddedTask.model_fields)
-    issue = SCHEMAS["sub-issues"]["properties"]["sub_issues"]["items"]["properties"]
-    assert set(issue) == {*SubIssue.model_fields, "dependsOn"}
-    assert "equal to the other" in issue["dependsOn"]["description"]
-    schema = schema_for("tasks", {"verifier": 1, "builder": 2})
-    role = schema["properties"]["tasks"]["items"]["properties"]["role"]
-    assert role == {"type": "string", "enum": ["builder", "verifier"]}
-    # Where no role is, none is the answer's mistake.
-    assert schema_for("tasks", ()) == SCHEMAS["tasks"] != schema
-    assert schema_for("sub-issues", ["builder"]) == SCHEMAS["sub-issues"]
-    for one in (schema, *SCHEMAS.values()):
-        ensure_schema(one, "here")
 
 
 @pytest.mark.parametrize("adds", ["tasks", "sub-issues"])
@@ -104,27 +81,6 @@ def test_all_that_is_wrong_is_told() -> None:
 
 
 # --- sub-issues --------------------------------------------------------------------------
-
-
-def test_each_is_built_and_then_verified() -> None:
-    built, verified = issues(ISSUE)
-    assert (built.id, built.role, built.blocked_by) == ("impl-api", "implementer", ())
-    assert (built.subject, built.description) == ("Implement: The API", "Three routes")
-    assert built.active_form == "Implementing The API"
-    assert (verified.id, verified.role) == ("verify-api", "verifier")
-    assert (verified.subject, verified.blocked_by) == ("Verify: The API", ("impl-api",))
-    assert "Three routes" in verified.description
-    assert verified.step == {"prompt": "subroutines/verifications.md"}
-
-
-def test_a_project_says_how_sub_issues_are_verified() -> None:
-    usual = workflow_of("team", issues(ISSUE), roles()).steps[1].validation
-    assert usual is not None
-    assert usual.fixer is not None
-    assert (usual.max_attempts, usual.fixer.prompt) == (3, "subroutines/validation-fixer.md")
-    options = {"verifier": Role.model_validate({"validation": {"max_attempts": 7}})}
-    step = workflow_of("team", issues(ISSUE), roles(options)).steps[1]
-    assert step.validation == Validation(max_attempts=7)
 
 
 @pytest.mark.parametrize(

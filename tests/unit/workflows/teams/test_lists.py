@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from sequencer.documents.keys import ConfigurationErrors, known_keys
+from sequencer.documents.keys import ConfigurationErrors
 from sequencer.documents.reader import Document
 from sequencer.errors import ConfigurationError
 from sequencer.model.fields import ValidationError
 from sequencer.model.step import Step
-from sequencer.model.team import MAX_TASKS, STEP_FIELDS, Task
+from sequencer.model.team import MAX_TASKS
 from sequencer.workflows.finding import MAX_CHARS
 from sequencer.workflows.teams.entries import ListFile, TaskEntry
 from sequencer.workflows.teams.lists import (
@@ -40,16 +40,6 @@ def refusal(**fields: Any) -> tuple[tuple[int | str, ...], str]:
         entry(**fields)
     (found,) = caught.value.errors()
     return found["loc"], found["msg"]
-
-
-def test_the_keys_are_a_task_s_and_a_step_s_with_the_same_defaults() -> None:
-    # The entry's keys are what errors list and what the reference names.
-    own = set(Task.model_fields) - {"step"}
-    assert set(known_keys(TaskEntry, ())) == own | STEP_FIELDS
-    for name in own:
-        field = Task.model_fields[name]
-        if not field.is_required:
-            assert TaskEntry.model_fields[name].get_default() == field.get_default(), name
 
 
 FIXER = {"name": "mend", "output": {"format": "json", "schema": {"type": "object"}}}
@@ -256,16 +246,6 @@ def test_in_markdown_too(tmp_path: Path) -> None:
     assert told.endswith("there is no task in it; list at least one below 'tasks'")
 
 
-def test_a_refused_task_is_still_known_to_the_others(tmp_path: Path) -> None:
-    text = "tasks: [{id: a, subject: A, modle: x}, {id: b, subject: B, blocked_by: a}]"
-    assert problems(tmp_path, text) == ["1:29: tasks[0]: unknown key 'modle'"]
-    text = "tasks: [{id: a b, subject: A}, {id: c, subject: C, blocked_by: ['a b', d]}]"
-    found = problems(tmp_path, text)
-    assert len(found) == 2
-    assert "tasks[0].id: an id is made of letters" in found[0]
-    assert "tasks[1].blocked_by[0]: an id is made of letters" in found[1]
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -364,32 +344,6 @@ def read(text: str) -> Document:
 
 def told_of(text: str) -> list[str]:
     return [str(error) for error in read_page(textwrap.dedent(text), Path("tasks.md"))[1]]
-
-
-def test_a_page_is_the_data_that_a_yaml_list_is() -> None:
-    assert read(PAGE).data == {
-        "size": 3,
-        "title": "Ship the search",
-        "description": "What it is about.",
-        "tasks": [
-            {
-                "role": "researcher",
-                "tools": {"bash": True},
-                "budget": {"max_cost_usd": 2},
-                "id": "look",
-                "subject": "Find out how search works",
-                "description": "Read the code.\n\n### A heading of its own\n\nMore.",
-            },
-            {
-                "blocked_by": "look",
-                "id": "build",
-                "subject": "Build the index",
-                "description": "Begin with `index.py`.",
-            },
-        ],
-    }
-    for ends in ("\r\n", "\r"):
-        assert read("\ufeff" + PAGE.replace("\n", ends)) == read(PAGE)
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,8 @@ from sequencer.model.request import Request
 from sequencer.workflows.registry import Registry
 from sequencer.workflows.requests.options import WORDS, RoutingSettings, Word
 from sequencer.workflows.requests.routing import route
-from sequencer.workflows.teams.options import Count, Files, ScoreSettings, Subtasks, TeamOptions
-from sequencer.workflows.teams.scoring import (
-    KEYWORDS,
-    Score,
-    classification_of,
-    decide,
-    score,
-    score_request,
-)
+from sequencer.workflows.teams.options import TeamOptions
+from sequencer.workflows.teams.scoring import KEYWORDS, Score, classification_of, decide, score
 
 FILLER = "It is about the same thing as before, once more. "
 MEDIUM, LONG = FILLER * 17, FILLER * 41
@@ -64,13 +57,6 @@ def test_a_debugger_reaches_the_threshold_by_what_it_says(text: str) -> None:
     assert scored("debugger", text=text).uses_team
 
 
-def test_signals_of_debugging_count_for_nothing_else() -> None:
-    text = TRACE + "\nSteps to reproduce:\n1. a\n2. b\n3. c\n"
-    points = [reason.points for reason in scored("debugger", text=text).reasons]
-    assert points == [50, 15, 6]
-    assert scored("code", text=text).score == 0
-
-
 @pytest.mark.parametrize(
     ("text", "points", "told"),
     [
@@ -91,43 +77,6 @@ def test_what_is_counted(text: str, points: int, told: str) -> None:
 @pytest.mark.parametrize("label", ["size/XL", "size: XL", "Size-xl", "size_XL", "SIZE XL"])
 def test_labels_are_written_in_many_ways(label: str) -> None:
     assert scored("code", labels=[label]).score == 30
-
-
-def test_everything_can_have_other_points() -> None:
-    settings = ScoreSettings(
-        never=("question",),
-        classifications={"planning": 7, "code": 5},
-        keywords={"refactor": 0, "port it": 11, "simple": -4},
-        labels={"hot": 13},
-        procedures={"mine": 17},
-        long_chars=100,
-        long_points=19,
-        medium_chars=10,
-        medium_points=3,
-        subtasks=Subtasks(each=1, free=0, max=2),
-        files=Files(each=2, free=0, max=100),
-        component_names=("motor", "wing"),
-        components=Count(each=23, free=1, max=100),
-        min_size=3,
-        size_from=(1, 2, 90),
-    )
-    text = "Refactor the motor and the wing, port it; a.py\n- x\n- y\n- z\nThis is simple."
-    found = scored("code", text=text, labels=["Hot"], procedure="mine", settings=settings)
-    told = {reason.text: reason.points for reason in found.reasons}
-    assert told == {
-        "code": 5,
-        "procedure mine": 17,
-        "a text of more than 10 characters": 3,
-        "keywords: port it": 11,
-        "keywords: simple": -4,
-        "label hot": 13,
-        "listed sub-tasks: 3": 2,
-        "files: 1 (a.py)": 2,
-        "components: 2 (motor, wing)": 23,
-    }
-    assert (found.score, found.team_size) == (72, 5)
-    assert scored("planning", settings=settings).score == 7
-    assert scored("code", text=FILLER * 3, settings=settings).score == 5 + 19
 
 
 # --- the decision ---------------------------------------------------------------------
@@ -186,20 +135,3 @@ def routed(settings: RoutingSettings, *, explicit: str | None = None, **more: An
 )
 def test_a_procedure_says_what_nobody_said(more: dict[str, Any], word: Word | None) -> None:
     assert routed(RoutingSettings(), **more) == word
-
-
-def test_a_request_and_its_route_are_scored_whole() -> None:
-    request = Request(title="Crash", text="a race condition in a.py", labels=("bug", "large"))
-    settings, options = RoutingSettings(), TeamOptions(threshold=81)
-    chosen = route(
-        request,
-        explicit=None,
-        settings=settings,
-        known=Registry().procedure_names,
-        classify=None,
-    )
-    found = score_request(request, chosen, settings, options)
-    assert [reason.points for reason in found.reasons] == [50, 10, 20]
-    assert (found.score, found.uses_team) == (80, False)
-    priced = options.replace(score=ScoreSettings(procedures={"debugger-full": 1}))
-    assert score_request(request, chosen, settings, priced).uses_team
