@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from sequencer.executors.protocol import Executor, Listener
+from sequencer.errors import MachineBusy, SequencerError, out_of_resources
+from sequencer.executors.protocol import Cancellation, Executor, Listener
 from sequencer.model.head import Claim, Head
-from sequencer.model.outcome import Outcome
+from sequencer.model.kind import Performed
+from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place
 from sequencer.store.protocol import Store
+
+if TYPE_CHECKING:
+    from sequencer.engine.workplaces import Left
+    from sequencer.model.net.ending import Taken
+    from sequencer.model.net.marking import Reference
 
 
 class Agents(Protocol):
@@ -95,22 +102,48 @@ def left(most: float | None, used: float) -> float | None:
     return None if most is None else most - used
 
 
-class Turn(Struct, frozen=True):
-    """A step that this worker holds."""
+class Running(Struct):
+    """One attempt, from its claim to its record."""
 
     claim: Claim
-    step: Step
-    position: str
-    place: Place
+    prepared: Prepared
     head: Head
     """As it was right after the claim."""
-    prepared: Prepared | None = None
-    """None where the caller performs the step itself."""
+    cancellation: Cancellation = field(default_factory=Cancellation)
+    used: Usage = field(default=Usage())
+    """So far, where its executor tells and somebody wants to know."""
+    performed: Performed | None = None
+    reference: Reference | None = None
+    """Where its output was kept."""
+    left: Left | None = None
+    """Of a team's task: what became of what its agent has left."""
+    taken: Taken | None = None
+    """What the run has made of its end."""
+    error: BaseException | None = None
+    """What was raised instead."""
 
-    @classmethod
-    def of(cls, head: Head, claim: Claim, prepared: Prepared) -> Turn:
-        """Return the turn in which *prepared* is to be performed."""
-        return cls(claim, prepared.step, prepared.position, prepared.place, head, prepared)
+    @property
+    def ends_the_work(self) -> bool:
+        """Return whether the process can't go on: it is to end, or it can't keep an output.
+
+        Any other exception is a bug of one executor, and a failure of its node; or this
+        machine was short of something, and other attempts may end well all the same.
+        """
+        if self.busy is not None:
+            return False
+        is_bug = isinstance(self.error, Exception) and not isinstance(self.error, SequencerError)
+        return self.error is not None and not is_bug
+
+    @property
+    def busy(self) -> MachineBusy | None:
+        """Return why this machine could not run the agent, if that was it."""
+        return out_of_resources(self.error)
+
+    @property
+    def has_cost(self) -> bool:
+        """Return whether it has used what a run has limits on."""
+        usage = self.performed.outcome.usage if self.performed else Usage()
+        return bool(usage.cost_usd or usage.input_tokens or usage.output_tokens)
 
 
 class Attempt(Struct, frozen=True, kw_only=True):

@@ -12,77 +12,19 @@ import contextlib
 import os
 import queue
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
-from msgspec import Struct, field
-
-from sequencer.engine.attempt import Prepared
+from sequencer.engine.attempt import Running
 from sequencer.engine.heartbeat import Heartbeat
-from sequencer.engine.markings import FlowControl
-from sequencer.engine.performing import Performer
-from sequencer.engine.records import (
-    INLINE_BYTES,
-    broken,
-    chance,
-    circumstances,
-    journal_record,
-    shown_log,
-)
-from sequencer.engine.workplaces import Left
-from sequencer.errors import AgentMissing, MachineBusy, SequencerError, out_of_resources
-from sequencer.executors.protocol import Cancellation, StopReason
+from sequencer.executors.protocol import StopReason
 from sequencer.model.head import Claim
-from sequencer.model.kind import Performed
-from sequencer.model.net.ending import NodeEnded, Taken
-from sequencer.model.net.marking import Reference
-from sequencer.model.net.net import Act
-from sequencer.model.net.transition import OpenTransition
-from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.store.watch import readable
 
 WAIT_S = 1.0
 _RESERVE = 4
 """Descriptors that are kept for the records of what has ended: where an agent gets none any
 more, its claim can still be released."""
-Perform = Callable[["Running"], None]
-
-
-class Running(Struct):
-    """One attempt, from its claim to its record."""
-
-    claim: Claim
-    prepared: Prepared
-    run_id: str
-    cancellation: Cancellation = field(default_factory=Cancellation)
-    used: Usage = field(default=Usage())
-    """So far, where its executor tells and somebody wants to know."""
-    performed: Performed | None = None
-    reference: Reference | None = None
-    """Where its output was kept."""
-    left: Left | None = None
-    """Of a team's task: what became of what its agent has left."""
-    taken: Taken = field(default=Taken())
-    """What the run has made of its end."""
-    error: BaseException | None = None
-    """What was raised instead."""
-
-    @property
-    def ends_the_work(self) -> bool:
-        """Return whether the process can't go on: it is to end, or it can't keep an output.
-
-        Any other exception is a bug of one executor, and a failure of its node; or this
-        machine was short of something, and other attempts may end well all the same.
-        """
-        if self.busy is not None:
-            return False
-        is_bug = isinstance(self.error, Exception) and not isinstance(self.error, SequencerError)
-        return self.error is not None and not is_bug
-
-    @property
-    def busy(self) -> MachineBusy | None:
-        """Return why this machine could not run the agent, if that was it."""
-        return out_of_resources(self.error)
+Perform = Callable[[Running], None]
 
 
 class Attempts:
@@ -201,90 +143,3 @@ class Attempts:
         for fd in (self._read_fd, self._write_fd):
             os.close(fd)
         self._read_fd = self._write_fd = -1
-
-
-class Recorder:
-    """Tells how attempts have ended, for the journal and for what the net makes of them."""
-
-    def __init__(self, control: FlowControl, performer: Performer) -> None:
-        """Record in the run of *control* what *performer* has performed."""
-        self.control = control
-        self.performer = performer
-
-    def performed(self, ended: Running) -> Performed:
-        """Return how *ended* ended, where it ended with an exception as well."""
-        performed, error = ended.performed, ended.error
-        if performed is not None and error is None:
-            return performed
-        error = error or RuntimeError("the attempt ended without a result")
-        usage = performed.outcome.usage if performed else Usage()
-        outcome, made = broken(error, usage, self.performer.redact), ended.prepared
-        return Performed(outcome, made.step, made.place, made.agent)
-
-    def failing(self, error: Exception) -> Perform:
-        """Return what makes an attempt of a node that can't be prepared: it fails.
-
-        But for a lack of descriptors, say, or of the program of an agent, which is no fault of
-        the node.
-        """
-        is_missing = isinstance(error, AgentMissing)
-        status = OutcomeStatus.UNAVAILABLE if is_missing else OutcomeStatus.FAILED
-        outcome = Outcome(status=status, error=self.performer.redact(str(error)))
-
-        busy = out_of_resources(error)
-
-        def fail(attempt: Running) -> None:
-            if busy is not None:
-                raise busy
-            made = attempt.prepared
-            attempt.performed = Performed(outcome, made.step, made.place, made.agent)
-
-        return fail
-
-    def recording(self, ended: Running) -> Act:
-        """Return what the end of *ended* does to the run."""
-        performed, record, busy = self.performed(ended), self.record(ended), ended.busy is not None
-        if performed.outcome.status is OutcomeStatus.INTERRUPTED and ended.cancellation.reason:
-            record = {**record, "reason": str(ended.cancellation.reason)}
-        end = NodeEnded(
-            ended.claim, performed, record, ended.reference, chance(), is_postponed=busy
-        )
-
-        def act(step: OpenTransition) -> None:
-            ended.taken = self.control.net.take(step, end)
-
-        return act
-
-    def record(self, ended: Running) -> Mapping[str, Any]:
-        """Return what the journal has about *ended*."""
-        performed = self.performed(ended)
-        outcome = performed.outcome
-        output: dict[str, Any] = {}
-        size = len(outcome.output.encode("utf-8", "replace"))
-        if outcome.output and size <= INLINE_BYTES:
-            output["output"] = outcome.output
-        if isinstance(ended.reference, str):
-            output["output_file"] = f"results/{ended.reference}/output.txt"
-            output["output_bytes"] = size
-        if self.control.work is not None and outcome.is_accepted:
-            output["work"] = self.control.work.model_dump()
-        log = shown_log(performed.log, self.performer.project)
-        record = journal_record(outcome, performed.agent, log, output)
-        return {**record, **circumstances(performed), **_left(ended)}
-
-
-def _left(ended: Running) -> dict[str, Any]:
-    """Return what became of what a task has left where it worked."""
-    left = ended.left
-    if left is None:
-        return {}
-    found: dict[str, Any] = {"left": dict(left.told)} if left.told else {}
-    if left.notices:
-        found["notices"] = [text[:1000] for text in left.notices[:20]]
-    return found
-
-
-def has_cost(ended: Running) -> bool:
-    """Return whether an attempt has used what a run has limits on."""
-    usage = ended.performed.outcome.usage if ended.performed else Usage()
-    return bool(usage.cost_usd or usage.input_tokens or usage.output_tokens)

@@ -129,7 +129,7 @@ class Control:
         return cast("FlowControl", self._changes)
 
     @property
-    def kind(self) -> Kind[Any]:
+    def kind(self) -> Kind:
         """Return what decides over the run."""
         return self._changes.kind
 

@@ -7,12 +7,18 @@ the work tree is nobody's business but the agents'.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Collection, Sequence
 from shlex import quote
 from typing import Protocol
 
-from sequencer.errors import WorkTreeRefused
+from msgspec.structs import replace
+
+from sequencer.engine.attempt import Running
+from sequencer.engine.patience import Patience
+from sequencer.errors import SequencerError, WorkTreeBusy, WorkTreeRefused
 from sequencer.model.head import Claim, Head, Work
+from sequencer.model.outcome import OutcomeStatus
 
 
 class Carrier(Protocol):
@@ -117,3 +123,116 @@ class BranchGuard(NothingCarried):
 
 
 NOTHING_CARRIED = NothingCarried()
+
+
+class CodeMover:
+    """Moves the code that the attempts of one process leave, and keeps it where that fails."""
+
+    def __init__(self, carrier: Carrier, patience: Patience) -> None:
+        """Move with *carrier*; *patience* waits for a remote that is out of reach."""
+        self._carrier = carrier
+        self._patience = patience
+        self.is_ready = True
+        """Whether a node may begin in this work tree, as it was seen last."""
+        self.moves = not isinstance(carrier, NothingCarried)
+        self._here: set[str] = set()
+        """The code of states that is in the work tree: brought here, or left by nodes here."""
+
+    def may_begin(self, head: Head, running: Collection[int], others: Collection[int]) -> bool:
+        """Return whether one more node may begin here, beside those with the tokens *running*.
+
+        *others* are the tokens of claims of other processes that may be alive.
+        """
+        if not self.moves:
+            return True
+        if others or not self.is_ready:
+            return False
+        # One that has lost its claim still works in this tree, and others may have elsewhere.
+        is_alone = all(head.claim_with(token) for token in running)
+        is_here = not running or head.work is None or head.work.commit in self._here
+        return is_alone and is_here
+
+    def ensure_ready(self, head: Head, is_held: Callable[[], bool]) -> None:
+        """Look whether a node may begin while none is running.
+
+        None may where agents of another process are in the way and *is_held* says, when they
+        were waited for, that somebody has claims to be waited for.
+
+        Raises:
+            WorkTreeRefused: none may.
+            WorkTreeBusy: nobody has claims, and agents of somebody work all the same.
+        """
+        self.is_ready = False
+        try:
+            self._patience.reach(lambda: self._carrier.ready(head))
+        except WorkTreeBusy:
+            if is_held():
+                return
+            raise
+        self.is_ready = True
+
+    def look(self, head: Head) -> None:
+        """Look whether a node may begin; if not, the next claim says why."""
+        try:
+            self._carrier.ready(head)
+            self.is_ready = True
+        except SequencerError:
+            self.is_ready = False
+
+    def arrive(self, head: Head) -> None:
+        """See `Carrier.arrive`."""
+        self._patience.reach(lambda: self._carrier.arrive(head))
+        self._here = set() if head.work is None else {head.work.commit}
+
+    def collect(self, worked: Sequence[Running], head: Head) -> Work | None:
+        """Return the code that moves with the end of *worked*; see `Carrier.collect`.
+
+        Where it can't move, they have failed.
+        """
+        if not worked:
+            return None
+        claim = worked[0].claim
+        try:
+            work = self._carrier.collect(claim, claim.step, head)
+        except WorkTreeRefused as refusal:
+            self.refuse(worked, head, refusal)
+            return None
+        if work is not None:
+            self._here.add(work.commit)
+        return work
+
+    def refuse(self, worked: Sequence[Running], head: Head, refusal: WorkTreeRefused) -> None:
+        """Make failures of *worked*, whose code was not taken; a branch keeps it."""
+        for one in worked:
+            error, kept = refusal.message, None
+            with contextlib.suppress(SequencerError):
+                kept = self._carrier.keep(one.claim, one.claim.step, head)
+            if kept is not None:
+                error = f"{error}; what the step did is on branch {kept}"
+            if one.performed is not None:
+                outcome = one.performed.outcome.replace(status=OutcomeStatus.FAILED, error=error)
+                made = replace(one.performed, outcome=outcome, decision=None, verdict=None)
+                one.performed = made
+
+    def keep(self, ended: Sequence[Running], head: Head | None) -> None:
+        """Put the work of *ended*, whose word does not count, on branches of their own."""
+        for one in ended:
+            if head is None:
+                return
+            # That it does not count is the news, whatever git says.
+            with contextlib.suppress(SequencerError):
+                self._carrier.keep(one.claim, one.claim.step, head)
+
+    def leave(self, head: Head | None, running: Collection[int]) -> None:
+        """Let other processes have the work tree if none of the tokens *running* is left here."""
+        if not running:
+            self._carrier.leave(head)
+
+
+def accepted(ended: Sequence[Running]) -> list[Running]:
+    """Return those of *ended* whose agents did what they were asked."""
+    return [
+        one
+        for one in ended
+        if one.performed is not None and one.error is None and one.performed.outcome.is_accepted
+    ]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from sequencer.engine.attempt import Allowance, Turn, least, left
+from sequencer.engine.attempt import Allowance, Running, least, left
 from sequencer.engine.by_hand import fresh_head
 from sequencer.engine.carrier import NOTHING_CARRIED
 from sequencer.engine.events import HeadMoved, Noticed, Waiting
@@ -39,7 +39,9 @@ from sequencer.errors import (
 from sequencer.executors.protocol import StopReason
 from sequencer.model import transitions
 from sequencer.model.head import Claim, Gate, Head, Status
+from sequencer.model.kind import Ended
 from sequencer.model.limits import InvocationLimits, RunLimits
+from sequencer.model.line.line import EndingKind
 from sequencer.model.line.order import place, position_at
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.standing import Readiness, Standing, parse_time
@@ -155,6 +157,11 @@ class EngineLoop(ABC):
     def _end(self, head: Head, reason: str) -> Summary:
         self.summary.reason, self.summary.head = reason, head
         return self.summary
+
+    def _count(self, outcome: Outcome, steps: int) -> None:
+        """Count an attempt that has ended, and was worth so many *steps*."""
+        self.summary.usage = self.summary.usage.plus(outcome.usage, steps=steps)
+        self.summary.limits_met += int(outcome.status is OutcomeStatus.LIMITED)
 
     def _used_up(self) -> str | None:
         """Return which of this invocation's limits on steps and money is reached."""
@@ -292,7 +299,7 @@ class LineLoop(EngineLoop):
 
     # --- taking a turn -------------------------------------------------------------
 
-    def _take_turn(self, here: Standing, head: Head) -> Turn | None:
+    def _take_turn(self, here: Standing, head: Head) -> Running | None:
         """Claim the step that is ready, or wait for a change and return None."""
         if here.kind is Readiness.NOT_YET:
             self._sleep_until(here, head)
@@ -303,18 +310,16 @@ class LineLoop(EngineLoop):
                 return None
             prepared = self._worker.performer.prepare(here.place)
             try:
-                claimed = self._worker.claim(head)
+                claimed = self._worker.claim(head, prepared)
             except ClaimHeld:
                 # Somebody was quicker between the look and the lock.
                 if self._longest_wait_s == 0.0:
                     raise
                 return None
             self._waiting_since = None
-            if claimed is None:
-                return None
-            if self._queue is not None:
+            if claimed is not None and self._queue is not None:
                 self._queue.leave()
-            return Turn.of(*claimed, prepared)
+            return claimed
         self._wait(here, head)
         return None
 
@@ -390,7 +395,7 @@ class LineLoop(EngineLoop):
 
     # --- running it ----------------------------------------------------------------
 
-    def _run(self, turn: Turn) -> tuple[Head, Turn | None]:
+    def _run(self, turn: Running) -> tuple[Head, Running | None]:
         try:
             ended = self._worker.perform(turn, self._budget(turn.head))
         except BaseException as error:
@@ -398,10 +403,8 @@ class LineLoop(EngineLoop):
             if (busy := out_of_resources(error)) is not None:
                 raise busy from error
             raise
-        outcome, record = ended.outcome, ended.record
-        steps = int(ended.has_worked)
-        self.summary.usage = self.summary.usage.plus(outcome.usage, steps=steps)
-        self.summary.limits_met += int(ended.met_limit)
+        outcome = ended.performed.outcome
+        self._count(outcome, steps=int(ended.ending.has_worked))
         head, following = self._worker.finish(turn, ended, self._may_go_on)
         if self._mode is not Mode.ASYNC:
             self._worker.performer.emit(HeadMoved(head))
@@ -409,12 +412,12 @@ class LineLoop(EngineLoop):
         if head.status is Status.COMPLETE and self._mode is not Mode.ASYNC:
             self._worker.performer.tell_completed(turn.claim.step_index, head)
         if outcome.status is OutcomeStatus.INTERRUPTED:
-            self._raise_interrupted(turn, record)
-        if ended.has_failed:
+            self._raise_interrupted(turn)
+        if ended.ending.kind is EndingKind.FAIL:
             self.summary.failures += 1
             self._failing_at, self._failures_seen = head.step_index, head.failures_in_row
             if head.not_before is None or self._mode is Mode.TICK:
-                raise self._step_failed(turn, outcome, record)
+                raise self._step_failed(turn, ended)
         return head, following
 
     def _may_go_on(self, head: Head) -> bool:
@@ -422,24 +425,24 @@ class LineLoop(EngineLoop):
             return False
         return self._queue is None or not self._queue.yields(head.step_index)
 
-    def _step_failed(self, turn: Turn, outcome: Outcome, record: dict[str, object]) -> StepFailed:
+    def _step_failed(self, turn: Running, ended: Ended) -> StepFailed:
         hint = "start again to try it again, or 'sequencer skip' / 'stamp ok'"
         if self._mode is Mode.ASYNC:
             hint = f"--step-index {turn.claim.step_index} starts with it again"
         return StepFailed(
             f"step {turn.claim.step!r} (iteration {turn.claim.step_index + 1}, attempt "
-            f"{turn.claim.attempt}) failed: {outcome.error or 'no reason given'}",
-            where=str(record.get("log")),
+            f"{turn.claim.attempt}) failed: {ended.performed.outcome.error or 'no reason given'}",
+            where=str(ended.record.get("log")),
             hint=hint,
         )
 
-    def _raise_interrupted(self, turn: Turn, record: dict[str, object]) -> None:
-        if record.get("reason") == StopReason.INTERRUPTED:
+    def _raise_interrupted(self, turn: Running) -> None:
+        if turn.cancellation.reason is StopReason.INTERRUPTED:
             raise Interrupted(
                 f"interrupted in step {turn.claim.step!r}; the claim was released",
                 hint="start again to go on",
             )
-        if record.get("reason") == StopReason.LEASE_LOST:
+        if turn.cancellation.reason is StopReason.LEASE_LOST:
             raise StaleClaim(
                 f"the heartbeat of step {turn.claim.step!r} could not be written; it was stopped",
                 where=str(self._worker.store.state_path.parent),

@@ -13,8 +13,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from sequencer.engine.attempt import left
-from sequencer.engine.attempts import Running
+from sequencer.engine.attempt import Running, left
 from sequencer.engine.events import HeadMoved, Waiting
 from sequencer.engine.loop import LONGEST_SLEEP_S, EngineLoop, Mode, Summary
 from sequencer.engine.markings import FlowControl
@@ -128,7 +127,7 @@ class NetLoop(EngineLoop):
         # Those that have ended by now share one transition: it costs as much as one of a step.
         while ended := list(iter(worker.attempts.next_ended, None)):
             for one in ended:
-                self._count(one)
+                self._take_in(one)
             self._unrecorded = ended
             head = worker.record(ended, self._steps_left)
             self._unrecorded = []
@@ -143,7 +142,7 @@ class NetLoop(EngineLoop):
                 if one.error is not None and (one.ends_the_work or is_stuck):
                     raise one.busy or one.error
 
-    def _count(self, ended: Running) -> None:
+    def _take_in(self, ended: Running) -> None:
         if ended.ends_the_work:
             # A process that can't go on begins nothing else.
             self._worker.is_stopped = True
@@ -152,14 +151,13 @@ class NetLoop(EngineLoop):
             outcome = ended.performed.outcome
             if outcome.status is OutcomeStatus.FAILED:
                 self._failure = f"node {ended.claim.step!r} failed: {outcome.error}"
-            steps = int(outcome.is_accepted)
-            self.summary.usage = self.summary.usage.plus(outcome.usage, steps=steps)
+            self._count(outcome, steps=int(outcome.is_accepted))
             self.summary.failures += int(outcome.status is OutcomeStatus.FAILED)
-            self.summary.limits_met += int(outcome.status is OutcomeStatus.LIMITED)
 
     def _count_anew(self, ended: Running) -> None:
         """Correct what was counted before it was known what the run makes of *ended*."""
-        performed, taken = ended.performed, ended.taken.outcome
+        performed, made = ended.performed, ended.taken
+        taken = None if made is None else made.outcome
         if taken is not None and performed is not None and ended.error is None:
             more = int(taken.is_accepted) - int(performed.outcome.is_accepted)
             usage = self.summary.usage
@@ -167,9 +165,9 @@ class NetLoop(EngineLoop):
             self.summary.failures -= more
             failed = f"node {ended.claim.step!r} failed: {taken.error}"
             self._failure = None if taken.is_accepted else failed
-        if ended.taken.then is not None:
+        if made is not None and made.then is not None:
             # The run goes on by itself, so nobody need look after it.
-            self._failure, self._then = None, ended.taken.then
+            self._failure, self._then = None, made.then
 
     def _went_on(self, head: Head) -> None:
         self._known, self._waiting_since = head, None

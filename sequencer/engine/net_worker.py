@@ -10,36 +10,46 @@ import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 from msgspec.structs import replace
 
 from sequencer.documents.keys import raise_all
-from sequencer.engine.attempt import Allowance, Prepared, least, left
-from sequencer.engine.attempts import Attempts, Recorder, Running, has_cost
-from sequencer.engine.code import FlowCode, accepted
+from sequencer.engine.attempt import Allowance, Prepared, Running, least, left
+from sequencer.engine.attempts import Attempts
+from sequencer.engine.carrier import accepted
 from sequencer.engine.events import HeadMoved, Noticed
 from sequencer.engine.fitting import fitted, optional_of
 from sequencer.engine.markings import FlowControl
 from sequencer.engine.perform import Crowd, Performances
 from sequencer.engine.performing import Performer
+from sequencer.engine.records import (
+    INLINE_BYTES,
+    chance,
+    circumstances,
+    journal_record,
+    shown_log,
+)
 from sequencer.engine.shares import USD, Shares, TeamBudgets
-from sequencer.engine.worker import Worker
+from sequencer.engine.worker import NOT_OURS, Worker
 from sequencer.errors import (
+    AgentMissing,
     ConfigurationError,
     SequencerError,
     StaleClaim,
     StateRefused,
     WorkTreeRefused,
+    out_of_resources,
 )
 from sequencer.executors.protocol import StopReason
 from sequencer.model.due import tries_of
 from sequencer.model.head import Claim, Head
-from sequencer.model.kind import Room
+from sequencer.model.kind import Ended, Performed, Room
 from sequencer.model.limits import RunLimits
 from sequencer.model.net.marking import FlowStatus, Marking
 from sequencer.model.net.net import Act
 from sequencer.model.net.transition import OpenTransition
-from sequencer.model.outcome import OutcomeStatus, Usage
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.standing import blocked_by
 from sequencer.model.step import MOST_TRIES, Step
 from sequencer.model.team import TeamRules
@@ -47,7 +57,6 @@ from sequencer.model.transitions import Place
 from sequencer.model.workflow import Workflow
 
 _LOST = str(StopReason.CLAIM_LOST)
-_NOT_OURS = (StopReason.CLAIM_LOST, StopReason.LEASE_LOST)
 
 
 class FlowWorker(Worker):
@@ -70,8 +79,6 @@ class FlowWorker(Worker):
         self.attempt_timeout_s: float | None = None
         """Of each attempt, as the invocation says."""
         self.attempts = Attempts(self._heartbeat)
-        self.code = FlowCode(performer.carrier, self.patience)
-        self._recorder = Recorder(control, performer)
         self._prepared: dict[str, Prepared] = {}
         self._honouring = Honouring(performer, control.workflow)
         self._performances = Performances(control, performer)
@@ -102,9 +109,6 @@ class FlowWorker(Worker):
         """Leave no thread, no process and no descriptor behind."""
         self.attempts.close()
         super().leave()
-
-    def _leave_code(self) -> None:
-        self.code.leave(None, self.attempts.running)
 
     def prepare(self, name: str, workflow: Workflow, failures: int = 0) -> Prepared:
         """Return the step of node *name* of *workflow*, ready to start.
@@ -250,12 +254,12 @@ class FlowWorker(Worker):
             known = known or self._prepared.get(claim.step)
             known = known or self._unprepared(workflow, claim.step)
             prepared = replace(known, place=Place(claim.step_index, claim.step, ""))
-            running = Running(claim, prepared, head.run_id)
+            running = Running(claim, prepared, head)
             if failure is None:
                 allowance = self.allowance(head, claim)
                 task = self._performances.task(running, head, marking, allowance)
             else:
-                task = self._recorder.failing(failure)
+                task = self._failing(failure)
             self.attempts.start(running, task)
 
     def _unprepared(self, workflow: Workflow, name: str) -> Prepared:
@@ -298,20 +302,20 @@ class FlowWorker(Worker):
         Raises:
             StaleClaim: the run itself is gone.
         """
-        mine = [one for one in ended if one.cancellation.reason not in _NOT_OURS]
+        mine = [one for one in ended if one.cancellation.reason not in NOT_OURS]
         head = self._collect(mine)
         self.code.keep([one for one in ended if one not in mine and one.performed], head)
-        acts = {one.claim.token: self._recorder.recording(one) for one in mine}
-        lost = [one for one in ended if one.claim.token not in acts and has_cost(one)]
+        acts = {one.claim.token: self._recording(one) for one in mine}
+        lost = [one for one in ended if one.claim.token not in acts and one.has_cost]
         if not acts and not lost:
             return None
-        run_id = ended[0].run_id
+        run_id = ended[0].head.run_id
         record = self._one_by_one(acts, steps_left)
 
         def act(step: OpenTransition) -> None:
             for one in lost:
-                usage = self._recorder.performed(one).outcome.usage
-                told = {**self._recorder.record(one), "reason": _LOST}
+                usage = self.performed(one).outcome.usage
+                told = {**self._record_of(one), "reason": _LOST}
                 step.charge(one.claim, usage, told)
             if lost and self.budgets is not None:
                 self.budgets.watch(step)
@@ -322,7 +326,7 @@ class FlowWorker(Worker):
         except WorkTreeRefused as refusal:
             if head is None or self.control.work is None:
                 raise
-            self.code.refuse(mine, head, refusal)
+            self.code.refuse(accepted(mine), head, refusal)
             self.control.work, self.code.is_ready = None, False
             self.record(mine, steps_left)
             raise
@@ -343,10 +347,70 @@ class FlowWorker(Worker):
         head = self.control.store.view().head
         if head is None:
             return None
-        self.control.work = self.code.collect(ended, head)
+        self.control.work = self.code.collect(accepted(ended), head)
         if not self.attempts.running:
             self.code.look(head)
         return head
+
+    def _failing(self, error: Exception) -> Callable[[Running], None]:
+        """Return what makes an attempt of a node that can't be prepared: it fails.
+
+        But for a lack of descriptors, say, or of the program of an agent, which is no fault of
+        the node.
+        """
+        is_missing = isinstance(error, AgentMissing)
+        status = OutcomeStatus.UNAVAILABLE if is_missing else OutcomeStatus.FAILED
+        outcome = Outcome(status=status, error=self.performer.redact(str(error)))
+        busy = out_of_resources(error)
+
+        def fail(attempt: Running) -> None:
+            if busy is not None:
+                raise busy
+            made = attempt.prepared
+            attempt.performed = Performed(outcome, made.step, made.place, made.agent)
+
+        return fail
+
+    def _recording(self, running: Running) -> Act:
+        """Return what the end of *running* does to the run."""
+        performed, record, busy = self.performed(running), self._record_of(running), running.busy
+        reason = running.cancellation.reason
+        if performed.outcome.status is OutcomeStatus.INTERRUPTED and reason:
+            record["reason"] = str(reason)
+        postponed = None if busy is None else busy.message
+        ended = Ended(
+            running.claim,
+            performed,
+            record,
+            reference=running.reference,
+            jitter=chance(),
+            postponed=postponed,
+        )
+
+        def act(step: OpenTransition) -> None:
+            running.taken = self.control.net.take(step, ended)
+
+        return act
+
+    def _record_of(self, running: Running) -> dict[str, Any]:
+        """Return what the journal has about *running*, which has ended."""
+        performed, left, more = self.performed(running), running.left, dict[str, Any]()
+        outcome = performed.outcome
+        size = len(outcome.output.encode("utf-8", "replace"))
+        if outcome.output and size <= INLINE_BYTES:
+            more["output"] = outcome.output
+        if isinstance(running.reference, str):
+            more["output_file"] = f"results/{running.reference}/output.txt"
+            more["output_bytes"] = size
+        if self.control.work is not None and outcome.is_accepted:
+            more["work"] = self.control.work.model_dump()
+        log = shown_log(performed.log, self.performer.project)
+        record = journal_record(outcome, performed.agent, log, more) | circumstances(performed)
+        if left is not None and left.told:
+            record["left"] = dict(left.told)
+        if left is not None and left.notices:
+            record["notices"] = [text[:1000] for text in left.notices[:20]]
+        return record
 
     def _one_by_one(self, acts: Mapping[int, Act], steps_left: Callable[[Head], int | None]) -> Act:
         """Return what does *acts*, by tokens, as if each had a transition of its own.

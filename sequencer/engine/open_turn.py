@@ -5,18 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import ClassVar
 
 from msgspec import Struct, field
 
-from sequencer.engine.attempt import Turn
+from sequencer.engine.attempt import Prepared, Running
 from sequencer.engine.loop import LONGEST_SLEEP_S
 from sequencer.engine.patience import followed
 from sequencer.engine.worker import LineWorker
 from sequencer.errors import ClaimHeld, TransitionRefused
-from sequencer.executors.protocol import Cancellation
+from sequencer.executors.protocol import Cancellation, StepRequest
 from sequencer.model.head import Head
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.standing import Readiness, parse_time
+
+CALLER = "caller"
+"""What the journal names as the agent of a step that a program performed itself."""
 
 
 class OpenTurn(Struct):
@@ -38,7 +42,20 @@ class OpenTurn(Struct):
     """Set it to record a failure without raising."""
 
 
-def claim_turn(worker: LineWorker, head: Head, *, wait: bool) -> Turn:
+class _Caller:
+    """Stands for the program that performs a step itself."""
+
+    kind: ClassVar[str] = CALLER
+    supported_fields: ClassVar[frozenset[str]] = frozenset()
+
+    def problems(self) -> list[str]:
+        return []
+
+    def perform(self, request: StepRequest, *_: object) -> Outcome:
+        raise ValueError(f"the caller has to perform step {request.step.name!r}")
+
+
+def claim_turn(worker: LineWorker, head: Head, *, wait: bool) -> Running:
     """Claim the step that is ready, or with *wait* the next one that is at the worker's positions.
 
     Raises: see `Run.turn`.
@@ -49,20 +66,20 @@ def claim_turn(worker: LineWorker, head: Head, *, wait: bool) -> Turn:
         is_mine = worker.is_mine(head.step_index)
         if here.kind in (Readiness.READY, Readiness.HELD) and is_mine:
             step, position = worker.performer.look(here.place)
+            prepared = Prepared(step, position, here.place, CALLER, _Caller(), "")
             try:
-                claimed = worker.claim(head)
+                claimed = worker.claim(head, prepared)
             except ClaimHeld:
                 if not wait:
                     raise
                 claimed = None
             if claimed is not None:
-                turn = Turn(claimed[1], step, position, here.place, claimed[0])
                 try:
-                    worker.arrive(turn)
+                    worker.arrive(claimed)
                 except BaseException as error:
-                    worker.abandon(turn, error)
+                    worker.abandon(claimed, error)
                     raise
-                return turn
+                return claimed
         if here.kind is Readiness.EXPIRED and head.gate is not None:
             worker.control.lapse()
             continue
@@ -75,17 +92,27 @@ def claim_turn(worker: LineWorker, head: Head, *, wait: bool) -> Turn:
         worker.store.wait(head.revision, min(max(left, 0.0), LONGEST_SLEEP_S), claim=here.claim)
 
 
-def perform_by_caller(worker: LineWorker, turn: Turn, opened: OpenTurn) -> Iterator[OpenTurn]:
-    """Yield *opened* once, and record then what the caller made of it."""
+def perform_by_caller(worker: LineWorker, running: Running) -> Iterator[OpenTurn]:
+    """Yield the step of *running* once, and record then what the caller made of it."""
+    claim, made = running.claim, running.prepared
+    opened = OpenTurn(
+        claim.step,
+        made.position,
+        claim.step_index,
+        claim.token,
+        claim.attempt,
+        made.step.prompt_name,
+        running.cancellation,
+    )
     started = time.monotonic()
     status, error = OutcomeStatus.OK, None
     try:
         # Inside, so that no beat comes after the record and leaves a file of its own.
-        worker.begin(turn.claim, opened.cancellation)
+        worker.begin(running)
         try:
             yield opened
         finally:
-            worker.end(turn.claim, opened.cancellation)
+            worker.end(running)
     except BaseException as raised:
         is_failure = isinstance(raised, Exception)
         status = OutcomeStatus.FAILED if is_failure else OutcomeStatus.INTERRUPTED
@@ -98,4 +125,4 @@ def perform_by_caller(worker: LineWorker, turn: Turn, opened: OpenTurn) -> Itera
             status = OutcomeStatus.COMPLETE
         outcome = Outcome(status=status, output=opened.output, error=error)
         seconds = round(time.monotonic() - started, 6)
-        worker.settle(turn, outcome, seconds)
+        worker.settle(running, outcome, seconds)

@@ -102,7 +102,7 @@ class Patience:
 class Changes:
     """Changes the run in one store, as its kind decides."""
 
-    def __init__(self, store: Store, kind: Kind[Any]) -> None:
+    def __init__(self, store: Store, kind: Kind) -> None:
         """Change the run in *store*, which is of *kind*."""
         self.store = store
         self.kind = kind

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sequencer.engine.attempt import Allowance, Attempt, Prepared
-from sequencer.engine.attempts import Running
+from sequencer.engine.attempt import Allowance, Attempt, Prepared, Running
 from sequencer.engine.briefing import brief_of, messages_block, unread
 from sequencer.engine.events import AttemptUsed, Emit, Noticed, RunEvent, Waiting
 from sequencer.engine.markings import FlowControl
@@ -254,7 +253,7 @@ class Performances:
             wait.settle(attempt.cancellation)
         # After a retry, and behind a fix, attempts are counted anew; what was used is not.
         is_first = claim.attempt == 1 and claim.step not in marking.team.spent
-        place = team.workplaces.open(node, claim.token, attempt.run_id, is_first=is_first)
+        place = team.workplaces.open(node, claim.token, attempt.head.run_id, is_first=is_first)
         for text in place.notices:
             performer.emit(Noticed(text))
         is_accepted = False

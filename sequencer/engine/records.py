@@ -81,7 +81,8 @@ def performed_record(
 ) -> dict[str, Any]:
     """Return what the journal keeps of *performed*, which judged for the *rounds*-th time."""
     record = journal_record(performed.outcome, performed.agent, log, output)
-    record |= circumstances(performed)
+    if performed.log is not None:
+        record |= circumstances(performed)
     verdict = performed.verdict
     if verdict is not None:
         record["verdict"] = {"pass": verdict.is_pass, "source": verdict.source, "round": rounds}

@@ -16,7 +16,6 @@ from sequencer.engine.worker import LineWorker, Worker
 from sequencer.errors import (
     SequencerError,
 )
-from sequencer.executors.protocol import Cancellation
 from sequencer.model.head import Head, Status
 from sequencer.model.kind import Kind
 from sequencer.model.limits import InvocationLimits, RunLimits
@@ -157,7 +156,7 @@ class Run:
         return standing(head, self.workflow, self.limits, datetime.now(UTC))
 
     @property
-    def kind(self) -> Kind[Any]:
+    def kind(self) -> Kind:
         """Return what decides over the run, and says what may happen in it.
 
         Raises: see `workflow`.
@@ -283,7 +282,7 @@ class Run:
             worker.leave()
 
     def _workers(
-        self, kind: Kind[Any], performer: Performer, positions: Collection[str], places: int
+        self, kind: Kind, performer: Performer, positions: Collection[str], places: int
     ) -> tuple[Worker, Callable[..., EngineLoop]]:
         """Return who works on a run of *kind*, and how."""
         if kind.has_one_place:
@@ -313,17 +312,7 @@ class Run:
         performer = self._at(head).performer(ignore)
         worker = LineWorker(self.store, performer, self.limits, names)
         try:
-            turn = claim_turn(worker, head, wait=wait)
-            opened = OpenTurn(
-                step=turn.claim.step,
-                position=turn.position,
-                step_index=turn.claim.step_index,
-                token=turn.claim.token,
-                attempt=turn.claim.attempt,
-                prompt_name=turn.step.prompt_name,
-                cancellation=Cancellation(),
-            )
-            yield from perform_by_caller(worker, turn, opened)
+            yield from perform_by_caller(worker, claim_turn(worker, head, wait=wait))
         finally:
             worker.leave()
 

@@ -15,10 +15,9 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
-from sequencer.engine import code
-from sequencer.engine.attempt import Allowance, Attempt, Prepared, Turn
+from sequencer.engine.attempt import Allowance, Attempt, Prepared, Running
 from sequencer.engine.by_hand import Control
-from sequencer.engine.carrier import NothingCarried
+from sequencer.engine.carrier import CodeMover
 from sequencer.engine.composing import compose_along
 from sequencer.engine.events import Noticed, Waiting
 from sequencer.engine.heartbeat import Heartbeat
@@ -28,7 +27,6 @@ from sequencer.engine.recall import Memory, recall
 from sequencer.engine.records import (
     broken,
     chance,
-    journal_record,
     keep_output,
     performed_record,
     shown_log,
@@ -38,14 +36,13 @@ from sequencer.errors import (
     SequencerError,
     StateRefused,
     WorkTreeRefused,
-    out_of_resources,
 )
 from sequencer.executors.attempt_lock import AttemptLock, lock_path
 from sequencer.executors.protocol import Cancellation, StopReason
-from sequencer.model.head import Claim, Head
-from sequencer.model.kind import Performed, Room
+from sequencer.model.head import Head
+from sequencer.model.kind import Ended, Performed, Room
 from sequencer.model.limits import RunLimits
-from sequencer.model.line.line import Ended, Ending, EndingKind, Line
+from sequencer.model.line.line import Ending, Line
 from sequencer.model.line.order import place, position_at
 from sequencer.model.line.rounds import round_of
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
@@ -56,10 +53,8 @@ from sequencer.store import results
 from sequencer.store.identity import boottime
 from sequencer.store.protocol import Store
 
-CALLER = "caller"
-"""What the journal names as the agent of a step that a program performed itself."""
-
-_NOTHING = Usage()
+NOT_OURS = (StopReason.CLAIM_LOST, StopReason.LEASE_LOST)
+"""Why an attempt has ended whose word does not count."""
 MayGoOn = Callable[[Head], bool]
 """Whether the invocation's own limits allow one more step after this head."""
 
@@ -67,6 +62,13 @@ MayGoOn = Callable[[Head], bool]
 def _where(head: Head) -> tuple[object, ...]:
     """Return what has to be as it was seen for a prepared step to be the right one."""
     return head.run_id, head.step_index, head.loop
+
+
+def _begun(changed: tuple[Head, list[int]], prepared: Prepared) -> Running | None:
+    """Return the attempt at *prepared* for which the change of a run has granted a claim."""
+    head, granted = changed
+    claim = head.claim_with(granted[0]) if granted else None
+    return None if claim is None else Running(claim, prepared, head)
 
 
 class Worker:
@@ -82,18 +84,16 @@ class Worker:
         """Set when this process is asked to end."""
         self.patience = changes.patience = Patience(self.store, self.stop, performer.emit)
         self._heartbeat = Heartbeat(self.store)
+        self.code = CodeMover(performer.carrier, self.patience)
 
     def leave(self) -> None:
         """Leave no process and no descriptor of the work behind."""
         self._changes.patience = None
         self._heartbeat.close()
         self.stop.close()
-        self._leave_code()
+        self.code.leave(None, ())
         self.performer.agents.close()
         self.store.close()
-
-    def _leave_code(self) -> None:
-        self.performer.carrier.leave(None)
 
     def interrupt(self) -> None:
         """Ask for the end of what runs and of the work; safe in a signal handler."""
@@ -118,6 +118,16 @@ class Worker:
             for claim in head.claims
             if claim.token not in mine and self.store.liveness(claim).allows_take_over
         )
+
+    def performed(self, ended: Running) -> Performed:
+        """Return how *ended* ended, where it ended with an exception as well."""
+        performed, error = ended.performed, ended.error
+        if performed is not None and error is None:
+            return performed
+        error = error or RuntimeError("the attempt ended without a result")
+        usage = performed.outcome.usage if performed else Usage()
+        outcome, made = broken(error, usage, self.performer.redact), ended.prepared
+        return Performed(outcome, made.step, made.place, made.agent)
 
     def _room(self, slots: int, gone: frozenset[int], **more: Any) -> Room:
         """Return that *slots* steps may be claimed, and those with the tokens *gone* again."""
@@ -148,13 +158,9 @@ class LineWorker(Worker):
         self.kind: Line = cast("Line", changes.kind)
         super().__init__(changes, performer, limits)
         self.positions = frozenset(positions)
-        self._moves = not isinstance(performer.carrier, NothingCarried)
-        """Whether code moves with the state."""
         self._current: Cancellation | None = None
         self._lock_path = lock_path(store.state_path)
         self._told_path = state_path
-        self._paid = _NOTHING
-        """By the attempt that ended last, for an end that can't be recorded as it was."""
 
     @property
     def control(self) -> Control:
@@ -200,15 +206,15 @@ class LineWorker(Worker):
             return True
         return position_at(self.workflow, step_index) in self.positions
 
-    def claim(self, seen: Head) -> tuple[Head, Claim] | None:
-        """Claim the step at which *seen* stands, or return None if the run went on meanwhile.
+    def claim(self, seen: Head, prepared: Prepared) -> Running | None:
+        """Claim the step at which *seen* stands for *prepared*; None: the run went on meanwhile.
 
         Raises:
             ClaimHeld: somebody holds it and may be alive.
             StaleClaim: the run's files are gone.
             WorkTreeRefused: no step may begin in this work tree.
         """
-        self.patience.reach(lambda: self.performer.carrier.ready(seen))
+        self.code.ensure_ready(seen, lambda: False)
 
         def room(present: Head) -> Room | None:
             if _where(present) != _where(seen):
@@ -217,12 +223,10 @@ class LineWorker(Worker):
             ensure_definition(present, self.workflow)
             return self._room(1, self.gone(present))
 
-        head, granted = self._changes.update(None, room)
-        claim = head.claim_with(granted[0]) if granted else None
-        return None if claim is None else (head, claim)
+        return _begun(self._changes.update(None, room), prepared)
 
-    def arrive(self, turn: Turn) -> None:
-        """Bring the work tree to the code that the step of *turn* begins on.
+    def arrive(self, running: Running) -> None:
+        """Bring the work tree to the code that the step of *running* begins on.
 
         An earlier attempt at it may have left processes; they are gone then.
 
@@ -230,42 +234,36 @@ class LineWorker(Worker):
             WorkTreeRefused: see `Carrier.arrive`.
             MachineBusy: see `AttemptLock.take`.
         """
-        if turn.claim.attempt > 1:
+        if running.claim.attempt > 1:
             AttemptLock(self._lock_path, self._tell_waiting).settle(self.stop)
-        if self._moves:
-            self.patience.reach(lambda: self.performer.carrier.arrive(turn.head))
+        if self.code.moves:
+            self.code.arrive(running.head)
 
     def _tell_waiting(self, text: str) -> None:
         self.performer.emit(Waiting(text))
 
-    def _arrived(self, turn: Turn) -> Prepared:
-        """Return what is to be performed; with newer code its prompt may be another one."""
-        if turn.prepared is None:
-            message = "the caller has to perform this step"
-            raise ValueError(message)
-        self.arrive(turn)
-        return self.performer.prepare(turn.place) if self._moves else turn.prepared
-
-    def perform(self, turn: Turn, budget: Allowance) -> Ended:
-        """Run the step of *turn*; return how it ended and what that means.
+    def perform(self, running: Running, budget: Allowance) -> Ended:
+        """Run the step of *running*; return how it ended and what that means.
 
         Nothing is recorded in the run yet; see `finish`.
         """
-        self._paid = _NOTHING
-        claim, head, prepared = turn.claim, turn.head, self._arrived(turn)
+        self.arrive(running)
+        if self.code.moves:
+            # With newer code its prompt may be another one.
+            running.prepared = self.performer.prepare(running.prepared.place)
+        claim, head, cancellation = running.claim, running.head, running.cancellation
         attempt = Attempt.of(
             claim,
             head,
-            prepared,
+            running.prepared,
             self.store,
             lock_path=self._lock_path,
             told_path=self._told_path,
         )
-        cancellation = Cancellation()
-        self.begin(claim, cancellation)
+        self.begin(running)
         try:
             performed = self.performer.perform(
-                prepared,
+                running.prepared,
                 attempt,
                 head,
                 budget,
@@ -274,107 +272,114 @@ class LineWorker(Worker):
                     self.workflow, self.performer.definition, head, self._recalled
                 ),
             )
-            self._paid = performed.outcome.usage
-            reason = cancellation.reason
-            if reason in (StopReason.CLAIM_LOST, StopReason.LEASE_LOST):
+            if cancellation.reason in NOT_OURS:
                 # Whatever the agent managed to say, this worker's word does not count any more.
                 interrupted = performed.outcome.replace(status=OutcomeStatus.INTERRUPTED)
                 performed = replace(performed, outcome=interrupted)
-            return self._collected(turn, self._ended(turn, performed, attempt, reason))
+            running.performed = performed
+            return self._ended(running, attempt.result_path.parent)
         finally:
-            self.end(claim, cancellation)
-
-    def _collected(self, turn: Turn, ended: Ended) -> Ended:
-        carrier = self.performer.carrier
-        return code.collected(carrier, turn.claim, turn.head, ended) if self._moves else ended
+            self.end(running)
 
     def _recalled(self) -> Memory:
         return recall(self.store.state_path.parent, self.store.history())
 
-    def _ended(
-        self, turn: Turn, performed: Performed, attempt: Attempt, reason: StopReason | None
-    ) -> Ended:
-        """Return what *performed* means for the run, with the record of it."""
-        performed, ending = self.kind.judge(turn.head, performed, self.limits.max_attempts)
-        output = keep_output(performed.outcome, attempt.result_path.parent)
-        record = performed_record(
-            performed, shown_log(performed.log, self.performer.project), output, round_of(turn.head)
-        )
-        if reason is not None:
+    def _ended(self, running: Running, folder: Path | None = None) -> Ended:
+        """Return what the end of *running* means for the run, with the record of it.
+
+        Its code moves with it; where it can't, the attempt has failed. A large output goes to
+        *folder*; None: there is none.
+        """
+        performed, busy = running.performed, None
+        if performed is None or running.error is not None:
+            performed, busy = self.performed(running), running.busy
+        head, most = running.head, self.limits.max_attempts
+        output = {} if folder is None else keep_output(performed.outcome, folder)
+        performed, ending = self.kind.judge(head, performed, most)
+        self._changes.work = None
+        if self.code.moves and ending.has_worked:
+            self._changes.work = self.code.collect([running], head)
+            performed, ending = self.kind.judge(head, self.performed(running), most)
+        log = shown_log(performed.log, self.performer.project)
+        record = performed_record(performed, log, output, round_of(head))
+        if self._changes.work is not None:
+            record["work"] = self._changes.work.model_dump()
+        reason = running.cancellation.reason
+        if reason is not None and performed.outcome.status is OutcomeStatus.INTERRUPTED:
             record["reason"] = str(reason)
-        return Ended(performed, ending, record, jitter=chance())
+        postponed = None if busy is None else busy.message
+        return Ended(running.claim, performed, record, ending, jitter=chance(), postponed=postponed)
 
-    def begin(self, claim: Claim, cancellation: Cancellation) -> None:
-        """Keep *claim* alive until `end`; *cancellation* hears when its step must end."""
-        self._current = cancellation
-        self._heartbeat.begin(claim, cancellation)
+    def _folder(self, running: Running) -> Path:
+        return self.store.result_folder(running.claim.step_index, running.claim.token)
+
+    def begin(self, running: Running) -> None:
+        """Keep the claim of *running* alive until `end`; it hears when its step must end."""
+        self._current = running.cancellation
+        self._heartbeat.begin(running.claim, running.cancellation)
         if self.stop.is_set():
-            cancellation.set(StopReason.INTERRUPTED)
+            running.cancellation.set(StopReason.INTERRUPTED)
 
-    def end(self, claim: Claim, cancellation: Cancellation) -> None:
+    def end(self, running: Running) -> None:
         """Undo `begin`."""
-        self._heartbeat.end(claim)
+        self._heartbeat.end(running.claim)
         self._current = None
-        cancellation.close()
+        running.cancellation.close()
 
-    def abandon(self, turn: Turn, error: BaseException) -> None:
+    def abandon(self, running: Running, error: BaseException) -> None:
         """End the claim of a step that was given up by an exception, if that is possible.
 
         A bug counts as a failure, so that it can't repeat for ever.
         """
-        outcome, busy = broken(error, self._paid, self.performer.redact), out_of_resources(error)
-        agent = turn.prepared.agent if turn.prepared else CALLER
-        performed = Performed(outcome, turn.step, turn.place, agent)
-        ending = Ending(EndingKind.FAIL) if outcome.status is OutcomeStatus.FAILED else None
-        record = journal_record(outcome, agent, None, {})
-        ended = Ended(performed, ending, record, postponed=None if busy is None else busy.message)
+        running.error = error
         # What is raised already says more than why it could not be recorded.
         with contextlib.suppress(SequencerError):
-            self.finish(turn, ended, lambda _: False)
+            self.finish(running, self._ended(running))
 
-    def settle(self, turn: Turn, outcome: Outcome, seconds: float) -> Head:
+    def settle(self, running: Running, outcome: Outcome, seconds: float) -> Head:
         """Record a step that the caller performed."""
-        usage = outcome.usage.replace(seconds=seconds)
-        outcome = outcome.replace(usage=usage, prompt=turn.step.prompt_name)
-        folder = self.store.result_folder(turn.claim.step_index, turn.claim.token)
-        record = journal_record(outcome, CALLER, None, keep_output(outcome, folder))
-        performed = Performed(outcome, turn.step, turn.place, CALLER)
-        _, ending = self.kind.judge(turn.head, performed, self.limits.max_attempts)
-        ended = Ended(performed, ending, record)
-        with self._heartbeat.going_on(turn.claim):
-            ended = self._collected(turn, ended)
-        return self.finish(turn, ended, lambda _: False)[0]
+        made = running.prepared
+        outcome = outcome.replace(
+            usage=outcome.usage.replace(seconds=seconds), prompt=made.step.prompt_name
+        )
+        running.performed = Performed(outcome, made.step, made.place, made.agent)
+        with self._heartbeat.going_on(running.claim):
+            ended = self._ended(running, self._folder(running))
+        return self.finish(running, ended)[0]
 
-    def finish(self, turn: Turn, ended: Ended, may_go_on: MayGoOn) -> tuple[Head, Turn | None]:
-        """Record how the step of *turn* ended; where *may_go_on* says so, claim the next one.
+    def finish(
+        self, running: Running, ended: Ended, may_go_on: MayGoOn | None = None
+    ) -> tuple[Head, Running | None]:
+        """Record how *running* has *ended*; where *may_go_on* says so, claim the next step.
 
         Raises:
             StaleClaim: the step is not this worker's any more; the output was kept.
             WorkTreeRefused: its code was not taken; that is recorded as a failure.
         """
-        carrier, is_own = self.performer.carrier, turn.prepared is not None
-        upcoming = self._prepare_following(ended.next_place, turn.head) if is_own else None
+        ending: Ending = ended.ending
+        upcoming = None
+        if may_go_on is not None and (following := ending.next_place) is not None:
+            upcoming = self._prepare_following(following, running.head)
 
         def room(head: Head) -> Room | None:
-            is_next = upcoming is not None and not self.stop.is_set() and may_go_on(head)
+            is_next = upcoming is not None and not self.stop.is_set()
+            is_next = is_next and may_go_on is not None and may_go_on(head)
             is_next = is_next and has_definition(head, self.workflow)
             return self._room(1, self.gone(head)) if is_next else None
 
         try:
-            head, granted = self._accepted(turn, ended, room)
+            head, granted = self._accepted(running, ended, room)
         except WorkTreeRefused as refusal:
-            without = code.without_code(carrier, turn.claim, turn.head, ended, refusal)
-            self.finish(turn, without, lambda _: False)
-            told = without.outcome.error or refusal.message
+            self.code.refuse([running], running.head, refusal)
+            again = self._ended(running, self._folder(running))
+            self.finish(running, again)
+            told = again.performed.outcome.error or refusal.message
             raise WorkTreeRefused(told, where=refusal.where, hint=refusal.hint) from refusal
-        claim = head.claim_with(granted[0]) if granted else None
-        if claim is None or upcoming is None:
-            return head, None
-        return head, Turn.of(head, claim, upcoming)
+        return head, None if upcoming is None else _begun((head, granted), upcoming)
 
-    def _prepare_following(self, following: Place | None, head: Head) -> Prepared | None:
+    def _prepare_following(self, following: Place, head: Head) -> Prepared | None:
         """Prepare the next step if it is this worker's; what is wrong with it shows later."""
-        if following is None or not self.is_mine(following.step_index):
+        if not self.is_mine(following.step_index):
             return None
         try:
             self.performer.carrier.ready(head)
@@ -383,39 +388,37 @@ class LineWorker(Worker):
             return None
 
     def _accepted(
-        self, turn: Turn, ended: Ended, room: Callable[[Head], Room | None]
+        self, running: Running, ended: Ended, room: Callable[[Head], Room | None]
     ) -> tuple[Head, list[int]]:
-        claim = turn.claim
+        claim, head = running.claim, running.head
         try:
             with self._heartbeat.going_on(claim):
-                head, granted = self._changes.update(
-                    lambda change: change.end(claim.token, ended),
-                    room,
-                    run_id=turn.head.run_id,
-                    lease_s=claim.ttl_s,
+                changed = self._changes.update(
+                    lambda change: change.end(ended), room, run_id=head.run_id, lease_s=claim.ttl_s
                 )
-            if self._moves:
-                code.left(self.performer.carrier, claim, head)
+            if self.code.moves:
+                self.code.leave(*changed)
         except WorkTreeRefused:
             # Its work is kept by whoever records that.
             raise
         except (StateRefused, ClaimHeld):
             with contextlib.suppress(StateRefused):
-                self._keep_stale_output(turn, ended.outcome)
-            with contextlib.suppress(SequencerError):
-                self.performer.carrier.keep(turn.claim, turn.claim.step, turn.head)
-            self.performer.carrier.leave(None)
+                self._keep_stale_output(running, ended.performed.outcome)
+            self.code.keep([running], head)
+            self.code.leave(None, ())
             raise
-        return head, granted
+        finally:
+            self._changes.work = None
+        return changed
 
-    def _keep_stale_output(self, turn: Turn, outcome: Outcome) -> None:
+    def _keep_stale_output(self, running: Running, outcome: Outcome) -> None:
         head = self.store.view().head
-        if head is not None and head.run_id != turn.head.run_id:
+        if head is not None and head.run_id != running.head.run_id:
             # The attempt with this index and token is that run's own.
             return
         # Of a run that is gone something has to stay, or the next process begins it anew.
         if outcome.output or head is None:
-            folder = self.store.result_folder(turn.claim.step_index, turn.claim.token)
+            folder = self._folder(running)
             # That the step is not this worker's any more is the news, whatever the disk says.
             with contextlib.suppress(OSError):
                 results.keep(folder, outcome.output.encode("utf-8", "replace"))

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol
 
 from msgspec import Struct, field
 
 from sequencer.errors import SequencerError
 from sequencer.model.by_hand import fresh_head
 from sequencer.model.due import utc
-from sequencer.model.head import Head, Owner, Work
+from sequencer.model.head import Claim, Head, Owner, Work
 from sequencer.model.limits import RunLimits
 from sequencer.model.line.order import Description
 from sequencer.model.outcome import Decision, Outcome, Verdict
@@ -25,8 +25,6 @@ from sequencer.model.step import Step
 from sequencer.model.transitions import Fact, Place, Transition
 from sequencer.model.workflow import Workflow
 
-Ended_contra = TypeVar("Ended_contra", contravariant=True)
-"""An attempt that has ended, as the kind wants to know it."""
 Words = Mapping[str, Any]
 """What a person has said with a verb, by name."""
 
@@ -51,6 +49,23 @@ class Performed(Struct, frozen=True):
     """ISO 8601 UTC, to the millisecond; None: nothing was begun."""
     note: str | None = None
     """What history tells of how its step was chosen, where that is odd."""
+
+
+class Ended(Struct, frozen=True):
+    """An attempt that has ended, ready to become part of a transition."""
+
+    claim: Claim
+    performed: Performed
+    record: Mapping[str, Any]
+    """For the journal."""
+    ending: Any = None
+    """What its kind has made of it before the lock was taken, where it does that."""
+    reference: Any = None
+    """Where its output was kept."""
+    jitter: float = 0.0
+    """A random number below 1, for the date of another attempt."""
+    postponed: str | None = None
+    """Why this machine could not run it now; it counts as no attempt."""
 
 
 class Room(Struct, frozen=True):
@@ -82,7 +97,7 @@ class OpenChange(Protocol):
         """Continue until nothing follows by itself, and claim what *room* allows."""
 
 
-class Kind(Protocol[Ended_contra]):
+class Kind(Protocol):
     """Decides over the runs of one workflow."""
 
     workflow: Workflow
@@ -139,7 +154,7 @@ class Kind(Protocol[Ended_contra]):
     def close(self, change: Any, work: Work | None = None) -> Transition:
         """Return what *change*, opened here, makes of its head; *work* is what moves with it."""
 
-    def end(self, head: Head, token: int, ended: Ended_contra, *, at: datetime) -> Transition:
+    def end(self, head: Head, token: int, ended: Ended, *, at: datetime) -> Transition:
         """Return what the end of the attempt with *token* makes of *head*.
 
         Raises:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 from msgspec import Struct
@@ -21,7 +21,7 @@ from sequencer.errors import SequencerError, UnknownName, UsageRefused
 from sequencer.model import by_hand, transitions
 from sequencer.model.due import POSTPONED_S, due_again, is_past, iso, retry_at, utc, why_put_off
 from sequencer.model.head import Gate, Head, Loop, Owner, Work
-from sequencer.model.kind import Kind, Performed, Room, Words
+from sequencer.model.kind import Ended, Kind, Performed, Room, Words
 from sequencer.model.line import gates, rounds
 from sequencer.model.line.order import (
     Description,
@@ -31,7 +31,7 @@ from sequencer.model.line.order import (
     place,
     present,
 )
-from sequencer.model.outcome import Decision, Move, Outcome, OutcomeStatus
+from sequencer.model.outcome import Decision, Move, OutcomeStatus
 from sequencer.model.standing import Readiness, standing
 from sequencer.model.step import Step
 from sequencer.model.transitions import Event, Fact, Place, Transition
@@ -44,7 +44,7 @@ MAX_ROUNDS = 50
 
 
 class EndingKind(StrEnum):
-    """The ways in which an attempt that was not interrupted can end."""
+    """The ways in which an attempt can end."""
 
     ACCEPT = "accept"
     NO = "no"
@@ -53,6 +53,8 @@ class EndingKind(StrEnum):
     AGAIN = "again"
     """A hook wants the step once more; nothing failed."""
     FAIL = "fail"
+    BACK = "back"
+    """Nobody's failure: the claim is given back (interrupted, or put off)."""
 
 
 class Ending(Struct, frozen=True):
@@ -66,6 +68,19 @@ class Ending(Struct, frozen=True):
     """The run is complete, whatever follows."""
     error: str | None = None
     """For ``fail``, where the outcome itself has none."""
+
+    @property
+    def has_worked(self) -> bool:
+        """Return whether a step's worth of work was done, accepted or not."""
+        return self.kind in _WORKED
+
+    @property
+    def next_place(self) -> Place | None:
+        """Return where the same process may continue at once; None after anything but a step."""
+        is_on = self.kind is EndingKind.ACCEPT and not (self.has_gate or self.is_done)
+        return (
+            None if not is_on or self.following is None or self.following.is_end else self.following
+        )
 
 
 _WORKED = frozenset({EndingKind.ACCEPT, EndingKind.NO, EndingKind.FIXED, EndingKind.AGAIN})
@@ -184,56 +199,6 @@ def gate_of(workflow: Workflow, head: Head, step: Step, here: int, now: datetime
     )
 
 
-class Ended(Struct, frozen=True):
-    """An attempt that has ended, ready to become a transition."""
-
-    performed: Performed
-    ending: Ending | None
-    """None: nobody's failure, the claim is given back (interrupted, or put off)."""
-    record: dict[str, Any]
-    """For the journal."""
-    work: Work | None = None
-    """The code that moves with it."""
-    jitter: float = 0.0
-    """A random number below 1, for the date of another attempt."""
-    postponed: str | None = None
-    """Why this machine could not run it now; it counts as no attempt."""
-
-    @property
-    def outcome(self) -> Outcome:
-        """Return how the attempt ended."""
-        return self.performed.outcome
-
-    @property
-    def has_worked(self) -> bool:
-        """Return whether a step's worth of work was done, accepted or not."""
-        return self.ending is not None and self.ending.kind in _WORKED
-
-    @property
-    def met_limit(self) -> bool:
-        """Return whether it is due again after a usage limit; an invocation counts that."""
-        return self.ending is None and self.outcome.status is OutcomeStatus.LIMITED
-
-    @property
-    def has_failed(self) -> bool:
-        """Return whether the step counts as failed."""
-        return self.ending is not None and self.ending.kind is EndingKind.FAIL
-
-    @property
-    def next_place(self) -> Place | None:
-        """Return where the same process may go on at once; None behind anything but a step."""
-        ending = self.ending
-        if (
-            ending is None
-            or ending.kind is not EndingKind.ACCEPT
-            or ending.has_gate
-            or ending.is_done
-        ):
-            return None
-        following = ending.following
-        return None if following is None or following.is_end else following
-
-
 class LineChange(Struct):
     """One transition of a line that is being made, see `Kind.open`."""
 
@@ -243,23 +208,22 @@ class LineChange(Struct):
     facts: list[Fact] = msgspec.field(default_factory=list)
     granted: list[int] = msgspec.field(default_factory=list)
 
-    def end(self, token: int, ended: Ended) -> None:
-        """Let the attempt with *token* end.
+    def end(self, ended: Ended) -> None:
+        """Let an attempt end.
 
         Raises:
             StaleClaim: the claim is gone.
         """
+        token = ended.claim.token
         made = self._made(token, ended)
         self.head = made.head
         self.facts += made.facts
         if self.head.told:
             self._forget_messages(token, ended)
-        if ended.work is not None:
-            self.head = self.head.replace(work=ended.work)
 
     def _forget_messages(self, token: int, ended: Ended) -> None:
         """Let go the messages that the attempt with *token* has read, if it was accepted."""
-        is_accepted = ended.ending and ended.ending.kind in (EndingKind.ACCEPT, EndingKind.FIXED)
+        is_accepted = ended.ending.kind in (EndingKind.ACCEPT, EndingKind.FIXED)
         # A step that the caller has performed itself was told nothing.
         if is_accepted and ended.performed.began_at is not None:
             read = gates.read_by(self.head, self.workflow, ended.performed.place, token)
@@ -298,8 +262,8 @@ class LineChange(Struct):
     def _made(self, token: int, ended: Ended) -> Transition:
         performed, head, at, record = ended.performed, self.head, utc(self.now), ended.record
         outcome, here, workflow = performed.outcome, performed.place.step_index, self.workflow
-        kind = ended.ending.kind if ended.ending is not None else None
-        if kind is None:
+        kind = ended.ending.kind
+        if kind is EndingKind.BACK:
             return self._released(token, ended, at)
         if kind is EndingKind.ACCEPT:
             return self._accepted(token, ended, at)
@@ -317,7 +281,7 @@ class LineChange(Struct):
         return self._failed(token, ended, at)
 
     def _released(self, token: int, ended: Ended, at: str) -> Transition:
-        head, outcome = self.head, ended.outcome
+        head, outcome = self.head, ended.performed.outcome
         not_before, reason = None, ended.postponed
         if reason is not None:
             not_before = iso(self.now + timedelta(seconds=POSTPONED_S))
@@ -335,18 +299,16 @@ class LineChange(Struct):
         )
 
     def _accepted(self, token: int, ended: Ended, at: str) -> Transition:
-        head, ending, performed = self.head, ended.ending, ended.performed
-        here, outcome = performed.place.step_index, performed.outcome
-        has_gate = ending is not None and ending.has_gate
-        is_done = ending is not None and ending.is_done
-        status = OutcomeStatus.COMPLETE if is_done and not has_gate else OutcomeStatus.OK
-        following = ending.following if ending is not None else None
+        head, performed = self.head, ended.performed
+        ending: Ending = ended.ending
+        here, outcome, has_gate = performed.place.step_index, performed.outcome, ending.has_gate
+        status = OutcomeStatus.COMPLETE if ending.is_done and not has_gate else OutcomeStatus.OK
         gate = gate_of(self.workflow, head, performed.step, here, self.now) if has_gate else None
         return transitions.succeed(
             head,
             token,
             outcome if outcome.status is status else outcome.replace(status=status),
-            following or place(self.workflow, here + 1),
+            ending.following or place(self.workflow, here + 1),
             at=at,
             record={**ended.record, "gate": True} if has_gate else ended.record,
             executor=performed.agent,
@@ -358,7 +320,7 @@ class LineChange(Struct):
         failed = transitions.fail(
             head,
             token,
-            ended.outcome,
+            ended.performed.outcome,
             at=at,
             record=ended.record,
             not_before=retry_at(ended.performed.step, head.failures_in_row + 1, self.now),
@@ -371,7 +333,7 @@ class LineChange(Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Line(Kind[Ended]):
+class Line(Kind):
     """A cycle or a procedure, see `Kind`."""
 
     workflow: Workflow
@@ -401,14 +363,11 @@ class Line(Kind[Ended]):
 
     def judge(
         self, head: Head, performed: Performed, max_attempts: int
-    ) -> tuple[Performed, Ending | None]:
-        """Return what log and journal are to have of *performed*, and how the run continues.
-
-        None: nothing failed, and the run is what it was.
-        """
+    ) -> tuple[Performed, Ending]:
+        """Return what log and journal are to have of *performed*, and how the run continues."""
         outcome = performed.outcome
         if outcome.is_put_off or outcome.status is OutcomeStatus.INTERRUPTED:
-            return performed, None
+            return performed, Ending(EndingKind.BACK)
         ending = ending_of(self.workflow, head, performed, max_attempts)
         if ending.kind is not EndingKind.FAIL:
             return performed, ending
@@ -422,14 +381,15 @@ class Line(Kind[Ended]):
 
     @staticmethod
     def close(change: LineChange, work: Work | None = None) -> Transition:
-        """See `Kind.close`; the code of an attempt came with its end."""
-        del work
-        return Transition(change.head, tuple(change.facts))
+        """See `Kind.close`."""
+        head = change.head if work is None else change.head.replace(work=work)
+        return Transition(head, tuple(change.facts))
 
     def end(self, head: Head, token: int, ended: Ended, *, at: datetime) -> Transition:
         """See `Kind.end`."""
+        del token
         change = self.open(head, at=at)
-        change.end(token, ended)
+        change.end(ended)
         return self.close(change)
 
     def expire(self, head: Head, token: int, why: str, *, at: datetime) -> Transition:

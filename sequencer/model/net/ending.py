@@ -11,10 +11,8 @@ from msgspec import Struct
 
 from sequencer.errors import SequencerError
 from sequencer.model.due import POSTPONED_S, due_again, iso, retry_at, tries_of
-from sequencer.model.head import Claim
-from sequencer.model.kind import Performed
+from sequencer.model.kind import Ended
 from sequencer.model.net.graph import Growth
-from sequencer.model.net.marking import Reference
 from sequencer.model.net.transition import OpenTransition
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.workflow import Workflow
@@ -41,21 +39,6 @@ class Grower(Protocol):
         """
 
 
-class NodeEnded(Struct, frozen=True):
-    """An attempt at a node that has ended, ready to become part of a transition."""
-
-    claim: Claim
-    performed: Performed
-    record: Mapping[str, Any]
-    """For the journal."""
-    reference: Reference | None = None
-    """Where its output was kept."""
-    jitter: float = 0.0
-    """A random number below 1, for the date of another attempt."""
-    is_postponed: bool = False
-    """This machine could not run it now."""
-
-
 class Taken(Struct, frozen=True):
     """What a run has made of an attempt that has ended."""
 
@@ -68,7 +51,7 @@ class Taken(Struct, frozen=True):
 class Taking(Struct, frozen=True):
     """Lets an attempt end in a transition."""
 
-    ended: NodeEnded
+    ended: Ended
     step: OpenTransition
     workflow: Workflow
     """As it has grown."""
@@ -84,7 +67,7 @@ class Taking(Struct, frozen=True):
         ended, step, performed = self.ended, self.step, self.ended.performed
         token, outcome, verdict = ended.claim.token, performed.outcome, performed.verdict
         if outcome.status is OutcomeStatus.INTERRUPTED:
-            due = iso(step.now + timedelta(seconds=POSTPONED_S)) if ended.is_postponed else None
+            due = iso(step.now + timedelta(seconds=POSTPONED_S)) if ended.postponed else None
             step.release(token, ended.record, outcome.usage, due)
         elif outcome.is_put_off:
             due = due_again(outcome, ended.claim.attempt, step.now, ended.jitter)

@@ -15,13 +15,13 @@ from sequencer.errors import SequencerError, TransitionRefused, UsageRefused
 from sequencer.model import by_hand
 from sequencer.model.due import is_past, utc
 from sequencer.model.head import FLOW_DOCUMENT, Head, Owner, Work
-from sequencer.model.kind import Kind, Room, Words
+from sequencer.model.kind import Ended, Kind, Room, Words
 from sequencer.model.line.order import Description, describe_node, present
 from sequencer.model.net import by_hand as hands
 from sequencer.model.net import record as flow_record
 from sequencer.model.net.adopting import adopted
 from sequencer.model.net.by_hand import Outputs
-from sequencer.model.net.ending import Grower, NodeEnded, Taken, Taking
+from sequencer.model.net.ending import Grower, Taken, Taking
 from sequencer.model.net.graph import Growth
 from sequencer.model.net.marking import FlowStatus, Marking, Reference, carried, text_of
 from sequencer.model.net.record import Chain
@@ -74,7 +74,7 @@ class Markings(Protocol):
         """
 
 
-class Net(Kind[NodeEnded]):
+class Net(Kind):
     """A flowchart or a team, see `Kind`."""
 
     has_one_place: ClassVar[bool] = False
@@ -179,7 +179,7 @@ class Net(Kind[NodeEnded]):
         )
         return self._made(head, lambda _: None, room, at)
 
-    def take(self, step: OpenTransition, ended: NodeEnded) -> Taken:
+    def take(self, step: OpenTransition, ended: Ended) -> Taken:
         """Let *ended* end in *step*; return what the run makes of it.
 
         Raises:
@@ -187,7 +187,7 @@ class Net(Kind[NodeEnded]):
         """
         return Taking(ended, step, self.workflow_at(step.marking), self._grower).take()
 
-    def end(self, head: Head, token: int, ended: NodeEnded, *, at: datetime) -> Transition:
+    def end(self, head: Head, token: int, ended: Ended, *, at: datetime) -> Transition:
         """See `Kind.end`."""
         del token
         return self._made(head, lambda step: self.take(step, ended), None, at)

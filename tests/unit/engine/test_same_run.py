@@ -15,6 +15,7 @@ from sequencer.engine.worker import LineWorker
 from sequencer.errors import CorruptState, StaleClaim
 from sequencer.logs import FileLogs
 from sequencer.model.limits import InvocationLimits
+from sequencer.model.line.order import place
 from sequencer.model.transitions import claim
 from sequencer.store.file import FileStore
 from tests.contract import store_cases as cases
@@ -115,12 +116,13 @@ def test_files_that_go_between_the_look_and_the_lock_are_no_bug(tmp_path: Path) 
     run.control.begin()
     head = head_of(run)
     worker = LineWorker(run.store, run._at(run.head).performer(Recorder()), run.limits)
+    prepared = worker.performer.prepare(place(run.workflow, 0))
     try:
         shutil.rmtree(tmp_path / "sync")
         with pytest.raises(StaleClaim, match="files are gone"):
-            worker.claim(head)
+            worker.claim(head, prepared)
         run.control.begin()
-        assert worker.claim(head) is None
+        assert worker.claim(head, prepared) is None
     finally:
         worker.leave()
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from sequencer.engine.attempt import Prepared
-from sequencer.engine.attempts import Attempts, Running
+from sequencer.engine.attempt import Prepared, Running
+from sequencer.engine.attempts import Attempts
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.errors import MachineBusy
 from sequencer.executors.protocol import StopReason
@@ -17,6 +17,7 @@ from sequencer.model.head import Claim
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place
 from sequencer.store.watch import readable
+from tests.contract.store_cases import new_head
 from tests.memory_store import MemoryStore
 from tests.unit.engine.flow.labs import Actor, until
 
@@ -49,7 +50,7 @@ def running(token: int) -> Running:
         claimed_at="2026-01-02T03:04:05Z",
         ttl_s=60.0,
     )
-    return Running(claim, prepared, "run")
+    return Running(claim, prepared, new_head())
 
 
 def test_a_wake_ends_a_wait(attempts: Attempts) -> None:

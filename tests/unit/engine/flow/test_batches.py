@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.attempts import Running
+from sequencer.engine.attempt import Running
 from sequencer.engine.net_worker import FlowWorker
 from sequencer.model.head import Head
 from sequencer.store.protocol import Store

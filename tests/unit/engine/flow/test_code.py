@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from sequencer.engine.code import FlowCode
+from sequencer.engine.carrier import CodeMover
 from sequencer.engine.loop import Mode
 from sequencer.engine.patience import Patience
 from sequencer.errors import (
@@ -104,7 +104,7 @@ def test_a_claim_of_the_living_leaves_no_room(
 
 def test_beside_which_attempts_a_node_may_begin() -> None:
     store = MemoryStore(MemoryRun())
-    code = FlowCode(Cart(), Patience(store, Cancellation(), lambda *_: None))
+    code = CodeMover(Cart(), Patience(store, Cancellation(), lambda *_: None))
     owned: dict[str, Any] = {
         "owner": store.owner(),
         "claimed_at": "2026-01-01T00:00:00Z",
