@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sequencer.documents.keys import located
 from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
 from sequencer.model.step import Step
@@ -42,13 +41,21 @@ class Check:
         self, layers: Layers, schema: Schema, registry: Registry, prompts_dir: Path
     ) -> None:
         """Prepare to check *schema*, whose values *layers* holds the places of."""
-        self._layers = layers
+        self._layers, self._at = layers, layers.at
         self._schema = schema
         self._registry = registry
         self._prompts_dir = prompts_dir
         # Entries that were refused are known by name; naming them twice would hide the cause.
         self._agents = frozenset(BUILTIN_AGENTS) | self._written("agents")
         self._definitions = self._written("workflows")
+        self._steps = [
+            found
+            for name, definition in schema.workflows.items()
+            for found in _steps_of(definition, ("workflows", name))
+        ]
+        for name, role in schema.teams.roles.items():
+            step = Step.model_validate({"name": name, **role.step})
+            self._steps.append((("teams", "roles", name), step))
 
     def _written(self, key: str) -> frozenset[str]:
         """Return the names that were written below *key*, refused ones included."""
@@ -61,19 +68,14 @@ class Check:
             self._workflow,
             self._store,
             self._agent_entries,
-            self._agent_names,
-            self._prompt_names,
-            self._steps,
+            self._agents_named,
+            self._prompts_named,
+            self._answers,
             self._gates,
             self._router,
-            self._routing,
-            self._team_score,
-            self._team_roles,
+            self._procedures_named,
         )
         return [found for part in parts for found in part()]
-
-    def _at(self, path: KeyPath) -> str:
-        return located(self._layers.where(path), path)
 
     def _workflow(self) -> Iterator[Found]:
         path = ("workflow", "name")
@@ -114,31 +116,42 @@ class Check:
                 yield path, ConfigurationError(message, where=self._at(path))
             elif entry.kind is None and name not in BUILTIN_AGENTS:
                 hint = "for example kind: command with argv: [make, test]"
-                yield path, ConfigurationError("needs a kind", where=self._at(path), hint=hint)
+                yield (
+                    path,
+                    ConfigurationError("needs a kind", where=self._at(path), hint=hint),
+                )
 
-    def _agent_names(self) -> Iterator[Found]:
-        agent = self._schema.agent
-        yield from self._agent(agent.default, ("agent", "default"))
-        for role, name in agent.roles.items():
-            yield from self._agent(name, ("agent", "roles", role))
-        for prompt, name in agent.prompts.items():
-            yield from self._agent(name, ("agent", "prompts", prompt))
-
-    def _agent(self, name: str, path: KeyPath) -> Iterator[Found]:
-        if name not in self._agents:
-            yield path, UnknownName("agent", name, self._agents, where=self._at(path))
-
-    def _prompt_names(self) -> Iterator[Found]:
+    def _agents_named(self) -> Iterator[Found]:
         schema = self._schema
-        yield from self._prompt(schema.supervisor_prompt, ("supervisor_prompt",))
-        yield from self._prompt(schema.main_prompt, ("main_prompt",))
-        yield from self._prompt(schema.reviewer_prompt, ("reviewer_prompt",))
-        yield from self._prompt(schema.router.prompt, ("router", "prompt"))
-        for index, name in enumerate(schema.router.allowlist):
-            yield from self._prompt(name, ("router", "allowlist", index))
-        for name in schema.agent.prompts:
-            yield from self._prompt(name, ("agent", "prompts", name))
-        yield from self._system_prompts(schema.step_defaults, ("step_defaults",))
+        named: dict[KeyPath, str | None] = {("agent", "default"): schema.agent.default}
+        named |= {("agent", "roles", role): name for role, name in schema.agent.roles.items()}
+        named |= {("agent", "prompts", prompt): n for prompt, n in schema.agent.prompts.items()}
+        named |= {(*path, "executor"): step.executor for path, step in self._steps}
+        named["teams", "fallback_agent"] = schema.teams.fallback_agent
+        if schema.routing.classifier not in (AUTO, RULES):
+            named["routing", "classifier"] = schema.routing.classifier
+        for path, name in named.items():
+            if name is not None and name not in self._agents:
+                yield path, UnknownName("agent", name, self._agents, where=self._at(path))
+
+    def _prompts_named(self) -> Iterator[Found]:
+        schema = self._schema
+        own = ("supervisor_prompt", "main_prompt", "reviewer_prompt")
+        named: dict[KeyPath, str | None] = {(key,): getattr(schema, key) for key in own}
+        named["router", "prompt"] = schema.router.prompt
+        named |= {("router", "allowlist", i): n for i, n in enumerate(schema.router.allowlist)}
+        named |= {("agent", "prompts", name): name for name in schema.agent.prompts}
+        named |= {
+            ("routing", "system_prompts", name, "prompt"): entry.prompt
+            for name, entry in schema.routing.system_prompts.items()
+        }
+        for path, name in named.items():
+            yield from self._prompt(name, path)
+        for path, step in (*self._steps, (("step_defaults",), schema.step_defaults)):
+            yield from self._prompt(step.prompt_name, (*path, "prompt"))
+            yield from self._prompt(step.system_prompt, (*path, "system_prompt"))
+            for name in step.added_system_prompts:
+                yield from self._prompt(name, (*path, "append_system_prompt"))
 
     def _prompt(self, name: str | None, path: KeyPath) -> Iterator[Found]:
         if name is None:
@@ -148,25 +161,15 @@ class Check:
         except UnsafePath as error:
             yield path, UnsafePath(error.message, where=self._at(path), hint=error.hint)
 
-    def _steps(self) -> Iterator[Found]:
-        for name, definition in self._schema.workflows.items():
-            for path, step in _steps_of(definition, ("workflows", name)):
-                if step.executor is not None:
-                    yield from self._agent(step.executor, (*path, "executor"))
-                yield from self._prompt(step.prompt_name, (*path, "prompt"))
-                yield from self._system_prompts(step, path)
-                yield from self._answer(step, path)
-
-    def _answer(self, step: Step, path: KeyPath) -> Iterator[Found]:
+    def _answers(self) -> Iterator[Found]:
         """Yield what is wrong with the schema of a step's answer; it would fail every step."""
-        schema = step.output.json_schema if step.output is not None else None
-        if schema is None:
-            return
-        whole = (*path, "output", "schema")
-        try:
-            ensure_schema(schema, self._at(whole))
-        except ConfigurationError as error:
-            yield whole, error
+        for path, step in self._steps:
+            if step.output is not None and step.output.json_schema is not None:
+                whole = (*path, "output", "schema")
+                try:
+                    ensure_schema(step.output.json_schema, self._at(whole))
+                except ConfigurationError as error:
+                    yield whole, error
 
     def _gates(self) -> Iterator[Found]:
         for name in self._schema.workflows:
@@ -183,11 +186,6 @@ class Check:
                     hint = f"set approval.feedback_to to one of: {', '.join(so_far)}"
                     yield path, ConfigurationError(message, where=self._at(path), hint=hint)
 
-    def _system_prompts(self, step: Step, path: KeyPath) -> Iterator[Found]:
-        yield from self._prompt(step.system_prompt, (*path, "system_prompt"))
-        for name in step.added_system_prompts:
-            yield from self._prompt(name, (*path, "append_system_prompt"))
-
     def _router(self) -> Iterator[Found]:
         router = self._schema.router
         if not router.enabled or router.prompt is not None:
@@ -200,39 +198,19 @@ class Check:
             text = "the router is enabled but has no prompt, so the workflow selects"
             self._layers.notices.append(f"{self._at(path)}: {text}")
 
-    def _routing(self) -> Iterator[Found]:
-        routing, registry = self._schema.routing, self._registry
+    def _procedures_named(self) -> Iterator[Found]:
+        routing = self._schema.routing
         # A definition that was refused makes no workflow, and was reported for what it is.
-        refused = self._definitions - set(registry.names)
-        chosen: dict[KeyPath, str] = {("routing", "fallback"): routing.fallback}
-        chosen |= {("routing", "procedures", word): n for word, n in routing.procedures.items()}
-        for path, name in chosen.items():
-            # A default that nobody wrote may name what the project has made a cycle of.
-            if path in self._layers.sources and name not in refused:
-                yield from ensure_procedure(name, path, registry, self._at(path))
-        if routing.classifier not in (AUTO, RULES):
-            yield from self._agent(routing.classifier, ("routing", "classifier"))
-        for name, entry in routing.system_prompts.items():
-            yield from self._prompt(entry.prompt, ("routing", "system_prompts", name, "prompt"))
-
-    def _team_score(self) -> Iterator[Found]:
         refused = self._definitions - set(self._registry.names)
-        for name in self._schema.teams.score.procedures:
-            path = ("teams", "score", "procedures", name)
+        named: dict[KeyPath, str] = {("routing", "fallback"): routing.fallback}
+        named |= {("routing", "procedures", word): n for word, n in routing.procedures.items()}
+        # A default that nobody wrote may name what the project has made a cycle of.
+        named = {path: name for path, name in named.items() if path in self._layers.sources}
+        scores = self._schema.teams.score.procedures
+        named |= {("teams", "score", "procedures", name): name for name in scores}
+        for path, name in named.items():
             if name not in refused:
                 yield from ensure_procedure(name, path, self._registry, self._at(path))
-
-    def _team_roles(self) -> Iterator[Found]:
-        if (agent := self._schema.teams.fallback_agent) is not None:
-            yield from self._agent(agent, ("teams", "fallback_agent"))
-        for name, role in self._schema.teams.roles.items():
-            path = ("teams", "roles", name)
-            step = Step.model_validate({"name": name, **role.step})
-            if step.executor is not None:
-                yield from self._agent(step.executor, (*path, "executor"))
-            yield from self._prompt(step.prompt, (*path, "prompt"))
-            yield from self._system_prompts(step, path)
-            yield from self._answer(step, path)
 
 
 def _steps_of(definition: WorkflowDefinition, path: KeyPath) -> Iterator[tuple[KeyPath, Step]]:
@@ -288,7 +266,7 @@ def task_lists(
         from sequencer.workflows.teams.lists import inline_list, list_errors  # noqa: PLC0415
 
         def where(path: KeyPath, above: KeyPath = ("workflows", name)) -> str:
-            return located(layers.where((*above, *path)), (*above, *path))
+            return layers.at((*above, *path))
 
         errors = list_errors(listed, roles(), where)
         found += [(("workflows", name, *path), error) for path, error in errors]

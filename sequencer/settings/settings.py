@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from sequencer.documents import reader
 from sequencer.documents.file import leads_out
-from sequencer.documents.keys import dotted, leaves, located, problems_of, raise_all
+from sequencer.documents.keys import dotted, leaves, problems_of, raise_all
 from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError, UnsafePath
 from sequencer.executors.prices import ModelPrice
@@ -219,7 +219,7 @@ def _resolved(
     """Return the absolute paths; what is wrong with one is added to *found*."""
     paths: dict[str, Path] = {}
     for key in ("prompts_dir", "state_file", "logs_dir"):
-        where = located(layers.where((key,)), (key,))
+        where = layers.at((key,))
         try:
             paths[key] = resolve_path(project_dir, getattr(schema, key), where)
         except ConfigurationError as error:
@@ -286,8 +286,7 @@ def _workflows(
     """Return the configured workflows; what is wrong with one is added to *found*."""
 
     def locate(path: KeyPath) -> str:
-        whole = ("workflows", *path)
-        return located(layers.where(whole), whole)
+        return layers.at(("workflows", *path))
 
     written = {
         name: entry
@@ -308,7 +307,7 @@ def _flows(
         if entry.file is None:
             continue
         path = ("workflows", name)
-        where = located(layers.where(path), path)
+        where = layers.at(path)
         try:
             files[name] = resolve_path(project_dir, entry.file, where)
         except ConfigurationError as error:
@@ -328,8 +327,7 @@ def _agents(schema: Schema, layers: Layers) -> dict[str, Agent]:
         entry = schema.agents[name]
 
         def locate(path: KeyPath) -> str:
-            whole = ("agents", name, *path)
-            return located(layers.where(whole), whole)
+            return layers.at(("agents", name, *path))
 
         return Agent(name, entry.kind or name, MappingProxyType(entry.options), locate)
 

@@ -105,6 +105,10 @@ class Layers(Struct):
             return str(source)
         return self.document.where(origin) if self.document else "settings"
 
+    def at(self, path: KeyPath) -> str:
+        """Return that place with the key path behind it."""
+        return keys.located(self.where(path), path)
+
     def origin(self, path: KeyPath) -> KeyPath:
         """Return where the value at *path* stands in the file; it may have another key there."""
         return self._origin(path)[1]

@@ -57,6 +57,17 @@ def test_a_file_mode_that_helps_nobody_is_refused(tmp_path: Path, mode: str) -> 
             "1:64: workflows.w.review.step.executor",
             "unknown agent 'x'",
         ),
+        (
+            "teams: {fallback_agent: robot}\n",
+            "1:9: teams.fallback_agent",
+            "unknown agent 'robot'",
+        ),
+        ("agent: {prompts: {../x.md: auto}}\n", "1:19: agent.prompts.../x.md", "'..' in it"),
+        (
+            "step_defaults: {append_system_prompt: ../x.md}\n",
+            "1:17: step_defaults.append_system_prompt",
+            "'..' in it",
+        ),
         ("agent: {default: cloud}\n", "1:9: agent.default", "unknown agent 'cloud'"),
         ("agent: {roles: {main: x}}\n", "1:17: agent.roles.main", "unknown agent 'x'"),
         ("agent: {prompts: {a.md: x}}\n", "1:19: agent.prompts.a.md", "unknown agent 'x'"),
