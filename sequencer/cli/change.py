@@ -244,7 +244,7 @@ def rewind(invocation: Invocation, to: str) -> None:
     """Go back: the step at step_index N runs next, and all from there on run again.
 
     In a flowchart or a team NODE and everything that it leads to run again; what others have
-    brought there is kept. A run in which nothing has started starts at NODE.
+    brought there is kept.
 
     \b
     Examples:
@@ -253,7 +253,7 @@ def rewind(invocation: Invocation, to: str) -> None:
       sequencer --run login-timeout rewind implement
     """
     run = invocation.run()
-    before = _begun(run, "rewind") if run.kind.has_one_place else run.head
+    before = _begun(run, "rewind")
     head = run.control.rewind(to)
     told = [fact["outcome"] for fact in run.history() if fact["event"] == "rewound"][-1]
     if "again" in told:
@@ -262,7 +262,7 @@ def rewind(invocation: Invocation, to: str) -> None:
         names += f" and {more} more" if more > 0 else ""
         tell(invocation, run, head, f"back to {to!r}; these run again: {names or 'none'}")
         return
-    was = head.step_index if before is None else before.step_index
+    was = before.step_index
     again = was - head.step_index
     listed = run.next(min(again, MAX_LISTED_STEPS)) if again else []
     names = ", ".join(f"{entry['step_index']} {entry['step']}" for entry in listed)

@@ -74,7 +74,11 @@ def _report(
 
 def _report_of_a_graph(project: Project, plan: Plan, run: Run, workflow: Workflow) -> Report:
     obstacles: list[str] = []
-    upcoming = _tried(obstacles, lambda: [node["step"] for node in run.next(len(workflow.steps))])
+    upcoming = (
+        [plan.node]
+        if plan.node is not None
+        else _tried(obstacles, lambda: [node["step"] for node in run.next(len(workflow.steps))])
+    )
     here = _tried(obstacles, run.standing)
     if here is not None and here.kind is not Readiness.READY:
         obstacles.append(here.message)

@@ -119,7 +119,7 @@ class Command(NamedTuple):
 _WORK, _LOOK, _CHANGE, _SET_UP = "Work", "Look", "Change by hand", "Set up"
 
 COMMANDS: Mapping[str, Command] = {
-    "run": Command(_WORK, "run", "Run steps until a limit.", "--start-prompt"),
+    "run": Command(_WORK, "run", "Run steps until a limit.", "--start-at"),
     "tick": Command(_WORK, "run", "Run one step if one is due; for cron and timers."),
     "start": Command(_WORK, "start", "Make a run of a request, and work on it."),
     "next": Command(_LOOK, "next", "Show which steps come next."),

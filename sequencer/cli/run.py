@@ -49,9 +49,9 @@ _RUN_OPTIONS = with_options(
                  "turns. async: beside the run, without its state."),
     click.option("--step-index", type=click.IntRange(0, 2**62), metavar="I",
                  help="Where mode async begins; default 0."),
-    click.option("--start-prompt", metavar="PROMPT",
-                 help="Start with the next step that has this prompt; those before it are "
-                 "skipped."),
+    click.option("--start-at", metavar="STEP",
+                 help="Start with the next step of this name or prompt; those before it are "
+                 "skipped. A flow or a team that has not begun starts at this node."),
 )  # fmt: skip
 _OPTIONS = with_options(
     click.option("--position", "positions", multiple=True, metavar="P",
@@ -107,6 +107,7 @@ def run(invocation: Invocation, /, **options: Any) -> int:
       sequencer run --mode sync --position supervisor      one terminal a position
       sequencer run --agent claude --agent-step reviewer=codex
       sequencer run --mode async --step-index 4 --max-steps 1
+      sequencer run --start-at reviewer
       sequencer run flows/review.md --state branch=main
       sequencer run --rehearse --run rehearsal --max-steps 6
       sequencer run --dry-run

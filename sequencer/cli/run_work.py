@@ -45,7 +45,7 @@ from sequencer.errors import (
 )
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits
-from sequencer.model.line.order import index_with_prompt
+from sequencer.model.line.order import next_index
 from sequencer.model.net.source import FlowSource
 from sequencer.model.outcome import Usage, duration, spent
 from sequencer.model.standing import FINAL, parse_time, standing
@@ -75,9 +75,11 @@ class Plan(Struct, frozen=True):
     limits: InvocationLimits
     positions: tuple[str, ...] = ()
     step_index: int | None = None
-    """Where mode async starts; of a dry run, also where --start-prompt leads."""
+    """Where mode async starts; of a dry run, also where --start-at leads."""
     source: FlowSource | None = None
     """What a graph's run begins with."""
+    node: str | None = None
+    """Where it starts, if not at its entries."""
 
     def less(self, now: Usage, before: Usage) -> Plan:
         """Return the plan with what is left of its limits since *before*."""
@@ -97,7 +99,7 @@ def planned(
     dry_run: bool,
     rehearse: bool,
     positions: tuple[str, ...],
-    start_prompt: str | None = None,
+    start_at: str | None = None,
     step_index: int | None = None,
     **options: Any,
 ) -> tuple[Project, Plan]:
@@ -111,8 +113,8 @@ def planned(
     mode = Mode.TICK if is_tick else Mode(project.settings.run.mode)
     _ensure_meant(mode, step_index, positions, options["max_wait"])
     plan = Plan(mode, _limits(project, mode), positions, step_index, source)
-    if start_prompt is not None:
-        plan = _started_at(invocation, project, plan, start_prompt, dry_run)
+    if start_at is not None:
+        plan = _started_at(invocation, project, plan, start_at, dry_run)
     return project, plan
 
 
@@ -253,45 +255,55 @@ def _prompts_of(project: Project, workflow: Workflow) -> set[str]:
 
 
 def _started_at(
-    invocation: Invocation, project: Project, plan: Plan, prompt: str, is_dry: bool
+    invocation: Invocation, project: Project, plan: Plan, name: str, is_dry: bool
 ) -> Plan:
-    """Bring the run to the next step that has *prompt*, and return the plan from there.
+    """Bring the run to the next step of this *name* or prompt, and return the plan from there.
 
-    The steps before it are skipped by hand, in one change. In mode async, or if it *is_dry*,
-    only the plan says where to start. In mode sync several processes would decide that.
+    The steps before it are skipped by hand, in one change; a graph's run, in which nothing has
+    begun, starts at the node *name*. In mode async, or if it *is_dry*, only the plan says where
+    to start. In mode sync several processes would decide that.
     """
     if plan.mode is Mode.SYNC:
         hint = "start once with --mode combined, or 'sequencer skip'"
-        raise UsageRefused("mode sync has no one start", where="--start-prompt", hint=hint)
+        raise UsageRefused("mode sync has no one start", where="--start-at", hint=hint)
     run = run_of(invocation, plan)
     head = None if plan.mode is Mode.ASYNC else run.head
     workflow = run.workflow_for(head)
-    run.control.kind.ensure_may("start-prompt")
+    if workflow.nodes:
+        if name not in workflow.names:
+            raise UnknownName("node", name, workflow.names, where="--start-at")
+        if not is_dry:
+            run.control.start_at(name)
+            invocation.say(f"notice: the run starts with node {name!r}")
+        return replace(plan, node=name)
     present = (plan.step_index or 0) if head is None else head.step_index
-    index = _index_of_prompt(project, workflow, present, prompt)
+    index = _index_of(project, workflow, present, name)
     if plan.mode is Mode.ASYNC or is_dry:
         return replace(plan, step_index=index)
     if index > present:
-        head = run.control.skip_to(index, f"--start-prompt {prompt}", present=present)
+        head = run.control.skip_to(index, f"--start-at {name}", present=present)
         step = f"step {head.expected_step!r} (step_index {index})"
         invocation.say(f"notice: {index - present} skipped; the run starts with {step}")
     return plan
 
 
-def _index_of_prompt(project: Project, workflow: Workflow, present: int, prompt: str) -> int:
+def _index_of(project: Project, workflow: Workflow, present: int, name: str) -> int:
+    """Return where the step called *name*, or one with this prompt, comes next."""
     folder = project.settings.prompts_dir
-    wanted = relative_name(folder, prompt)
-    named = {step.name for step in workflow.steps if step.text is not None}
-    known = _prompts_of(project, workflow)
-    if wanted not in known:
-        raise UnknownName("prompt", prompt, known, where="--start-prompt")
-    index = index_with_prompt(
-        workflow, present, lambda p: p not in named and relative_name(folder, p) == wanted
-    )
+    steps = (*workflow.steps, *([workflow.review.step] if workflow.review else ()))
+    wanted = {step.name for step in steps if step.name == name} or {
+        step.name
+        for step in steps
+        if step.text is None
+        and relative_name(folder, step.prompt_name) == relative_name(folder, name)
+    }
+    if not wanted:
+        raise UnknownName("step", name, [step.name for step in steps], where="--start-at")
+    index = next_index(workflow, present, lambda there: there.step in wanted)
     if index is None:
         raise UsageRefused(
-            f"none of the steps that come next has {wanted}",
-            where="--start-prompt",
+            f"none of the steps that come next is {name}",
+            where="--start-at",
             hint="'sequencer next --count 12' shows them; 'sequencer rewind' goes back",
         )
     return index

@@ -177,7 +177,6 @@ class Control:
             ClaimHeld: somebody works on the run, whose step would be taken away.
             TransitionRefused: the run is not at *present* any more.
         """
-        self.kind.ensure_may("start-prompt")
         skip = partial(self._decided, verb="skip", by="", words={"note": note})
 
         def change(head: Head) -> Transition:
@@ -207,6 +206,13 @@ class Control:
         Whatever the node leads to runs again as well.
         """
         return self._by_hand("rewind", to=str(to))
+
+    def start_at(self, node: str) -> Head:
+        """Let the run of a graph, in which nothing has begun, start at *node*.
+
+        Only the node and what it leads to run.
+        """
+        return self._by_hand("start-at", node=node)
 
     def set_field(self, field: str, value: Any) -> Head:
         """See `by_hand.edit_field`."""

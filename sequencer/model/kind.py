@@ -173,7 +173,7 @@ class Kind(Protocol):
     def refusal(self, verb: str) -> SequencerError | None:
         """Return why runs of this kind never do what *verb* says; None: they may.
 
-        A verb is a change by hand, a mode, or a way to work: ``turn``, ``start-prompt``,
+        A verb is a change by hand, a mode, or a way to work: ``turn``,
         ``step-index``.
         """
 

@@ -350,7 +350,7 @@ DecidingVerb = Literal[
     "resume",
     "run",
 ]
-"""Commands by which a person decides, `run` if it has --start-prompt; `trust` is none of them,
+"""Commands by which a person decides, `run` if it has --start-at; `trust` is none of them,
 nobody hands it over."""
 
 

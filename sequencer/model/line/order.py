@@ -120,14 +120,14 @@ def last_step(workflow: Workflow, head: Head, step_index: int) -> Step:
     return step_at(workflow, place(workflow, step_index))
 
 
-def index_with_prompt(workflow: Workflow, start: int, is_it: Callable[[str], bool]) -> int | None:
-    """Return the first step_index from *start* on whose prompt *is_it*; None: it is not near.
+def next_index(workflow: Workflow, start: int, is_it: Callable[[Place], bool]) -> int | None:
+    """Return the first step_index from *start* on whose place *is_it*; None: it is not near.
 
     Near is, in a cycle, where each of its own steps comes again though a review is between.
     """
     length = len(workflow.steps)
     end = start + 3 * length if workflow.kind == "cycle" else length
-    return next((i for i in range(start, end) if is_it(place(workflow, i).prompt)), None)
+    return next((i for i in range(start, end) if is_it(place(workflow, i))), None)
 
 
 def index_of(workflow: Workflow, name: str) -> int | None:

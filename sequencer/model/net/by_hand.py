@@ -159,7 +159,7 @@ def _was_reached(marking: Marking, name: str) -> bool:
 
 
 def _rewind(step: OpenTransition, *, words: Words, outputs: Outputs, **_: Any) -> None:
-    """Take back a node and all behind it; in a run in which nothing has begun, start there."""
+    """Take back a node and all behind it."""
     name = _named(step.marking, "rewind", {"node": words.get("to")})
     if step.marking.ended_at:
         step.put_back()
@@ -170,10 +170,7 @@ def _rewind(step: OpenTransition, *, words: Words, outputs: Outputs, **_: Any) -
         region |= _behind(graph, graph.on_error)
     _ensure_nobody_runs(step, "rewind", region)
     _ensure_adds_nothing_twice(marking, region)
-    if not (marking.done or marking.active):
-        # Not at its entries.
-        region = set(graph.by_id)
-    elif name != broke and not _was_reached(marking, name):
+    if name != broke and not _was_reached(marking, name):
         raise TransitionRefused(
             f"rewind: the run has not come to {name!r} yet",
             hint="'sequencer skip NODE' goes forward",
@@ -185,6 +182,18 @@ def _rewind(step: OpenTransition, *, words: Words, outputs: Outputs, **_: Any) -
             tokens += [[other, sources]] if sources else []
     again = [one for one in graph.order if one in region and one in marking.done]
     step.rewind(name, sorted(region, key=graph.order.__getitem__), tokens, again)
+
+
+def _start_at(step: OpenTransition, *, words: Words, **_: Any) -> None:
+    """Start at a node instead of at the entries; only it and what it leads to run."""
+    name, marking = _named(step.marking, "start", words), step.marking
+    if marking.done or marking.active or marking.ended_at:
+        raise TransitionRefused(
+            "start: the run has started already",
+            hint="'sequencer rewind NODE' goes back, 'sequencer skip NODE' goes forward",
+        )
+    order = marking.graph.order
+    step.rewind(name, sorted(order, key=order.__getitem__), [[name, []]], [])
 
 
 def _ensure_adds_nothing_twice(marking: Marking, region: Collection[str]) -> None:
@@ -327,5 +336,6 @@ ACTS: Mapping[str, Callable[..., None]] = {
     "fail": _fail,
     "skip": _skip,
     "rewind": _rewind,
+    "start-at": _start_at,
 }
 """Verb -> what a person does to the marking with it."""

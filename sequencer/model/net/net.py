@@ -39,7 +39,6 @@ _NOT_OF_A_GRAPH = {
         "leave --mode out; 'sequencer simulate' tries a flow without agents",
     ),
     "turn": ("a graph's nodes can't be performed by the caller", None, None),
-    "start-prompt": ("a graph has no line of steps", "--start-prompt", None),
     "step-index": (
         "is for cycles and procedures: which nodes of a graph come next depends on their ends",
         "--step-index",

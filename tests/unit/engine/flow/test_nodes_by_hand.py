@@ -165,9 +165,13 @@ def test_what_is_taken_back_leaves_nothing_behind() -> None:
 
 def test_a_run_in_which_nothing_has_started_starts_there(tmp_path: Path) -> None:
     made = lab(tmp_path, DIAMOND)
-    made.run().control.rewind("b")
+    with pytest.raises(TransitionRefused, match="has not come to 'b' yet"):
+        made.run().control.rewind("b")
+    made.run().control.start_at("b")
     made.work()
     assert done(made) == "bje"
+    with pytest.raises(TransitionRefused, match="has started already"):
+        made.run().control.start_at("a")
 
 
 def test_a_node_that_runs_is_left_alone(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`run --start-prompt`: the first step is the next one that has this prompt."""
+"""`run --start-at`: the first step is the next one of this name, or with this prompt."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ THREE += "workflows: {three: {kind: %s, steps: [supervisor, main, reviewer]}}\n"
 
 
 def start(project: Project, prompt: str, *more: str, code: int = 0) -> str:
-    arguments = ("run", "--start-prompt", prompt, "--max-steps", "1", *more)
+    arguments = ("run", "--start-at", prompt, "--max-steps", "1", *more)
     return project.sequencer(*arguments, code=code).err
 
 
@@ -45,7 +45,7 @@ def test_it_goes_forward_only_and_in_one_change(project: Project) -> None:
     skipped = [fact for fact in project.history() if fact["event"] == "skipped"]
     assert [fact["step_index"] for fact in skipped] == [2, 3]
     assert {fact["revision"] for fact in skipped} == {before + 1}
-    assert {fact["outcome"]["note"] for fact in skipped} == {"--start-prompt main.md"}
+    assert {fact["outcome"]["note"] for fact in skipped} == {"--start-at main.md"}
 
 
 def test_a_review_between_does_not_hide_it(project: Project) -> None:
@@ -63,15 +63,43 @@ def test_a_procedure_does_not_begin_again(project: Project) -> None:
     project.configure(THREE % "procedure")
     start(project, "main.md")
     said = start(project, "supervisor.md", code=2)
-    assert "none of the steps that come next has supervisor.md" in said
+    assert "none of the steps that come next is supervisor.md" in said
     assert project.head()["step_index"] == 2
+
+
+def test_a_name_goes_before_a_prompt(project: Project) -> None:
+    steps = "steps: [{name: a, prompt: main.md}, {name: main, prompt: supervisor.md}]"
+    project.configure(
+        f"workflow: {{name: two}}\nworkflows: {{two: {{{steps}}}}}\nagent: {{default: scribe}}\n"
+    )
+    start(project, "main")
+    assert project.done() == ["main"]
+    start(project, "main.md")
+    assert project.done() == ["main", "a"]
+
+
+def test_a_flow_starts_at_a_node_once(project: Project) -> None:
+    nodes = "".join(f"### {name}\n\nDo {name}.\n\n" for name in "abcd")
+    chart = f"```mermaid\nflowchart TD\na --> b & c\nb & c --> d\n```\n\n{nodes}"
+    (project.folder / "flow.md").write_text(chart)
+    said = project.sequencer("run", "flow.md", "--start-at", "e", code=2).err
+    assert "unknown node 'e'" in said
+    shown = project.sequencer("run", "flow.md", "--start-at", "b", "--dry-run").out
+    assert "next          b\n" in shown
+    assert not (project.folder / "sync" / "runs").exists()
+    said = project.sequencer("run", "flow.md", "--start-at", "b", "--max-steps", "1").err
+    assert "the run starts with node 'b'" in said
+    said = project.sequencer("run", "flow.md", "--start-at", "c", code=3).err
+    assert "the run has started already" in said
+    project.sequencer("run", "flow.md")
+    assert project.done() == ["b", "d"]
 
 
 def test_beside_the_run(project: Project) -> None:
     start(project, "main.md", "--mode", "async")
     assert project.done() == ["main"]
     assert not project.state.exists()
-    shown = project.sequencer("run", "--start-prompt", "main.md", "--dry-run").out
+    shown = project.sequencer("run", "--start-at", "main.md", "--dry-run").out
     assert "main" in shown
     assert not project.state.exists()
 
@@ -88,9 +116,9 @@ def test_a_step_that_runs_is_taken_from_nobody(project: Project) -> None:
 
 
 def test_what_is_no_start_is_refused(project: Project) -> None:
-    assert "known prompts: main.md, supervisor.md" in start(project, "nobody.md", code=2)
+    assert "known steps: main, supervisor" in start(project, "nobody.md", code=2)
     assert "mode sync has no one start" in start(project, "main.md", "--mode", "sync", code=2)
     inside = {"SEQUENCER_TOKEN": "1"}
-    ran = project.sequencer("run", "--start-prompt", "main.md", code=2, **inside)
+    ran = project.sequencer("run", "--start-at", "main.md", code=2, **inside)
     assert "for a person to decide" in ran.err
     assert not project.state.exists()
