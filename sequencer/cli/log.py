@@ -249,105 +249,72 @@ def _start_of_tail(file: BinaryIO, lines: int) -> int:
     """Return the offset of the last *lines* lines, `TAIL_BYTES` at most; 0 means the whole file."""
     if not lines:
         return 0
-    position = file.seek(0, os.SEEK_END)
-    first = max(position - TAIL_BYTES, 0)
+    first = file.seek(max(file.seek(0, os.SEEK_END) - TAIL_BYTES, 0))
+    data = file.read()
+    place = len(data)
     # The newline that ends the last line does not start another.
-    wanted = lines + 1
-    while position > first:
-        step = min(CHUNK_BYTES, position - first)
-        position -= step
-        file.seek(position)
-        data = file.read(step)
-        here = data.count(b"\n")
-        if here >= wanted:
-            place = len(data)
-            for _ in range(wanted):
-                place = data.rfind(b"\n", 0, place)
-            return position + place + 1
-        wanted -= here
-    return first
+    for _ in range(lines + 1):
+        place = data.rfind(b"\n", 0, place)
+        if place < 0:
+            return first
+    return first + place + 1
 
 
 def follow_logs(invocation: Invocation, asked: Asked) -> None:
     """Print the end of the newest log, then everything that is written, until Ctrl-C."""
     asked.ensure_known()
-    following = Following(asked)
-    if following.current is None:
+    logs, lines = asked.found(), asked.lines
+    if not logs:
         invocation.say(f"{NONE} {asked.folder}")
+    printer, file = Printer(), None
     try:
-        while True:
-            following.catch_up()
-            following.wait()
+        for later in _as_written(asked, logs):
+            # Listed before this: what was appended to a log before the next began is there.
+            if file is not None:
+                _copy(file, printer)
+            for log in later:
+                if file is not None:
+                    file.close()
+                    printer.end()
+                file = _open(log.path)
+                start = _start_of_tail(file, lines)
+                printer.title(log)
+                file.seek(start)
+                _copy(file, printer)
+            lines = 0
     except KeyboardInterrupt:
         return
     finally:
-        following.close()
+        if file is not None:
+            file.close()
 
 
-class Following:
-    """Goes from log to log as they are written."""
+def _as_written(asked: Asked, logs: list[Found]) -> Iterator[list[Found]]:
+    """Yield the newest of *logs*, then again and again those that were not there before.
 
-    def __init__(self, asked: Asked) -> None:
-        """Begin with the newest log, near its end."""
-        self._asked = asked
-        self._printer = Printer()
-        self._file: BinaryIO | None = None
-        self.current: Found | None = None
-        self._watched = _existing(asked.folder)
-        self._watch = watch_files(self._watched)
-        logs = asked.found()
-        self._seen = {log.path for log in logs}
-        self._listed = 0
-        if logs:
-            self._switch(logs[-1], asked.lines)
-
-    def catch_up(self) -> None:
-        """Print what was written since the last call, into whichever logs."""
-        # Listed before the read: what was appended to a log before the next began is there.
-        later = self._new_logs()
-        self._read()
-        for log in later:
-            self._switch(log, 0)
-            self._read()
-
-    def _read(self) -> None:
-        if self._file is not None:
-            _copy(self._file, self._printer)
-
-    def _new_logs(self) -> list[Found]:
-        """Return the logs that were not there before; a folder that is unchanged is not read."""
-        changed = _written_at(self._asked.folder)
-        if changed == self._listed:
-            return []
-        self._listed = changed
-        new = [log for log in self._asked.found() if log.path not in self._seen]
-        self._seen |= {log.path for log in new}
-        return sorted(new)
-
-    def wait(self) -> None:
-        """Sleep until something is written, and look again now and then in any case."""
-        folder = _existing(self._asked.folder)
-        if folder != self._watched:
+    In between it sleeps until something is written, and looks again now and then in any case.
+    """
+    seen, listed = {log.path for log in logs}, 0
+    watched = _existing(asked.folder)
+    watch = watch_files(watched)
+    try:
+        yield logs[-1:]
+        while True:
+            changed, later = _written_at(asked.folder), []
+            if changed != listed:
+                listed = changed
+                later = sorted(log for log in asked.found() if log.path not in seen)
+                seen |= {log.path for log in later}
+            yield later
+            folder = _existing(asked.folder)
+            if folder == watched:
+                watch.wait(RECHECK_S, ())
+                continue
             # The first step began, or another branch was checked out.
-            self._watch.close()
-            self._watched, self._watch = folder, watch_files(folder)
-            return
-        self._watch.wait(RECHECK_S, ())
-
-    def close(self) -> None:
-        """Close the log and the watch."""
-        if self._file is not None:
-            self._file.close()
-        self._watch.close()
-
-    def _switch(self, log: Found, lines: int) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._printer.end()
-        self._file, self.current = _open(log.path), log
-        start = _start_of_tail(self._file, lines)
-        self._printer.title(log)
-        self._file.seek(start)
+            watch.close()
+            watched, watch = folder, watch_files(folder)
+    finally:
+        watch.close()
 
 
 def _existing(folder: Path) -> Path:

@@ -240,7 +240,7 @@ class Lines:
                 self._say(line, parse_time(at))
             if facts is not None and view.status in OVER and view.status != self._status:
                 # Of another graph its facts have told all.
-                tasks = view.nodes if view.graph.is_team else ()
+                tasks = [node for node in view.nodes if node.node.task is not None]
                 for line in node_lines(view, tasks, self._now(), None, {}) if tasks else ():
                     self._write(line)
                 self._say(node_summary(view))
