@@ -137,21 +137,14 @@ def recall(question: IdleQuestion, now: float | None = None) -> IdleAnswer | Non
     """Return the answer that *question* had, if nothing has changed since."""
     path = question.state_path
     try:
-        written = read_regular(path.with_name(NAME), max_bytes=MAX_BYTES)
         state = read_regular(path, max_bytes=MAX_BYTES)
     except FileNotFoundError:
         return None
-    memory = _parsed(written)
-    known = memory.get("answers")
-    if memory.get("state") != _digest(state) or not isinstance(known, dict):
-        return None
-    answer = _answer(known.get(question.key))
+    answer = _answer(_kept(path, state).get(question.key))
     if answer is None or not _is_newest(path, state):
         return None
-    if answer.until is None:
-        return answer
-    is_current = answer.since <= (time.time() if now is None else now) < answer.until
-    return answer if is_current else None
+    now = time.time() if now is None else now
+    return answer if answer.until is None or answer.since <= now < answer.until else None
 
 
 def remember(state_path: Path, answer: IdleAnswer, arguments: Sequence[str]) -> None:
@@ -167,24 +160,23 @@ def remember(state_path: Path, answer: IdleAnswer, arguments: Sequence[str]) -> 
         state = read_regular(state_path, max_bytes=MAX_BYTES)
         if not _is_newest(state_path, state):
             return
-        path, digest = state_path.with_name(NAME), _digest(state)
-        known = _kept(path, digest)
+        known = _kept(state_path, state)
         known[question.key] = answer._replace(since=time.time())._asdict()
         newest = dict(list(known.items())[-MAX_ANSWERS:])
-        temporary = path.with_name(f".{NAME}.{os.getpid()}.tmp")
+        temporary = state_path.with_name(f".{NAME}.{os.getpid()}.tmp")
         with open_new(temporary) as file:
-            file.write(json.dumps({"state": digest, "answers": newest}, indent=1).encode())
-        folders.replace(temporary, path)
+            file.write(json.dumps({"state": _digest(state), "answers": newest}, indent=1).encode())
+        folders.replace(temporary, state_path.with_name(NAME))
 
 
-def _kept(path: Path, digest: str) -> dict[str, Any]:
-    """Return the answers that are still about the present state."""
+def _kept(state_path: Path, state: bytes) -> dict[str, Any]:
+    """Return the answers that are about the present *state*."""
     try:
-        memory = _parsed(read_regular(path, max_bytes=MAX_BYTES))
+        memory = _parsed(read_regular(state_path.with_name(NAME), max_bytes=MAX_BYTES))
     except FileNotFoundError:
         return {}
     known = memory.get("answers")
-    return known if isinstance(known, dict) and memory.get("state") == digest else {}
+    return known if isinstance(known, dict) and memory.get("state") == _digest(state) else {}
 
 
 def _is_newest(state_path: Path, state: bytes) -> bool:
@@ -208,7 +200,6 @@ def _is_newest(state_path: Path, state: bytes) -> bool:
 
 
 def _parsed(data: bytes) -> dict[str, Any]:
-
     try:
         return parse_object(data)
     except ValueError:
@@ -218,11 +209,10 @@ def _parsed(data: bytes) -> dict[str, Any]:
 def _answer(kept: object) -> IdleAnswer | None:
     if not isinstance(kept, dict) or set(kept) != set(IdleAnswer._fields):
         return None
-    out, err, until, since = (kept[name] for name in IdleAnswer._fields)
-    is_sound = isinstance(out, str) and isinstance(err, str) and isinstance(since, float)
-    return (
-        IdleAnswer(out, err, until, since) if is_sound and isinstance(until, float | None) else None
-    )
+    found = IdleAnswer(**kept)
+    is_sound = isinstance(found.out, str) and isinstance(found.err, str)
+    is_timed = isinstance(found.since, float) and isinstance(found.until, float | None)
+    return found if is_sound and is_timed else None
 
 
 def _digest(data: bytes) -> str:

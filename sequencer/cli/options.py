@@ -268,7 +268,7 @@ def _usual_mode() -> int:
     return 0o666 & ~umask
 
 
-MAX_CHARS = 100_000
+MAX_STATE_BYTES, MAX_BYTES = 100_000, 4 * 1024 * 1024
 
 
 def read_state(
@@ -285,25 +285,43 @@ def read_state(
         key, separator, text = given.partition("=")
         if not separator or not key or key.startswith("_"):
             raise click.BadParameter(f"{given!r} is not KEY=VALUE", ctx=context, param=parameter)
+        if text.startswith("@"):
+            found[key] = read_text(Path(text[1:]), MAX_STATE_BYTES)
+            continue
         try:
-            if text.startswith("@"):
-                found[key] = _of_file(Path(text[1:]))
-            else:
-                found[key] = reader.parse_value(text, Path(f"--state {key}"))
+            found[key] = reader.parse_value(text, Path(f"--state {key}"))
         except ConfigurationError:
             # What is no YAML is a text, as people write it.
             found[key] = text
-        except (OSError, UnicodeDecodeError) as error:
-            raise click.BadParameter(f"{text}: {error}", ctx=context, param=parameter) from None
     return found
 
 
-def _of_file(path: Path) -> str:
-    with path.open("rb") as file:
-        data = file.read(MAX_CHARS + 1)
-    if len(data) > MAX_CHARS:
-        raise click.BadParameter(f"{path} has more than {MAX_CHARS} bytes")
-    return data.decode("utf-8")
+def read_text(path: Path, most: int = MAX_BYTES) -> str:
+    """Return the text in *path*, which a person has named.
+
+    Raises:
+        ConfigurationError: it can't be read.
+        UsageRefused: it has more than *most* bytes, or is not UTF-8.
+    """
+    try:
+        # To open a fifo that nobody writes to would last forever; one that somebody writes
+        # to, as the shell's <(…) is, is read to its end.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        os.set_blocking(fd, True)
+        with os.fdopen(fd, "rb") as file:
+            return decoded(file.read(most + 1), str(path), most)
+    except OSError as error:
+        raise ConfigurationError(f"can't be read: {error.strerror}", where=str(path)) from error
+
+
+def decoded(data: bytes, where: str, most: int = MAX_BYTES) -> str:
+    """Return *data* as text; see `read_text`."""
+    if len(data) > most:
+        raise UsageRefused(f"has more than {most} bytes", where=where)
+    try:
+        return data.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError:
+        raise UsageRefused("is not UTF-8", where=where, hint="save it as UTF-8") from None
 
 
 def hide_in(redaction: Redaction, value: Any) -> Any:

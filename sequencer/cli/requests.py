@@ -13,8 +13,8 @@ from typing import Any
 import click
 
 from sequencer.cli.context import Invocation
-from sequencer.cli.options import complete_workflows
-from sequencer.errors import ConfigurationError, UnsafePath, UsageRefused
+from sequencer.cli.options import MAX_BYTES, complete_workflows, decoded, read_text
+from sequencer.errors import UnsafePath, UsageRefused
 from sequencer.logs import current_branch
 from sequencer.model.fields import ValidationError
 from sequencer.model.names import slug
@@ -23,7 +23,6 @@ from sequencer.project import Project
 from sequencer.store.strictjson import parse_json
 from sequencer.workflows.requests.issues import NO_LABELS, TrackerIssue, as_json, issue_of
 
-MAX_BYTES = 4 * 1024 * 1024
 MAX_NAME_CHARS = 40
 STDIN = "-"
 _HEADING = re.compile(r"^#{1,6}\s+")
@@ -123,7 +122,7 @@ def _text(text: str | None, file: Path | None) -> tuple[str, str]:
     if text is not None and file is not None:
         raise UsageRefused("give a text or --file, not both")
     if file is not None and str(file) != STDIN:
-        return _decoded(_read(file), str(file)), str(file)
+        return read_text(file), str(file)
     told = STDIN if file is not None else text or ""
     return said(told), "standard input" if told == STDIN else "the request"
 
@@ -138,28 +137,7 @@ def said(text: str) -> str:
         return text
     if sys.stdin is None:
         raise UsageRefused("standard input is closed")
-    return _decoded(sys.stdin.buffer.read(MAX_BYTES + 1), "standard input")
-
-
-def _read(path: Path) -> bytes:
-    try:
-        # To open a fifo that nobody writes to would last for ever; one that somebody writes
-        # to, as the shell's <(…) is, is read to its end.
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        os.set_blocking(fd, True)
-        with os.fdopen(fd, "rb") as file:
-            return file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise ConfigurationError(f"can't be read: {error.strerror}", where=str(path)) from error
-
-
-def _decoded(data: bytes, where: str) -> str:
-    if len(data) > MAX_BYTES:
-        raise UsageRefused(f"has more than {MAX_BYTES} bytes", where=where)
-    try:
-        return data.decode("utf-8").removeprefix("\ufeff")
-    except UnicodeDecodeError:
-        raise UsageRefused("is not UTF-8", where=where, hint="save it as UTF-8") from None
+    return decoded(sys.stdin.buffer.read(MAX_BYTES + 1), "standard input")
 
 
 def attached(name: str, project: Path) -> str:

@@ -11,7 +11,7 @@ import click
 
 from sequencer.assembly.flows import path_of
 from sequencer.cli.context import Invocation
-from sequencer.cli.options import complete_flows, pass_invocation, verb
+from sequencer.cli.options import complete_flows, pass_invocation, read_text, verb
 from sequencer.cli.run_work import places
 from sequencer.cli.show import own_file
 from sequencer.cli.views.text import one_line
@@ -24,7 +24,6 @@ from sequencer.workflows.simulate import simulate as replay
 from sequencer.workflows.teams.growth import TeamGrower
 from sequencer.workflows.teams.lists import TaskList, has_tasks, load_tasks, page_of
 
-MAX_SCRIPT_BYTES = 4 * 1024 * 1024
 INVALID = "invalid"
 
 
@@ -77,13 +76,7 @@ def _script(path: Path | None) -> Script:
     if path is None:
         return read_script({}, "--script")
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_SCRIPT_BYTES + 1)
-        if len(data) > MAX_SCRIPT_BYTES:
-            raise UsageRefused(f"has more than {MAX_SCRIPT_BYTES} bytes", where=str(path))
-        content = json.loads(data)
-    except OSError as error:
-        raise ConfigurationError(f"can't be read: {error.strerror}", where=str(path)) from None
+        content = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"is no JSON: {error}", where=str(path)) from None
     return read_script(content, str(path))
