@@ -241,37 +241,49 @@ class PlainProgress:
         """Write to standard error what *redaction* leaves."""
         self._redaction = redaction
         self._feed = Feed(redaction=redaction)
-        self._waited: str | None = None
+        self._attempt: Attempt | None = None
+        self._waiting: str | None = None
 
     def __call__(self, event: RunEvent) -> None:
         """See `LiveView`."""
         match event:
             case AttemptWrote(_, data, kind):
-                self._show(self._feed.take(data, kind))
+                self._stream(self._feed.take(data, kind, has_room=self._has_room()))
             case AttemptStarted(attempt, log):
-                self._feed, self._waited = Feed(redaction=self._redaction), None
-                tell_fitted(timed(start_line(attempt, log)))
+                self._feed = Feed(redaction=self._redaction)
+                self._attempt, self._waiting = attempt, None
+                self._say(Piece.NOTICE, timed(start_line(attempt, log)))
             case AttemptEnded(attempt, outcome):
-                self._show(self._feed.finish())
-                tell_fitted(timed(end_line(attempt, outcome)))
+                self._stream(self._feed.finish())
+                self._attempt = None
+                kind = Piece.NOTICE if outcome.is_accepted else Piece.ERROR
+                self._say(kind, timed(end_line(attempt, outcome)))
             case Noticed(text):
-                tell_fitted(f"notice: {text}")
+                self._say(Piece.NOTICE, f"notice: {text}")
             case Waiting(reason, until):
-                # Said once, however often it is looked again.
-                line = waiting_line(reason, until)
-                if line != self._waited:
-                    self._waited = line
-                    tell_fitted(line)
+                self._wait(waiting_line(reason, until))
             case _:
                 pass
 
     def close(self) -> None:
         """Do nothing."""
 
-    @staticmethod
-    def _show(lines: list[FeedLine]) -> None:
+    def _has_room(self) -> bool:
+        return True
+
+    def _stream(self, lines: list[FeedLine]) -> None:
         if lines:
             complain("\n".join(line.text for line in lines))
+
+    def _say(self, kind: Piece, text: str) -> None:
+        del kind
+        tell_fitted(text)
+
+    def _wait(self, line: str) -> None:
+        # Said once, however often it is looked again.
+        if line != self._waiting:
+            self._waiting = line
+            tell_fitted(line)
 
 
 class Painter(ABC):
@@ -352,62 +364,43 @@ class Painter(ABC):
             self._thread.join(CLOSE_S)
 
 
-class LiveProgress(Painter):
+class LiveProgress(Painter, PlainProgress):
     """A live line at the bottom, and what agents say streaming above it."""
 
     def __init__(self, redaction: Redaction) -> None:
         """Take the terminal over, and show what *redaction* leaves."""
-        super().__init__(sys.stderr, pause_s=REDRAW_S)
+        Painter.__init__(self, sys.stderr, pause_s=REDRAW_S)
+        PlainProgress.__init__(self, redaction)
         self._lines: list[FeedLine] = []
         self._held_chars = 0
-        self._redaction = redaction
-        self._feed = Feed(redaction=redaction)
-        self._attempt: Attempt | None = None
-        self._waiting: str | None = None
         self._since = time.monotonic()
         self._usage = Usage()
-
-    # --- what is heard -------------------------------------------------------------
 
     def __call__(self, event: RunEvent) -> None:
         """See `LiveView`."""
         with self._lock:
-            self._take(event)
+            if isinstance(event, AttemptUsed):
+                self._usage = event.usage
+            if isinstance(event, AttemptStarted):
+                self._since, self._usage = time.monotonic(), Usage()
+            PlainProgress.__call__(self, event)
         self._news()
 
-    def _take(self, event: RunEvent) -> None:
-        match event:
-            case AttemptWrote(_, data, kind):
-                # A terminal may be stopped (Ctrl-S) for hours; what waits for it is bounded.
-                has_room = self._held_chars < MAX_HELD_CHARS
-                lines = self._feed.take(data, kind, has_room=has_room)
-                self._lines += lines
-                self._held_chars += sum(len(line.text) for line in lines)
-            case AttemptUsed(_, usage):
-                self._usage = usage
-            case AttemptStarted(attempt, log):
-                self._feed, self._usage = Feed(redaction=self._redaction), Usage()
-                self._attempt, self._waiting = attempt, None
-                self._since = time.monotonic()
-                self._add(Piece.NOTICE, timed(start_line(attempt, log)))
-            case AttemptEnded(attempt, outcome):
-                self._lines += self._feed.finish()
-                self._attempt = None
-                kind = Piece.NOTICE if outcome.is_accepted else Piece.ERROR
-                self._add(kind, timed(end_line(attempt, outcome)))
-            case Noticed(text):
-                self._add(Piece.NOTICE, one_line(f"notice: {text}"))
-            case Waiting(reason, until):
-                if self._waiting is None:
-                    self._since = time.monotonic()
-                self._waiting = waiting_line(reason, until)
-            case _:
-                pass
+    def _has_room(self) -> bool:
+        # A terminal may be stopped (Ctrl-S) for hours; what waits for it is bounded.
+        return self._held_chars < MAX_HELD_CHARS
 
-    def _add(self, kind: Piece, text: str) -> None:
-        self._lines.append(FeedLine(kind, fitted(near(text), self._console.width)))
+    def _stream(self, lines: list[FeedLine]) -> None:
+        self._lines += lines
+        self._held_chars += sum(len(line.text) for line in lines)
 
-    # --- what is painted -----------------------------------------------------------
+    def _say(self, kind: Piece, text: str) -> None:
+        self._lines.append(FeedLine(kind, fitted(near(one_line(text)), self._console.width)))
+
+    def _wait(self, line: str) -> None:
+        if self._waiting is None:
+            self._since = time.monotonic()
+        self._waiting = line
 
     def _tick_s(self) -> float:
         return TICK_S
