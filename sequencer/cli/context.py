@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, TypeVar
 
 from sequencer.cli.unattended import News
 from sequencer.cli.views.text import UNSEEN, columns_of, fitted, plain
@@ -34,6 +34,7 @@ _ODD = re.compile(f"[\x7f-\x9f\u2028\u2029\ud800-\udfff{UNSEEN}]")
 """What JSON may hold as it is, and a terminal, a reader of lines or UTF-8 may not."""
 
 
+Found = TypeVar("Found")
 ALWAYS = "always"
 REHEARSING = (
     "rehearsal: no agent runs and nothing is paid or posted; hooks and the router are off, and\n"
@@ -161,19 +162,17 @@ def in_short(notices: Sequence[str]) -> tuple[str, ...]:
 
 
 def each_run(
-    project: Project, unread: Callable[[Run, SequencerError], None]
-) -> Iterator[tuple[Run, Head]]:
-    """Yield every run of *project* that has begun; *unread* hears which can't be read."""
+    project: Project, look: Callable[[Run, Head], Found]
+) -> Iterator[tuple[Run, Found | SequencerError]]:
+    """Yield every run of *project* that has begun with what *look* finds, or why it can't."""
     for name in (None, *project.run_names()):
         run = project.run(name)
         try:
-            head = run.head
+            if (head := run.head) is not None:
+                yield run, look(run, head)
         except SequencerError as error:
             # One that is damaged must not hide the others.
-            unread(run, error)
-            continue
-        if head is not None:
-            yield run, head
+            yield run, error
 
 
 def json_text(value: object, *, indent: int | None = None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import click
@@ -42,7 +42,7 @@ class Open(NamedTuple):
     @property
     def name(self) -> str:
         """Return the run's name as people read it."""
-        return one_line(self.run.name or "default run")
+        return one_line(_name(self.run))
 
     @property
     def option(self) -> str:
@@ -63,19 +63,18 @@ def hidden(invocation: Invocation, text: str) -> str:
     return invocation.project().redaction.hide_text(text)
 
 
-def waiting(project: Project, unread: Callable[[Run, SequencerError], None]) -> Iterator[Open]:
-    """Yield every run that waits for a person; *unread* hears which can't be read."""
-    for run, head in each_run(project, unread):
-        if head.is_at_gate and head.status != "complete":
-            yield Open(run, head.gate, head.workflow_name)
-        elif head.asks:
-            try:
-                questions = run.flow.questions(head)
-            except SequencerError as error:
-                unread(run, error)
-                continue
-            if questions:
-                yield Open(run, questions=tuple(questions))
+def waiting(project: Project) -> tuple[list[Open], dict[Run, SequencerError]]:
+    """Return every run that waits for a person, and those that can't be read."""
+    found = dict(each_run(project, _open_at))
+    unread = {run: one for run, one in found.items() if isinstance(one, SequencerError)}
+    return [one for one in found.values() if isinstance(one, Open)], unread
+
+
+def _open_at(run: Run, head: Head) -> Open | None:
+    if head.is_at_gate and head.status != "complete":
+        return Open(run, head.gate, head.workflow_name)
+    questions = run.flow.questions(head) if head.asks else ()
+    return Open(run, questions=tuple(questions)) if questions else None
 
 
 def asked_at(run: Run, gate: Gate) -> str:
@@ -94,24 +93,25 @@ def _run_at_gate(invocation: Invocation, verb_name: str) -> Run:
     """
     if invocation.run_name is not None:
         return invocation.run()
-    project, unread = invocation.project(), list[str]()
-
-    def note(run: Run, error: SequencerError) -> None:
-        unread.append(f"{run.name or 'default run'} can't be read: {error.message}")
-
-    found = [one.run for one in waiting(project, note)]
+    project = invocation.project()
+    found, unread = waiting(project)
     if not found and (unread or project.run(None).head is None):
+        why = (f"{_name(run)} can't be read: {error.message}" for run, error in unread.items())
         raise TransitionRefused(
-            "; ".join([f"{verb_name}: no run waits for a decision", *unread]),
+            "; ".join([f"{verb_name}: no run waits for a decision", *why]),
             hint="'sequencer runs' lists the runs and where each stands",
         )
     return _only(
         invocation,
-        found or [project.run(None)],
+        [one.run for one in found] or [project.run(None)],
         "is the one that waits",
         f"{verb_name}: {len(found)} runs wait for a decision",
         f"'sequencer --run NAME {verb_name}' decides about one",
     )
+
+
+def _name(run: Run) -> str:
+    return run.name or "default run"
 
 
 def _only(invocation: Invocation, found: list[Run], is_it: str, are_many: str, hint: str) -> Run:
@@ -211,18 +211,12 @@ def gates(invocation: Invocation) -> None:
       sequencer gates
       sequencer gates --json | jq -r '.[].run'
     """
-    project, unread = invocation.project(), dict[str | None, SequencerError]()
     # An unknown name is an error.
     meant = None if invocation.run_name is None else invocation.run().name
-
-    def note(run: Run, error: SequencerError) -> None:
-        unread[run.name] = error
-
-    found = [one for one in waiting(project, note) if meant in (None, one.run.name)]
-    for name, error in unread.items():
-        if meant in (None, name):
-            # Nobody must take it for a run that asks nothing.
-            invocation.say(f"warning: {name or 'default run'} is left out: {error}")
+    found, unread = waiting(invocation.project())
+    found = [one for one in found if meant in (None, one.run.name)]
+    # Nobody must take it for a run that asks nothing.
+    _warn(invocation, {run: e for run, e in unread.items() if meant in (None, run.name)})
     at_gates = [(one, one.gate) for one in found if one.gate is not None]
     asked = [(one, question) for one in found for question in one.questions]
     if invocation.is_json:
@@ -245,6 +239,11 @@ def gates(invocation: Invocation) -> None:
     lines += [line for one, gate in at_gates for line in _told_gate(one, gate)]
     for line in lines:
         invocation.echo(line)
+
+
+def _warn(invocation: Invocation, unread: Mapping[Run, SequencerError]) -> None:
+    for run, error in unread.items():
+        invocation.say(f"warning: {_name(run)} is left out: {error}")
 
 
 def question_json(run: Run, question: Question) -> dict[str, Any]:
@@ -310,17 +309,13 @@ def _run_that_asks(invocation: Invocation, node: str) -> Run:
     """
     if invocation.run_name is not None:
         return invocation.run()
-    unread: list[tuple[Run, SequencerError]] = []
-    found = {
-        one.run: {question.node.id for question in one.questions}
-        for one in waiting(invocation.project(), lambda *left: unread.append(left))
-    }
-    meant = [run for run, nodes in found.items() if node in nodes]
+    found, unread = waiting(invocation.project())
+    asked = {one.run: {question.node.id for question in one.questions} for one in found}
+    meant = [run for run, nodes in asked.items() if node in nodes]
     if not meant:
-        for run, error in unread:
-            # It may be the one that asks.
-            invocation.say(f"warning: {run.name or 'default run'} is left out: {error}")
-        known = sorted(set().union(*found.values()))
+        # It may be the one that asks.
+        _warn(invocation, unread)
+        known = sorted(set().union(*asked.values()))
         raise UnknownName("open question", node, known, where="sequencer answer")
     return _only(
         invocation,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import click
@@ -85,16 +86,13 @@ def _seen(invocation: Invocation, *, all_runs: bool) -> tuple[list[Seen], list[s
             return [], []
         return [_look(invocation, project, run, head)], []
 
-    def unread(run: Run, error: SequencerError) -> None:
-        invocation.say(f"warning: run {run.name or '(default)'}: {error.message}")
-        unreadable.append(run.name)
-
     seen = []
-    for run, head in each_run(project, unread):
-        try:
-            seen.append(_look(invocation, project, run, head))
-        except SequencerError as error:
-            unread(run, error)
+    for run, found in each_run(project, partial(_look, invocation, project)):
+        if isinstance(found, Seen):
+            seen.append(found)
+        else:
+            invocation.say(f"warning: run {run.name or '(default)'}: {found.message}")
+            unreadable.append(run.name)
     return seen, unreadable
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import click
@@ -32,17 +33,10 @@ def runs(invocation: Invocation, *, with_ended: bool) -> None:
       sequencer runs --all --json
     """
     project = invocation.project()
-    begun: list[dict[str, Any]] = []
-
-    def unread(run: Run, error: SequencerError) -> None:
-        facts: dict[str, Any] = {"run": run.name, "ended": False, "posts": []}
-        begun.append({**facts, "status": "unreadable", "error": error.message})
-
-    for run, head in each_run(project, unread):
-        try:
-            begun.append(_facts(project, run, head))
-        except SequencerError as error:
-            unread(run, error)
+    begun = [
+        _unread(run, found) if isinstance(found, SequencerError) else found
+        for run, found in each_run(project, partial(_facts, project))
+    ]
     # Of an ended one somebody may still have to be told.
     shown = [
         facts
@@ -69,6 +63,11 @@ def runs(invocation: Invocation, *, with_ended: bool) -> None:
 
 def _name(facts: Mapping[str, Any]) -> str:
     return one_line(facts["run"] or "(default)")
+
+
+def _unread(run: Run, error: SequencerError) -> dict[str, Any]:
+    facts: dict[str, Any] = {"run": run.name, "ended": False, "posts": []}
+    return {**facts, "status": "unreadable", "error": error.message}
 
 
 def _facts(project: Project, run: Run, head: Head) -> dict[str, Any]:
