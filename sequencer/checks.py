@@ -359,7 +359,7 @@ def check_state(state_path: Path, witness: Witness = no_witness) -> Iterator[Fin
         return
     hint = "'sequencer repair' shows what can be saved"
     if found.refusal is not None:
-        area = Area.JOURNAL if any(report.gaps for report in found.journals) else Area.STATE
+        area = Area.JOURNAL if any(report.found.gaps for report in found.journals) else Area.STATE
         yield Finding(
             Level.ERROR,
             area,
@@ -382,7 +382,7 @@ def _check_journals(found: Diagnosis) -> Iterator[Finding]:
         where = str(report.path)
         if report.problem is not None:
             yield Finding(Level.ERROR, Area.JOURNAL, report.problem, where)
-        for gap in report.gaps:
+        for gap in report.found.gaps:
             message = f"revisions {gap.first} to {gap.last} are missing before byte {gap.offset}"
             yield Finding(
                 Level.ERROR, Area.JOURNAL, message, where, "'sequencer repair' begins behind it"
@@ -391,10 +391,10 @@ def _check_journals(found: Diagnosis) -> Iterator[Finding]:
             message = f"two histories meet at byte {offset}: {reason}"
             hint = "bring back the run's folder of one of them; 'sequencer history' shows the mix"
             yield Finding(Level.ERROR, Area.JOURNAL, message, where, hint)
-        for offset, reason in report.bad_lines[:MAX_BAD_LINES]:
+        for offset, reason in report.found.skipped[:MAX_BAD_LINES]:
             message = f"the line at byte {offset} does not count: {reason}"
             yield Finding(Level.WARNING, Area.JOURNAL, message, where)
-        more = len(report.bad_lines) - MAX_BAD_LINES
+        more = len(report.found.skipped) - MAX_BAD_LINES
         if more > 0:
             message = f"{more} more lines do not count"
             yield Finding(Level.WARNING, Area.JOURNAL, message, where)

@@ -157,19 +157,19 @@ def _journal(report: JournalReport) -> Iterator[str]:
         yield f"{report.path}: {report.problem}"
         return
     revisions = (
-        f"revisions {report.records[0].revision} to {report.records[-1].revision}"
-        if report.records
+        f"revisions {report.found.winners[0].revision} to {report.found.winners[-1].revision}"
+        if report.found.winners
         else "no good record"
     )
-    yield f"{report.path}: {report.size} bytes, {revisions}"
-    for gap in report.gaps:
+    yield f"{report.path}: {report.found.size} bytes, {revisions}"
+    for gap in report.found.gaps:
         yield f"  revisions {gap.first} to {gap.last} are missing before byte {gap.offset}"
     for offset, reason in report.misfits[:MAX_BAD_LINES]:
         yield f"  two histories meet at byte {offset}: {reason}"
-    for offset, reason in report.bad_lines[:MAX_BAD_LINES]:
+    for offset, reason in report.found.skipped[:MAX_BAD_LINES]:
         yield f"  the line at byte {offset} does not count: {reason}"
-    if len(report.bad_lines) > MAX_BAD_LINES:
-        yield f"  … and {len(report.bad_lines) - MAX_BAD_LINES} more such lines"
+    if len(report.found.skipped) > MAX_BAD_LINES:
+        yield f"  … and {len(report.found.skipped) - MAX_BAD_LINES} more such lines"
 
 
 def _as_json(found: Diagnosis) -> dict[str, Any]:
@@ -190,15 +190,15 @@ def _as_json(found: Diagnosis) -> dict[str, Any]:
         "journals": [
             {
                 "path": str(report.path),
-                "bytes": report.size,
+                "bytes": report.found.size,
                 "problem": report.problem,
-                "records": len(report.records),
+                "records": len(report.found.winners),
                 "gaps": [
                     {"offset": gap.offset, "first": gap.first, "last": gap.last}
-                    for gap in report.gaps
+                    for gap in report.found.gaps
                 ],
                 "bad_lines": [
-                    {"offset": offset, "reason": reason} for offset, reason in report.bad_lines
+                    {"offset": offset, "reason": reason} for offset, reason in report.found.skipped
                 ],
             }
             for report in found.journals

@@ -25,7 +25,7 @@ from sequencer.model.head import MAX_COUNTER, Head
 from sequencer.store import documents as flow_documents
 from sequencer.store.folder import read_regular
 from sequencer.store.head import is_legacy, parse_head, signature
-from sequencer.store.journal import NAME, JournalFile, Record, decode, facts_of
+from sequencer.store.journal import NAME, JournalFile, Record, Scan, facts_of, survey
 from sequencer.store.recovery import (
     MAX_LOST_TOKENS,
     Recovered,
@@ -65,37 +65,19 @@ class StateReport(Struct, frozen=True):
     path: Path
     problem: str | None = None
     """Why it can't be read."""
-    is_there: bool = True
-    is_plain: bool = True
-    """False: a folder, a link, a pipe or a device."""
-    content: dict[str, Any] | None = None
     head: Head | None = None
-    """The content, if it is a valid head."""
+    """What stands there, if it is a valid head."""
     tokens: tuple[int, ...] = ()
     """Every number that stands behind "token", readable or not."""
-
-
-class Gap(Struct, frozen=True):
-    """Revisions that the journal should have and has not."""
-
-    offset: int
-    """Of the first record behind the gap."""
-    first: int
-    last: int
 
 
 class JournalReport(Struct, frozen=True):
     """What one journal file holds."""
 
     path: Path
-    size: int = 0
     problem: str | None = None
     """Why nothing of it can be read."""
-    is_plain: bool = True
-    records: tuple[Record, ...] = ()
-    bad_lines: tuple[tuple[int, str], ...] = ()
-    """Offset in bytes, and why the line does not count."""
-    gaps: tuple[Gap, ...] = ()
+    found: Scan = Scan((), 0, is_torn=False)
     misfits: tuple[tuple[int, str], ...] = ()
     """Offset of each place where two histories were merged, and how that is known."""
     tokens: tuple[int, ...] = ()
@@ -147,7 +129,7 @@ def diagnose(state_path: Path, witness: Witness = no_witness) -> Diagnosis:
     journal = JournalFile(folder, MAX_COUNTER, 1)
     paths = [*(journal.rotated() if folder.is_dir() else ()), folder / NAME]
     journals = tuple(r for r in map(look_at_journal, paths) if r is not None)
-    chain = _last_chain([r for report in journals for r in report.records], journal.path)
+    chain = _last_chain([r for report in journals for r in report.found.winners], journal.path)
     refusal, found = _refusal(state_path, journal, witness)
     traces = _traces(state, journal, journals, chain, witness)
     draft = Diagnosis(
@@ -168,20 +150,17 @@ def _look_at_state(path: Path) -> StateReport:
     try:
         data = read_regular(path, max_bytes=MAX_BYTES)
     except FileNotFoundError:
-        return StateReport(path, "is missing", is_there=False)
+        return StateReport(path, "is missing")
     except CorruptState as error:
         _ensure_may_look(error)
-        return StateReport(path, error.message, is_plain=False)
+        return StateReport(path, error.message)
     tokens = tokens_in(data)
     try:
-        content = parse_object(data)
+        return StateReport(path, None, parse_head(parse_object(data), str(path)), tokens)
     except ValueError as error:
         return StateReport(path, f"can't be read ({error})", tokens=tokens)
-    try:
-        head = parse_head(content, str(path))
     except EditRefused as error:
-        return StateReport(path, error.message, content=content, tokens=tokens)
-    return StateReport(path, content=content, head=head, tokens=tokens)
+        return StateReport(path, error.message, tokens=tokens)
 
 
 def _ensure_may_look(error: CorruptState) -> None:
@@ -200,48 +179,16 @@ def look_at_journal(path: Path) -> JournalReport | None:
         return None
     except CorruptState as error:
         _ensure_may_look(error)
-        return JournalReport(path, problem=error.message, is_plain=False)
-    records: list[Record] = []
-    bad: list[tuple[int, str]] = []
-    gaps: list[Gap] = []
-    start = 0
-    while (newline := data.find(b"\n", start)) >= 0:
-        line, offset = data[start:newline], start
-        start = newline + 1
-        try:
-            content = decode(line)
-        except ValueError as error:
-            if line:
-                bad.append((offset, str(error)))
-            continue
-        revision = content["revision"]
-        expected = records[-1].revision + 1 if records else revision
-        if revision < expected:
-            bad.append((offset, f"revision {revision} was already taken"))
-            continue
-        if revision > expected:
-            gaps.append(Gap(offset, expected, revision - 1))
-        records.append(Record(revision, offset, line, content))
-    if start < len(data):
-        bad.append((start, "torn: no end of line"))
-    return JournalReport(
-        path,
-        len(data),
-        records=tuple(records),
-        bad_lines=tuple(bad),
-        gaps=tuple(gaps),
-        misfits=_misfits(records, bad, data),
-        tokens=tokens_in(data),
-    )
+        return JournalReport(path, error.message)
+    found = survey(data)
+    return JournalReport(path, None, found, _misfits(found, data), tokens_in(data))
 
 
-def _misfits(
-    records: Sequence[Record], bad: Sequence[tuple[int, str]], data: bytes
-) -> tuple[tuple[int, str], ...]:
-    marks = [(offset, mark_of(data[offset : offset + 8])) for offset, _ in bad]
+def _misfits(found: Scan, data: bytes) -> tuple[tuple[int, str], ...]:
+    marks = [(offset, mark_of(data[offset : offset + 8])) for offset, _ in found.skipped]
     built = [
         (record.offset, misfit(before.data["head"], record.data))
-        for before, record in pairwise(records)
+        for before, record in pairwise(found.winners)
         if record.revision == before.revision + 1
     ]
     return tuple(sorted((offset, why) for offset, why in (*marks, *built) if why is not None))
@@ -343,8 +290,8 @@ def _traces(
     witness: Witness,
 ) -> tuple[Trace, ...]:
     """Return what the run has left behind beside its good records."""
-    is_current = bool(chain and journals[-1].path == journal.path and journals[-1].records)
-    last = journals[-1].records[-1] if is_current else None
+    is_current = bool(chain and journals[-1].path == journal.path and journals[-1].found.winners)
+    last = journals[-1].found.winners[-1] if is_current else None
     base = _base(state, chain)
     run_id = None if base is None else base.run_id
     of_files = traces(state.path, journal, run_id, last)
@@ -390,7 +337,9 @@ def _action(found: Diagnosis) -> Action:
         return Action.RESTORE if is_lost else Action.NOTHING
     if last is None:
         return Action.HOPELESS if state.head is None else Action.CHOOSE
-    is_journal_gone = not (found.journals[-1].path.name == NAME and found.journals[-1].records)
+    is_journal_gone = not (
+        found.journals[-1].path.name == NAME and found.journals[-1].found.winners
+    )
     is_head_last = state.head is not None and state.head.revision == last.revision
     if found.is_head_ahead or found.shown or (is_journal_gone and not is_head_last):
         return Action.CHOOSE

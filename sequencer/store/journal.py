@@ -58,6 +58,15 @@ class Record(NamedTuple):
         return self.offset + len(self.line) + 1
 
 
+class Gap(NamedTuple):
+    """Revisions that the journal should have and has not."""
+
+    offset: int
+    """Of the first record behind the gap."""
+    first: int
+    last: int
+
+
 class Scan(NamedTuple):
     """What a stretch of journal holds."""
 
@@ -68,6 +77,7 @@ class Scan(NamedTuple):
     """The last line has no newline: its writer was stopped in mid-write."""
     skipped: tuple[tuple[int, str], ...] = ()
     """Offset and reason of each line that does not count."""
+    gaps: tuple[Gap, ...] = ()
 
 
 def checksum(body: bytes) -> str:
@@ -147,16 +157,31 @@ def _is_record(data: dict[str, Any]) -> bool:
 
 
 def scan(data: bytes, offset: int, expected: int | None, where: str) -> Scan:
-    """Return the winners among the lines of *data*, which starts at *offset* of its file.
-
-    *expected* is the revision of the first winner; None takes that of the first line
-    that can be read.
+    """Return the winners among the lines of *data*; see `survey`.
 
     Raises:
         CorruptState: an accepted record is missing between two others.
     """
+    found = survey(data, offset, expected)
+    for at, first, last in found.gaps[:1]:
+        lost = f"revision {first}" if first == last else f"revisions {first} to {last}"
+        raise CorruptState(
+            f"{lost} missing before byte {at}",
+            where=where,
+            hint="'sequencer repair' shows what can be saved",
+        )
+    return found
+
+
+def survey(data: bytes, offset: int = 0, expected: int | None = None) -> Scan:
+    """Return what the lines of *data* are, which starts at *offset* of its file.
+
+    *expected* is the revision of the first winner; None takes that of the first line
+    that can be read.
+    """
     winners: list[Record] = []
     skipped: list[tuple[int, str]] = []
+    gaps: list[Gap] = []
     start = 0
     while (newline := data.find(b"\n", start)) >= 0:
         line, at = data[start:newline], offset + start
@@ -170,26 +195,17 @@ def scan(data: bytes, offset: int, expected: int | None, where: str) -> Scan:
         revision = record["revision"]
         if expected is None:
             expected = revision
-        if revision > expected:
-            lost = (
-                f"revision {expected}"
-                if revision == expected + 1
-                else (f"revisions {expected} to {revision - 1}")
-            )
-            raise CorruptState(
-                f"{lost} missing before byte {at}",
-                where=where,
-                hint="'sequencer repair' shows what can be saved",
-            )
         if revision < expected:
             skipped.append((at, f"revision {revision} was already taken"))
             continue
+        if revision > expected:
+            gaps.append(Gap(at, expected, revision - 1))
         winners.append(Record(revision, at, line, record))
         expected = revision + 1
     is_torn = start < len(data)
     if is_torn:
         skipped.append((offset + start, "torn: no end of line"))
-    return Scan(tuple(winners), offset + len(data), is_torn, tuple(skipped))
+    return Scan(tuple(winners), offset + len(data), is_torn, tuple(skipped), tuple(gaps))
 
 
 def facts_of(record: dict[str, Any]) -> list[dict[str, Any]]:

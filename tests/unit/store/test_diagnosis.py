@@ -24,7 +24,7 @@ def test_a_head_that_is_no_plain_file_is_restored(tmp_path: Path, kind: str) -> 
         os.mkfifo(state_path)
     found = diagnose(state_path)
     assert found.action is Action.RESTORE
-    assert not found.state.is_plain
+    assert found.state.problem is not None
 
 
 def test_nothing_readable_is_hopeless(tmp_path: Path) -> None:
