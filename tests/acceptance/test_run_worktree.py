@@ -159,6 +159,30 @@ def test_a_setup_that_never_ends_is_ended_with_its_processes(project: Path) -> N
     assert not list((project / "sync" / "worktrees").glob("run-*"))
 
 
+def test_a_run_that_is_gone_back_in_after_its_merge(project: Path) -> None:
+    assert cli(project, "run").returncode == 0
+    assert cli(project, "rewind", "1").returncode == 0
+    again = cli(project, "run")
+    assert (again.returncode, again.stderr.count("setup: ")) == (0, 2)
+    assert (project / "done.txt").read_text() == "0\n1\n1\n"
+    assert len(said(project, "log", "--merges", "--format=%h").splitlines()) == 2
+    assert said(project, *BRANCHES) == ""
+
+
+def test_work_that_was_not_merged_stays_when_the_run_goes_back(project: Path) -> None:
+    assert cli(project, "run", "--max-steps", "1").returncode == 0
+    before = worktree(project).name
+    (project / "done.txt").write_text("mine\n")
+    git(project, "add", "-A")
+    git(project, "commit", "-qm", "mine")
+    assert "conflicts in 'done.txt'" in cli(project, "run").stderr
+    assert cli(project, "rewind", "1").returncode == 0
+    assert cli(project, "run").returncode == 0
+    assert (project / "done.txt").read_text() == "mine\n1\n"
+    assert said(project, *BRANCHES) == f"sequencer-run/default/{before}"
+    assert said(project, "show", f"sequencer-run/default/{before}:done.txt") == "0\n1"
+
+
 def test_a_new_run_keeps_what_the_one_before_had_not_finished(project: Path) -> None:
     assert cli(project, "run", "--max-steps", "1").returncode == 0
     before = worktree(project).name

@@ -73,6 +73,34 @@ def test_a_conflict_fails_its_task_and_loses_nothing(tmp_path: Path) -> None:
     assert (project / "shared.txt").read_text() == "two\n"
 
 
+def test_a_task_whose_work_is_merged_is_gone_back_to(tmp_path: Path) -> None:
+    tasks = [WRITERS[0], {**WRITERS[1], "blocked_by": ["one"]}]
+    plan: dict[str, Any] = {
+        "one": {"writes": {"a.txt": "first\n"}},
+        "two": {"writes": {"b.txt": "b\n"}},
+    }
+    project = make_project(tmp_path, tasks, plan, is_repository=True)
+    merges = ("log", "--merges", "--first-parent", "--format=%s")
+    assert cli(project, "run").returncode == 0
+    assert cli(project, "rewind", "one").returncode == 0
+    plan["one"]["writes"]["a.txt"] = "second\n"
+    (project / "agent.json").write_text(json.dumps(plan))
+    ran = cli(project, "run")
+    assert ran.returncode == 0, ran.stderr
+    # Each works on top of what it did before, is told so, and only what is new is merged.
+    known = "the work of an earlier attempt at {} is in the checkout already"
+    for task in ("one", "two"):
+        assert [known.format(task) in text for text in told(project, task)] == [False, True]
+    assert git(project, *merges).splitlines() == [
+        "Merge task one: One",
+        "Merge task two: Two",
+        "Merge task one: One",
+    ]
+    assert (project / "a.txt").read_text() + (project / "b.txt").read_text() == "second\nb\n"
+    assert git(project, "branch", "--format=%(refname:short)") == "main"
+    assert git(project, "status", "--porcelain") == ""
+
+
 def test_a_write_by_who_only_reads_is_told(tmp_path: Path) -> None:
     tasks: list[Task] = [{"id": "look", "subject": "Look", "role": "researcher"}]
     plan: dict[str, Any] = {"look": {"writes": {"shared.txt": "changed\n"}}}
