@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from sequencer.errors import CorruptState
 from sequencer.git.locks import look
-from sequencer.git.objects import blob_name, quoted
+from sequencer.git.objects import blob_name, change, commit_stream, quoted
 from sequencer.git.process import GitFailed
 from sequencer.git.selection import Chosen, Selection, is_unchanged
 from sequencer.git.tree import WorkTree
@@ -152,7 +152,15 @@ class Committer:
     def _write(
         self, selection: Selection, oids: dict[str, str], parent: str, ref: str, message: str
     ) -> str:
-        stream = b"".join(self._stream(selection, oids, parent, ref, message))
+        if selection.chosen:
+            who, zone = self._identity()
+            person = b"%s %d %s" % (who, int(time.time()), zone)
+            people = b"author %s\ncommitter %s\n" % (person, person)
+            start = b"from %s\n" % parent.encode()
+            changes = (_written(one, oids) for one in _removed_first(selection))
+            stream = commit_stream(ref, people, message, start, changes)
+        else:
+            stream = b"reset %s\nfrom %s\n\ndone\n" % (os.fsencode(ref), parent.encode())
         try:
             done = self._tree.git.run(
                 "fast-import", "--quiet", "--done", "--cat-blob-fd=1", stdin=stream
@@ -162,29 +170,6 @@ class Committer:
                 raise RefMoved from failed
             raise self._tree.refused(f"can't be committed: {failed.reason}") from failed
         return done.stdout.decode("ascii").strip() or parent
-
-    def _stream(
-        self, selection: Selection, oids: dict[str, str], parent: str, ref: str, message: str
-    ) -> Iterator[bytes]:
-        name = ref.encode("utf-8", "surrogateescape")
-        if not selection.chosen:
-            yield b"reset %s\nfrom %s\n\ndone\n" % (name, parent.encode())
-            return
-        who, zone = self._identity()
-        person = b"%s %d %s" % (who, int(time.time()), zone)
-        text = message.encode("utf-8", "replace")
-        yield b"commit %s\nmark :1\nauthor %s\ncommitter %s\n" % (name, person, person)
-        yield b"data %d\n%s\nfrom %s\n" % (len(text), text, parent.encode())
-        for one in _removed_first(selection):
-            path, content = quoted(one.path), one.content
-            if content is None:
-                yield b"D %s\n" % path
-            elif content.target is not None:
-                yield b"M 120000 inline %s\n" % path
-                yield b"data %d\n%s\n" % (len(content.target), content.target)
-            else:
-                yield b"M %o %s %s\n" % (content.mode, oids[one.path].encode(), path)
-        yield b"\nget-mark :1\ndone\n"
 
     def _identity(self) -> tuple[bytes, bytes]:
         """Return the user's name and address and time zone, or the program's own."""
@@ -307,6 +292,14 @@ def _remove(git_dir: Path) -> None:
     for name in (DRAFT, f"{DRAFT}.lock", "index.lock"):
         with contextlib.suppress(FileNotFoundError):
             (git_dir / name).unlink()
+
+
+def _written(one: Chosen, oids: Mapping[str, str]) -> bytes:
+    """Return how a commit gets *one*: a file by the name that git has given its content."""
+    content = one.content
+    if content is None or content.target is not None:
+        return change(one.path, None if content is None else content.target, b"120000")
+    return b"M %o %s %s\n" % (content.mode, oids[one.path].encode(), quoted(one.path))
 
 
 def _removed_first(selection: Selection) -> list[Chosen]:

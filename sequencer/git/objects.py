@@ -86,10 +86,13 @@ class Objects:
         Raises:
             GitFailed: nothing can be written here.
         """
-        tree = None
+        start = b"" if draft.parent is None else b"from %s\n" % draft.parent.encode()
         if draft.parent is None and draft.base is not None:
             tree = self.resolve(f"{draft.base}^{{tree}}")
-        stream = b"".join(_stream(draft, ref, tree))
+            start = b"" if tree is None else b'M 040000 %s ""\n' % tree.encode()
+        people = b"committer %s %d +0000\n" % (_IDENTITY, draft.at)
+        changes = (change(path, data) for path, data in draft.files.items())
+        stream = commit_stream(ref, people, draft.message, start, changes)
         done = self.git.run("fast-import", "--quiet", "--force", "--cat-blob-fd=1", stdin=stream)
         return done.stdout.decode("ascii").strip()
 
@@ -186,21 +189,20 @@ def _of_kind(name: str, kind: str, found: tuple[str, str, bytes]) -> bytes:
     return found[2]
 
 
-def _stream(draft: CommitDraft, ref: str, tree: str | None) -> Iterable[bytes]:
-    message = draft.message.encode("utf-8", "replace")
-    yield b"commit %s\nmark :1\n" % ref.encode()
-    yield b"committer %s %d +0000\n" % (_IDENTITY, draft.at)
-    yield b"data %d\n%s\n" % (len(message), message)
-    if draft.parent is not None:
-        yield b"from %s\n" % draft.parent.encode()
-    elif tree is not None:
-        yield b'M 040000 %s ""\n' % tree.encode()
-    for path, data in draft.files.items():
-        if data is None:
-            yield b"D %s\n" % quoted(path)
-        else:
-            yield b"M 100644 inline %s\ndata %d\n%s\n" % (quoted(path), len(data), data)
-    yield b"\nget-mark :1\ndone\n"
+def commit_stream(
+    ref: str, people: bytes, message: str, start: bytes, changes: Iterable[bytes]
+) -> bytes:
+    """Return what has `git fast-import` write one commit on *ref*, and say its name."""
+    text, name = message.encode("utf-8", "replace"), ref.encode("utf-8", "surrogateescape")
+    head = b"commit %s\nmark :1\n%sdata %d\n%s\n%s" % (name, people, len(text), text, start)
+    return b"".join((head, *changes, b"\nget-mark :1\ndone\n"))
+
+
+def change(path: str, data: bytes | None, mode: bytes = b"100644") -> bytes:
+    """Return the line of such a stream by which *path* holds *data* from now on; None: nothing."""
+    if data is None:
+        return b"D %s\n" % quoted(path)
+    return b"M %s inline %s\ndata %d\n%s\n" % (mode, quoted(path), len(data), data)
 
 
 def quoted(path: str) -> bytes:

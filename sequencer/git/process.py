@@ -61,45 +61,65 @@ def unbroken(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[b
     return process
 
 
-class Limit:
-    """Until when a process is waited for."""
+class Running(Struct):
+    """A process that is waited for, and killed when its time is over."""
 
-    def __init__(self, limit_s: float, stopped: Callable[[], bool], stopped_s: float) -> None:
-        self._ends = time.monotonic() + limit_s
-        self._stopped, self._stopped_s = stopped, stopped_s
-        self.is_cut = False
+    process: subprocess.Popen[bytes]
+    argv: Sequence[str]
+    ends: float
+    """On the monotonic clock."""
+    stopped: Callable[[], bool] = never
+    """Whether it has been told to stop; then it has *stopped_s* at most."""
+    stopped_s: float = 0.0
+    is_cut: bool = False
 
     def left_s(self) -> float:
         """Return how many seconds are left; less once it has been told to stop."""
         now = time.monotonic()
-        if not self.is_cut and self._stopped():
-            self.is_cut, self._ends = True, min(self._ends, now + self._stopped_s)
-        return self._ends - now
+        if not self.is_cut and self.stopped():
+            self.is_cut, self.ends = True, min(self.ends, now + self.stopped_s)
+        return self.ends - now
 
+    def done(self, stdin: bytes, accepts: Sequence[int]) -> Done:
+        """Return how it has ended.
 
-def answer(
-    process: subprocess.Popen[bytes], argv: Sequence[str], stdin: bytes, limit: Limit
-) -> tuple[bytes, bytes]:
-    """Return what *process* has printed until it ended, or closed both pipes and ended.
-
-    Not until the pipes are closed: what ssh leaves behind for the next connection may hold
-    them for minutes.
-    """
-    if stdin:
-        # Only what works here is given something, and leaves nobody behind.
-        return process.communicate(stdin, timeout=limit.left_s())
-    while (left := limit.left_s()) > 0:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.communicate(timeout=min(left, SLICE_S))
-        if process.poll() is None:
-            continue
+        Raises:
+            GitFailed: its exit code is not in *accepts*, or its time was over.
+        """
         try:
-            return process.communicate(timeout=LATE_S)
-        except subprocess.TimeoutExpired as late:
-            _close_pipes(process)
-            # Both are bytes or nothing, whatever the type says.
-            return bytes(late.stdout or b""), bytes(late.stderr or b"")
-    raise subprocess.TimeoutExpired(argv, left)
+            stdout, stderr = self._answer(stdin)
+        except subprocess.TimeoutExpired:
+            end(self.process)
+            raise GitFailed(self.argv, None, "") from None
+        except BaseException:
+            end(self.process)
+            raise
+        told, code = stderr.decode("utf-8", "replace"), self.process.returncode
+        if code not in accepts:
+            raise GitFailed(self.argv, code, told)
+        return Done(code, stdout, told)
+
+    def _answer(self, stdin: bytes) -> tuple[bytes, bytes]:
+        """Return what it has printed until it ended, or closed both pipes and ended.
+
+        Not until the pipes are closed: what ssh leaves behind for the next connection may hold
+        them for minutes.
+        """
+        if stdin:
+            # Only what works here is given something, and leaves nobody behind.
+            return self.process.communicate(stdin, timeout=self.left_s())
+        while (left := self.left_s()) > 0:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return self.process.communicate(timeout=min(left, SLICE_S))
+            if self.process.poll() is None:
+                continue
+            try:
+                return self.process.communicate(timeout=LATE_S)
+            except subprocess.TimeoutExpired as late:
+                _close_pipes(self.process)
+                # Both are bytes or nothing, whatever the type says.
+                return bytes(late.stdout or b""), bytes(late.stderr or b"")
+        raise subprocess.TimeoutExpired(self.argv, left)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -149,7 +169,7 @@ _REPOSITORY = re.compile(
 )
 """Variables with which git would work on something else, or print what nobody asked for."""
 _LOCAL_TIMEOUT_S = 60.0
-_DENIED = re.compile(
+DENIED = re.compile(
     r"Authentication failed|could not read (Username|Password)|Permission denied"
     r"|terminal prompts disabled|Invalid username or password|error: 40[13]"
     r"|Host key verification failed|Access denied|not authorized"
@@ -181,22 +201,22 @@ _LOCAL_RACE = re.compile(
     r"^(?!remote:).*(cannot lock ref|unable to update local ref|\.lock': File exists)", re.MULTILINE
 )
 """What git says when two processes of a clone want the same at once."""
-_LOCAL = re.compile(
+UNWRITABLE = re.compile(
     r"^(?!remote:).*(cannot lock ref|unable to update local ref|unable to create temporary file"
     r"|No space left on device|Disk quota exceeded|Read-only file system|unable to write"
     r"|insufficient permission for adding an object|\.lock': )",
     re.MULTILINE,
 )
-_INCOMPLETE = re.compile(
+INCOMPLETE = re.compile(
     r"^(?!remote:).*(unresolved deltas|did not send all necessary objects"
     r"|(missing|bad|unable to read) (blob|tree|commit|object)|unable to read sha1 file"
     r"|could not (read|parse) (commit )?[0-9a-f]{40}|object file .* is empty"
     r"|loose object .* is corrupt|unable to unpack [0-9a-f]{40})",
     re.MULTILINE | re.IGNORECASE,
 )
-"""What git says when something that its refs lead to is not in this repository."""
+"""What git says when something that its refs lead to is missing in this repository, or damaged."""
 _VERSION = re.compile(r"git version (\d+)\.(\d+)")
-_NO_REPOSITORY = re.compile(
+NOWHERE = re.compile(
     r"does not appear to be a git repository|[Rr]epository.* not found|error: 404"
     r"|No such file or directory"
 )
@@ -220,40 +240,23 @@ class GitFailed(Exception):
         lines = [line for line in self.stderr.splitlines() if line.strip()]
         told = [line for line in lines if line.startswith(("fatal:", "error:", "remote:", "ssh:"))]
         # Of ssh's failures git only says that there was one.
-        denied = [line for line in lines if _DENIED.search(line)]
+        denied = [line for line in lines if DENIED.search(line)]
         chosen = next(iter(denied or told or lines), f"exit code {self.code}")
         return re.sub(r"^(fatal|error): ", "", chosen).strip()
 
-    @property
-    def is_denied(self) -> bool:
-        """Return whether the remote knows nobody by these credentials."""
-        return _DENIED.search(self.stderr) is not None
+    def says(self, what: re.Pattern[str]) -> bool:
+        """Return whether git has said *what*: `DENIED`, `UNWRITABLE`, `INCOMPLETE` or `NOWHERE`."""
+        return what.search(self.stderr) is not None
 
     @property
     def is_turned_away(self) -> bool:
         """Return whether the remote has denied it before anything was sent there."""
-        begun = _BEGUN.search(self.stderr)
-        return self.is_denied and begun is None and _BEFORE.search(self.stderr) is not None
+        return self.says(DENIED) and self.says(_BEFORE) and not self.says(_BEGUN)
 
     @property
     def is_race(self) -> bool:
         """Return whether another process of this clone was in the way, so that it may go now."""
-        return self.argv[0] in _RACING and _LOCAL_RACE.search(self.stderr) is not None
-
-    @property
-    def is_local(self) -> bool:
-        """Return whether it is this repository that can't be written, and not the remote."""
-        return _LOCAL.search(self.stderr) is not None
-
-    @property
-    def is_incomplete(self) -> bool:
-        """Return whether objects are missing in this repository, or damaged."""
-        return _INCOMPLETE.search(self.stderr) is not None
-
-    @property
-    def is_nowhere(self) -> bool:
-        """Return whether there is no repository where the remote should be."""
-        return _NO_REPOSITORY.search(self.stderr) is not None
+        return self.argv[0] in _RACING and self.says(_LOCAL_RACE)
 
 
 class Done(Struct, frozen=True):
@@ -340,13 +343,15 @@ class Git:
 
         def once() -> Done:
             process = self.start(*argv, extra=extra, settings=settings)
+            running = Running(process, argv, time.monotonic() + limit_s)
             if not is_remote:
-                return _done(process, argv, stdin, accepts, Limit(limit_s, never, 0.0))
-            limit = Limit(limit_s, self.stopped, HANGING_S if self._hangs else STOPPED_S)
+                return running.done(stdin, accepts)
+            running.stopped = self.stopped
+            running.stopped_s = HANGING_S if self._hangs else STOPPED_S
             try:
-                return _done(process, argv, stdin, accepts, limit)
+                return running.done(stdin, accepts)
             finally:
-                self._hangs = limit.is_cut and limit.left_s() <= 0
+                self._hangs = running.is_cut and running.left_s() <= 0
 
         for attempt in range(_RACE_ATTEMPTS - 1):
             try:
@@ -461,28 +466,6 @@ def acting_settings(
     from which a partial clone fetches by itself. Empty where there is no repository.
     """
     return Git(repository, environment).acting_settings(remote)
-
-
-def _done(
-    process: subprocess.Popen[bytes],
-    argv: Sequence[str],
-    stdin: bytes,
-    accepts: Sequence[int],
-    limit: Limit,
-) -> Done:
-    """Return how *process* has ended; it is killed if it has not within its *limit*."""
-    try:
-        stdout, stderr = answer(process, argv, stdin, limit)
-    except subprocess.TimeoutExpired:
-        end(process)
-        raise GitFailed(argv, None, "") from None
-    except BaseException:
-        end(process)
-        raise
-    told = stderr.decode("utf-8", "replace")
-    if process.returncode not in accepts:
-        raise GitFailed(argv, process.returncode, told)
-    return Done(process.returncode, stdout, told)
 
 
 def _clean(environment: Mapping[str, str]) -> dict[str, str]:

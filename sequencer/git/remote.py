@@ -20,7 +20,7 @@ from msgspec import Struct, field
 from sequencer.errors import CorruptState, RemoteUnreachable, StorageFailed
 from sequencer.git.locks import Lock, in_the_way
 from sequencer.git.own_settings import common_of, named
-from sequencer.git.process import Git, GitFailed
+from sequencer.git.process import DENIED, INCOMPLETE, NOWHERE, UNWRITABLE, Git, GitFailed
 from sequencer.store.folder import read_regular
 from sequencer.store.lock import is_network, type_of
 from sequencer.store.watch import Notifier, notifier
@@ -97,16 +97,16 @@ class NoAtomicPush(Exception):
 
 def unreachable(remote: str, failed: GitFailed) -> RemoteUnreachable:
     """Return what a person is told about a *remote* that could not be reached."""
-    if failed.is_denied:
+    if failed.says(DENIED):
         hint = f"'git ls-remote {remote}' has to work without a question: mend the credentials"
-    elif failed.is_nowhere:
+    elif failed.says(NOWHERE):
         hint = f"look whether 'git remote get-url {remote}' is right"
     else:
         hint = "nothing is lost; it is tried again, or start again when the remote is back"
     return RemoteUnreachable(
         f"remote {remote!r} can't be reached: {failed.reason}",
         hint=hint,
-        is_denied=failed.is_denied,
+        is_denied=failed.says(DENIED),
     )
 
 
@@ -148,7 +148,7 @@ class Remote:
         try:
             return self._fetched(refs, flags)
         except GitFailed as failed:
-            if failed.is_incomplete:
+            if failed.says(INCOMPLETE):
                 return self.refetch(refs)
             raise self._not_fetched(failed) from failed
 
@@ -200,14 +200,14 @@ class Remote:
 
     def _not_fetched(self, failed: GitFailed) -> StorageFailed:
         where, whose = str(self.git.folder), f"what was fetched from {self.name!r}"
-        if failed.is_incomplete:
+        if failed.says(INCOMPLETE):
             hint = "look at the repository with 'git fsck'; a fresh clone has what is missing"
             return StorageFailed(
                 f"can't keep {whose}, since objects are missing here: {failed.reason}",
                 where=where,
                 hint=hint,
             )
-        if failed.is_local:
+        if failed.says(UNWRITABLE):
             lock, hint = self._lock(failed.stderr), "make room or mend the permissions"
             told, hint = ("", hint) if lock is None else (f": {lock.words}", lock.hint)
             message = f"can't keep {whose}: {failed.reason}{told}"

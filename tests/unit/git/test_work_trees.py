@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.git.own_settings import EVERYTHING
-from sequencer.git.process import GitFailed
+from sequencer.git.process import UNWRITABLE, GitFailed
 from sequencer.git.store import GitOptions, GitStore
 
 
@@ -31,4 +31,4 @@ def store_of(tree: Path) -> GitStore:
     ],
 )
 def test_whose_fault_it_is_is_told_by_gits_words(stderr: str, *, is_local: bool) -> None:
-    assert GitFailed(("fetch",), 128, stderr).is_local is is_local
+    assert GitFailed(("fetch",), 128, stderr).says(UNWRITABLE) is is_local
