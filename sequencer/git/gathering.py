@@ -49,8 +49,6 @@ from sequencer.git.worktrees import (
     Worktrees,
     branch_of,
     git_dirs,
-    left_message,
-    merge_message,
     name_of,
     remove,
 )
@@ -113,10 +111,9 @@ class TaskTrees:
     def __init__(self, folders: Folders, run: str | None, git: Git, redaction: Redaction) -> None:
         """Keep those of *run* beside its state; *redaction* knows what is never committed."""
         self.checkout = Checkout(folders, git)
-        self.notes = Worktrees(folders.state_file.parent)
+        self.notes = Worktrees(folders.state_file.parent, run, redaction.hide_text)
         self._run = run
         self._prefix = f"refs/heads/{branch_of(run, '')}"
-        self._hide = redaction.hide_text
         self._is_secret = secrets_by(redaction)
 
     # --- adding --------------------------------------------------------------------
@@ -183,10 +180,6 @@ class TaskTrees:
         argv = ("rev-parse", "--verify", "--quiet", f"refs/heads/{branch}")
         return self.checkout.git.text(*argv, accepts=(0, 1)) or None
 
-    def merge_message(self, worktree: Worktree) -> str:
-        """Return what the merge of *worktree* says."""
-        return self._hide(merge_message(self._run, worktree))
-
     # --- committing ----------------------------------------------------------------
 
     def git_of(self, worktree: Worktree) -> Git:
@@ -227,7 +220,7 @@ class TaskTrees:
             )
             if refused:
                 return Gathered(status.commit, refused, tuple(sorted(others)))
-            tip = self._committed(git, tip, self._hide(left_message(self._run, worktree)))
+            tip = self._committed(git, tip, self.notes.left_message(worktree))
         notices = [f"left out, being files of a run: {', '.join(sorted(own))}"] if own else []
         notices += self._moved_branch(worktree, git, status, tip)
         has_own = status.commit != worktree.base

@@ -37,7 +37,7 @@ from sequencer.git.checkout import (
 from sequencer.git.gathering import Cleared, Gathered, TaskTrees, in_others, reasons, told
 from sequencer.git.process import Git, GitFailed
 from sequencer.git.tree import Folders, TreeStatus, listed
-from sequencer.git.worktrees import Phase, Worktree, token_in, trailers
+from sequencer.git.worktrees import Phase, Worktree, token_in
 from sequencer.model.head import Head
 from sequencer.model.net.graph import Node
 from sequencer.model.team import TaskTraits
@@ -148,7 +148,7 @@ class OwnPlace:
         with self._trees.checkout.merge_lock():
             worktree = self._trees.notes.write(self._worktree.replace(phase=Phase.MERGING))
             self._worktree = worktree
-            git, message = self._trees.git_of(worktree), self._trees.merge_message(worktree)
+            git, message = self._trees.git_of(worktree), self._trees.notes.merge_message(worktree)
             merged = merge(self._trees.checkout, git, gathered.tip, worktree, message)
         return self._ended(gathered, merged)
 
@@ -251,7 +251,6 @@ class GitWorkplaces:
         *git* is run there; *redaction* knows what is never committed; *fails_on_write*: see
         `SharedPlace`. Nothing is started or written before the first place is opened.
         """
-        self._run = run
         self._hide = redaction.hide_text
         self._git, self.trees = git, TaskTrees(folders, run, git, redaction)
         self._checkout = self.trees.checkout
@@ -376,7 +375,7 @@ class GitWorkplaces:
             told = self._checkout.git.run(*argv, settings=QUIET).stdout.decode("utf-8", "replace")
         except (GitFailed, SequencerError):
             return frozenset()
-        wanted = self._hide("\n".join(trailers(self._run, run_id, task)))
+        wanted = self.trees.notes.trailers(run_id, task)
         found = set()
         for commit in told.split("\0"):
             parents, _, message = commit.lstrip("\n").partition("\n")

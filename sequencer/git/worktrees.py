@@ -83,8 +83,14 @@ class Worktree(Frozen):
 class Worktrees:
     """The folder of all worktrees of one run, and their notes."""
 
-    def __init__(self, run_folder: Path) -> None:
-        """Look into the folder of the run, where the state is too."""
+    def __init__(
+        self, run_folder: Path, run: str | None = None, hide: Callable[[str], str] = str
+    ) -> None:
+        """Look into the folder of *run* (None: the default run), where the state is too.
+
+        *hide* takes the secrets out of what commits say.
+        """
+        self._run, self._hide = run or "default", hide
         # As git tells it: links in the path would make it another one.
         self.path = Path(os.path.realpath(run_folder)) / FOLDER
 
@@ -139,6 +145,35 @@ class Worktrees:
     def _note(self, name: str) -> Path:
         return self.path / f"{name}.json"
 
+    # --- messages of commits -------------------------------------------------------
+
+    def merge_message(self, worktree: Worktree) -> str:
+        """Return what the merge of *worktree* says."""
+        task = _one_line(worktree.task)
+        first = f"Merge task {task}" if task else f"Merge run {self._run}"
+        subject = _one_line(worktree.subject)
+        return self._message(worktree, f"{first}: {subject}" if subject else first)
+
+    def left_message(self, worktree: Worktree) -> str:
+        """Return what a commit of what the agent has left in *worktree* says."""
+        task, subject = _one_line(worktree.task), _one_line(worktree.subject)
+        if not task:
+            body = "What the agents of the run had not committed themselves."
+            return self._message(worktree, f"Work of run {self._run}: {subject}", body)
+        body = f"What the agent of task {task} had not committed itself."
+        return self._message(worktree, subject or f"Work of task {task}", body)
+
+    def _message(self, worktree: Worktree, first: str, *body: str) -> str:
+        short = shorten(first, SUBJECT_CHARS, placeholder=" …")
+        lines = f"{self.trailers(worktree.run_id, worktree.task)}\n{TRAILER} {worktree.token}"
+        return self._hide("\n\n".join((short, *body, lines)) + "\n")
+
+    def trailers(self, run_id: str, task: str) -> str:
+        """Return the lines that the merges of all attempts at *task* have."""
+        names = {"Run": self._run, "Run-Id": run_id, "Task": task}
+        lines = (f"Sequencer-{name}: {_one_line(text)}" for name, text in names.items())
+        return self._hide("\n".join(lines))
+
 
 def name_of(task: str, token: int) -> str:
     """Return the name of the worktree of *task* under the claim *token*."""
@@ -192,40 +227,6 @@ def _unlock(remover: Callable[..., Any], path: str, _: object) -> None:
             if not one.is_symlink():
                 one.chmod(one.stat().st_mode | stat.S_IRWXU)
         remover(path)
-
-
-# --- messages of commits ---------------------------------------------------------------
-
-
-def merge_message(run: str | None, worktree: Worktree) -> str:
-    """Return what the merge of *worktree* says, in the run called *run*."""
-    task = _one_line(worktree.task)
-    first = f"Merge task {task}" if task else f"Merge run {run or 'default'}"
-    subject = _one_line(worktree.subject)
-    return _message(run, worktree, f"{first}: {subject}" if subject else first)
-
-
-def left_message(run: str | None, worktree: Worktree) -> str:
-    """Return what a commit of what the agent has left in *worktree* says."""
-    task, subject = _one_line(worktree.task), _one_line(worktree.subject)
-    if not task:
-        body = "What the agents of the run had not committed themselves."
-        return _message(run, worktree, f"Work of run {run or 'default'}: {subject}", body)
-    body = f"What the agent of task {task} had not committed itself."
-    return _message(run, worktree, subject or f"Work of task {task}", body)
-
-
-def _message(run: str | None, worktree: Worktree, first: str, *body: str) -> str:
-    short = shorten(first, SUBJECT_CHARS, placeholder=" …")
-    lines = trailers(run, worktree.run_id, worktree.task)
-    lines.append(f"{TRAILER} {worktree.token}")
-    return "\n\n".join((short, *body, "\n".join(lines))) + "\n"
-
-
-def trailers(run: str | None, run_id: str, task: str) -> list[str]:
-    """Return the lines that the merges of all attempts at *task* have."""
-    names = {"Run": run or "default", "Run-Id": run_id, "Task": task}
-    return [f"Sequencer-{name}: {_one_line(text)}" for name, text in names.items()]
 
 
 def token_in(message: str, wanted: str) -> int | None:
