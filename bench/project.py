@@ -15,8 +15,7 @@ from typing import ClassVar
 from msgspec.structs import replace
 
 from sequencer.assembly.workflow_choice import workflow_for
-from sequencer.engine.attempt import Agents
-from sequencer.engine.events import Emit
+from sequencer.engine.attempt import Agents, Emit
 from sequencer.engine.performing import Performer
 from sequencer.engine.run import Run
 from sequencer.executors.protocol import Cancellation, Executor, Listener, StepRequest

@@ -21,8 +21,8 @@ from sequencer.assembly.trusting import Ask, Trust
 from sequencer.assembly.workflow_choice import began_with, definition_of, workflow_of_run
 from sequencer.documents.reader import KeyPath
 from sequencer.engine.asking import Questions
+from sequencer.engine.attempt import Emit, Noticed, ignore
 from sequencer.engine.carrier import NOTHING_CARRIED, BranchGuard, Carrier
-from sequencer.engine.events import Emit, Noticed, ignore
 from sequencer.engine.hooking import Hooks, NoHooks
 from sequencer.engine.performing import Performer
 from sequencer.engine.run import Run
@@ -49,8 +49,8 @@ from sequencer.workflows.requests.options import classifying_agent
 from sequencer.workflows.requests.routing import classify_with
 
 if TYPE_CHECKING:
+    from sequencer.engine.perform import RunPlace, Team
     from sequencer.engine.starting import Starter
-    from sequencer.engine.workplaces import RunPlace, Team
     from sequencer.model.net.source import FlowSource
     from sequencer.model.request import Request
     from sequencer.model.team import TeamRules

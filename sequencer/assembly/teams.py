@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from sequencer.assembly.stores import state_path_of
 from sequencer.assembly.trusting import ensure_unchanged
-from sequencer.engine.workplaces import OneWorkplace, Team
+from sequencer.engine.perform import OneWorkplace, Team
 from sequencer.git.carry import folders_of
 from sequencer.git.places import GitWorkplaces, RunWorktree
 from sequencer.git.process import Git

@@ -6,7 +6,7 @@ import getpass
 import os
 import shlex
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -16,14 +16,16 @@ from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.requests import said
 from sequencer.cli.trust import is_watched
 from sequencer.cli.views.text import one_line, plain
-from sequencer.engine.events import Noticed, RunEvent
-from sequencer.engine.markings import Question
+from sequencer.engine.attempt import Noticed, RunEvent
 from sequencer.engine.recall import recall
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, TransitionRefused, UnknownName, UsageRefused
 from sequencer.model.head import Gate, Head, Status
 from sequencer.project import Project
 from sequencer.settings.location import is_inside_agent
+
+if TYPE_CHECKING:
+    from sequencer.engine.markings import Question
 
 GATE_LINES, QUESTION_LINES = 12, 24
 VALUES_CHARS = 200

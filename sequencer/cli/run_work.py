@@ -32,7 +32,14 @@ from sequencer.cli.options import hide_in
 from sequencer.cli.unattended import News
 from sequencer.cli.views.progress import LiveView, Unseen, progress
 from sequencer.cli.views.text import one_line, plural
-from sequencer.engine.events import AttemptEnded, AttemptStarted, Noticed, RunEvent, ignore, several
+from sequencer.engine.attempt import (
+    AttemptEnded,
+    AttemptStarted,
+    Noticed,
+    RunEvent,
+    ignore,
+    several,
+)
 from sequencer.engine.loop import Mode, Summary
 from sequencer.engine.run import Run
 from sequencer.errors import (
@@ -44,11 +51,11 @@ from sequencer.errors import (
     WaitsForPerson,
 )
 from sequencer.model.head import Head
-from sequencer.model.limits import InvocationLimits
+from sequencer.model.limits import InvocationLimits, parse_time
 from sequencer.model.line.order import next_index
 from sequencer.model.net.source import FlowSource
 from sequencer.model.outcome import Usage, duration, spent
-from sequencer.model.standing import FINAL, parse_time, standing
+from sequencer.model.standing import FINAL, standing
 from sequencer.model.standing import Readiness as Answer
 from sequencer.model.workflow import Workflow
 from sequencer.project import Project

@@ -1,15 +1,21 @@
-"""A step that can be started, one attempt at it, its log, and who provides for all that."""
+"""A step that can be started, one attempt at it, its log, who provides for it, and who hears of it.
+
+What happens while a process works on a run is one stream of small values. Whoever wants to
+show, count or post it is one function that takes each of them. Nodes of a graph run in
+threads of their own, so several may call it at the same time. A listener never fails a step
+and never holds one up for long.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from msgspec import Struct, field
 
 from sequencer.errors import MachineBusy, SequencerError, out_of_resources
-from sequencer.executors.protocol import Cancellation, Executor, Listener
+from sequencer.executors.protocol import Cancellation, Executor, Listener, Piece
 from sequencer.model.head import Claim, Head
 from sequencer.model.kind import Performed
 from sequencer.model.outcome import Outcome, Usage
@@ -18,7 +24,7 @@ from sequencer.model.transitions import Place
 from sequencer.store.protocol import Store
 
 if TYPE_CHECKING:
-    from sequencer.engine.workplaces import Left
+    from sequencer.engine.perform import Left
     from sequencer.model.net.ending import Taken
     from sequencer.model.net.marking import Reference
 
@@ -242,3 +248,74 @@ class Logs(Protocol):
 
     def left_behind(self) -> Path | None:
         """Return the log of the latest step of any run that has logged here, if there is one."""
+
+
+# Named tuples: an event is made in every step, and these cost least.
+
+
+class AttemptStarted(NamedTuple):
+    """An attempt starts; *log* is its step log."""
+
+    attempt: Attempt
+    log: Path
+
+
+class AttemptWrote(NamedTuple):
+    """The agent of an attempt has written something."""
+
+    attempt: Attempt
+    data: bytes
+    kind: Piece
+
+
+class AttemptUsed(NamedTuple):
+    """What an attempt has used so far, as its executor tells it while the agent works."""
+
+    attempt: Attempt
+    usage: Usage
+
+
+class AttemptEnded(NamedTuple):
+    """How an attempt ended; the run has not recorded it yet."""
+
+    attempt: Attempt
+    outcome: Outcome
+
+
+class HeadMoved(NamedTuple):
+    """This process has changed the run, which is at *head* by that."""
+
+    head: Head
+
+
+class Noticed(NamedTuple):
+    """Something that a person should know: restored state, an edit, a warning."""
+
+    text: str
+
+
+class Waiting(NamedTuple):
+    """The process sleeps, and until when if that is known."""
+
+    reason: str
+    until: str | None = None
+
+
+RunEvent = (
+    AttemptStarted | AttemptWrote | AttemptUsed | AttemptEnded | HeadMoved | Noticed | Waiting
+)
+Emit = Callable[[RunEvent], None]
+
+
+def ignore(event: RunEvent) -> None:
+    """Take *event* where nobody wants to hear of it."""
+
+
+def several(*listeners: Emit) -> Emit:
+    """Return who passes each event on to *listeners*, in their order."""
+
+    def emit(event: RunEvent) -> None:
+        for listen in listeners:
+            listen(event)
+
+    return emit

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 from sequencer.engine.patience import Changes, changes_of, of_run
 from sequencer.errors import TransitionRefused
-from sequencer.model import by_hand, transitions
-from sequencer.model.due import utc
+from sequencer.model import kind, transitions
 from sequencer.model.head import Head
 from sequencer.model.kind import Kind
+from sequencer.model.limits import utc
 from sequencer.model.request import DEFINITION_FILE, Definition
 from sequencer.model.transitions import Transition
 from sequencer.model.workflow import Workflow, ensure_definition, graph_of
 from sequencer.store.protocol import Store
 
 if TYPE_CHECKING:
-    from sequencer.engine.markings import FlowControl
+    from sequencer.engine.markings import NetChanges
     from sequencer.model.net.source import FlowSource
 
 _WITHOUT_RUN = {
@@ -38,7 +38,7 @@ def fresh_head(
 ) -> Head:
     """Return the head of a run of *workflow*, called *name*, that was never begun."""
     run_id, at = str(uuid.uuid4()), utc(datetime.now(UTC))
-    return by_hand.fresh_head(workflow, run_id, at=at, name=name, has_definition=has_definition)
+    return kind.fresh_head(workflow, run_id, at=at, name=name, has_definition=has_definition)
 
 
 class Control:
@@ -119,14 +119,14 @@ class Control:
         return changes_of(self._store, self._workflow)
 
     @property
-    def nodes(self) -> FlowControl:
+    def nodes(self) -> NetChanges:
         """Return what knows the nodes of a graph's run.
 
         Raises:
             UsageRefused: the run goes along a line.
         """
         graph_of(self._workflow)
-        return cast("FlowControl", self._changes)
+        return cast("NetChanges", self._changes)
 
     @property
     def kind(self) -> Kind:

@@ -122,15 +122,3 @@ def _is_set(step: Step, name: str) -> bool:
 def _without(step: Step, names: Collection[str]) -> Step:
     update = {name: Step.model_fields[name].get_default() for name in names}
     return step.replace(**update) if update else step
-
-
-def without_comments(step: Step, executor: Executor, comment_tools: Collection[str]) -> Step:
-    """Return *step* without the tools by which its agent could post, if it asks for that.
-
-    An agent whose tools can't be taken away one by one keeps them.
-    """
-    has_tools = not (step.single_turn or step.disallow_all_tools)
-    if not (step.no_comment and has_tools and "disallowed_tools" in executor.supported_fields):
-        return step
-    taken = tuple(dict.fromkeys((*(step.disallowed_tools or ()), *comment_tools)))
-    return step.replace(disallowed_tools=taken or None)

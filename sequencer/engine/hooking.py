@@ -57,59 +57,38 @@ class Hooks(Protocol):
 
     def procedure(self, request: Request, chosen: str) -> str:
         """Return the procedure for *request*, for which routing has *chosen* one."""
-
-    def steps(self, request: Request, workflow: Workflow) -> Workflow:
-        """Return *workflow* with the steps that the run is to have."""
-
-    def prompt(self, context: HookContext, text: str) -> str:
-        """Return the prompt of a step; its templates are filled in afterwards."""
-
-    def system_prompt(self, context: HookContext, text: str | None) -> str | None:
-        """Return what is added to the client's system prompt."""
-
-    def model(self, context: HookContext, model: str | None) -> str | None:
-        """Return the model for a step."""
-
-    def transition(self, context: HookContext, outcome: Outcome) -> Decision | None:
-        """Return where the run goes behind *outcome*; None: as the workflow has it."""
-
-    def completed(self, context: HookContext, head: Head) -> None:
-        """Hear that the run of *head* is complete; *context* is that of its last step."""
-
-
-class NoHooks:
-    """Objects to nothing."""
-
-    def procedure(self, request: Request, chosen: str) -> str:
-        """See `Hooks`."""
         del request
         return chosen
 
     def steps(self, request: Request, workflow: Workflow) -> Workflow:
-        """See `Hooks`."""
+        """Return *workflow* with the steps that the run is to have."""
         del request
         return workflow
 
     def prompt(self, context: HookContext, text: str) -> str:
-        """See `Hooks`."""
+        """Return the prompt of a step; its templates are filled in afterwards."""
         del context
         return text
 
     def system_prompt(self, context: HookContext, text: str | None) -> str | None:
-        """See `Hooks`."""
+        """Return what is added to the client's system prompt."""
         del context
         return text
 
     def model(self, context: HookContext, model: str | None) -> str | None:
-        """See `Hooks`."""
+        """Return the model for a step."""
         del context
         return model
 
     def transition(self, context: HookContext, outcome: Outcome) -> Decision | None:
-        """See `Hooks`."""
+        """Return where the run goes after *outcome*; None: as the workflow has it."""
         del context, outcome
         return None
 
     def completed(self, context: HookContext, head: Head) -> None:
-        """See `Hooks`."""
+        """Hear that the run of *head* is complete; *context* is that of its last step."""
         del context, head
+
+
+class NoHooks(Hooks):
+    """Objects to nothing."""

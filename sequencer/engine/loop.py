@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from sequencer.engine.attempt import Allowance, Running, least, left
+from sequencer.engine.attempt import Allowance, HeadMoved, Noticed, Running, Waiting, least, left
 from sequencer.engine.by_hand import fresh_head
 from sequencer.engine.carrier import NOTHING_CARRIED
-from sequencer.engine.events import HeadMoved, Noticed, Waiting
 from sequencer.engine.patience import followed
 from sequencer.engine.performing import Performer
 from sequencer.engine.worker import LineWorker
@@ -40,16 +39,16 @@ from sequencer.executors.protocol import StopReason
 from sequencer.model import transitions
 from sequencer.model.head import Claim, Gate, Head, Status
 from sequencer.model.kind import Ended
-from sequencer.model.limits import InvocationLimits, RunLimits
+from sequencer.model.limits import InvocationLimits, RunLimits, parse_time
 from sequencer.model.line.line import EndingKind
 from sequencer.model.line.order import place, position_at
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.model.standing import Readiness, Standing, parse_time
+from sequencer.model.standing import Readiness, Standing
 from sequencer.store.file import FileStore
 from sequencer.store.protocol import Store, Turnstile
 
 if TYPE_CHECKING:
-    from sequencer.engine.net_worker import FlowWorker
+    from sequencer.engine.net_worker import NetWorker
 
 MOST_RETRIES = 100
 """As many as a step can ask for."""
@@ -114,7 +113,7 @@ class EngineLoop(ABC):
     """What every loop of work on a run has: its limits, and what it has told and seen."""
 
     def __init__(
-        self, worker: LineWorker | FlowWorker, mode: Mode, limits: InvocationLimits, head: Head
+        self, worker: LineWorker | NetWorker, mode: Mode, limits: InvocationLimits, head: Head
     ) -> None:
         """Start at *head*, the run as it is."""
         if mode is Mode.TICK:

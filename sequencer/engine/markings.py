@@ -55,7 +55,7 @@ class Question(Struct, frozen=True):
         return self.node.options
 
 
-class FlowControl(Changes):
+class NetChanges(Changes):
     """The nodes of the graph run in one store."""
 
     def __init__(self, store: Store, workflow: Workflow, grower: Grower | None = None) -> None:

@@ -13,11 +13,10 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from sequencer.engine.attempt import Running, left
-from sequencer.engine.events import HeadMoved, Waiting
+from sequencer.engine.attempt import HeadMoved, Running, Waiting, left
 from sequencer.engine.loop import LONGEST_SLEEP_S, EngineLoop, Mode, Summary
-from sequencer.engine.markings import FlowControl
-from sequencer.engine.net_worker import FlowWorker
+from sequencer.engine.markings import NetChanges
+from sequencer.engine.net_worker import NetWorker
 from sequencer.engine.performing import Performer
 from sequencer.errors import (
     ClaimHeld,
@@ -29,12 +28,12 @@ from sequencer.errors import (
 )
 from sequencer.executors.protocol import StopReason
 from sequencer.model.head import Head
-from sequencer.model.limits import InvocationLimits, RunLimits
+from sequencer.model.limits import InvocationLimits, RunLimits, parse_time
 from sequencer.model.net.marking import FlowStatus, Marking
 from sequencer.model.net.net import overdue, time_left_ms
 from sequencer.model.net.transition import bad_end, ensure_none_failed
 from sequencer.model.outcome import OutcomeStatus
-from sequencer.model.standing import Readiness, blocked_by, parse_time
+from sequencer.model.standing import Readiness, blocked_by
 from sequencer.store.protocol import Store
 
 LOOK_AT_HOLDERS_S = 5.0
@@ -44,9 +43,7 @@ LOOK_AT_HOLDERS_S = 5.0
 class NetLoop(EngineLoop):
     """Works until the flow is over, waits for a person, or a limit is reached."""
 
-    def __init__(
-        self, worker: FlowWorker, mode: Mode, limits: InvocationLimits, head: Head
-    ) -> None:
+    def __init__(self, worker: NetWorker, mode: Mode, limits: InvocationLimits, head: Head) -> None:
         """Start at *head*, the run as it is."""
         super().__init__(worker, mode, limits, head)
         self._worker = worker
@@ -391,8 +388,8 @@ def _dues(marking: Marking) -> Iterator[datetime]:
 
 def on_nodes(
     store: Store, performer: Performer, limits: RunLimits, places: int
-) -> tuple[FlowWorker, type[NetLoop]]:
+) -> tuple[NetWorker, type[NetLoop]]:
     """Return who works on the graph's run in *store*, *places* nodes at once, and how."""
     grower = None if performer.team is None else performer.team.grower
-    nodes = FlowControl(store, performer.workflow, grower)
-    return FlowWorker(nodes, performer, limits, places), NetLoop
+    nodes = NetChanges(store, performer.workflow, grower)
+    return NetWorker(nodes, performer, limits, places), NetLoop

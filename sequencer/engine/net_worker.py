@@ -15,12 +15,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from sequencer.documents.keys import raise_all
-from sequencer.engine.attempt import Allowance, Prepared, Running, least, left
+from sequencer.engine.attempt import Allowance, HeadMoved, Noticed, Prepared, Running, least, left
 from sequencer.engine.attempts import Attempts
 from sequencer.engine.carrier import accepted
-from sequencer.engine.events import HeadMoved, Noticed
 from sequencer.engine.fitting import fitted, optional_of
-from sequencer.engine.markings import FlowControl
+from sequencer.engine.markings import NetChanges
 from sequencer.engine.perform import Crowd, Performances
 from sequencer.engine.performing import Performer
 from sequencer.engine.records import (
@@ -42,10 +41,9 @@ from sequencer.errors import (
     out_of_resources,
 )
 from sequencer.executors.protocol import StopReason
-from sequencer.model.due import tries_of
 from sequencer.model.head import Claim, Head
 from sequencer.model.kind import Ended, Performed, Room
-from sequencer.model.limits import RunLimits
+from sequencer.model.limits import RunLimits, tries_of
 from sequencer.model.net.marking import FlowStatus, Marking
 from sequencer.model.net.net import Act
 from sequencer.model.net.transition import OpenTransition
@@ -59,12 +57,12 @@ from sequencer.model.workflow import Workflow
 _LOST = str(StopReason.CLAIM_LOST)
 
 
-class FlowWorker(Worker):
+class NetWorker(Worker):
     """Works on one graph run with a number of threads."""
 
     def __init__(
         self,
-        control: FlowControl,
+        control: NetChanges,
         performer: Performer,
         limits: RunLimits,
         places: int,

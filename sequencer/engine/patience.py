@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from sequencer import plugins
-from sequencer.engine.events import Emit, Waiting
+from sequencer.engine.attempt import Emit, Waiting
 from sequencer.errors import RemoteUnreachable, StaleClaim, UnknownName, WorkTreeBusy
 from sequencer.executors.protocol import Cancellation
 from sequencer.model.head import MARKINGS, Head, Work
@@ -175,9 +175,9 @@ def _along(store: Store, workflow: Workflow, kind: Callable[[Workflow], Line] = 
 
 
 def _among_nodes(store: Store, workflow: Workflow) -> Changes:
-    from sequencer.engine.markings import FlowControl  # noqa: PLC0415 - graphs only
+    from sequencer.engine.markings import NetChanges  # noqa: PLC0415 - graphs only
 
-    return FlowControl(store, workflow)
+    return NetChanges(store, workflow)
 
 
 KINDS: dict[str, Callable[[Store, Workflow], Changes]] = {

@@ -8,31 +8,42 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, Self
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, Self
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sequencer.engine.attempt import Allowance, Attempt, Prepared, Running
+from sequencer.engine.attempt import (
+    Allowance,
+    Attempt,
+    AttemptUsed,
+    Emit,
+    Noticed,
+    Prepared,
+    RunEvent,
+    Running,
+    Waiting,
+)
 from sequencer.engine.briefing import brief_of, messages_block, unread
-from sequencer.engine.events import AttemptUsed, Emit, Noticed, RunEvent, Waiting
-from sequencer.engine.markings import FlowControl
+from sequencer.engine.markings import NetChanges
 from sequencer.engine.performing import Performer
 from sequencer.engine.values import NodeValues, values_of
-from sequencer.engine.workplaces import Left, Workplace
 from sequencer.errors import CorruptState, Interrupted, SequencerError
 from sequencer.executors.attempt_lock import AttemptLock, lock_path
-from sequencer.executors.protocol import StopReason
+from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model.fields import ValidationError
 from sequencer.model.head import Claim, Head, Session
 from sequencer.model.kind import Performed
-from sequencer.model.net.graph import Graph
+from sequencer.model.net.ending import Grower
+from sequencer.model.net.graph import Graph, Node
 from sequencer.model.net.marking import Marking, carried
 from sequencer.model.outcome import Decision, Move, OutcomeStatus
+from sequencer.model.team import TeamRules
 from sequencer.model.workflow import Workflow
 from sequencer.store import folder as folders
 from sequencer.store.folder import read_regular, write_durably
@@ -99,7 +110,7 @@ TURN_POLL_S = 0.05
 class Performances:
     """Makes what the threads of one process's attempts do."""
 
-    control: FlowControl
+    control: NetChanges
     performer: Performer
     crowd: Crowd = field(default=Crowd(), init=False)
     """Of the newest head; kept up to date by the worker."""
@@ -408,3 +419,110 @@ def _counting_as(decision: Decision) -> tuple[OutcomeStatus, str | None]:
     if decision.move is Move.FAIL:
         return OutcomeStatus.FAILED, f"a hook decided so: {decision.why}"
     return OutcomeStatus.OK, None
+
+
+class Left(Struct, frozen=True):
+    """What an agent has left where it worked, and what became of it."""
+
+    error: str | None = None
+    """Why it does not count, what the files are, and where the work is kept."""
+    notices: tuple[str, ...] = ()
+    """What a person should know."""
+    told: tuple[tuple[str, str], ...] = ()
+    """For the journal: the commit that was merged, the branch that was kept."""
+
+
+class Workplace(Protocol):
+    """Of one attempt."""
+
+    @property
+    def cwd(self) -> Path:
+        """Return the agent's folder."""
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Return what a person should know before the agent begins."""
+
+    def close(self, *, is_accepted: bool, wait_for_turn: Callable[[], None]) -> Left:
+        """Bring what the agent has left to where it belongs.
+
+        *wait_for_turn* is called before something is merged; it may raise to give that up.
+        """
+
+
+class Workplaces(Protocol):
+    """Of one run."""
+
+    def open(self, node: Node, token: int, run_id: str, *, is_first: bool) -> Workplace:
+        """Return where the attempt with *token* at the task *node* works.
+
+        Where it is not the first, its notices say whether an earlier one's work is there.
+
+        Raises:
+            SequencerError: there is no such place.
+        """
+
+    def clean(self, live: Collection[int]) -> tuple[str, ...]:
+        """Remove what attempts of dead processes have left, and return what to tell of it.
+
+        *live* are the tokens of claims that somebody may hold. Work is never lost by it.
+        """
+
+
+class RunPlace(Protocol):
+    """Where the agents of a whole run work, if that is not the project's folder."""
+
+    @property
+    def cwd(self) -> Path:
+        """Return the agents' folder, once the work has begun."""
+
+    def begin(self, head: Head, stop: Cancellation) -> None:
+        """Have the place there, before a step of the run of *head* is claimed.
+
+        Raises:
+            WorkTreeRefused: it can't be had, or a command that sets it up has failed.
+            Interrupted: *stop* came first.
+        """
+
+    def end(self, head: Head) -> None:
+        """Bring what was done there to the project's folder: the run of *head* is complete.
+
+        Raises:
+            WorkTreeRefused: it is kept instead, as the message says.
+        """
+
+
+class ProjectFolder(Struct, frozen=True):
+    """The project's own folder, as a workplace."""
+
+    cwd: Path
+    notices: tuple[str, ...] = ()
+
+    def close(self, *, is_accepted: bool, wait_for_turn: Callable[[], None]) -> Left:
+        """Leave everything where it is."""
+        del is_accepted, wait_for_turn
+        return Left()
+
+
+class OneWorkplace(Struct, frozen=True):
+    """Everybody works in the project's folder."""
+
+    folder: Path
+
+    def open(self, node: Node, token: int, run_id: str, *, is_first: bool) -> Workplace:
+        """See `Workplaces.open`."""
+        del node, token, run_id, is_first
+        return ProjectFolder(self.folder)
+
+    def clean(self, live: Collection[int]) -> tuple[str, ...]:
+        """See `Workplaces.clean`; there is nothing."""
+        del live
+        return ()
+
+
+class Team(Struct, frozen=True):
+    """The project's part in a team's run."""
+
+    rules: TeamRules
+    grower: Grower
+    workplaces: Workplaces

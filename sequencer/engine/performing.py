@@ -8,7 +8,7 @@ a failure or a release.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,24 +19,21 @@ from sequencer.engine.attempt import (
     Agents,
     Allowance,
     Attempt,
-    Logs,
-    Prepared,
-    Prompts,
-    StepLog,
-    least,
-)
-from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
-from sequencer.engine.composing import Compose
-from sequencer.engine.events import (
     AttemptEnded,
     AttemptStarted,
     AttemptUsed,
     AttemptWrote,
     Emit,
+    Logs,
     Noticed,
+    Prepared,
+    Prompts,
+    StepLog,
     Waiting,
+    least,
 )
-from sequencer.engine.fitting import without_comments
+from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
+from sequencer.engine.composing import Compose
 from sequencer.engine.hooking import HookContext, HookFailed, Hooks
 from sequencer.engine.records import apply_completion, as_asked, checked, judged, redacted
 from sequencer.errors import (
@@ -47,13 +44,18 @@ from sequencer.errors import (
     out_of_resources,
 )
 from sequencer.executors.attempt_lock import AttemptLock
-from sequencer.executors.protocol import EVERY_EXECUTOR, Cancellation, Listener, Piece, StepRequest
-from sequencer.model.due import bounded
+from sequencer.executors.protocol import (
+    EVERY_EXECUTOR,
+    Cancellation,
+    Executor,
+    Listener,
+    Piece,
+    StepRequest,
+)
 from sequencer.model.head import Head, Status
 from sequencer.model.kind import Performed
-from sequencer.model.limits import RunLimits
-from sequencer.model.line.order import describe, last_step, position_at, step_at
-from sequencer.model.line.rounds import round_of
+from sequencer.model.limits import RunLimits, bounded
+from sequencer.model.line.order import describe, last_step, position_at, round_of, step_at
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.request import Definition
 from sequencer.model.step import Step
@@ -71,7 +73,19 @@ from sequencer.workflows.router import (
 from sequencer.workflows.templates import MissingValue
 
 if TYPE_CHECKING:
-    from sequencer.engine.workplaces import RunPlace, Team
+    from sequencer.engine.perform import RunPlace, Team
+
+
+def without_comments(step: Step, executor: Executor, comment_tools: Collection[str]) -> Step:
+    """Return *step* without the tools by which its agent could post, if it asks for that.
+
+    An agent whose tools can't be taken away one by one keeps them.
+    """
+    has_tools = not (step.single_turn or step.disallow_all_tools)
+    if not (step.no_comment and has_tools and "disallowed_tools" in executor.supported_fields):
+        return step
+    taken = tuple(dict.fromkeys((*(step.disallowed_tools or ()), *comment_tools)))
+    return step.replace(disallowed_tools=taken or None)
 
 
 class _Running(Struct, frozen=True):

@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from msgspec import Struct, field
+
+from sequencer.engine.attempt import Emit, Noticed, Prepared, Running, ignore
 from sequencer.engine.by_hand import Control
-from sequencer.engine.events import Emit, Noticed, ignore
-from sequencer.engine.loop import EngineLoop, LineLoop, Mode, Summary, work_beside
-from sequencer.engine.open_turn import OpenTurn, claim_turn, perform_by_caller
+from sequencer.engine.loop import LONGEST_SLEEP_S, EngineLoop, LineLoop, Mode, Summary, work_beside
+from sequencer.engine.patience import followed
 from sequencer.engine.performing import Performer
 from sequencer.engine.worker import LineWorker, Worker
 from sequencer.errors import (
+    ClaimHeld,
     SequencerError,
+    TransitionRefused,
 )
+from sequencer.executors.protocol import Cancellation, StepRequest
 from sequencer.model.head import Head, Status
 from sequencer.model.kind import Kind
-from sequencer.model.limits import InvocationLimits, RunLimits
+from sequencer.model.limits import InvocationLimits, RunLimits, parse_time
 from sequencer.model.line.order import Description
+from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.request import Definition
-from sequencer.model.standing import Standing, standing
+from sequencer.model.standing import Readiness, Standing, standing
 from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.store.protocol import Store, View
 
 if TYPE_CHECKING:
-    from sequencer.engine.markings import FlowControl
+    from sequencer.engine.markings import NetChanges
     from sequencer.model.net.source import FlowSource
     from sequencer.model.team import TeamRules
 
@@ -166,7 +173,7 @@ class Run:
     # --- graphs --------------------------------------------------------------------
 
     @property
-    def flow(self) -> FlowControl:
+    def flow(self) -> NetChanges:
         """Return what looks at the nodes of a graph's run, and answers their questions.
 
         Raises:
@@ -252,7 +259,7 @@ class Run:
 
         *positions* are names, or places in the cycle counted from 0; none means every
         position. *on_ready* gets a function that asks this call to end, for a signal
-        handler. *on_event* takes all that happens, see `engine.events`. *step_index* is async
+        handler. *on_event* takes all that happens, see `engine.attempt`. *step_index* is async
         mode's start. *places*, agents at once in this process, is for graphs.
 
         Raises:
@@ -326,3 +333,112 @@ def _identity(head: Head) -> tuple[object, ...]:
         head.params,
         head.has_definition,
     )
+
+
+CALLER = "caller"
+"""What the journal names as the agent of a step that a program performed itself."""
+
+
+class OpenTurn(Struct):
+    """A step that the caller performs itself, see `Run.turn`."""
+
+    step: str
+    position: str
+    step_index: int
+    token: int
+    attempt: int
+    prompt_name: str
+    cancellation: Cancellation
+    """Set when the claim was lost: stop, the result will not be accepted."""
+    output: str = ""
+    """What to record as the step's output."""
+    is_complete: bool = False
+    """Set it to end the whole run with this step."""
+    failure: str | None = field(default=None)
+    """Set it to record a failure without raising."""
+
+
+class _Caller:
+    """Stands for the program that performs a step itself."""
+
+    kind: ClassVar[str] = CALLER
+    supported_fields: ClassVar[frozenset[str]] = frozenset()
+
+    def problems(self) -> list[str]:
+        return []
+
+    def perform(self, request: StepRequest, *_: object) -> Outcome:
+        raise ValueError(f"the caller has to perform step {request.step.name!r}")
+
+
+def claim_turn(worker: LineWorker, head: Head, *, wait: bool) -> Running:
+    """Claim the step that is ready, or with *wait* the next one that is at the worker's positions.
+
+    Raises: see `Run.turn`.
+    """
+    while True:
+        head = followed(worker.store, head, worker.store.view().head)
+        here = worker.standing_for_claim(head)
+        is_mine = worker.is_mine(head.step_index)
+        if here.kind in (Readiness.READY, Readiness.HELD) and is_mine:
+            step, position = worker.performer.look(here.place)
+            prepared = Prepared(step, position, here.place, CALLER, _Caller(), "")
+            try:
+                claimed = worker.claim(head, prepared)
+            except ClaimHeld:
+                if not wait:
+                    raise
+                claimed = None
+            if claimed is not None:
+                try:
+                    worker.arrive(claimed)
+                except BaseException as error:
+                    worker.abandon(claimed, error)
+                    raise
+                return claimed
+        if here.kind is Readiness.EXPIRED and head.gate is not None:
+            worker.control.lapse()
+            continue
+        if not wait or here.is_final or here.kind in (Readiness.PERSON, Readiness.REFUSED):
+            if here.kind in (Readiness.READY, Readiness.HELD):
+                raise ClaimHeld(f"step {here.place.step!r} is at another position")
+            raise TransitionRefused(here.message)
+        due = parse_time(here.until) if here.until else None
+        left = (due - datetime.now(UTC)).total_seconds() if due else LONGEST_SLEEP_S
+        worker.store.wait(head.revision, min(max(left, 0.0), LONGEST_SLEEP_S), claim=here.claim)
+
+
+def perform_by_caller(worker: LineWorker, running: Running) -> Iterator[OpenTurn]:
+    """Yield the step of *running* once, and record then what the caller made of it."""
+    claim, made = running.claim, running.prepared
+    opened = OpenTurn(
+        claim.step,
+        made.position,
+        claim.step_index,
+        claim.token,
+        claim.attempt,
+        made.step.prompt_name,
+        running.cancellation,
+    )
+    started = time.monotonic()
+    status, error = OutcomeStatus.OK, None
+    try:
+        # Inside, so that no beat comes after the record and leaves a file of its own.
+        worker.begin(running)
+        try:
+            yield opened
+        finally:
+            worker.end(running)
+    except BaseException as raised:
+        is_failure = isinstance(raised, Exception)
+        status = OutcomeStatus.FAILED if is_failure else OutcomeStatus.INTERRUPTED
+        error = repr(raised)
+        raise
+    finally:
+        if opened.failure is not None:
+            status, error = OutcomeStatus.FAILED, opened.failure
+        elif opened.is_complete and status is OutcomeStatus.OK:
+            status = OutcomeStatus.COMPLETE
+        outcome = Outcome(status=status, output=opened.output, error=error)
+        seconds = round(time.monotonic() - started, 6)
+        worker.settle(running, outcome, seconds)

@@ -14,8 +14,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from sequencer.engine.attempt import Agents, Prompts
-from sequencer.engine.fitting import fitted, optional_of, without_comments
+from sequencer.engine.fitting import fitted, optional_of
 from sequencer.engine.hooking import Hooks, NoHooks
+from sequencer.engine.performing import without_comments
 from sequencer.errors import ConfigurationError, UsageRefused
 from sequencer.executors.protocol import Executor
 from sequencer.model.request import Considered, Definition, Request, Route

@@ -15,11 +15,10 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
-from sequencer.engine.attempt import Allowance, Attempt, Prepared, Running
+from sequencer.engine.attempt import Allowance, Attempt, Noticed, Prepared, Running, Waiting
 from sequencer.engine.by_hand import Control
 from sequencer.engine.carrier import CodeMover
 from sequencer.engine.composing import compose_along
-from sequencer.engine.events import Noticed, Waiting
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.engine.patience import Changes, Patience, changes_of
 from sequencer.engine.performing import Performer
@@ -43,8 +42,7 @@ from sequencer.model.head import Head
 from sequencer.model.kind import Ended, Performed, Room
 from sequencer.model.limits import RunLimits
 from sequencer.model.line.line import Ending, Line
-from sequencer.model.line.order import place, position_at
-from sequencer.model.line.rounds import round_of
+from sequencer.model.line.order import place, position_at, round_of
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.standing import Standing
 from sequencer.model.transitions import Place

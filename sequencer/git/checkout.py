@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from sequencer.engine.workplaces import Left
+from sequencer.engine.perform import Left
 from sequencer.errors import SequencerError
 from sequencer.git.objects import Objects
 from sequencer.git.process import Git, GitFailed

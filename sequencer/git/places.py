@@ -18,7 +18,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from sequencer.engine.workplaces import Left
+from sequencer.engine.perform import Left
 from sequencer.errors import ConfigurationError, Interrupted, SequencerError, WorkTreeRefused
 from sequencer.executors.process import ProcessCore, describe_exit
 from sequencer.executors.protocol import Cancellation

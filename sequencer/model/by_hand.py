@@ -12,8 +12,8 @@ from typing import Any
 
 from sequencer.errors import EditRefused, TransitionRefused
 from sequencer.model.fields import ValidationError
-from sequencer.model.head import MAX_COUNTER, Flow, Head, Loop, Status
-from sequencer.model.line.order import place, present
+from sequencer.model.head import MAX_COUNTER, Head, Loop, Status
+from sequencer.model.line.order import present
 from sequencer.model.names import command
 from sequencer.model.outcome import Usage
 from sequencer.model.transitions import (
@@ -518,24 +518,6 @@ def _refuse_decision(field: str, change: str, verbs: str) -> None:
     raise EditRefused(
         f"an edit by hand is refused: {field} {change}, which is a decision",
         hint=f"undo it; 'sequencer {verbs}' decides",
-    )
-
-
-def fresh_head(
-    workflow: Workflow, run_id: str, *, at: str, name: str | None, has_definition: bool
-) -> Head:
-    """Return the head of a run of *workflow* that was never begun."""
-    is_net = workflow.graph is not None
-    return Head(
-        run_id=run_id,
-        run_name=name,
-        workflow_name=workflow.name,
-        workflow_digest=workflow.digest(),
-        params=dict(workflow.params),
-        expected_step=place(workflow, 0).step,
-        last_update=at,
-        has_definition=has_definition,
-        flow=Flow(rest=Status.IDLE, begun_at=at, marking={}) if is_net else None,
     )
 
 

@@ -14,11 +14,9 @@ from typing import Any, ClassVar, Protocol
 from msgspec import Struct, field
 
 from sequencer.errors import SequencerError
-from sequencer.model.by_hand import fresh_head
-from sequencer.model.due import utc
-from sequencer.model.head import Claim, Head, Owner, Work
-from sequencer.model.limits import RunLimits
-from sequencer.model.line.order import Description
+from sequencer.model.head import Claim, Flow, Head, Owner, Status, Work
+from sequencer.model.limits import RunLimits, utc
+from sequencer.model.line.order import Description, place
 from sequencer.model.outcome import Decision, Outcome, Verdict
 from sequencer.model.standing import Standing, standing
 from sequencer.model.step import Step
@@ -27,6 +25,24 @@ from sequencer.model.workflow import Workflow
 
 Words = Mapping[str, Any]
 """What a person has said with a verb, by name."""
+
+
+def fresh_head(
+    workflow: Workflow, run_id: str, *, at: str, name: str | None, has_definition: bool
+) -> Head:
+    """Return the head of a run of *workflow* that was never begun."""
+    is_net = workflow.graph is not None
+    return Head(
+        run_id=run_id,
+        run_name=name,
+        workflow_name=workflow.name,
+        workflow_digest=workflow.digest(),
+        params=dict(workflow.params),
+        expected_step=place(workflow, 0).step,
+        last_update=at,
+        has_definition=has_definition,
+        flow=Flow(rest=Status.IDLE, begun_at=at, marking={}) if is_net else None,
+    )
 
 
 class Performed(Struct, frozen=True):

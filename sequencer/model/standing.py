@@ -6,14 +6,14 @@ decided here: whether the holder of a claim is alive, and whose position it is.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from msgspec import Struct
 
 from sequencer.errors import TooManyFailures
 from sequencer.model.head import Claim, Gate, Head, Status
-from sequencer.model.limits import RunLimits
+from sequencer.model.limits import RunLimits, parse_time
 from sequencer.model.line.order import present
 from sequencer.model.names import command
 from sequencer.model.transitions import Place
@@ -63,15 +63,6 @@ class Standing(Struct, frozen=True):
     def is_final(self) -> bool:
         """Return whether a waiting process may as well end."""
         return self.kind in FINAL
-
-
-def parse_time(text: str) -> datetime | None:
-    """Return an ISO 8601 time, UTC unless it says otherwise; None if it is not one."""
-    try:
-        parsed = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
 
 
 def standing(head: Head, workflow: Workflow, limits: RunLimits, now: datetime) -> Standing:

@@ -20,8 +20,8 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from sequencer.engine.attempt import Attempt
-from sequencer.engine.events import (
+from sequencer.engine.attempt import (
+    Attempt,
     AttemptEnded,
     AttemptStarted,
     AttemptWrote,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.engine.by_hand import Control
-from sequencer.engine.markings import FlowControl
+from sequencer.engine.markings import NetChanges
 from sequencer.errors import SequencerError
 from sequencer.model.head import Head
 from sequencer.model.kind import Room
@@ -30,7 +30,7 @@ from tests.property.amounts import in_memory
 WORKFLOW = workflow("s --> a & b & c & h{{H}}; a & b & c & h --> j --> k")
 NODES = ("s", "a", "b", "c", "j", "k")
 LEAST_POINTS = 60
-Act = Callable[[FlowControl], object]
+Act = Callable[[NetChanges], object]
 
 
 def campaign(folder: Path, size: Size) -> Report:
@@ -63,17 +63,17 @@ def _swept(folder: Path, faults: tuple[tuple[str, int, int], ...]) -> Report:
 # --- what is done ------------------------------------------------------------------------
 
 
-def control(folder: Path) -> FlowControl:
-    return FlowControl(FileStore(folder / "state.json", rotate_bytes=6_000, keep=1000), WORKFLOW)
+def control(folder: Path) -> NetChanges:
+    return NetChanges(FileStore(folder / "state.json", rotate_bytes=6_000, keep=1000), WORKFLOW)
 
 
-def room(flow: FlowControl, head: Head, slots: int = 8) -> Room:
+def room(flow: NetChanges, head: Head, slots: int = 8) -> Room:
     mine = os.getpid()
     gone = frozenset(c.token for c in head.claims if c.owner.pid != mine)
     return Room(flow.store.owner(), 60.0, boottime(), slots, gone=gone)
 
 
-def accept(flow: FlowControl, node: str) -> None:
+def accept(flow: NetChanges, node: str) -> None:
     """Keep an output of *node* and accept it; claim all that follows."""
     head = flow.store.view().head
     assert head is not None
@@ -87,35 +87,35 @@ def accept(flow: FlowControl, node: str) -> None:
     flow.update(act, lambda now: room(flow, now))
 
 
-def by_hand(flow: FlowControl) -> Control:
+def by_hand(flow: NetChanges) -> Control:
     return Control(flow.store, WORKFLOW)
 
 
-def begun(flow: FlowControl) -> None:
+def begun(flow: NetChanges) -> None:
     by_hand(flow).begin()
 
 
-def claim(flow: FlowControl) -> None:
+def claim(flow: NetChanges) -> None:
     flow.update(None, lambda now: room(flow, now))
 
 
-def started(flow: FlowControl) -> None:
+def started(flow: NetChanges) -> None:
     begun(flow)
     claim(flow)
 
 
-def forked(flow: FlowControl) -> None:
+def forked(flow: NetChanges) -> None:
     started(flow)
     accept(flow, "s")
 
 
-def asked(flow: FlowControl) -> None:
+def asked(flow: NetChanges) -> None:
     forked(flow)
     for node in "abc":
         accept(flow, node)
 
 
-def in_a_child(flow: FlowControl, act: Act) -> None:
+def in_a_child(flow: NetChanges, act: Act) -> None:
     """Let a process do it that is dead afterwards."""
     child = os.fork()
     if child == 0:
@@ -124,7 +124,7 @@ def in_a_child(flow: FlowControl, act: Act) -> None:
     os.waitpid(child, 0)
 
 
-def fail(flow: FlowControl) -> None:
+def fail(flow: NetChanges) -> None:
     """Let the first agent fail for good, which stops the others."""
     head = flow.store.view().head
     assert head is not None
@@ -133,7 +133,7 @@ def fail(flow: FlowControl) -> None:
     flow.update(lambda step: step.fail(token, outcome, {}, due=None, kind="error"), lambda _: None)
 
 
-def failed(flow: FlowControl) -> None:
+def failed(flow: NetChanges) -> None:
     forked(flow)
     fail(flow)
 
@@ -246,7 +246,7 @@ def violations(folder: Path, before: list[dict[str, Any]], said: dict[str, Any])
     return wrong
 
 
-def _end(flow: FlowControl) -> None:
+def _end(flow: NetChanges) -> None:
     """Bring the run to its end, as whoever comes next."""
     for _ in range(30):
         head = flow.store.view().head
@@ -267,7 +267,7 @@ def _end(flow: FlowControl) -> None:
     raise AssertionError("it does not end")
 
 
-def _check_outputs(flow: FlowControl, head: Head) -> None:
+def _check_outputs(flow: NetChanges, head: Head) -> None:
     _, marking = flow.marking(head)
     for node in NODES:
         assert flow.text(marking.outputs[node]) == f"output of {node}", node

@@ -23,7 +23,7 @@ from sequencer.cli.views.nodes import Frame, Heard, node_lines, node_summary
 from sequencer.cli.views.progress import Feed, Painter
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import moment, plain
-from sequencer.engine.events import (
+from sequencer.engine.attempt import (
     AttemptEnded,
     AttemptStarted,
     AttemptUsed,
@@ -36,8 +36,8 @@ from sequencer.engine.events import (
 from sequencer.engine.view import FlowView, NodeState
 from sequencer.errors import SequencerError
 from sequencer.executors.redaction import Redaction
+from sequencer.model.limits import parse_time
 from sequencer.model.outcome import Usage
-from sequencer.model.standing import parse_time
 
 if TYPE_CHECKING:
     from sequencer.engine.run import Run

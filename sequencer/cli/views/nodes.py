@@ -30,8 +30,8 @@ from sequencer.cli.views.states import (
 from sequencer.cli.views.tables import lines, narrowed, widest
 from sequencer.cli.views.text import can_write, clock, cut, few, plural, width
 from sequencer.engine.view import FlowView, NodeState, NodeView
+from sequencer.model.limits import parse_time
 from sequencer.model.outcome import Usage, cost_words, duration
-from sequencer.model.standing import parse_time
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -20,8 +20,8 @@ from typing import IO, TYPE_CHECKING, NamedTuple, Protocol
 from sequencer.cli.context import complain, near, tell_fitted
 from sequencer.cli.unattended import Log
 from sequencer.cli.views.text import Sanitiser, clock, file_size, fitted, moment, one_line
-from sequencer.engine.attempt import Attempt
-from sequencer.engine.events import (
+from sequencer.engine.attempt import (
+    Attempt,
     AttemptEnded,
     AttemptStarted,
     AttemptUsed,

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 from sequencer.cli.views.text import cut, one_line, width
 from sequencer.engine.view import FlowView, NodeState, NodeView
+from sequencer.model.limits import parse_time
 from sequencer.model.outcome import duration
-from sequencer.model.standing import parse_time
 
 MARKS = {
     NodeState.PENDING: "·",

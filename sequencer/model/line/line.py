@@ -19,15 +19,19 @@ from msgspec.structs import replace
 
 from sequencer.errors import SequencerError, UnknownName, UsageRefused
 from sequencer.model import by_hand, transitions
-from sequencer.model.due import POSTPONED_S, due_again, is_past, iso, retry_at, utc, why_put_off
 from sequencer.model.head import Gate, Head, Loop, Owner, Work
 from sequencer.model.kind import Ended, Kind, Performed, Room, Words
-from sequencer.model.line import gates, rounds
+from sequencer.model.limits import POSTPONED_S, due_again, is_past, iso, retry_at, utc, why_put_off
+from sequencer.model.line import gates
 from sequencer.model.line.order import (
     Description,
     describe_at,
+    exhausted,
+    fixed,
     fixer_place,
     index_of,
+    is_exhausted,
+    judged_no,
     place,
     present,
 )
@@ -95,7 +99,7 @@ def ending_of(workflow: Workflow, head: Head, performed: Performed, max_attempts
         return Ending(EndingKind.FIXED if outcome.is_accepted else EndingKind.FAIL)
     validation = performed.step.validation
     if performed.verdict is not None and not performed.verdict.is_pass and validation is not None:
-        if not rounds.is_exhausted(head, validation):
+        if not is_exhausted(head, validation):
             return Ending(EndingKind.NO)
         if validation.on_exhausted == "fail":
             error = f"it said no {validation.max_attempts} times: {performed.verdict.reason}"
@@ -270,10 +274,10 @@ class LineChange(Struct):
         if kind is EndingKind.NO:
             following = fixer_place(workflow, here) or place(workflow, here)
             reason = performed.verdict.reason if performed.verdict else ""
-            return rounds.judged_no(head, token, outcome, following, reason, at=at, record=record)
+            return judged_no(head, token, outcome, following, reason, at=at, record=record)
         if kind is EndingKind.FIXED:
             back = place(workflow, here)
-            return rounds.fixed(head, token, outcome, back, at=at, record=record)
+            return fixed(head, token, outcome, back, at=at, record=record)
         if kind is EndingKind.AGAIN:
             # The attempts are counted on, which is what bounds them.
             invalid = Event.INVALID
@@ -328,7 +332,7 @@ class LineChange(Struct):
         if verdict is None or verdict.is_pass:
             return failed
         # Whoever tries again after the last "no" starts with the first round, so many times.
-        again = Loop(stage="verify", round=1, exhausted=rounds.exhausted(head) + 1)
+        again = Loop(stage="verify", round=1, exhausted=exhausted(head) + 1)
         return Transition(failed.head.replace(loop=again), failed.facts)
 
 

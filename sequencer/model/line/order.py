@@ -1,19 +1,23 @@
-"""Which step a workflow runs at a given index.
+"""Which step a workflow runs at a given index, and the rounds of a step that judges.
 
 The answer depends on the two arguments and nothing else: no file, no clock, no earlier
 answer. Two machines that read the same ``sync/state.json`` therefore agree on whose
 turn it is without talking to each other.
+
+step_index stays until a judgement is "yes". Each "no" and each fix is a record of its
+own, so that a crash anywhere repeats one attempt and not the whole loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypedDict
+from collections.abc import Callable, Mapping
+from typing import Any, TypedDict
 
 from sequencer.errors import UsageRefused
-from sequencer.model.head import Head
-from sequencer.model.step import Step
-from sequencer.model.transitions import Place
+from sequencer.model.head import Head, Loop
+from sequencer.model.outcome import Outcome
+from sequencer.model.step import Step, Validation
+from sequencer.model.transitions import Event, Place, Transition, ended
 from sequencer.model.workflow import Review, Workflow
 
 
@@ -197,3 +201,79 @@ def _beyond_the_end(workflow: Workflow, step_index: int) -> UsageRefused:
         f"so there is none at step_index {step_index}",
         hint=f"its step_index goes from 0 to {len(workflow.steps) - 1}",
     )
+
+
+MAX_REASON_CHARS = 600
+"""Of a reason in the head; the journal's record of the attempt has the whole answer."""
+
+
+def round_of(head: Head) -> int:
+    """Return which judgement the run of *head* is at, from 1."""
+    return head.loop.round if head.loop else 1
+
+
+def exhausted(head: Head) -> int:
+    """Return how often all rounds of the present step have said "no" by now."""
+    return head.loop.exhausted if head.loop else 0
+
+
+def is_exhausted(head: Head, validation: Validation) -> bool:
+    """Return whether another "no" would be the last one allowed."""
+    return round_of(head) >= validation.max_attempts
+
+
+def judged_no(
+    head: Head,
+    token: int,
+    outcome: Outcome,
+    place: Place,
+    reason: str,
+    *,
+    at: str,
+    record: Mapping[str, Any],
+) -> Transition:
+    """Record a "no"; *place* is what comes next, the fixer or the step itself.
+
+    Raises:
+        StaleClaim: see `transitions.held_claim`.
+    """
+    is_fix, number = place.stage == "fix", round_of(head)
+    loop = Loop(
+        stage="fix" if is_fix else "verify",
+        round=number if is_fix else number + 1,
+        reason=reason[:MAX_REASON_CHARS],
+        exhausted=exhausted(head),
+    )
+    after = _after(head, outcome, place, loop)
+    return ended(head, token, Event.INVALID, outcome.usage, at=at, record=record, **after)
+
+
+def fixed(
+    head: Head,
+    token: int,
+    outcome: Outcome,
+    place: Place,
+    *,
+    at: str,
+    record: Mapping[str, Any],
+) -> Transition:
+    """Accept the fixer's attempt; the step that judges, at *place*, comes again.
+
+    Raises:
+        StaleClaim: see `transitions.held_claim`.
+    """
+    reason = head.loop.reason if head.loop else ""
+    loop = Loop(stage="verify", round=round_of(head) + 1, reason=reason, exhausted=exhausted(head))
+    after = _after(head, outcome, place, loop)
+    return ended(head, token, Event.FIXED, outcome.usage, at=at, record=record, steps=1, **after)
+
+
+def _after(head: Head, outcome: Outcome, place: Place, loop: Loop) -> dict[str, Any]:
+    """Return the fields of the head that stays at its step, and goes to *place* in *loop*."""
+    return {
+        "last_prompt": outcome.prompt or head.last_prompt,
+        "expected_step": place.step,
+        "failures_in_row": 0,
+        "attempt": 0,
+        "loop": loop,
+    }

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from sequencer.errors import SequencerError
-from sequencer.model.due import POSTPONED_S, due_again, iso, retry_at, tries_of
 from sequencer.model.kind import Ended
+from sequencer.model.limits import POSTPONED_S, due_again, iso, retry_at, tries_of
 from sequencer.model.net.graph import Growth
 from sequencer.model.net.transition import OpenTransition
 from sequencer.model.outcome import Outcome, OutcomeStatus

@@ -13,9 +13,9 @@ from typing import ClassVar, Protocol
 
 from sequencer.errors import SequencerError, TransitionRefused, UsageRefused
 from sequencer.model import by_hand
-from sequencer.model.due import is_past, utc
 from sequencer.model.head import FLOW_DOCUMENT, Head, Owner, Work
 from sequencer.model.kind import Ended, Kind, Room, Words
+from sequencer.model.limits import is_past, utc
 from sequencer.model.line.order import Description, describe_node, present
 from sequencer.model.net import by_hand as hands
 from sequencer.model.net import record as flow_record

@@ -7,7 +7,7 @@ import pytest
 
 from sequencer.assembly.agents import AgentOverrides
 from sequencer.cli.run_work import WorkCount, as_json, ensure_sensible
-from sequencer.engine.events import AttemptEnded, AttemptStarted
+from sequencer.engine.attempt import AttemptEnded, AttemptStarted
 from sequencer.engine.loop import Summary
 from sequencer.engine.run import Run
 from sequencer.errors import Interrupted, StaleClaim, StorageFailed, UnknownName

@@ -12,7 +12,7 @@ from sequencer.engine.carrier import Carrier, NothingCarried
 from sequencer.engine.loop import Mode, Summary
 from sequencer.engine.run import Run
 from sequencer.errors import StepFailed, StorageFailed
-from sequencer.model import due
+from sequencer.model import limits as due
 from sequencer.model.limits import InvocationLimits
 from tests.unit.engine.flow.labs import lab, limited
 from tests.unit.engine.projects import OK, Recorder, head_of, open_scripted

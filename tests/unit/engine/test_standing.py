@@ -5,11 +5,18 @@ from typing import Any
 
 import pytest
 
-from sequencer.model.due import DEFAULT_PAUSE_S, JITTER_S, SHORTEST_PAUSE_S, bounded, limit_end
 from sequencer.model.head import Status
-from sequencer.model.limits import RunLimits
+from sequencer.model.limits import (
+    DEFAULT_PAUSE_S,
+    JITTER_S,
+    SHORTEST_PAUSE_S,
+    RunLimits,
+    bounded,
+    limit_end,
+    parse_time,
+)
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.model.standing import Readiness, parse_time, standing
+from sequencer.model.standing import Readiness, standing
 from tests.contract.store_cases import WORKFLOW, make_claim, new_head
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -10,7 +10,7 @@ import pytest
 
 from sequencer.engine.loop import Mode
 from sequencer.errors import ConfigurationError, DefinitionChanged, UnknownName
-from sequencer.model import due
+from sequencer.model import limits as due
 from sequencer.model.limits import InvocationLimits
 from tests.unit.engine.projects import OK, Recorder, events, head_of, open_scripted
 

@@ -5,7 +5,7 @@ import pytest
 from sequencer.errors import StaleClaim
 from sequencer.model import transitions
 from sequencer.model.head import Head, Loop
-from sequencer.model.line import rounds as loops
+from sequencer.model.line import order as loops
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.transitions import Place
 from tests.contract.store_cases import STRANGER, new_head

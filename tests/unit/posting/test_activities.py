@@ -5,7 +5,7 @@ from importlib import import_module
 
 import pytest
 
-from sequencer.engine.events import Waiting
+from sequencer.engine.attempt import Waiting
 from sequencer.model.transitions import Event
 from sequencer.posting.poster import Poster, deliver
 from sequencer.posting.web import WebhookSink

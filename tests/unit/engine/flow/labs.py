@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from bench.project import Fixed
+from sequencer.engine.attempt import Emit, Noticed, ignore
 from sequencer.engine.by_hand import Control
 from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
-from sequencer.engine.events import Emit, Noticed, ignore
 from sequencer.engine.loop import Mode, Summary
-from sequencer.engine.markings import FlowControl
-from sequencer.engine.net_worker import FlowWorker
+from sequencer.engine.markings import NetChanges
+from sequencer.engine.net_worker import NetWorker
 from sequencer.engine.performing import Performer
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError
@@ -219,12 +219,12 @@ class Lab:
         """Work in a thread."""
         return Working(self, mode, options)
 
-    def worker(self, store: Store | None = None, places: int = 8) -> FlowWorker:
+    def worker(self, store: Store | None = None, places: int = 8) -> NetWorker:
         """Return one more process, which does nothing by itself."""
         performer = self.performer(self.workflow, ignore)
         grower = None if performer.team is None else performer.team.grower
-        control = FlowControl(store or self.store(), self.workflow, grower)
-        return FlowWorker(control, performer, self.limits, places)
+        control = NetChanges(store or self.store(), self.workflow, grower)
+        return NetWorker(control, performer, self.limits, places)
 
     def begun(self) -> Head:
         return Control(self.store(), self.workflow).begin()

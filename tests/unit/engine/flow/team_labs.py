@@ -10,9 +10,9 @@ from typing import Any
 
 from msgspec import structs
 
-from sequencer.engine.events import Emit
+from sequencer.engine.attempt import Emit
+from sequencer.engine.perform import OneWorkplace, Team, Workplaces
 from sequencer.engine.performing import Performer
-from sequencer.engine.workplaces import OneWorkplace, Team, Workplaces
 from sequencer.errors import SequencerError
 from sequencer.executors.protocol import Cancellation, Executor, StepRequest
 from sequencer.model.net.graph import Graph

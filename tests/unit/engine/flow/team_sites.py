@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sequencer.engine.workplaces import Left, Workplace
+from sequencer.engine.perform import Left, Workplace
 from sequencer.errors import StorageFailed
 from sequencer.model.net.graph import Node
 from sequencer.model.team import TaskTraits

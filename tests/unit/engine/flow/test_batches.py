@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sequencer.engine.attempt import Running
-from sequencer.engine.net_worker import FlowWorker
+from sequencer.engine.net_worker import NetWorker
 from sequencer.model.head import Head
 from sequencer.store.protocol import Store
 from tests.unit.engine.flow.labs import LIMIT_S, Lab, Said, failed, lab, limited
@@ -34,7 +34,7 @@ def no_limit(_: Head) -> int | None:
 
 
 @contextmanager
-def at_work(made: Lab, places: int, store: Store | None = None) -> Iterator[FlowWorker]:
+def at_work(made: Lab, places: int, store: Store | None = None) -> Iterator[NetWorker]:
     """Yield a process that has claimed what it can at first; it records what a test says."""
     worker = made.worker(store, places)
     head = made.begun()
@@ -46,7 +46,7 @@ def at_work(made: Lab, places: int, store: Store | None = None) -> Iterator[Flow
         worker.leave()
 
 
-def taken(worker: FlowWorker, count: int) -> list[Running]:
+def taken(worker: NetWorker, count: int) -> list[Running]:
     """Return *count* attempts that have ended, in the order of their claims."""
     found: list[Running] = []
     deadline = time.monotonic() + LIMIT_S

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.engine.by_hand import Control
-from sequencer.engine.markings import FlowControl
+from sequencer.engine.markings import NetChanges
 from sequencer.errors import (
     CorruptState,
     DefinitionChanged,
@@ -74,7 +74,7 @@ def test_another_definition_is_refused(tmp_path: Path) -> None:
 def test_only_a_graph_has_nodes(tmp_path: Path) -> None:
     made = lab(tmp_path, "a")
     with pytest.raises(UsageRefused, match="is no graph"):
-        FlowControl(made.store(), Workflow("w", (WorkflowStep(name="a"),)))
+        NetChanges(made.store(), Workflow("w", (WorkflowStep(name="a"),)))
 
 
 # --- what is read --------------------------------------------------------------------------
@@ -104,7 +104,7 @@ def test_what_comes_next(tmp_path: Path) -> None:
     hold = Hold()
     made = lab(tmp_path, "s --> c & a; c & a --> j", {"a": hold, "c": failed()},
                retry={"c": Retry(max_attempts=2, initial_delay_s=100)})  # fmt: skip
-    flow = FlowControl(made.store(), made.workflow)
+    flow = NetChanges(made.store(), made.workflow)
     assert flow.net.startable(None) == ["s"]
     head = made.begun()
     assert flow.net.startable(head) == ["s"]

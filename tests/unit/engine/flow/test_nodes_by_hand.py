@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sequencer.engine.by_hand import Control
-from sequencer.engine.markings import FlowControl
+from sequencer.engine.markings import NetChanges
 from sequencer.errors import SequencerError, TransitionRefused, UnknownName
 from sequencer.model.head import Head, Status
 from sequencer.model.net import record as flow_record
@@ -300,7 +300,7 @@ def test_a_question_is_answered_and_not_stamped(tmp_path: Path) -> None:
 def asking(tmp_path: Path) -> tuple[FileStore, Workflow, Head]:
     store, made = FileStore(tmp_path / "state.json"), workflow("h{{Sure?}} --> m((m))")
     Control(store, made).begin()
-    head, _ = FlowControl(store, made).update(None, lambda _: None)
+    head, _ = NetChanges(store, made).update(None, lambda _: None)
     assert head.status is Status.WAITING_APPROVAL
     return store, made, head
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from sequencer.engine.events import Emit
+from sequencer.engine.attempt import Emit
 from sequencer.engine.loop import Mode
 from sequencer.engine.performing import Performer
 from sequencer.errors import ConfigurationError, StepFailed

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
-from sequencer.engine.events import Emit, Noticed, RunEvent
+from sequencer.engine.attempt import Emit, Noticed, RunEvent
 from sequencer.engine.loop import Mode
 from sequencer.engine.performing import Performer
 from sequencer.errors import ConfigurationError, SequencerError

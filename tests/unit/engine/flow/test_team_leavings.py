@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.engine.workplaces import Left
+from sequencer.engine.perform import Left
 from sequencer.errors import StorageFailed
 from tests.unit.engine.flow.labs import failed, said
 from tests.unit.engine.flow.team_labs import cost, crash, task, team
