@@ -41,14 +41,6 @@ _NO_MATCH = 1
 """Exit code of grep."""
 
 
-class Ran(Struct, frozen=True):
-    """What a command printed and how it ended."""
-
-    end: ProcessEnd
-    output: bytes
-    is_cut: bool
-
-
 class Workbench(Struct, frozen=True, kw_only=True):
     """What tools work with during one attempt."""
 
@@ -62,7 +54,7 @@ class Workbench(Struct, frozen=True, kw_only=True):
     lock: AttemptLock | None = None
     """Of the attempt, for its processes."""
 
-    def run(self, argv: Sequence[str], timeout_s: float, cap: int) -> Ran:
+    def run(self, argv: Sequence[str], timeout_s: float, cap: int) -> tuple[ProcessEnd, _Capped]:
         """Run *argv* in the project's folder; keep the first *cap* bytes of its output."""
         left = self.seconds_left()
         launch = Launch(
@@ -74,8 +66,7 @@ class Workbench(Struct, frozen=True, kw_only=True):
             lock=self.lock,
         )
         output = _Capped(cap)
-        end = self.core.run(launch, output, self.cancellation)
-        return Ran(end, bytes(output.kept), output.is_cut)
+        return self.core.run(launch, output, self.cancellation), output
 
 
 class _Capped(OutputConsumer):
@@ -195,11 +186,11 @@ class Grep(Tool):
         argv += ["-i"] if self.ignore_case else []
         # Relative, so that neither a strange name of the folder nor "-" gets in the way.
         argv += ["-e", self.pattern, "--", f"./{bench.folder.shown(start)}"]
-        ran = bench.run(argv, _SEARCH_TIMEOUT_S, _MAX_GREP_BYTES)
-        matches = list(islice(_matches(bench.folder, ran.output), _MAX_MATCHES))
-        if not matches and ran.end.exit_code != _NO_MATCH:
-            reason = ran.end.spawn_error or ran.output.decode("utf-8", "replace")
-            raise FileFailed(f"grep failed: {reason[:500] or ran.end.ended_by}")
+        end, output = bench.run(argv, _SEARCH_TIMEOUT_S, _MAX_GREP_BYTES)
+        matches = list(islice(_matches(bench.folder, output.kept), _MAX_MATCHES))
+        if not matches and end.exit_code != _NO_MATCH:
+            reason = end.spawn_error or output.kept.decode("utf-8", "replace")
+            raise FileFailed(f"grep failed: {reason[:500] or end.ended_by}")
         more = f"\n(only the first {_MAX_MATCHES})" if len(matches) == _MAX_MATCHES else ""
         return ("\n".join(matches) or "(no match)") + more
 
@@ -212,14 +203,14 @@ class Bash(Tool):
 
     def run(self, bench: Workbench) -> str:
         """Return the output and how the command ended."""
-        ran = bench.run(["bash", "-c", self.command], self.timeout_s, MAX_ANSWER_CHARS)
-        if ran.end.spawn_error is not None:
-            raise FileFailed(ran.end.spawn_error)
-        text = ran.output.decode("utf-8", "replace")
-        cut = "\n(output cut)" if ran.is_cut else ""
-        if ran.end.ended_by is not None:
-            return f"{text}{cut}\n(ended by us: {ran.end.ended_by})"
-        return f"{text}{cut}\n(exit code {ran.end.exit_code})".lstrip("\n")
+        end, output = bench.run(["bash", "-c", self.command], self.timeout_s, MAX_ANSWER_CHARS)
+        if end.spawn_error is not None:
+            raise FileFailed(end.spawn_error)
+        text = output.kept.decode("utf-8", "replace")
+        cut = "\n(output cut)" if output.is_cut else ""
+        if end.ended_by is not None:
+            return f"{text}{cut}\n(ended by us: {end.ended_by})"
+        return f"{text}{cut}\n(exit code {end.exit_code})".lstrip("\n")
 
 
 TOOLS: Mapping[str, type[Tool]] = {
@@ -275,7 +266,7 @@ def _allowed(folder: ToolFolder, paths: Iterable[Path]) -> Iterable[str]:
     return (folder.shown(path) for path in paths if path.is_file() and folder.allows(path))
 
 
-def _matches(folder: ToolFolder, output: bytes) -> Iterable[str]:
+def _matches(folder: ToolFolder, output: bytearray) -> Iterable[str]:
     for line in output.decode("utf-8", "replace").splitlines():
         name, separator, rest = line.partition("\x00")
         if separator and folder.allows(folder.root / name):

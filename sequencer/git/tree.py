@@ -79,32 +79,26 @@ def _compiled(pattern: str, prefix: str) -> list[re.Pattern[str] | None]:
 
 def _is_match(pattern: Sequence[re.Pattern[str] | None], parts: Sequence[str]) -> bool:
     """Match part by part; what was reached so far is a set, so ``**/**/**`` costs no more."""
-    reached = {0}
+    reached = _with_skipped(pattern, {0})
     for part in parts:
-        following = set()
-        for place in _with_skipped(pattern, reached):
-            if place == len(pattern):
-                continue
+        moved: set[int] = set()
+        for place in reached - {len(pattern)}:
             wanted = pattern[place]
             if wanted is None:
                 # At the end it has meant one name at least: `out/**` is not `out` itself.
-                following |= {place, place + 1}
+                moved |= {place, place + 1}
             elif wanted.fullmatch(part):
-                following.add(place + 1)
-        reached = following
+                moved.add(place + 1)
+        reached = _with_skipped(pattern, moved)
     return len(pattern) in reached
 
 
-def _with_skipped(pattern: Sequence[re.Pattern[str] | None], places: Iterable[int]) -> set[int]:
-    """Return *places*, and those behind a ``**`` that means no folder at all."""
-    found: set[int] = set()
-    for start in places:
-        place = start
-        found.add(place)
-        while place < len(pattern) - 1 and pattern[place] is None:
-            place += 1
-            found.add(place)
-    return found
+def _with_skipped(pattern: Sequence[re.Pattern[str] | None], places: set[int]) -> set[int]:
+    """Return *places*, and those after a ``**`` that means no folder at all."""
+    for place, wanted in enumerate(pattern[:-1]):
+        if wanted is None and place in places:
+            places.add(place + 1)
+    return places
 
 
 STATUS = (
