@@ -217,9 +217,11 @@ class Frozen:
             # What was worked out from the old values is not kept.
             kept = {name: kept[name] for name in self.model_fields}
         said, extra = self._given
+        if not update.keys() <= said:
+            said = {*said, *update}
         new = self.__new__(type(self))
         _set(new, "__dict__", {**kept, **update})
-        _set(new, "_given", ({*said, *update}, extra))
+        _set(new, "_given", (said, extra))
         return new
 
     def model_dump(
@@ -265,13 +267,6 @@ class Frozen:
     def model_dump_json(self, *, indent: int | None = None, **how: Any) -> str:
         """Return the fields as JSON; *how* is that of `model_dump`."""
         return as_json(self.model_dump(mode="json", **how) if how else self, indent).decode()
-
-    def plain(self) -> dict[str, Any]:
-        """Return the fields and what the class does not know; the values are as they are."""
-        kept = self.__dict__
-        if self._caches:
-            kept = {name: kept[name] for name in self.model_fields}
-        return {**kept, **self._given[1]} if self._given[1] else kept
 
     def __setattr__(self, name: str, value: object) -> None:
         """Refuse: it is frozen."""
@@ -355,7 +350,10 @@ def as_json(value: Any, indent: int | None = None) -> bytes:
 def _as_plain(value: object) -> dict[str, Any]:
     """Return what the encoder writes of *value*, which it does not know by itself."""
     if isinstance(value, Frozen):
-        return value.plain()
+        kept, extra = value.__dict__, value._given[1]  # noqa: SLF001 - of this module
+        if value._caches:  # noqa: SLF001
+            kept = {name: kept[name] for name in value.model_fields}
+        return {**kept, **extra} if extra else kept
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"{value!r} is no plain data")
