@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
@@ -16,7 +16,6 @@ from sequencer.cli.views.nodes import Frame
 from sequencer.cli.views.standing import Snapshot, take
 from sequencer.cli.views.text import columns_of, one_line
 from sequencer.engine.run import Run
-from sequencer.logs import FileLogs
 
 RECHECK_S = 60.0
 AGE_S = 1.0
@@ -44,7 +43,7 @@ def status(invocation: Invocation, watch: bool) -> None:
     if watch:
         _watch(invocation, run)
         return
-    snapshot = _look(invocation, run, _logs(invocation, run))
+    snapshot = next(_looks(invocation, run))
     if invocation.is_json:
         invocation.print_json(snapshot.as_json())
     else:
@@ -52,16 +51,15 @@ def status(invocation: Invocation, watch: bool) -> None:
     invocation.notices(snapshot.notices)
 
 
-def _look(invocation: Invocation, run: Run, logs: FileLogs) -> Snapshot:
-    """Return where *run* stands, with what its activity sinks have not taken."""
-    snapshot = take(run, logs)
-    if snapshot.head is None:
-        return snapshot
-    return replace(snapshot, posts=invocation.project().pending_posts(run, snapshot.head))
-
-
-def _logs(invocation: Invocation, run: Run) -> FileLogs:
-    return invocation.project().logs(run.name, lambda _: None)
+def _looks(invocation: Invocation, run: Run) -> Iterator[Snapshot]:
+    """Yield again and again where *run* stands, with what its activity sinks have not taken."""
+    project = invocation.project()
+    logs = project.logs(run.name, lambda _: None)
+    while True:
+        snapshot = take(run, logs)
+        if snapshot.head is not None:
+            snapshot = replace(snapshot, posts=project.pending_posts(run, snapshot.head))
+        yield snapshot
 
 
 def _watch(invocation: Invocation, run: Run) -> None:
@@ -133,9 +131,7 @@ def _follow(
     pause_s: Callable[[Snapshot], float],
 ) -> None:
     """Show the run now and after every change, until nothing starts without a person."""
-    logs = _logs(invocation, run)
-    while True:
-        snapshot = _look(invocation, run, logs)
+    for snapshot in _looks(invocation, run):
         show(snapshot)
         if (end := snapshot.end) is not None:
             invocation.say(f"nothing more will start by itself: {end}")

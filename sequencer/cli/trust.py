@@ -11,7 +11,6 @@ import click
 
 from sequencer.assembly.agents import AgentOverrides
 from sequencer.assembly.flows import all_flows
-from sequencer.assembly.trusting import Trust
 from sequencer.cli.context import ALWAYS, Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.text import one_line
@@ -90,14 +89,15 @@ def ask(invocation: Invocation, refused: NotTrusted) -> bool:
     Raises:
         UsageRefused: they said no, with the list before their eyes.
     """
-    if invocation.is_json or not is_watched() or is_inside_agent():
+    if is_inside_agent() or not _can_ask(invocation):
         return False
     changed = "what this project can do has changed since you trusted it:"
     heading = changed if refused.changed else "nobody has trusted this project here. It can:"
+    listed = refused.changed or (*refused.acts, _BUILT_IN)
     # Also with --quiet: the question makes no sense without.
-    for line in (f"{refused.project}: {heading}", *_indented(refused)):
+    for line in (f"{refused.project}: {heading}", *(f"  {line}" for line in listed)):
         click.echo(_safe(line), err=True)
-    if click.confirm("Let it act on this machine?", default=False, err=True):
+    if _agrees():
         return True
     raise UsageRefused(
         "you did not trust it; nothing of it was run",
@@ -106,13 +106,16 @@ def ask(invocation: Invocation, refused: NotTrusted) -> bool:
     )
 
 
+def _can_ask(invocation: Invocation) -> bool:
+    return not invocation.is_json and is_watched()
+
+
+def _agrees() -> bool:
+    return click.confirm("Let it act on this machine?", default=False, err=True)
+
+
 def _safe(line: str) -> str:
     return "  " * line.startswith("  ") + one_line(line)
-
-
-def _indented(refused: NotTrusted) -> list[str]:
-    listed = refused.changed or (*refused.acts, _BUILT_IN)
-    return [f"  {line}" for line in listed]
 
 
 def ensure_may_change(invocation: Invocation, project: Project) -> None:
@@ -185,36 +188,23 @@ def _trust(invocation: Invocation, folder: Path | None, *, is_sure: bool) -> Non
     project = open_project(folder or Path(), config=invocation.config)
     ensure_is_one(project)
     trusting = project.trust
-    refused = trusting.refusal()
-    acts = trusting.acts
+    refused, acts = trusting.refusal(), trusting.acts
+    changed = refused.changed if refused else ()
     if not invocation.is_json:
-        for line in _shown(trusting, refused):
+        lines = [f"{trusting.key} can:", *(f"  {line}" for line in (*acts.described, _BUILT_IN))]
+        lines += ["what has changed since it was trusted:"] if changed else []
+        for line in (*lines, *(f"  {line}" for line in changed)):
             invocation.echo(_safe(project.redaction.hide_text(line)))
-    if refused is not None or is_sure:
-        if not is_sure and not _says_yes(invocation):
-            raise NotTrusted(refused.project if refused else trusting.key, ()) from None
+    is_new = refused is not None or is_sure
+    if is_new:
+        if not is_sure and not (_can_ask(invocation) and _agrees()):
+            raise NotTrusted(trusting.key, ()) from None
         trusting.keep()
     if invocation.is_json:
         told = {"project": trusting.key, "digest": acts.digest, "acts": acts.described}
-        invocation.print_json({**told, "changed": list(refused.changed) if refused else []})
+        invocation.print_json({**told, "changed": list(changed)})
         return
-    is_new = refused is not None or is_sure
     invocation.echo("trusted" if is_new else "it is trusted, and nothing has changed")
-
-
-def _says_yes(invocation: Invocation) -> bool:
-    if invocation.is_json or not is_watched():
-        return False
-    return click.confirm("Let it act on this machine?", default=False, err=True)
-
-
-def _shown(trusting: Trust, refused: NotTrusted | None) -> list[str]:
-    lines = [f"{trusting.key} can:", *(f"  {line}" for line in trusting.acts.described)]
-    lines.append(f"  {_BUILT_IN}")
-    if refused is not None and refused.changed:
-        lines += ["what has changed since it was trusted:"]
-        lines += [f"  {line}" for line in refused.changed]
-    return lines
 
 
 def _list(invocation: Invocation) -> None:
