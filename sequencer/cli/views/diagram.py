@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
-from itertools import pairwise, product
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby, pairwise, product
+from operator import itemgetter
 from typing import IO
 
 from msgspec import Struct
@@ -52,11 +53,14 @@ _LEAVES = {(0, 1): "┬╤", (0, -1): "┴╧", (1, 0): "├╟", (-1, 0): "┤�
 _CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "magenta": 35, "cyan": 36}
 
 
+Pieces = tuple[tuple[str, str], ...]
+"""Of a row: texts, and rich's name of their style, perhaps empty."""
+
+
 class Drawing(Struct, frozen=True):
     """Rows of styled pieces of text."""
 
-    rows: tuple[tuple[tuple[str, str], ...], ...]
-    """Of each row the pieces: text and rich's name of its style, perhaps empty."""
+    rows: tuple[Pieces, ...]
 
     @property
     def width(self) -> int:
@@ -69,6 +73,14 @@ class Drawing(Struct, frozen=True):
             "".join(_coloured(text, style) if has_colours else text for text, style in row).rstrip()
             for row in self.rows
         )
+
+
+def pieces(cells: Iterable[tuple[str, str]]) -> Pieces:
+    """Return *cells* with those of one style that stand side by side in one."""
+    return tuple(
+        ("".join(text for text, _ in same), style)
+        for style, same in groupby(cells, key=itemgetter(1))
+    )
 
 
 def _coloured(text: str, style: str) -> str:
@@ -139,7 +151,7 @@ def _encodable(text: str, is_ascii: bool) -> str:
     return text.encode("ascii", "replace").decode() if is_ascii else text
 
 
-def jumps(graph: Graph, *, is_ascii: bool) -> Iterator[tuple[tuple[str, str], ...]]:
+def jumps(graph: Graph, *, is_ascii: bool) -> Iterator[Pieces]:
     """Yield the ways that no edge shows."""
     arrow = "->" if is_ascii else "→"
     found = [("on error", graph.on_error)] if graph.on_error else []
@@ -274,15 +286,14 @@ class _Canvas:
             self._styles[y][x : x + size] = [style] * size
             x += size
 
-    def frame(self, frame: GroupFrame, style: str) -> None:
-        """Draw a group's frame; lines may cross it."""
-        glyphs = "..:''-" if self._is_ascii else "╭╮┆╰╯╌"
-        inner, bottom = glyphs[5] * (frame.width - 2), frame.y + frame.height - 1
-        self.put(frame.x, frame.y, glyphs[0] + inner + glyphs[1], style)
-        self.put(frame.x, bottom, glyphs[3] + inner + glyphs[4], style)
-        for y in range(frame.y + 1, bottom):
-            self.put(frame.x, y, glyphs[2], style)
-            self.put(frame.x + frame.width - 1, y, glyphs[2], style)
+    def border(self, one: Box | GroupFrame, glyphs: str, style: str, fill: str = "") -> None:
+        """Draw the edge of a box or of a group, which lines may cross if it has no *fill*."""
+        inner, bottom = one.width - 2, one.y + one.height - 1
+        self.put(one.x, one.y, glyphs[0] + glyphs[1] * inner + glyphs[2], style)
+        for y in range(one.y + 1, bottom):
+            self.put(one.x, y, glyphs[3] + fill * inner, style)
+            self.put(one.x + one.width - 1, y, glyphs[3], style)
+        self.put(one.x, bottom, glyphs[4] + glyphs[1] * inner + glyphs[5], style)
 
     def title(self, frame: GroupFrame, style: str) -> None:
         """Write a group's title into the upper edge of its frame."""
@@ -314,16 +325,10 @@ class _Canvas:
         known, was_dashed = self._arms.get(cell, (0, is_dashed))
         self._arms[cell] = (known | arm, was_dashed and is_dashed)
 
-    def rows(self) -> Iterator[tuple[tuple[str, str], ...]]:
+    def rows(self) -> Iterator[Pieces]:
         """Yield each row as pieces of one style."""
         for cells, styles in zip(self._cells, self._styles, strict=True):
-            pieces: list[tuple[str, str]] = []
-            for cell, style in zip(cells, styles, strict=True):
-                if pieces and pieces[-1][1] == style:
-                    pieces[-1] = (pieces[-1][0] + cell, style)
-                else:
-                    pieces.append((cell, style))
-            yield tuple(pieces)
+            yield pieces(zip(cells, styles, strict=True))
 
 
 def _walk(points: tuple[tuple[int, int], ...]) -> Iterator[tuple[int, int]]:
@@ -351,7 +356,11 @@ def _painted(
     edges = view.graph.edges
     has_run = bool(view.followed) or view.status not in ("not-started", "")
     for frame in layout.frames:
-        canvas.frame(frame, drawn.colors(frame.group.name).get("stroke", "dim"))
+        canvas.border(
+            frame,
+            ".-.:''" if is_ascii else "╭╌╮┆╰╯",
+            drawn.colors(frame.group.name).get("stroke", "dim"),
+        )
     for line in layout.lines:
         style = "dim" if has_run and line.place not in view.followed else ""
         canvas.line(line, style, drawn.stroke(edges[line.place]))
@@ -389,16 +398,10 @@ def _borders(shape: str, *, is_ascii: bool) -> str:
 
 
 def _box(canvas: _Canvas, box: Box, style: str, lines: list[str], glyphs: str) -> None:
-    inner = box.width - 2
-    canvas.put(box.x, box.y, glyphs[0] + glyphs[1] * inner + glyphs[2], style)
-    above = (box.height - 2 - len(lines)) // 2
-    for number in range(box.height - 2):
-        text = lines[number - above] if 0 <= number - above < len(lines) else ""
-        y = box.y + 1 + number
-        canvas.put(box.x, y, glyphs[3] + " " * inner + glyphs[3], style)
-        canvas.put(box.x + 1 + (inner - width(text)) // 2, y, text, style)
-    bottom = box.y + box.height - 1
-    canvas.put(box.x, bottom, glyphs[4] + glyphs[1] * inner + glyphs[5], style)
+    canvas.border(box, glyphs, style, " ")
+    top = box.y + 1 + (box.height - 2 - len(lines)) // 2
+    for y, text in enumerate(lines, top):
+        canvas.put(box.x + 1 + (box.width - 2 - width(text)) // 2, y, text, style)
 
 
 NEEDED = "┌╔╭▼▶╎━✓●↻↺…"

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from sequencer.cli.views.diagram import Drawing
+from sequencer.cli.views.diagram import Drawing, Pieces, pieces
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import cut, plural, short, width
 from sequencer.history.timeline import Execution, Figures, Span, SpanKind, Timeline
@@ -228,7 +228,6 @@ def _longer(over: float) -> str:
 LEAST_COLUMNS = 60
 MOST_NAME, MOST_ROLE = 28, 14
 TICK_COLUMNS = 9
-Pieces = list[tuple[str, str]]
 
 
 class LookStyle(NamedTuple):
@@ -267,16 +266,22 @@ class _Page:
     def __init__(self, chart: Gantt, columns: int, *, is_ascii: bool) -> None:
         self._chart, self._columns, self._is_ascii = chart, columns, is_ascii
         self._dots = "..." if is_ascii else "…"
-        self._times = [duration(row.work_s) if row.work_s else "-" for row in chart.rows]
-        self._name = self._widest([row.name for row in chart.rows], "TASK", MOST_NAME)
+        times = [duration(row.work_s) if row.work_s else "-" for row in chart.rows]
+        self._time = max(map(len, ("WORK", *times)))
+        self._names = self._column_of("TASK", [row.name for row in chart.rows], MOST_NAME)
         roles = [row.role for row in chart.rows]
-        self._role = self._widest(roles, "ROLE", MOST_ROLE) if any(roles) else 0
-        time = max([len("WORK"), *map(len, self._times)])
-        used = 2 + self._name + 2 + (self._role + 2 if self._role else 0) + 2 + time
-        self._plot, self._time = columns - used, time
+        self._roles = (
+            self._column_of("ROLE", roles, MOST_ROLE) if any(roles) else [""] * (len(times) + 1)
+        )
+        self._times = [f"  {time:>{self._time}}" for time in times]
+        used = 2 + width(self._names[0]) + width(self._roles[0]) + 2 + self._time
+        self._plot = columns - used
 
-    def _widest(self, texts: list[str], head: str, most: int) -> int:
-        return max(len(head), min(most, max((width(self._fit(t, most)) for t in texts), default=0)))
+    def _column_of(self, head: str, texts: list[str], most: int) -> list[str]:
+        """Return *head* and *texts* in a column as wide as the widest, with a gap behind it."""
+        wide = max(len(head), min(most, max((width(self._fit(t, most)) for t in texts), default=0)))
+        fitted = [head, *(self._fit(text, wide) for text in texts)]
+        return [text + " " * (wide + 2 - width(text)) for text in fitted]
 
     def _fit(self, text: str, columns: int, shorten: Callable[..., str] = short) -> str:
         safe = shown(text)
@@ -285,21 +290,21 @@ class _Page:
         return shorten(safe, columns, dots=self._dots)
 
     def drawing(self) -> Drawing:
-        rows = [[(self._fit(self._chart.title, self._columns, cut), "bold")], []]
+        rows: list[Pieces] = [((self._fit(self._chart.title, self._columns, cut), "bold"),), ()]
         if self._chart.rows:
-            rows += [self._head(), *map(self._row, self._chart.rows, self._times), []]
+            cells = zip(
+                self._chart.rows, self._names[1:], self._roles[1:], self._times, strict=True
+            )
+            rows += [self._head(), *(self._row(*cell) for cell in cells), ()]
         if legend := self._legend():
-            rows += [*legend, []]
-        arrow = " -> " if self._is_ascii else " → "
-        path = arrow.join(self._chart.critical)
-        lines = gantt_summary(self._chart.figures, path, self._path)
-        return Drawing(tuple(map(tuple, [*rows, *([(line, "")] for line in lines)])))
-
-    def _path(self, text: str) -> str:
-        return f"  {self._fit(text, self._columns - 2, cut)}"
-
-    def _padded(self, text: str, columns: int) -> str:
-        return text + " " * (columns - width(text))
+            rows += [*legend, ()]
+        path = (" -> " if self._is_ascii else " → ").join(self._chart.critical)
+        lines = gantt_summary(
+            self._chart.figures,
+            path,
+            lambda text: f"  {self._fit(text, self._columns - 2, cut)}",
+        )
+        return Drawing((*rows, *(((line, ""),) for line in lines)))
 
     def _head(self) -> Pieces:
         """Return the line of the axis: a tick's name begins at its column."""
@@ -310,23 +315,13 @@ class _Page:
             if place >= free and place + len(name) <= self._plot:
                 axis[place : place + len(name)] = name
                 free = place + len(name) + 1
-        role = self._padded("ROLE", self._role) + "  " if self._role else ""
-        left = f"  {self._padded('TASK', self._name)}  {role}{''.join(axis)}"
-        return [(f"{left}  {'WORK':>{self._time}}", "dim")]
+        left = f"  {self._names[0]}{self._roles[0]}{''.join(axis)}"
+        return ((f"{left}  {'WORK':>{self._time}}", "dim"),)
 
-    def _row(self, row: Row, time: str) -> Pieces:
+    def _row(self, row: Row, name: str, role: str, time: str) -> Pieces:
         mark = ("*" if self._is_ascii else "◆") if row.is_critical else " "
-        name = self._padded(self._fit(row.name, self._name), self._name)
-        role = (
-            self._padded(self._fit(row.role, self._role), self._role) + "  " if self._role else ""
-        )
         style = "bold" if row.is_critical else "" if row.bars else "dim"
-        return [
-            (f"{mark} {name}  ", style),
-            (role, "dim"),
-            *self._bars(row.bars),
-            (f"  {time:>{self._time}}", ""),
-        ]
+        return ((f"{mark} {name}", style), (role, "dim"), *self._bars(row.bars), (time, ""))
 
     def _column(self, moment: float) -> int:
         total = self._chart.figures.wall_s
@@ -343,14 +338,7 @@ class _Page:
                     cells[place] = bar.look
         if bars and (last_bar := max(bars, key=lambda b: b.end)).end >= self._chart.figures.wall_s:
             cells[-1] = cells[-1] or last_bar.look
-        pieces: Pieces = []
-        for look in cells:
-            text, style = (" ", "") if look is None else self._glyph(look)
-            if pieces and pieces[-1][1] == style:
-                pieces[-1] = (pieces[-1][0] + text, style)
-            else:
-                pieces.append((text, style))
-        return pieces
+        return pieces((" ", "") if look is None else self._glyph(look) for look in cells)
 
     def _glyph(self, look: Look) -> tuple[str, str]:
         found = STYLES[look]
@@ -363,8 +351,8 @@ class _Page:
             text, style = self._glyph(look)
             wide = 2 + len(look) + 4
             if used + wide > self._columns:
-                rows.append([])
+                rows.append(())
                 used = 0
-            rows[-1] += [(text * 2, style), (f" {look}   ", "dim")]
+            rows[-1] += ((text * 2, style), (f" {look}   ", "dim"))
             used += wide
         return rows

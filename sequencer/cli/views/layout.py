@@ -61,19 +61,22 @@ class Channel(Struct):
     """The turns between two rows."""
 
     turns: list[Bend] = field(default_factory=list)
+    straight: set[int] = field(default_factory=set)
+    """Columns in which lines pass without a turn."""
 
     def add(self, line: int, start: int, end: int, *, comes: str, goes: str) -> None:
         """Take a line from *start* to *end*; *comes* and *goes* are ``above`` or ``below``."""
         if start == end and comes != goes:
+            self.straight.add(start)
             return
         ends = ((start, comes), (end, goes))
         upper = tuple(column for column, side in ends if side == "above")
         lower = tuple(column for column, side in ends if side == "below")
         self.turns.append(Bend(line, start, end, upper, lower))
 
-    def settle(self, straight: set[int]) -> int:
-        """Choose the tracks; return how many there are. In *straight* columns lines pass."""
-        taken = straight | {c for turn in self.turns for c in (*turn.upper, *turn.lower)}
+    def settle(self) -> int:
+        """Choose the tracks; return how many there are."""
+        taken = self.straight | {c for turn in self.turns for c in (*turn.upper, *turn.lower)}
         self._relate()
         placed: list[Bend] = []
         ready = [(turn.key, place) for place, turn in enumerate(self.turns) if not turn.missing]
@@ -400,19 +403,17 @@ class _Plan:
 
     def _turn(self) -> None:
         for place, chain in self.rows.chains.items():
-            columns = self._columns(place, chain)
-            for step, number in enumerate(chain[:-1]):
+            inner = [self.column[number] for number in chain[1:-1]]
+            columns = pairwise((self.leaves[place], *inner, self.enters[place]))
+            for number, (start, end) in zip(chain, columns, strict=False):
                 channel = self.channels[self.items[number].row + 1]
-                channel.add(place, *columns[step : step + 2], comes="above", goes="below")
+                channel.add(place, start, end, comes="above", goes="below")
         for loop in self.loops:
             start, end, away = self.leaves[loop.place], self.enters[loop.place], loop.column
             self.channels[loop.bottom + 1].add(loop.place, start, away, comes="above", goes="above")
             self.channels[loop.top].add(loop.place, away, end, comes="below", goes="below")
-
-    def _columns(self, place: int, chain: list[int]) -> list[int]:
-        """Return the column of a line at each row that it meets, both its ends included."""
-        inner = [self.column[number] for number in chain[1:-1]]
-        return [self.leaves[place], *inner, self.enters[place]]
+            for channel in self.channels[loop.top + 1 : loop.bottom + 1]:
+                channel.straight.add(away)
 
     def layout(self) -> Layout:
         """Return it, with the rows as high as what is in them."""
@@ -444,12 +445,11 @@ class _Plan:
         return tuple(found)
 
     def _heights(self) -> tuple[list[int], list[int], int]:
-        straight = self._straight()
         entered = {self._row(edge.target) for edge in self.graph.edges}
         tops, track_tops, y = [], [], 0
         for number, row in enumerate(self.rows.rows):
             track_tops.append(y)
-            y += self.channels[number].settle(straight[number])
+            y += self.channels[number].settle()
             y += self._levels(number, 0)
             self.head_rows.append(self.words.head_rows if number in entered else 0)
             y += self.head_rows[number]
@@ -459,26 +459,13 @@ class _Plan:
             self.high.append(max([0, *labels, *(self.items[n].height for n in row)]))
             y += self.high[-1] + self._levels(number, -1)
         track_tops.append(y)
-        y += self.channels[-1].settle(straight[len(self.rows.rows)])
+        y += self.channels[-1].settle()
         return tops, track_tops, y
 
     def _levels(self, row: int, end: int) -> int:
         """Return how many frames, one in the other, begin (0) or end (-1) at *row*."""
         pairs = zip(self.rows.groups, self.extents, strict=True)
         return max((group.levels for group, (_, _, rows) in pairs if rows[end] == row), default=0)
-
-    def _straight(self) -> dict[int, set[int]]:
-        """Return the columns in which lines pass each channel without a turn."""
-        found: dict[int, set[int]] = defaultdict(set)
-        for place, chain in self.rows.chains.items():
-            columns = self._columns(place, chain)
-            for step, number in enumerate(chain[:-1]):
-                if columns[step] == columns[step + 1]:
-                    found[self.items[number].row + 1].add(columns[step])
-        for loop in self.loops:
-            for channel in range(loop.top + 1, loop.bottom + 1):
-                found[channel].add(loop.column)
-        return found
 
     def _box(self, name: str, tops: list[int]) -> Box:
         number = self.rows.of_node[name]
@@ -487,41 +474,37 @@ class _Plan:
         x = self.column[number] - item.width // 2
         return Box(name, x, tops[item.row] + (room - item.height) // 2, item.width, item.height)
 
-    def _corners(self, channel: int, place: int, track_tops: list[int]) -> list[tuple[int, int]]:
-        turns = [turn for turn in self.channels[channel].turns if turn.line == place]
-        corners = []
-        for turn in sorted(turns, key=lambda one: one.track):
-            y = track_tops[channel] + turn.track
-            corners += [(turn.start, y), (turn.end, y)]
-        return corners
-
     def _line(
         self, place: int, tops: list[int], track_tops: list[int], boxes: dict[str, Box]
     ) -> EdgeLine:
-        edge, chain = self.graph.edges[place], self.rows.chains[place]
-        source, target = boxes[edge.source], boxes[edge.target]
-        points = [(self.leaves[place], source.y + source.height - 1)]
-        label = None
-        for number in chain[:-1]:
-            item = self.items[number]
+        edge, chain, label = self.graph.edges[place], self.rows.chains[place], None
+        for item, middle in ((self.items[n], self.column[n]) for n in chain[:-1]):
             if item.is_label:
                 lines = self.words.label(edge.label)
                 width, height = self.words.room(lines)
-                x = self.column[number] - width // 2
-                label = Label(lines, x, tops[item.row], width, height)
-            points += self._corners(item.row + 1, place, track_tops)
-        points.append((self.enters[place], target.y - 1))
-        return EdgeLine(place, tuple(points), label, is_loop=False)
+                label = Label(lines, middle - width // 2, tops[item.row], width, height)
+        channels = [self.items[number].row + 1 for number in chain[:-1]]
+        points = self._way(place, channels, track_tops, boxes)
+        return EdgeLine(place, points, label, is_loop=False)
 
     def _loop_line(
         self, loop: _Loop, tops: list[int], track_tops: list[int], boxes: dict[str, Box]
     ) -> EdgeLine:
-        edge = self.graph.edges[loop.place]
-        source, target = boxes[edge.source], boxes[edge.target]
-        points = [(self.leaves[loop.place], source.y + source.height - 1)]
-        points += self._corners(loop.bottom + 1, loop.place, track_tops)
-        points += self._corners(loop.top, loop.place, track_tops)
-        points.append((self.enters[loop.place], target.y - 1))
         row = tops[loop.bottom] + (self.high[loop.bottom] - loop.height + 1) // 2
         label = Label(loop.lines, loop.column + 2, row, loop.width, loop.height)
-        return EdgeLine(loop.place, tuple(points), label, is_loop=True)
+        points = self._way(loop.place, (loop.bottom + 1, loop.top), track_tops, boxes)
+        return EdgeLine(loop.place, points, label, is_loop=True)
+
+    def _way(
+        self, place: int, channels: Sequence[int], track_tops: list[int], boxes: dict[str, Box]
+    ) -> tuple[tuple[int, int], ...]:
+        """Return the corners of an edge that turns in *channels*."""
+        edge = self.graph.edges[place]
+        source, target = boxes[edge.source], boxes[edge.target]
+        points = [(self.leaves[place], source.y + source.height - 1)]
+        for channel in channels:
+            turns = [turn for turn in self.channels[channel].turns if turn.line == place]
+            for turn in sorted(turns, key=lambda one: one.track):
+                y = track_tops[channel] + turn.track
+                points += [(turn.start, y), (turn.end, y)]
+        return (*points, (self.enters[place], target.y - 1))

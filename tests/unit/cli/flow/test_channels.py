@@ -16,11 +16,10 @@ from sequencer.cli.views.layout import Channel
 def test_no_two_turns_of_a_channel_touch(starts: list[int], chance: object) -> None:
     ends = list(starts)
     chance.shuffle(ends)  # type: ignore[attr-defined]
-    channel, straight = Channel(), set()
+    channel = Channel()
     for line, (start, end) in enumerate(zip(starts, ends, strict=True)):
         channel.add(line, start, end, comes="above", goes="below")
-        straight |= {start} if start == end else set()
-    height = channel.settle(straight)
+    height = channel.settle()
     seen: set[tuple[int, int]] = set()
     for turn in channel.turns:
         run = {(x, turn.track) for x in range(turn.left, turn.right + 1)}
