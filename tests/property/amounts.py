@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from tests.scratch_folders import scratch_folder
 
-EXAMPLES = 500
+EXAMPLES = 250
 """For each kind of input that somebody else may make."""
 PART = EXAMPLES // 2
 """Where two properties or more look at inputs of one kind."""
-RULES = 100
+RULES = 60
 """For plain rules, whose inputs are no attacker's."""
 FEW = 25
 """For what starts processes or opens whole projects."""

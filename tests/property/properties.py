@@ -12,7 +12,7 @@ from tests.long.report import Report, Size
 from tests.property.amounts import FACTOR, TALLY
 
 ROOT = Path(__file__).parents[2]
-TIMES = 40
+TIMES = 80
 _FAILED = re.compile(r"^FAILED (\S+)", re.MULTILINE)
 _EXAMPLE = re.compile(r"^E +(Failing test case: .*(?:\n^E .*){0,8})", re.MULTILINE)
 

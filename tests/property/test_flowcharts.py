@@ -129,13 +129,13 @@ TOKENS = st.sampled_from(WORDS.split()) | st.sampled_from(
 
 
 @given(st.lists(TOKENS, max_size=25).map("".join))
-@settings(max_examples=400)
+@settings(max_examples=200)
 def test_any_tokens_are_read_or_refused(text: str) -> None:
     read_or_refuse(HEADER + text)
 
 
 @given(st.sampled_from(CHARTS), st.data())
-@settings(max_examples=400)
+@settings(max_examples=200)
 def test_mutated_charts_are_read_or_refused(text: str, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(start, min(len(text), start + 4)))

@@ -230,7 +230,7 @@ class Run(RuleBasedStateMachine):
 
 TestRun = Run.TestCase
 TestRun.settings = settings(
-    max_examples=15 * max(int(os.environ.get(FACTOR, "1")) ** 2 // 16, 1),
+    max_examples=15 * max(int(os.environ.get(FACTOR, "1")) ** 2 // 64, 1),
     stateful_step_count=20,
     deadline=None,
     suppress_health_check=SLOW,

@@ -64,7 +64,7 @@ def test_only_what_is_inside_is_read(folder: Path, name: str) -> None:
     assert prompt_path(folder, name).is_relative_to(folder.resolve())
 
 
-@settings(max_examples=500)
+@settings(max_examples=PART)
 @given(name=names)
 def test_a_key_is_stable_and_safe(folder: Path, name: str) -> None:
     try:
