@@ -21,23 +21,20 @@ from sequencer.store.file import FileStore
 from sequencer.store.protocol import Liveness, Store
 from tests import clones
 from tests.contract import store_cases as cases
-from tests.memory_store import MemoryRun, MemoryStore
 
 Peers = Callable[..., Store]
 
 
-@pytest.fixture(params=["file", "memory", "git", "git-one-clone"])
+@pytest.fixture(params=["file", "git", "git-one-clone"])
 def peer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Peers]:
     """A function that gives one more worker's store of one and the same run."""
-    made: list[FileStore | MemoryStore | GitStore] = []
-    run, shared = MemoryRun(), None
+    made: list[FileStore | GitStore] = []
+    shared = None
 
     def make(ttl_s: float = 60.0) -> Store:
         nonlocal shared
         if request.param == "file":
             made.append(FileStore(tmp_path / "sync" / "state.json", ttl_s=ttl_s))
-        elif request.param == "memory":
-            made.append(MemoryStore(run, ttl_s=ttl_s))
         else:
             shared = shared or clones.Shared(tmp_path)
             name = f"clone-{len(made)}" if request.param == "git" else "clone"
@@ -47,7 +44,6 @@ def peer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Peers]:
     yield make
     for store in made:
         store.close()
-    run.close()
 
 
 @pytest.fixture
@@ -305,35 +301,3 @@ def test_a_head_that_was_given_is_what_comes_back(peer: Peers) -> None:
     expected = given.replace(revision=1, journal_offset=begun.journal_offset)
     seen = peer().view().head
     assert seen == begun == expected
-
-
-def test_a_worker_in_memory_that_leaves_is_taken_over_at_once() -> None:
-    run = MemoryRun()
-    one, two = MemoryStore(run), MemoryStore(run)
-    cases.begin(one)
-    granted = cases.claim(one)
-    threading.Timer(0.1, one.leave).start()
-    started = time.monotonic()
-    assert not two.wait(2, 10.0, claim=granted)
-    assert time.monotonic() - started < 1.0
-    assert cases.claim(two).token == granted.token + 1
-
-
-def test_a_simulation_has_a_clock_of_its_own() -> None:
-    seconds = [0.0]
-    run = MemoryRun(clock=lambda: seconds[0])
-    one, two = MemoryStore(run, ttl_s=60), MemoryStore(run)
-    cases.begin(one)
-    granted = cases.claim(one)
-    seconds[0] = 60.0
-    assert two.liveness(granted) is Liveness.ALIVE
-    seconds[0] = 60.1
-    assert two.liveness(granted) is Liveness.EXPIRED
-
-
-def test_a_store_of_its_own_removes_its_folder() -> None:
-    store = MemoryStore()
-    folder = store.result_folder(0, 1)
-    folder.mkdir(parents=True)
-    store.close()
-    assert not folder.exists()

@@ -14,25 +14,22 @@ import pytest
 from sequencer.store.file import FileStore
 from sequencer.store.protocol import Turnstile
 from sequencer.store.queue import FileTurnstile, FlockQueue, file_name
-from tests.memory_store import MemoryRun, MemoryStore
 
 Peers = Callable[..., Turnstile]
 Come = Callable[[Turnstile, int], None]
 WITHOUT = "file of a system without locks of open files"
 
 
-@pytest.fixture(params=["file", WITHOUT, "memory"])
+@pytest.fixture(params=["file", WITHOUT])
 def peer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Peers]:
     """A function that gives one more process's way into the queue of *positions*."""
-    run, made = MemoryRun(), list[Turnstile]()
+    made = list[Turnstile]()
 
     def make(*positions: str) -> Turnstile:
         made.append(one_more(frozenset(positions)))
         return made[-1]
 
     def one_more(positions: frozenset[str]) -> Turnstile:
-        if request.param == "memory":
-            return MemoryStore(run).turnstile(positions)
         if request.param == "file":
             return FileStore(tmp_path / "state.json").turnstile(positions)
         return FileTurnstile(tmp_path / file_name(positions), FlockQueue)
@@ -162,13 +159,3 @@ def test_who_waits_is_woken_when_its_place_comes(peer: Peers, asleep: int) -> No
     assert two.wait(10.0, asleep)
     assert 0.05 < time.monotonic() - started < 1
     timer.join()
-
-
-def test_a_worker_in_memory_that_is_gone_is_not_waited_for(asleep: int) -> None:
-    run = MemoryRun()
-    gone, other = MemoryStore(run), MemoryStore(run)
-    assert gone.turnstile(()).enter()
-    place = other.turnstile(())
-    assert not place.enter()
-    threading.Timer(0.1, gone.leave).start()
-    assert place.wait(10.0, asleep)

@@ -17,7 +17,7 @@ from sequencer.model.head import Claim
 from sequencer.store.file import FileStore
 from sequencer.store.protocol import Store
 from tests.contract import store_cases as cases
-from tests.memory_store import MemoryRun, MemoryStore
+from tests.played import PlayedRun, PlayedStore
 
 TTL_S = 0.3
 LONG_S = 1.5
@@ -59,8 +59,8 @@ def test_a_shorter_lease_wakes_the_thread_earlier(
 
 
 def test_a_claim_that_is_gone_is_heard_of(cancellation: Cancellation) -> None:
-    run = MemoryRun()
-    store, heartbeat = MemoryStore(run, ttl_s=TTL_S), Heartbeat(MemoryStore(run))
+    run = PlayedRun()
+    store, heartbeat = PlayedStore(run, ttl_s=TTL_S), Heartbeat(PlayedStore(run))
     claim = held(store)
     heartbeat.begin(claim, cancellation)
     cases.release(store, claim.token)
@@ -75,7 +75,7 @@ def test_a_claim_that_is_gone_is_heard_of(cancellation: Cancellation) -> None:
     other.close()
 
 
-class Failing(MemoryStore):
+class Failing(PlayedStore):
     """Fails where it is told to."""
 
     can_beat = True
@@ -117,7 +117,7 @@ def test_a_state_that_cannot_be_read_says_nothing_about_the_claim(
     heartbeat.close()
 
 
-class Hanging(MemoryStore):
+class Hanging(PlayedStore):
     """Its beats go to a remote that does not answer."""
 
     def __init__(self, **options: Any) -> None:
@@ -156,11 +156,11 @@ def test_a_claim_has_ended_when_its_beat_is_written(
 # --- behind the agent ----------------------------------------------------------------------------
 
 
-class Pushing(MemoryStore):
+class Pushing(PlayedStore):
     """A store that pushes what it is asked to record, as far as a heartbeat can tell."""
 
     def __init__(self) -> None:
-        super().__init__(MemoryRun(), ttl_s=TTL_S)
+        super().__init__(PlayedRun(), ttl_s=TTL_S)
         self.tell: object = print
         self.stopped: object = bool
         self.numbers: list[int] = []

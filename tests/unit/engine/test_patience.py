@@ -17,10 +17,10 @@ from sequencer.model.head import Head
 from sequencer.model.transitions import Transition
 from sequencer.store.protocol import Change
 from tests.contract import store_cases as cases
-from tests.memory_store import MemoryStore
+from tests.played import PlayedStore
 
 
-class Remote(MemoryStore):
+class Remote(PlayedStore):
     """A store that is away for so many calls, and may have done what it was asked for."""
 
     def __init__(self, away: int, *, is_denied: bool = False) -> None:

@@ -22,7 +22,7 @@ from sequencer.store.protocol import Store
 from sequencer.store.queue import file_name
 from tests.concurrency import children
 from tests.contract import store_cases as cases
-from tests.memory_store import MemoryRun, MemoryStore
+from tests.played import PlayedRun, PlayedStore
 from tests.unit.engine.projects import (
     OK,
     Recorder,
@@ -57,21 +57,21 @@ def asleep() -> Iterator[int]:
     os.close(write_fd)
 
 
-def queue_in(run: MemoryRun, *positions: str) -> Queue:
-    return Queue(MemoryStore(run), positions, position_at)
+def queue_in(run: PlayedRun, *positions: str) -> Queue:
+    return Queue(PlayedStore(run), positions, position_at)
 
 
 @pytest.fixture
-def run() -> MemoryRun:
-    run = MemoryRun()
-    cases.begin(MemoryStore(run))
+def run() -> PlayedRun:
+    run = PlayedRun()
+    cases.begin(PlayedStore(run))
     return run
 
 
 # --- the place of one process -----------------------------------------------------------
 
 
-def test_a_step_is_left_to_who_waits_for_it_and_to_nobody_else(run: MemoryRun) -> None:
+def test_a_step_is_left_to_who_waits_for_it_and_to_nobody_else(run: PlayedRun) -> None:
     mixed, main, both = queue_in(run), queue_in(run, "main"), queue_in(run, "supervisor", "main")
     main.enter()
     for worker in (mixed, both):
@@ -83,8 +83,8 @@ def test_a_step_is_left_to_who_waits_for_it_and_to_nobody_else(run: MemoryRun) -
     assert queue_in(run, "main").yields(1)
 
 
-def test_who_has_left_a_step_to_others_lets_them_have_it(run: MemoryRun, asleep: int) -> None:
-    store = MemoryStore(run)
+def test_who_has_left_a_step_to_others_lets_them_have_it(run: PlayedRun, asleep: int) -> None:
+    store = PlayedStore(run)
     worker, other = queue_in(run), queue_in(run, "main")
     other.enter()
     head = cases.commit(store, cases.claim(store).token)
@@ -94,16 +94,16 @@ def test_who_has_left_a_step_to_others_lets_them_have_it(run: MemoryRun, asleep:
     assert not worker.may_claim(head)
     assert other.may_claim(head)
     assert not worker.wait(head, 0.05, asleep)
-    claim = cases.claim(MemoryStore(run))
+    claim = cases.claim(PlayedStore(run))
     assert worker.wait(head, 5.0, asleep)
     assert worker.may_claim(cases.commit(store, claim.token))
 
 
 def test_who_does_not_come_is_passed_and_not_asked_again_for_a_while(
-    run: MemoryRun, asleep: int, monkeypatch: pytest.MonkeyPatch
+    run: PlayedRun, asleep: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queueing, "PATIENCE_S", 0.2)
-    stopped, mine, head = queue_in(run), queue_in(run), present(MemoryStore(run))
+    stopped, mine, head = queue_in(run), queue_in(run), present(PlayedStore(run))
     stopped.enter()
     assert mine.yields(head.step_index)
     started = time.monotonic()
@@ -120,9 +120,9 @@ def test_who_does_not_come_is_passed_and_not_asked_again_for_a_while(
 
 
 def test_one_that_is_let_to_the_front_meanwhile_looks_again_at_once(
-    run: MemoryRun, asleep: int
+    run: PlayedRun, asleep: int
 ) -> None:
-    other, mine, head = queue_in(run), queue_in(run), present(MemoryStore(run))
+    other, mine, head = queue_in(run), queue_in(run), present(PlayedStore(run))
     other.enter()
     assert not mine.may_claim(head)
     other.leave()

@@ -28,10 +28,9 @@ from sequencer.model.net import rules as flow_trace
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
-from sequencer.store.file import FileStore
 from sequencer.store.protocol import Store
 from tests.flows import workflow
-from tests.memory_store import MemoryRun, MemoryStore
+from tests.played import PlayedRun, PlayedStore
 
 LIMIT_S = 15.0
 Act = Callable[[StepRequest, Cancellation], Outcome]
@@ -174,16 +173,14 @@ class Lab:
     actor: Actor = field(default_factory=Actor)
     prompts: dict[str, str] = field(default_factory=dict)
     limits: RunLimits = field(default_factory=RunLimits)
-    memory: MemoryRun | None = None
-    """Where the run is kept; None: in files."""
+    gone: set[str] = field(default_factory=set)
+    """Processes that were killed."""
     ttl_s: float = 60.0
     carrier: Carrier = NOTHING_CARRIED
     """Of every process; as if each had a work tree of its own."""
 
-    def store(self) -> Store:
-        if self.memory is not None:
-            return MemoryStore(self.memory, ttl_s=self.ttl_s)
-        return FileStore(self.folder / "sync" / "state.json", ttl_s=self.ttl_s)
+    def store(self) -> PlayedStore:
+        return PlayedStore(PlayedRun(self.folder / "sync", self.gone), ttl_s=self.ttl_s)
 
     def run(self) -> Run:
         resolved = Fixed(self.workflow, self.performer)
@@ -229,10 +226,9 @@ class Lab:
     def begun(self) -> Head:
         return Control(self.store(), self.workflow).begin()
 
-    def claimed(self, slots: int = 8) -> MemoryStore:
+    def claimed(self, slots: int = 8) -> PlayedStore:
         """Let a process claim what it can, and return its store; nothing is performed."""
-        assert self.memory is not None
-        store = MemoryStore(self.memory, ttl_s=self.ttl_s)
+        store = self.store()
         worker = self.worker(store)
         head = self.begun()
         worker.control.update(None, lambda now: worker.room(now, slots), run_id=head.run_id)
@@ -326,7 +322,6 @@ def lab(
     *,
     prompts: Mapping[str, str] | None = None,
     limits: RunLimits | None = None,
-    memory: MemoryRun | None = None,
     ttl_s: float = 60.0,
     **settings: Any,
 ) -> Lab:
@@ -338,8 +333,7 @@ def lab(
         Actor(given),
         dict(prompts or {}),
         limits or RunLimits(),
-        memory,
-        ttl_s,
+        ttl_s=ttl_s,
     )
 
 

@@ -22,7 +22,6 @@ from sequencer.model.step import Step
 from sequencer.model.team import Role, Task, TeamRules
 from sequencer.workflows.teams.graphs import workflow_of
 from sequencer.workflows.teams.growth import TeamGrower
-from tests.memory_store import MemoryRun
 from tests.unit.engine.flow.labs import Actor, Cast, Lab, Said, failed, said
 
 AT_ONCE: dict[str, Any] = {"retry": {"max_attempts": 3, "initial_delay_s": 0}}
@@ -121,7 +120,6 @@ def team(
     roles: Mapping[str, Role] | None = None,
     rules: Mapping[str, Any] | None = None,
     size: int | None = None,
-    memory: MemoryRun | None = None,
     prompts: Mapping[str, str] | None = None,
 ) -> TeamLab:
     """Return the lab of a team that works on *tasks*, *size* of them at once."""
@@ -132,7 +130,6 @@ def team(
         workflow_of("crew", tasks, known, size=size),
         Actor(given),
         dict(prompts or {}),
-        memory=memory,
         rules=TeamRules.model_validate(rules or {}),
         roles=known,
     )

@@ -136,14 +136,11 @@ def test_a_marking_in_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_while_an_agent_works_nothing_is_adopted(tmp_path: Path) -> None:
-    from tests.memory_store import MemoryRun  # noqa: PLC0415 - of this test alone
 
-    memory = MemoryRun()
-    made = lab(tmp_path, "a --> b", memory=memory)
+    made = lab(tmp_path, "a --> b")
     made.claimed()
     with pytest.raises(TransitionRefused):
         made.changed(workflow("a --> c")).run().control.adopt()
-    memory.close()
 
 
 def test_who_was_killed_while_adopting_adopts_once_more(tmp_path: Path) -> None:

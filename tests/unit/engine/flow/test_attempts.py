@@ -18,13 +18,13 @@ from sequencer.model.step import Step
 from sequencer.model.transitions import Place
 from sequencer.store.watch import readable
 from tests.contract.store_cases import new_head
-from tests.memory_store import MemoryStore
+from tests.played import PlayedStore
 from tests.unit.engine.flow.labs import Actor, until
 
 
 @pytest.fixture
 def attempts() -> Iterator[Attempts]:
-    store = MemoryStore(ttl_s=1.0)
+    store = PlayedStore(ttl_s=1.0)
     heartbeat = Heartbeat(store)
     made = Attempts(heartbeat)
     yield made
@@ -40,7 +40,7 @@ def attempts() -> Iterator[Attempts]:
 def running(token: int) -> Running:
     step = Step(name=f"n{token}")
     prepared = Prepared(step, step.name, Place(0, step.name, ""), "actor", Actor(), "")
-    owner = MemoryStore().owner()
+    owner = PlayedStore().owner()
     claim = Claim(
         token=token,
         step=step.name,

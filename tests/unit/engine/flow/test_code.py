@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,25 +26,17 @@ from sequencer.executors.protocol import Cancellation, StepRequest, StopReason
 from sequencer.model.head import Claim
 from sequencer.model.outcome import Outcome
 from tests.contract.store_cases import new_head
-from tests.memory_store import MemoryRun, MemoryStore
+from tests.played import PlayedRun, PlayedStore
 from tests.unit.engine.flow.carts import Cart, carried, work
 from tests.unit.engine.flow.labs import Hold, failed, lab, let_go, said
 from tests.unit.engine.flow.test_batches import at_work, no_limit, taken
 
-
-@pytest.fixture
-def memory() -> Iterator[MemoryRun]:
-    made = MemoryRun()
-    yield made
-    made.close()
-
-
 # --- one work tree at a time ---------------------------------------------------------------
 
 
-def test_another_process_waits_until_nobody_else_works(tmp_path: Path, memory: MemoryRun) -> None:
+def test_another_process_waits_until_nobody_else_works(tmp_path: Path) -> None:
     hold = Hold()
-    made = lab(tmp_path, "a & b & c --> j", {"a": hold}, memory=memory, entries="abc")
+    made = lab(tmp_path, "a & b & c --> j", {"a": hold}, entries="abc")
     carried(made, moves=True)
     with let_go(hold):
         first = made.works(places=1, limits={"max_steps": 1})
@@ -61,10 +53,10 @@ def test_another_process_waits_until_nobody_else_works(tmp_path: Path, memory: M
     assert sorted(made.accepted()) == ["a", "b", "c", "j"]
 
 
-def test_who_is_kept_out_does_not_look_at_its_tree(tmp_path: Path, memory: MemoryRun) -> None:
+def test_who_is_kept_out_does_not_look_at_its_tree(tmp_path: Path) -> None:
     """Two processes of one clone have the same one, and the other's node changes it."""
     hold = Hold()
-    made = lab(tmp_path, "a & b --> j", {"a": hold}, memory=memory, entries="ab")
+    made = lab(tmp_path, "a & b --> j", {"a": hold}, entries="ab")
     cart = carried(made)
     with let_go(hold):
         first = made.works(places=1, limits={"max_steps": 1})
@@ -77,10 +69,8 @@ def test_who_is_kept_out_does_not_look_at_its_tree(tmp_path: Path, memory: Memor
 
 
 @pytest.mark.parametrize(("moves", "slots"), [(True, 0), (False, 8)])
-def test_a_claim_of_the_living_leaves_no_room(
-    tmp_path: Path, memory: MemoryRun, moves: bool, slots: int
-) -> None:
-    made = lab(tmp_path, "a & b & c --> j", memory=memory, entries="abc")
+def test_a_claim_of_the_living_leaves_no_room(tmp_path: Path, moves: bool, slots: int) -> None:
+    made = lab(tmp_path, "a & b & c --> j", entries="abc")
     if moves:
         carried(made)
     other = made.claimed(7)
@@ -103,7 +93,7 @@ def test_a_claim_of_the_living_leaves_no_room(
 
 
 def test_beside_which_attempts_a_node_may_begin() -> None:
-    store = MemoryStore(MemoryRun())
+    store = PlayedStore(PlayedRun())
     code = CodeMover(Cart(), Patience(store, Cancellation(), lambda *_: None))
     owned: dict[str, Any] = {
         "owner": store.owner(),
@@ -128,10 +118,8 @@ def test_beside_which_attempts_a_node_may_begin() -> None:
 # --- prompts -------------------------------------------------------------------------------
 
 
-def test_a_node_has_the_prompt_of_the_code_that_it_begins_on(
-    tmp_path: Path, memory: MemoryRun
-) -> None:
-    made = lab(tmp_path, "a --> b", prompts={"a": "old", "b": "old"}, memory=memory)
+def test_a_node_has_the_prompt_of_the_code_that_it_begins_on(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a --> b", prompts={"a": "old", "b": "old"})
     carried(made, brings={"a": "new of a", "b": "new of {{nodes.a.output}}"})
     made.actor.says["a"] = [said("a")]
     made.work()
@@ -150,15 +138,13 @@ class Missing(dict[str, str]):
         return super().get(name, default)
 
 
-def test_a_prompt_that_is_gone_is_the_failure_of_its_node(
-    tmp_path: Path, memory: MemoryRun
-) -> None:
+def test_a_prompt_that_is_gone_is_the_failure_of_its_node(tmp_path: Path) -> None:
     def remove(request: StepRequest, cancellation: Cancellation) -> Outcome:
         del request, cancellation
         prompts.gone = "b"
         return said()
 
-    made = lab(tmp_path, "a --> b & c; h", {"a": remove}, memory=memory, on_error="h")
+    made = lab(tmp_path, "a --> b & c; h", {"a": remove}, on_error="h")
     made.prompts = prompts = Missing()
     carried(made)
     with pytest.raises(StepFailed, match="node 'b' failed"):
@@ -175,8 +161,8 @@ def test_a_prompt_that_is_gone_is_the_failure_of_its_node(
 # --- what does not count is kept -----------------------------------------------------------
 
 
-def test_what_comes_too_late_is_kept(tmp_path: Path, memory: MemoryRun) -> None:
-    made = lab(tmp_path, "a & b --> j", memory=memory, entries="ab")
+def test_what_comes_too_late_is_kept(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a & b --> j", entries="ab")
     cart = carried(made, moves=True)
     with at_work(made, 2) as worker:
         ended = taken(worker, 2)
@@ -199,12 +185,11 @@ def test_what_comes_too_late_is_kept(tmp_path: Path, memory: MemoryRun) -> None:
 @pytest.mark.parametrize("cannot", [False, True], ids=["", "git fails as well"])
 def test_what_can_not_be_recorded_is_kept(
     tmp_path: Path,
-    memory: MemoryRun,
     monkeypatch: pytest.MonkeyPatch,
     error: SequencerError,
     cannot: bool,
 ) -> None:
-    made = lab(tmp_path, "a & b --> j", {"b": failed("x")}, memory=memory, entries="ab")
+    made = lab(tmp_path, "a & b --> j", {"b": failed("x")}, entries="ab")
     cart = carried(made, says={"keep": WorkTreeRefused("no")} if cannot else {}, moves=True)
 
     def refuse(_: object) -> NoReturn:
@@ -221,22 +206,20 @@ def test_what_can_not_be_recorded_is_kept(
     assert cart.kept == [1]
 
 
-def test_a_run_that_is_gone_is_no_news_of_a_step(tmp_path: Path, memory: MemoryRun) -> None:
-    made = lab(tmp_path, "a", memory=memory)
+def test_a_run_that_is_gone_is_no_news_of_a_step(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a")
     cart = carried(made)
     store = made.store()
     with at_work(made, 1, store) as worker:
         ended = taken(worker, 1)
-        memory.head = None
+        shutil.rmtree(tmp_path / "sync")
         with pytest.raises(StaleClaim):
             worker.record(ended, no_limit)
     assert cart.kept == []
 
 
-def test_what_is_accepted_stays_so_if_the_next_can_not_begin(
-    tmp_path: Path, memory: MemoryRun
-) -> None:
-    made = lab(tmp_path, "a --> b", memory=memory)
+def test_what_is_accepted_stays_so_if_the_next_can_not_begin(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a --> b")
     cart = carried(made, moves=True)
     with at_work(made, 1) as worker:
         ended = taken(worker, 1)

@@ -22,7 +22,6 @@ from sequencer.model.step import Retry
 from sequencer.model.step import Step as WorkflowStep
 from sequencer.model.workflow import Workflow
 from tests.flows import workflow
-from tests.memory_store import MemoryRun
 from tests.unit.engine.flow.labs import Hold, failed, lab, let_go, until
 
 # --- what comes next -----------------------------------------------------------------------
@@ -36,8 +35,7 @@ from tests.unit.engine.flow.labs import Hold, failed, lab, let_go, until
 
 @pytest.mark.parametrize("how", ["accept", "fail", "release"])
 def test_a_claim_that_is_gone_changes_nothing(tmp_path: Path, how: str) -> None:
-    memory = MemoryRun()
-    made = lab(tmp_path, "a --> b", memory=memory)
+    made = lab(tmp_path, "a --> b")
     made.died()
     stale = made.head.claims[0].token
     made.claimed()
@@ -56,7 +54,6 @@ def test_a_claim_that_is_gone_changes_nothing(tmp_path: Path, how: str) -> None:
     with pytest.raises(StaleClaim):
         made.run().flow.update(act, lambda _: None)
     assert made.head == before
-    memory.close()
 
 
 def test_another_definition_is_refused(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from sequencer.model.head import Status
 from sequencer.model.limits import RunLimits
 from sequencer.model.outcome import Usage
 from sequencer.model.step import Retry
-from tests.memory_store import MemoryRun
 from tests.unit.engine.flow.labs import Hold, Said, failed, lab, let_go, said
 
 FAN = "s --> a & b & c; a & b & c --> j"
@@ -74,11 +73,9 @@ def test_the_steps_of_the_run_are_limited_over_all_parallel_ones(tmp_path: Path)
 
 
 def test_a_dead_process_does_not_use_up_the_steps_of_the_run(tmp_path: Path) -> None:
-    memory = MemoryRun()
-    made = lab(tmp_path, "a --> b", memory=memory, limits=RunLimits(max_steps=1))
+    made = lab(tmp_path, "a --> b", limits=RunLimits(max_steps=1))
     made.died()
     assert made.work(limits={"max_wait_s": 1.0}).usage.steps == 1
-    memory.close()
 
 
 # --- several at once -------------------------------------------------------------------

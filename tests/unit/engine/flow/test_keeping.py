@@ -16,7 +16,6 @@ from sequencer.model.net import record as flow_record
 from sequencer.model.net.marking import Marking
 from sequencer.model.net.record import Chain
 from sequencer.store.protocol import Store
-from tests.memory_store import MemoryRun
 from tests.unit.engine.flow.labs import Lab, lab
 
 
@@ -74,13 +73,12 @@ def test_documents_of_the_present_head_outlive_a_transition_that_is_refused(
     """As after a crash between the documents and the journal."""
     monkeypatch.setattr(flow_record, "SINCE_BYTES", 0)
     monkeypatch.setattr(flow_record, "SHORTEST_CHAIN", 0)
-    memory = MemoryRun()
-    made = lab(tmp_path, "h{{?}} -->|no| h; h -->|yes| a", memory=memory)
+    made = lab(tmp_path, "h{{?}} -->|no| h; h -->|yes| a")
     made.refused()
     forgotten: list[str] = []
 
     def full(change: Any) -> Any:
-        change(memory.head)
+        change(made.head)
         raise StorageFailed("no space left", where="here")
 
     for rounds in range(12):
@@ -94,7 +92,6 @@ def test_documents_of_the_present_head_outlive_a_transition_that_is_refused(
     assert forgotten
     made.answer("h", "yes")
     assert made.work().usage.steps == 1
-    memory.close()
 
 
 def _counting(store: Store, names: list[str]) -> Any:

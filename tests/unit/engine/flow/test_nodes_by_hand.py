@@ -19,7 +19,6 @@ from sequencer.model.team import Task
 from sequencer.model.workflow import Workflow
 from sequencer.store.file import FileStore
 from tests.flows import workflow
-from tests.memory_store import MemoryRun
 from tests.unit.engine.flow.labs import Lab, failed, lab, said
 from tests.unit.engine.flow.team_labs import TeamLab, adds, task, team
 
@@ -175,8 +174,7 @@ def test_a_run_in_which_nothing_has_started_starts_there(tmp_path: Path) -> None
 
 
 def test_a_node_that_runs_is_left_alone(tmp_path: Path) -> None:
-    memory = MemoryRun()
-    made = lab(tmp_path, DIAMOND, memory=memory)
+    made = lab(tmp_path, DIAMOND)
     made.claimed()
     control = made.run().control
     for change in (
@@ -187,7 +185,6 @@ def test_a_node_that_runs_is_left_alone(tmp_path: Path) -> None:
     ):
         with pytest.raises(TransitionRefused, match="node 'a' is being run by process"):
             change()
-    memory.close()
 
 
 # --- stamp, skip, retry ------------------------------------------------------------------

@@ -11,7 +11,6 @@ from sequencer.engine.shares import BudgetUse, TeamBudgets
 from sequencer.errors import StepFailed
 from sequencer.model.limits import RunLimits
 from sequencer.model.team import Budget
-from tests.memory_store import MemoryRun
 from tests.unit.engine.flow.labs import Hold, failed, let_go
 from tests.unit.engine.flow.team_costs import LATER, RETRY, ROLES, line, paid
 from tests.unit.engine.flow.team_labs import TeamLab, cost, fails, task, team
@@ -59,13 +58,11 @@ def test_what_runs_is_killed_where_the_settings_say_so(tmp_path: Path) -> None:
 def test_an_attempt_whose_claim_was_lost_is_paid(tmp_path: Path) -> None:
     """And warned of: what it has used may be the last of the budget."""
     hold = Hold(paid(0.9))
-    memory = MemoryRun()
     made = team(
         tmp_path,
         [task("a"), task("b", "a")],
         {"a": hold},
         rules={"budget": {"max_cost_usd": 1}},
-        memory=memory,
     )
 
     def stubborn(*_: object) -> Any:
@@ -81,18 +78,15 @@ def test_an_attempt_whose_claim_was_lost_is_paid(tmp_path: Path) -> None:
     at_work.end()
     assert made.marking.team.spent == {"a": [0.9, 0, made.marking.team.spent["a"][2]]}
     assert made.warnings() == ["the team has used 0.9000 of 1 USD (teams.budget)"]
-    memory.close()
 
 
 def test_a_process_that_was_killed_forgets_nothing(tmp_path: Path) -> None:
-    memory = MemoryRun()
-    made = line(tmp_path, {"budget": {"max_cost_usd": 0.8}}, memory=memory)
+    made = line(tmp_path, {"budget": {"max_cost_usd": 0.8}})
     made.work(limits={"max_steps": 1})
     made.died()
     made.ended()
     assert made.accepted() == ["a", "b"]
     assert made.marking.team.spent.keys() == {"a", "b"}
-    memory.close()
 
 
 # --- roles and tasks ---------------------------------------------------------------------

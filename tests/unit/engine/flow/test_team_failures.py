@@ -16,7 +16,6 @@ from sequencer.errors import ConfigurationError, StepFailed
 from sequencer.executors.protocol import Executor
 from sequencer.model.step import Step
 from sequencer.model.team import Role
-from tests.memory_store import MemoryRun
 from tests.unit.engine.flow.labs import Hold, Texts, let_go, until
 from tests.unit.engine.flow.team_labs import TeamLab, adds, fails, task, team
 
@@ -46,8 +45,7 @@ def test_retry_while_others_still_run(tmp_path: Path) -> None:
 
 
 def test_a_crash_between_a_failure_and_the_end(tmp_path: Path) -> None:
-    memory = MemoryRun()
-    made = team(tmp_path, CREW, {"a": fails(1)}, memory=memory, size=1)
+    made = team(tmp_path, CREW, {"a": fails(1)}, size=1)
     # By urgency a is first; it fails, and x is claimed in the same transition.
     with pytest.raises(StepFailed):
         made.work(Mode.TICK)
@@ -58,7 +56,6 @@ def test_a_crash_between_a_failure_and_the_end(tmp_path: Path) -> None:
     assert "task 'a' failed" in made.ended()
     assert made.accepted() == ["x", "y"]
     assert [fact["step"] for fact in made.facts("taken-over")] == ["x"]
-    memory.close()
 
 
 def test_what_comes_next_is_not_what_has_failed(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from sequencer.model.outcome import OutcomeStatus
-from tests.memory_store import MemoryRun
 from tests.unit.engine.flow.labs import Hold, failed, let_go, said, until
 from tests.unit.engine.flow.team_labs import AT_ONCE, adds, task, team
 
@@ -34,7 +33,6 @@ def test_one_process_grows_while_another_holds_a_claim(tmp_path: Path) -> None:
         tmp_path,
         [task("lead", adds="tasks"), task("long"), task("sum", "lead", "long")],
         {"lead": adds(("a",), ("b", "a")), "long": hold},
-        memory=(memory := MemoryRun()),
     )
     with let_go(hold):
         first = made.works(places=1)
@@ -47,18 +45,15 @@ def test_one_process_grows_while_another_holds_a_claim(tmp_path: Path) -> None:
         second.summary()
     assert sorted(made.accepted()) == ["a", "b", "lead", "long", "sum"]
     assert made.accepted()[-1] == "sum"
-    memory.close()
 
 
 def test_a_killed_process_leaves_the_growth_to_the_next(tmp_path: Path) -> None:
-    memory = MemoryRun()
-    made = team(tmp_path, LEAD, {"lead": adds(("a",), ("b",))}, memory=memory)
+    made = team(tmp_path, LEAD, {"lead": adds(("a",), ("b",))})
     made.work(limits={"max_steps": 1})
     made.died()
     assert {claim.step for claim in made.head.claims} == {"a", "b"}
     assert made.work().usage.steps == 3
     assert {fact["step"] for fact in made.facts("taken-over")} == {"a", "b"}
-    memory.close()
 
 
 # --- wrong answers -----------------------------------------------------------------------

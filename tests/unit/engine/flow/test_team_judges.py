@@ -11,7 +11,6 @@ from sequencer.engine.loop import Mode
 from sequencer.errors import StepFailed
 from sequencer.model.net.marking import FlowStatus
 from sequencer.workflows.teams.growth import TeamGrower
-from tests.memory_store import MemoryRun
 from tests.unit.engine.flow.labs import failed
 from tests.unit.engine.flow.team_labs import JUDGE, YES, TeamLab, no, task, team
 
@@ -83,8 +82,7 @@ def test_an_attempt_that_fails_is_no_judgement(tmp_path: Path) -> None:
 
 
 def test_a_kill_between_the_no_and_the_fix(tmp_path: Path) -> None:
-    memory = MemoryRun()
-    made = team(tmp_path, CREW, {"check": [no("why"), YES]}, memory=memory)
+    made = team(tmp_path, CREW, {"check": [no("why"), YES]})
     made.work(limits={"max_steps": 1})
     made.work(Mode.TICK)
     made.died()
@@ -92,7 +90,6 @@ def test_a_kill_between_the_no_and_the_fix(tmp_path: Path) -> None:
     made.work()
     assert made.accepted() == ["build", "check-fix-1", "check", "ship"]
     assert "the answer is no: why" in made.actor.prompts_of("check-fix-1")[0]
-    memory.close()
 
 
 def test_names_of_fixes_make_way_for_the_authors(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from sequencer.model.net.marking import Marking
 from sequencer.model.team import TeamRules
 from tests.contract.store_cases import STRANGER, new_head
 from tests.flows import workflow as flow
-from tests.memory_store import MemoryRun
 from tests.unit.engine.flow.labs import Actor, Lab
 from tests.unit.engine.flow.team_costs import ROLES, paid
 from tests.unit.engine.flow.team_labs import task, team
@@ -55,13 +54,11 @@ def test_a_step_holds_no_more_than_its_own_limit(tmp_path: Path) -> None:
 
 
 def test_the_share_of_a_killed_process_is_free_again(tmp_path: Path) -> None:
-    memory = MemoryRun()
-    made = team(tmp_path, at_once(2), rules={"budget": {"max_cost_usd": 8}}, memory=memory)
+    made = team(tmp_path, at_once(2), rules={"budget": {"max_cost_usd": 8}})
     made.died()
     assert {claim.share("usd") for claim in made.head.claims} == {4.0}
     made.work(places=1)
     assert made.status == "completed"
-    memory.close()
 
 
 # --- the run's own limit, and the invocation's -------------------------------------------

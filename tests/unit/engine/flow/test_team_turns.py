@@ -12,7 +12,6 @@ from sequencer.model.net.graph import Graph
 from sequencer.model.outcome import Outcome
 from sequencer.store.identity import this_process
 from sequencer.workflows.teams.graphs import workflow_of
-from tests.memory_store import MemoryRun
 from tests.unit.engine.flow.labs import Hold, failed, let_go, said, until
 from tests.unit.engine.flow.team_labs import cost, task, team
 from tests.unit.engine.flow.team_sites import at_site, tree
@@ -63,9 +62,8 @@ def test_it_waits_for_no_task_that_does_not_run(tmp_path: Path) -> None:
 
 
 def test_the_claim_of_another_process_is_waited_for(tmp_path: Path) -> None:
-    memory = MemoryRun()
     first, second = Hold("one"), Hold("two")
-    made = team(tmp_path, [tree("a"), tree("b")], {"a": first, "b": second}, memory=memory)
+    made = team(tmp_path, [tree("a"), tree("b")], {"a": first, "b": second})
     site = at_site(made, merges="ab")
     with let_go(first, second):
         one = made.works(places=1)
@@ -79,13 +77,11 @@ def test_the_claim_of_another_process_is_waited_for(tmp_path: Path) -> None:
     one.end()
     other.end()
     assert site.merged == ["a", "b"]
-    memory.close()
 
 
 def test_the_claim_of_a_dead_process_is_not_waited_for(tmp_path: Path) -> None:
     """Nor for ever for one that is taken over: it holds the turn only while it runs."""
-    memory = MemoryRun()
-    made = team(tmp_path, [tree("a"), tree("b")], memory=memory)
+    made = team(tmp_path, [tree("a"), tree("b")])
     site = at_site(made, merges="ab")
     store = made.claimed(slots=1)
     assert [claim.step for claim in made.head.claims] == ["a"]
@@ -95,7 +91,6 @@ def test_the_claim_of_a_dead_process_is_not_waited_for(tmp_path: Path) -> None:
     store.leave()
     at_work.summary()
     assert site.merged == ["b", "a"]
-    memory.close()
 
 
 def test_who_waits_is_merged_when_the_process_is_to_end(tmp_path: Path) -> None:
@@ -156,7 +151,6 @@ def test_order_is_kept_only_where_nobody_has_to_wait_for_it() -> None:
 
 
 def test_no_more_than_the_team_has_members_over_all_processes(tmp_path: Path) -> None:
-    memory = MemoryRun()
     counted = threading.Condition()
     now, most = 0, 0
 
@@ -175,10 +169,9 @@ def test_no_more_than_the_team_has_members_over_all_processes(tmp_path: Path) ->
         return said("ok")
 
     tasks = [task(f"t{number}") for number in range(12)]
-    made = team(tmp_path, tasks, {t.id: work for t in tasks}, size=3, memory=memory)
+    made = team(tmp_path, tasks, {t.id: work for t in tasks}, size=3)
     processes = [made.works(places=2) for _ in range(3)]
     for process in processes:
         process.summary()
     assert most == 3
     assert sorted(made.accepted()) == sorted(t.id for t in tasks)
-    memory.close()

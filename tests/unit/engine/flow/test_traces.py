@@ -21,7 +21,6 @@ from sequencer.model.outcome import Outcome
 from sequencer.model.workflow import Workflow
 from sequencer.workflows.flowfile.reader import read_flow
 from sequencer.workflows.simulate import read_script
-from tests.memory_store import MemoryRun
 from tests.unit.engine.flow.labs import LIMIT_S, Actor, Lab, failed, interrupted, said, until
 
 FLOWS = json.loads((Path(__file__).parents[3] / "data/flowcharts/flows.json").read_text())
@@ -129,8 +128,7 @@ def prepared(flow: dict[str, Any]) -> tuple[Workflow, list[str]]:
 def test_a_real_run_takes_the_way_that_was_recorded(flow: dict[str, Any], tmp_path: Path) -> None:
     workflow, expect = prepared(flow)
     conductor = Conductor(workflow, expect, flow.get("nodes", {}))
-    run = MemoryRun()
-    lab = Lab(tmp_path, workflow, conductor, memory=run)
+    lab = Lab(tmp_path, workflow, conductor)
     ended = threading.Event()
 
     def work() -> None:
@@ -153,4 +151,3 @@ def test_a_real_run_takes_the_way_that_was_recorded(flow: dict[str, Any], tmp_pa
     assert [*map(normalise, lab.trace())] == [*map(normalise, expect)]
     assert lab.status == flow["expect"]["status"]
     assert lab.head.claims == ()
-    run.close()
