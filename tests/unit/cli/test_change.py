@@ -126,6 +126,19 @@ def test_rewind_goes_back_only(tmp_path: Path) -> None:
     assert call(tmp_path, "rewind", "-1").code == 2
 
 
+def test_adopt_says_what_changed(tmp_path: Path) -> None:
+    worked(tmp_path, 2)
+    (tmp_path / "orchestration.yaml").write_text(CONFIGURATION.replace(": 2", ": 5"))
+    assert call(tmp_path, "run").code == 3
+    called = call(tmp_path, "adopt")
+    assert called.code == 0, called.err
+    first = called.out.splitlines()[0]
+    assert "review_every_n_cycles=2 -> review_every_n_cycles=5" in first
+    assert "step reviewer -> supervisor" in first
+    assert "definition" not in first
+    assert call(tmp_path, "run", "--max-steps", "1", "--quiet").code == 0
+
+
 def test_takeover_says_who_holds_the_step_and_how_alive(tmp_path: Path) -> None:
     worked(tmp_path, 1)
     hold(tmp_path)

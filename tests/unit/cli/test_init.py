@@ -6,6 +6,7 @@ import resource
 from pathlib import Path
 
 import pytest
+import yaml
 
 from sequencer.assembly.agents import CLIENTS
 from sequencer.cli import init as scaffold
@@ -101,6 +102,16 @@ def test_agents_found_on_path_get_an_entry(tmp_path: Path, path_with: Path) -> N
     assert call(tmp_path, "init", "app").code == 0
     settings = open_project(tmp_path / "app").settings
     assert set(settings.agents) == {"codex", "gemini"}
+
+
+def test_without_an_agent_the_file_says_what_to_do(tmp_path: Path, path_with: Path) -> None:
+    assert path_with.is_dir()
+    assert call(tmp_path, "init", "app").code == 0
+    text = (tmp_path / "app" / "orchestration.yaml").read_text()
+    assert "Install one of" in text
+    assert open_project(tmp_path / "app").settings.agents == {}
+    uncommented = text.replace("#agents:", "agents:").replace("\n#  ", "\n  ")
+    assert yaml.safe_load(uncommented)["agents"]["claude"]["permission_mode"] == "acceptEdits"
 
 
 def test_the_prompts_are_whole_and_name_real_variables() -> None:

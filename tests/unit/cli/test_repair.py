@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,24 @@ def test_json_has_the_same(tmp_path: Path) -> None:
     assert found["journals"][0]["gaps"][0]["first"] == 3
     assert found["last_good"]["revision"] == 6
     assert found["state"]["revision"] == 6
+
+
+def test_apply_makes_the_run_usable_and_keeps_the_originals(tmp_path: Path) -> None:
+    worked(tmp_path, 4)
+    damage_line(tmp_path / "sync" / "journal.jsonl", 2)
+    (tmp_path / "sync" / "state.json").unlink()
+    assert call(tmp_path, "run").code == 3
+    original = (tmp_path / "sync" / "journal.jsonl").read_bytes()
+    called = call(tmp_path, "repair", "--apply")
+    assert called.code == 0, called.err
+    assert "repaired: revision 7, step_index 4" in called.out
+    kept = next((tmp_path / "sync").glob("damaged-*"))
+    assert f"the originals are in sync/{kept.name}\n" in called.out
+    assert (kept / "journal.jsonl").read_bytes() == original
+    assert call(tmp_path, "run", "--max-steps", "1", "--quiet").code == 0
+    assert state(tmp_path)["step_index"] == 5
+    last = [json.loads(line) for line in call(tmp_path, "history", "--json").out.splitlines()]
+    assert [fact["event"] for fact in last if fact["revision"] == 7] == ["edited"]
 
 
 def test_apply_prints_the_head_as_json(tmp_path: Path) -> None:

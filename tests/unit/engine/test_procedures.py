@@ -169,6 +169,22 @@ def test_a_run_without_its_definition_goes_nowhere(tmp_path: Path) -> None:
         reopened(tmp_path).control.reset()
 
 
+def test_a_fix_by_hand_is_judged(tmp_path: Path) -> None:
+    run = started(tmp_path, *judged(NO, NO, PASS), steps=STEPS[3:])
+    run.work(Mode.TICK, UNLIMITED)
+    for number, verb in enumerate(("stamp_ok", "skip"), start=2):
+        head = getattr(reopened(tmp_path).control, verb)("by hand")
+        assert head.loop is not None
+        assert (head.expected_step, head.loop.stage, head.loop.round) == (
+            "verify",
+            "verify",
+            number,
+        )
+        # A script begins anew with each opening, so this judge says no each time.
+        reopened(tmp_path).work(Mode.TICK, UNLIMITED)
+    assert (head_of(run).step_index, events(run).count("invalid")) == (0, 3)
+
+
 def test_a_gate_in_a_cycle_goes_back_within_the_cycle(tmp_path: Path) -> None:
     (tmp_path / "note.sh").write_text("cat > prompt-$SEQUENCER_STEP_INDEX-$SEQUENCER_STEP.txt\n")
     steps = [{"name": "main"}, {"name": "ask", "requires_approval": True,

@@ -130,6 +130,11 @@ def test_an_unknown_zone_is_read_as_local_time() -> None:
     assert not_before("resets 3pm (Mars/Olympus)", NOON) == "2026-11-21T14:00:00Z"
 
 
+def test_next_year_is_meant_where_the_date_has_passed() -> None:
+    december = datetime(2026, 12, 30, 12, 0, tzinfo=UTC)
+    assert not_before("resets Jan 2, 9am", december) == "2027-01-02T09:00:00Z"
+
+
 def test_a_reset_just_before_midnight_is_over_just_after_it() -> None:
     after = datetime(2026, 11, 22, 0, 10, tzinfo=UTC)
     assert not_before("resets 11:50pm", after) == "2026-11-22T00:15:00Z"

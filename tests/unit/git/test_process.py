@@ -157,6 +157,18 @@ def left(path: Path, age_s: float = 7200.0) -> Path:
     return path
 
 
+def test_a_lock_is_told_with_its_age_and_the_command_that_removes_it(tmp_path: Path) -> None:
+    folder = repository(tmp_path / "it's a folder")
+    lock = locks.look(left(folder / ".git" / "index.lock"), folder / ".git")
+    assert lock is not None
+    assert lock.words == f"{lock.path} is there for 2 h, and no git works there"
+    assert lock.workers == ()
+    command = lock.hint.split(", '", 1)[1].removesuffix("'")
+    subprocess.run(["sh", "-c", command], check=True)
+    assert not lock.path.exists()
+    assert locks.look(lock.path, folder) is None
+
+
 def test_who_works_there_is_waited_for(at_work: tuple[Path, int]) -> None:
     folder, pid = at_work
     lock = locks.look(left(folder / ".git" / "index.lock", 5), folder / ".git")

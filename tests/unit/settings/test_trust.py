@@ -190,3 +190,9 @@ def test_secrets_are_not_shown_and_still_compared(tmp_path: Path) -> None:
 def test_what_the_repository_lets_git_run_counts(tmp_path: Path) -> None:
     found = acts_of({}, tmp_path, {"core.sshcommand": "evil"})
     assert found.beyond(acts_of({}, tmp_path)) == ['+ git.core.sshcommand: "evil"']
+
+
+def test_what_is_shown_can_not_look_like_something_else(tmp_path: Path) -> None:
+    (line,) = acts_of({"agents": {"a\x1b[2K": {"argv": ["\u202efdp"]}}}, tmp_path).lines
+    assert line.isascii()
+    assert line.isprintable()

@@ -83,6 +83,16 @@ def test_a_fifo_a_socket_and_a_folder_never_hang(
                 read_prompt(folder, name)
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors in /proc")
+def test_refusing_a_folder_leaves_no_descriptor_open(folder: Path) -> None:
+    (folder / "folder.md").mkdir()
+    before = sum(1 for _ in Path("/proc/self/fd").iterdir())
+    for _ in range(20):
+        with pytest.raises(UnsafePath):
+            read_prompt(folder, "folder")
+    assert sum(1 for _ in Path("/proc/self/fd").iterdir()) <= before + 1
+
+
 def test_bytes_that_are_not_utf8_are_named_with_line_and_offset(folder: Path) -> None:
     (folder / "bad.md").write_bytes(b"one\ntwo\nthr\xffee\n")
     with pytest.raises(ConfigurationError, match=r"byte 0xff at offset 11") as refused:
