@@ -15,7 +15,7 @@ def settled(*lines: tuple[int, int], loops: tuple[tuple[int, int], ...] = ()) ->
         channel.add(number, start, end, comes="above", goes="below")
     for number, (start, end) in enumerate(loops, start=len(lines)):
         channel.add(number, start, end, comes="above", goes="above")
-    channel.settle({start for start, end in lines if start == end})
+    channel.settle()
     return channel
 
 
