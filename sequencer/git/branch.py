@@ -79,60 +79,6 @@ class PendingPush(Struct, frozen=True):
         return all(tips.get(move.ref) == move.old for move in self.moves if move.ref in refs)
 
 
-def ensure_passing(
-    git: Git, remote: Remote, pushed: Pushed, moves: list[RefMove], tips: Mapping[str, str]
-) -> None:
-    """Return if the refusal of *moves*, the state's first, may not come the next time.
-
-    Where an agent has pushed some of its commits itself, *moves* begins there afterwards.
-
-    Raises:
-        WorkTreeRefused: the code is what was refused.
-        RemoteRefused: the state is.
-        RemoteUnreachable: nobody may push with these credentials.
-    """
-    if pushed.is_denied:
-        message = f"takes no push: {pushed.reason}"
-        where = f"remote {remote.name!r}"
-        raise RemoteUnreachable(message, where=where, hint=WHO_MAY_PUSH, is_denied=True)
-    said = f" ({pushed.said})" if pushed.said else ""
-    for place, move in enumerate(moves[1:], 1):
-        there, name = tips.get(move.ref), move.ref.removeprefix("refs/heads/")
-        if there != move.old and _is_between(git, move, there):
-            moves[place] = RefMove(move.ref, there, move.new)
-            return
-        told = pushed.refused.get(move.ref, "")
-        is_passing = any(word in told for word in _PASSING)
-        if there == move.old and (not told or is_passing):
-            continue
-        what = f"takes no push: {told}{said}" if there == move.old else _MOVED
-        raise WorkTreeRefused(
-            f"{name} {what}",
-            where=f"remote {remote.name!r}",
-            hint="bring both together, then run the step again"
-            if what is _MOVED
-            else "look at the remote's rules for it, or set store.work.branch to another one",
-        )
-    if any(word in pushed.reason for word in _PASSING):
-        return
-    raise RemoteRefused(
-        f"does not take the state of the run: {pushed.reason}{said}",
-        where=_branch(moves, remote),
-        hint="whoever runs this needs to push there: look at the rules for branches "
-        "(protected names, hooks), or choose another name with store.branch",
-    )
-
-
-def _is_between(git: Git, move: RefMove, there: str | None) -> bool:
-    """Return whether *there* is on the way that *move* goes."""
-    if there is None or move.new is None:
-        return False
-    return all(
-        not git.run("merge-base", "--is-ancestor", *pair, accepts=(0, 1, 128)).code
-        for pair in ((move.old or there, there), (there, move.new))
-    )
-
-
 def in_doubt(refusal: StateRefused) -> RemoteUnreachable:
     """Return what is told of a *refusal* while an earlier push of the same may still land."""
     return RemoteUnreachable(
@@ -142,33 +88,6 @@ def in_doubt(refusal: StateRefused) -> RemoteUnreachable:
         hint=f"it is looked at again; {refusal.hint}",
         is_denied=isinstance(refusal, RemoteUnreachable) and refusal.is_denied,
     )
-
-
-def not_taken(
-    pushed: Pushed, moves: list[RefMove], remote: Remote, *, has_doubts: bool
-) -> Exception:
-    """Return what is told when no try was accepted and none was refused for good."""
-    if pushed.failure is not None:
-        return RemoteUnreachable(
-            f"whether the change was accepted can't be told: {pushed.failure.message}",
-            hint=pushed.failure.hint,
-            is_denied=pushed.failure.is_denied,
-        )
-    message = f"the remote did not take a push {REBUILDS} times: {pushed.reason}"
-    hint = "nothing was accepted; 'sequencer check' tells what it can find, then start again"
-    if "cannot create" in pushed.reason:
-        hint = "nothing was accepted; 'sequencer check' tells which branch is in the way"
-    elif "File exists" in pushed.reason:
-        hint = "nothing was accepted; where no git is at work there, remove that lock by hand"
-        folder = remote_folder(remote.git, remote.name)
-        if folder is not None and (lock := in_the_way(pushed.reason, folder)) is not None:
-            message, hint = f"{message}: {lock.words}", f"nothing was accepted; {lock.hint}"
-    failed = StorageFailed(message, where=_branch(moves, remote), hint=hint)
-    return in_doubt(failed) if has_doubts else failed
-
-
-def _branch(moves: list[RefMove], remote: Remote) -> str:
-    return f"branch {moves[0].ref.removeprefix('refs/heads/')} of {remote.name!r}"
 
 
 PAUSE_S = 0.05
@@ -352,7 +271,7 @@ class Branch:
         except Missing as missing:
             raise CorruptState(
                 f"can't be had whole: {missing.reason}",
-                where=f"branch {self.refs.branch} of {self.remote.name!r}",
+                where=self._where,
                 hint="look at both repositories with 'git fsck'; a fresh clone shows whether "
                 "the remote has it",
             ) from missing
@@ -392,7 +311,7 @@ class Branch:
         newest = f"{self.refs.local}/state" if known is None else known.tip
         return CorruptState(
             "is gone from the remote, and this clone has seen it there",
-            where=f"branch {self.refs.branch} of {self.remote.name!r}",
+            where=self._where,
             hint="push it again from the clone that is furthest "
             f"('git push {self.remote.name} {newest}:{self.refs.state}'), or "
             f"remove {self.known.path} to begin it anew from the files here",
@@ -434,10 +353,10 @@ class Branch:
                     # Its history may not begin anew there; then it gets longer.
                     self.replica.max_commits, self.unsettled = 0, None
                     return Agreed.LOST
-                self._ensure_passing(pushed, moves, tips)
+                self._ensure_may_pass(pushed, moves, tips)
             time.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - to keep two apart
             pause *= 2
-        raise not_taken(pushed, moves, self.remote, has_doubts=self._has_doubts(tips))
+        raise self._not_taken(pushed, tips)
 
     def _written(self, draft: Draft, stand: Stand | None) -> Stand | None:
         """Write the commit of *draft*; None: what it builds on had to be brought again."""
@@ -470,16 +389,89 @@ class Branch:
                 raise refusal from None
             return Pushed(PushVerdict.REFUSED, refusal.message)
 
-    def _ensure_passing(
+    def _ensure_may_pass(
         self, pushed: Pushed, moves: list[RefMove], tips: Mapping[str, str]
     ) -> None:
-        try:
-            ensure_passing(self.git, self.remote, pushed, moves, tips)
-        except (RemoteRefused, RemoteUnreachable, WorkTreeRefused) as refusal:
-            if self._has_doubts(tips):
-                raise in_doubt(refusal) from refusal
-            self.unsettled = None
-            raise
+        """Return if the refusal of *moves*, the state's first, may not come the next time.
+
+        Where an agent has pushed some of its commits itself, *moves* begins there afterwards.
+
+        Raises:
+            WorkTreeRefused: the code is what was refused.
+            RemoteRefused: the state is.
+            RemoteUnreachable: nobody may push with these credentials, or it is in doubt.
+        """
+        refusal = self._refusal(pushed, moves, tips)
+        if refusal is None:
+            return
+        if self._has_doubts(tips):
+            raise in_doubt(refusal) from refusal
+        self.unsettled = None
+        raise refusal
+
+    def _refusal(
+        self, pushed: Pushed, moves: list[RefMove], tips: Mapping[str, str]
+    ) -> StateRefused | None:
+        remote = f"remote {self.remote.name!r}"
+        if pushed.is_denied:
+            message = f"takes no push: {pushed.reason}"
+            return RemoteUnreachable(message, where=remote, hint=WHO_MAY_PUSH, is_denied=True)
+        said = f" ({pushed.said})" if pushed.said else ""
+        for place, move in enumerate(moves[1:], 1):
+            there, name = tips.get(move.ref), move.ref.removeprefix("refs/heads/")
+            if there != move.old and self._is_between(move, there):
+                moves[place] = RefMove(move.ref, there, move.new)
+                return None
+            told = pushed.refused.get(move.ref, "")
+            if there != move.old:
+                hint = "bring both together, then run the step again"
+                return WorkTreeRefused(f"{name} {_MOVED}", where=remote, hint=hint)
+            if told and not any(word in told for word in _PASSING):
+                rules = "look at the remote's rules for it, or set store.work.branch to another one"
+                message = f"{name} takes no push: {told}{said}"
+                return WorkTreeRefused(message, where=remote, hint=rules)
+        if any(word in pushed.reason for word in _PASSING):
+            return None
+        return RemoteRefused(
+            f"does not take the state of the run: {pushed.reason}{said}",
+            where=self._where,
+            hint="whoever runs this needs to push there: look at the rules for branches "
+            "(protected names, hooks), or choose another name with store.branch",
+        )
+
+    def _is_between(self, move: RefMove, there: str | None) -> bool:
+        """Return whether *there* is on the way that *move* goes."""
+        if there is None or move.new is None:
+            return False
+        return all(
+            not self.git.run("merge-base", "--is-ancestor", *pair, accepts=(0, 1, 128)).code
+            for pair in ((move.old or there, there), (there, move.new))
+        )
+
+    def _not_taken(self, pushed: Pushed, tips: Mapping[str, str]) -> Exception:
+        """Return what is told when no try was accepted and none was refused for good."""
+        if pushed.failure is not None:
+            return RemoteUnreachable(
+                f"whether the change was accepted can't be told: {pushed.failure.message}",
+                hint=pushed.failure.hint,
+                is_denied=pushed.failure.is_denied,
+            )
+        message = f"the remote did not take a push {REBUILDS} times: {pushed.reason}"
+        hint = "'sequencer check' tells what it can find, then start again"
+        if "cannot create" in pushed.reason:
+            hint = "'sequencer check' tells which branch is in the way"
+        elif "File exists" in pushed.reason:
+            hint = "where no git is at work there, remove that lock by hand"
+            folder = remote_folder(self.git, self.remote.name)
+            if folder is not None and (lock := in_the_way(pushed.reason, folder)) is not None:
+                message, hint = f"{message}: {lock.words}", lock.hint
+        hint = f"nothing was accepted; {hint}"
+        failed = StorageFailed(message, where=self._where, hint=hint)
+        return in_doubt(failed) if self._has_doubts(tips) else failed
+
+    @property
+    def _where(self) -> str:
+        return f"branch {self.refs.branch} of {self.remote.name!r}"
 
     def _has_doubts(self, tips: Mapping[str, str]) -> bool:
         """Return whether a push that had no answer may still be accepted."""

@@ -169,15 +169,23 @@ class GitCarrier:
         dirty = [entry.path for entry in self._tree.dirt(status, self._tolerated)]
         if not dirty:
             return
-        if note is not None and note.is_of_step(head):
-            self._ensure_its_own(note, dirty)
+        way_out = (
+            "commit them, put them away ('git stash -u%s'), or have git ignore them; "
+            "store.work.tolerated names paths that may be so"
+        )
         paths = f"{len(dirty)} changed {'path' if len(dirty) == 1 else 'paths'}"
         if note is None or not note.is_of_step(head):
             raise self._tree.refused(
                 f"branch {self.branch} has {paths} that no commit holds: "
                 + listed(dirty, self._hide),
-                "commit them, put them away ('git stash -u'), or have git ignore them; "
-                "store.work.tolerated names paths that may be so",
+                way_out % "",
+            )
+        if changed := changed_since(note, self._tree.top, dirty):
+            number = f"{len(changed)} {'path was' if len(changed) == 1 else 'paths were'}"
+            raise self._tree.refused(
+                f"{number} changed since attempt {note.attempt} has ended, and the next one would "
+                f"commit that as its own: {listed(changed, self._hide)}",
+                way_out % " -- PATH",
             )
         if note != self._told:
             self._told = note
@@ -185,18 +193,6 @@ class GitCarrier:
             self._tell(
                 f"goes on with what attempt {note.attempt} has left{unknown}: {paths}, "
                 + listed(dirty, self._hide)
-            )
-
-    def _ensure_its_own(self, note: Note, dirty: list[str]) -> None:
-        """Return if none of the *dirty* paths was changed after the attempt of *note* had ended."""
-        changed = changed_since(note, self._tree.top, dirty)
-        if changed:
-            number = f"{len(changed)} {'path was' if len(changed) == 1 else 'paths were'}"
-            raise self._tree.refused(
-                f"{number} changed since attempt {note.attempt} has ended, and the next one would "
-                f"commit that as its own: {listed(changed, self._hide)}",
-                "commit them, put them away ('git stash -u -- PATH'), or have git ignore them; "
-                "store.work.tolerated names paths that may be so",
             )
 
     def _ensure_branch(self, status: TreeStatus, head: Head) -> str:

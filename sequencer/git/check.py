@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -53,24 +53,26 @@ def check_git(settings: Settings, store: Store, *, acts: bool) -> Iterator[Findi
         return
     yield from _check_configuration(settings, store)
     git = Git(settings.project_dir, timeout_s=GIT_TIMEOUT_S, allowed=store.branch.git.allowed)
-    found = list(_check_repository(settings, git))
-    yield from found
-    if found:
+    if (yield from _any(_check_repository(settings, git))):
         return
     yield from _check_locks(settings, store, git)
     yield from _check_tracked(settings, git)
     yield from _check_large_files(settings, git)
-    found = list(_check_branches(settings, store, git))
-    yield from found
-    found = list(_check_known(settings, git))
-    yield from found
-    if found:
+    yield from _check_branches(settings, store, git)
+    if (yield from _any(_check_known(settings, git))):
         return
     if acts:
         yield from _check_remote(settings, store)
     else:
         message, hint = "the remote was not asked", "'sequencer check --remote' asks it"
         yield Finding(Level.NOTICE, Area.REMOTE, message, None, hint)
+
+
+def _any(findings: Iterator[Finding]) -> Generator[Finding, None, bool]:
+    """Yield *findings*; return whether there were any."""
+    found = list(findings)
+    yield from found
+    return bool(found)
 
 
 def _error(message: str, where: str | None, hint: str) -> Finding:

@@ -34,7 +34,6 @@ from sequencer.git.process import Git, GitFailed
 from sequencer.git.tree import (
     LOCK_POLL_S,
     RUN_FILES,
-    STATUS,
     Folders,
     Patterns,
     StatusEntry,
@@ -42,6 +41,7 @@ from sequencer.git.tree import (
     WorkTree,
     listed,
     parse_status,
+    status_of,
 )
 from sequencer.git.worktrees import BRANCHES, FOLDER, RUN_BRANCHES, TRAILER, Worktree
 
@@ -98,6 +98,17 @@ class Checkout(WorkTree):
         """Return what differs from the commit, without files that git does not know."""
         flags = ("--porcelain=v2", "--branch", "-z", "--untracked-files=no", "--no-renames")
         return parse_status(self.git.run("status", *flags).stdout)
+
+    def line_of(self, span: str, most: int) -> list[tuple[list[str], str]]:
+        """Return parents and message of the commits in *span*, along first parents, newest first.
+
+        Raises:
+            GitFailed: git can't tell.
+        """
+        argv = ("log", "--first-parent", "--format=%P%n%B%x00", "-n", str(most), span)
+        told = self.git.run(*argv, settings=QUIET).stdout.decode("utf-8", "replace")
+        commits = (one.lstrip("\n").partition("\n") for one in told.split("\0")[:-1])
+        return [(parents.split(), message) for parents, _, message in commits]
 
     # --- locks ---------------------------------------------------------------------
 
@@ -223,7 +234,7 @@ class CheckoutWatch:
 
     def _look(self) -> CheckoutLook:
         git = self._checkout.git
-        status = parse_status(git.run(*STATUS).stdout)
+        status = status_of(git)
         told = git.run("for-each-ref", "--format=%(refname:lstrip=2) %(objectname)", "refs/heads")
         heads = dict(
             line.rsplit(" ", 1)
@@ -298,17 +309,13 @@ class CheckoutWatch:
         """Return whether all that is new on the branch are merges of tasks."""
         if before.commit is None or after.commit is None or before.branch != after.branch:
             return False
-        argv = ("log", "--first-parent", "--format=%P%n%B%x00", "-n", "1000")
         try:
-            span = f"{before.commit}..{after.commit}"
-            told = self._checkout.git.run(*argv, span, settings=QUIET).stdout
+            line = self._checkout.line_of(f"{before.commit}..{after.commit}", 1000)
         except GitFailed:
             return False
-        commits = told.decode("utf-8", "replace").split("\0")[:-1]
-        parents = [one.lstrip("\n").partition("\n")[0].split() for one in commits]
-        is_ours = all(TRAILER in one for one in commits) and all(len(p) > 1 for p in parents)
+        is_ours = all(TRAILER in message and len(parents) > 1 for parents, message in line)
         # Moved back and on again, there would be merges, too.
-        return bool(parents) and is_ours and parents[-1][0] == before.commit
+        return bool(line) and is_ours and line[-1][0][0] == before.commit
 
 
 def _changed_files(before: CheckoutLook, after: CheckoutLook) -> Iterator[str]:

@@ -32,13 +32,12 @@ from sequencer.git.selection import (
 )
 from sequencer.git.tree import (
     SHOWN_PATHS,
-    STATUS,
     Change,
     Folders,
     StatusEntry,
     TreeStatus,
     listed,
-    parse_status,
+    status_of,
     under_way_in,
 )
 from sequencer.git.worktrees import (
@@ -197,7 +196,7 @@ class TaskTrees:
             GitFailed: git can't; what was there is there still.
         """
         git = self.git_of(worktree)
-        status = parse_status(git.run(*STATUS).stdout)
+        status = status_of(git)
         if status.commit is None:
             return Gathered(worktree.base, (Skipped(".", "is on a branch without a commit"),))
         if begun := under_way_in(worktree.place):

@@ -25,7 +25,6 @@ from sequencer.executors.protocol import Cancellation
 from sequencer.executors.pump import TAIL, Launch, agent_environment
 from sequencer.executors.redaction import Redaction
 from sequencer.git.checkout import (
-    QUIET,
     CheckoutLook,
     CheckoutWatch,
     PlaceLeft,
@@ -370,18 +369,13 @@ class GitWorkplaces:
 
         After a kill between the merge and the record of an attempt the next one can know.
         """
-        argv = ("log", "--first-parent", "--format=%P%n%B%x00", "-n", str(LOOKED_BACK))
         try:
-            told = self._checkout.git.run(*argv, settings=QUIET).stdout.decode("utf-8", "replace")
+            line = self._checkout.line_of("HEAD", LOOKED_BACK)
         except (GitFailed, SequencerError):
             return frozenset()
         wanted = self.trees.notes.trailers(run_id, task)
-        found = set()
-        for commit in told.split("\0"):
-            parents, _, message = commit.lstrip("\n").partition("\n")
-            if " " in parents and (token := token_in(message, wanted)) is not None:
-                found.add(token)
-        return frozenset(found)
+        tokens = (token_in(message, wanted) for parents, message in line if len(parents) > 1)
+        return frozenset(token for token in tokens if token is not None)
 
     def problems(self) -> tuple[SequencerError, ...]:
         """Return why tasks would not get worktrees, or could not be merged, for a check."""

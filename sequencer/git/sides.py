@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
 from enum import StrEnum
+from itertools import count
 from pathlib import Path
 
 from msgspec import Struct
@@ -307,15 +308,12 @@ def take_theirs(
 
 def _new_folder(folder: Path, now: float) -> Path:
     name = f"set-aside-{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%SZ}"
-    number, path = 1, folder / name
-    while True:
-        try:
+    for number in count(1):
+        path = folder / (name if number == 1 else f"{name}-{number}")
+        with contextlib.suppress(FileExistsError):
             folders.make_fresh(path)
-        except FileExistsError:
-            number += 1
-            path = folder / f"{name}-{number}"
-        else:
-            return path
+            break
+    return path
 
 
 def _of_the_run(store: GitStore) -> Iterator[Path]:

@@ -101,15 +101,8 @@ def _with_skipped(pattern: Sequence[re.Pattern[str] | None], places: set[int]) -
     return places
 
 
-STATUS = (
-    "status",
-    "--porcelain=v2",
-    "--branch",
-    "-z",
-    "--untracked-files=all",
-    # A rename is a file that is gone and a new one; both may be declared, or neither.
-    "--no-renames",
-)
+STATUS = ("status", "--porcelain=v2", "--branch", "-z", "--untracked-files=all", "--no-renames")
+"""A rename is a file that is gone and a new one; both may be declared, or neither."""
 _SUBMODULE_MODE = 0o160000
 
 
@@ -148,6 +141,15 @@ class TreeStatus(Struct, frozen=True):
     branch: str | None
     """None: HEAD is detached."""
     entries: tuple[StatusEntry, ...] = ()
+
+
+def status_of(git: Git) -> TreeStatus:
+    """Return the state of the work tree that *git* runs in.
+
+    Raises:
+        GitFailed: git can't tell.
+    """
+    return parse_status(git.run(*STATUS).stdout)
 
 
 def parse_status(data: bytes) -> TreeStatus:
@@ -339,7 +341,7 @@ class WorkTree:
             WorkTreeRefused: git can't tell.
         """
         try:
-            return parse_status(self.git.run(*STATUS).stdout)
+            return status_of(self.git)
         except GitFailed as failed:
             raise self.refused(f"can't be looked at: {failed.reason}") from failed
 
