@@ -9,21 +9,15 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from enum import StrEnum
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from sequencer.engine.attempt import Allowance, HeadMoved, Noticed, Running, Waiting, least, left
-from sequencer.engine.by_hand import fresh_head
-from sequencer.engine.carrier import NOTHING_CARRIED
 from sequencer.engine.patience import followed
-from sequencer.engine.performing import Performer
+from sequencer.engine.queue import Queue
 from sequencer.engine.worker import LineWorker
 from sequencer.errors import (
     ClaimHeld,
@@ -31,27 +25,21 @@ from sequencer.errors import (
     StaleClaim,
     StepFailed,
     TooManyFailures,
-    UsageRefused,
     WaitsForPerson,
     out_of_resources,
 )
 from sequencer.executors.protocol import StopReason
-from sequencer.model import transitions
 from sequencer.model.head import Claim, Gate, Head, Status
 from sequencer.model.kind import Ended
-from sequencer.model.limits import InvocationLimits, RunLimits, parse_time
+from sequencer.model.limits import InvocationLimits, parse_time
 from sequencer.model.line.line import EndingKind
-from sequencer.model.line.order import place, position_at
+from sequencer.model.line.order import position_at
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.standing import Readiness, Standing
-from sequencer.store.file import FileStore
-from sequencer.store.protocol import Store, Turnstile
 
 if TYPE_CHECKING:
     from sequencer.engine.net_worker import NetWorker
 
-MOST_RETRIES = 100
-"""As many as a step can ask for."""
 _NO_LIMIT = Allowance()
 LONGEST_SLEEP_S = 60.0
 """A date is compared with the wall clock at least this often, since people set that clock."""
@@ -123,21 +111,52 @@ class EngineLoop(ABC):
         self._mode = mode
         self._limits = limits
         self._known = head
+        self._default_wait_s: float | None = None
+        """How long it waits for others if nobody has said it."""
         self._waiting_since: float | None = None
         self._last_notice = ""
         self.summary = Summary(head=head)
 
-    def _enter(self) -> None:
-        """Have the run's own place there; of a run that has ended what is left is brought home."""
+    def work(self) -> Summary:
+        """Work until there is a reason to end; the summary says which.
+
+        Raises:
+            StepFailed: a step failed and has no automatic try left, or a graph's run has come
+                to a bad end.
+            TooManyFailures: the step failed too often before.
+            ClaimHeld: others hold all that could be done, for longer than this mode waits.
+            WaitsForPerson: a person has to decide or to answer.
+            Interrupted: this process was asked to end; its claims were released.
+            MachineBusy: this machine could run no agent; its claims were released.
+        """
         place, head = self._performer.place, self._known
         if place is not None and head.status is Status.COMPLETE:
+            # What is left of a run that has ended is brought home.
             place.end(head)
         elif place is not None:
             place.begin(head, self._stop)
+        self._begin()
+        try:
+            while (reason := self._continue()) is None:
+                pass
+        except BaseException as error:
+            self._leave(error)
+            raise
+        self._leave(None)
+        self.summary.reason, self.summary.head = reason, self._known
+        return self.summary
 
     @abstractmethod
-    def work(self) -> Summary:
-        """Work until there is a reason to end; the summary says which."""
+    def _begin(self) -> None:
+        """Look at the run for the first time."""
+
+    @abstractmethod
+    def _continue(self) -> str | None:
+        """Do what can be done now, or wait; return why the work ends, if it does."""
+
+    @abstractmethod
+    def _leave(self, error: BaseException | None) -> None:
+        """Leave nothing running, after the work or after the *error* that has ended it."""
 
     def _seen(self) -> Head:
         """Return the run's newest head, once all that was found with it is told."""
@@ -153,9 +172,29 @@ class EngineLoop(ABC):
                 self._performer.emit(Noticed(text))
             self._last_notice = text
 
-    def _end(self, head: Head, reason: str) -> Summary:
-        self.summary.reason, self.summary.head = reason, head
-        return self.summary
+    @property
+    def _longest_wait_s(self) -> float | None:
+        """Return how long this mode waits for others; None is without limit."""
+        if self._mode is Mode.TICK:
+            return 0.0
+        own = self._limits.max_wait_s
+        return self._default_wait_s if own is None else own
+
+    def _left_to_wait(self, message: str, hint: str, told: str | None = None) -> float | None:
+        """Say once that others are waited for; return how long yet, None: without limit.
+
+        Raises:
+            ClaimHeld: this mode has waited as long as it may.
+        """
+        limit, now = self._longest_wait_s, time.monotonic()
+        if self._waiting_since is None:
+            self._waiting_since = now
+            if limit != 0.0:
+                self._performer.emit(Waiting(told or message))
+        rest = left(limit, now - self._waiting_since)
+        if rest is not None and rest <= 0:
+            raise ClaimHeld(message, hint=hint)
+        return rest
 
     def _count(self, outcome: Outcome, steps: int) -> None:
         """Count an attempt that has ended, and was worth so many *steps*."""
@@ -184,62 +223,51 @@ class LineLoop(EngineLoop):
         self._cycle_length = len(worker.workflow.steps)
         self._first_cycle = head.step_index // self._cycle_length
         self._failing_at, self._failures_seen = head.step_index, head.failures_in_row
+        self._turn: Running | None = None
+        """The step that this process holds, and that is to be run."""
+        self._default_wait_s = None if mode is Mode.SYNC else 0.0
         self._queue = self._new_queue()
         own, run = limits, worker.limits
         caps = (own.max_cost_usd, own.step_timeout_s, run.max_cost_usd, run.max_seconds)
         self._has_budget = any(cap is not None for cap in caps)
 
-    def work(self) -> Summary:
-        """Run steps until there is a reason to end; the summary says which.
+    def _begin(self) -> None:
+        self._seen()
 
-        Raises:
-            StepFailed: a step failed and has no automatic try left.
-            TooManyFailures: the step failed too often before.
-            ClaimHeld: somebody else runs the step, for longer than this mode waits.
-            WaitsForPerson: a gate waits.
-            Interrupted: this process was asked to end; the claim was released.
-            MachineBusy: this machine could not run the agent; the claim was released.
-        """
-        self._enter()
-        try:
-            return self._work()
-        finally:
-            if self._queue is not None:
-                self._queue.leave()
+    def _leave(self, error: BaseException | None) -> None:
+        del error
+        if self._queue is not None:
+            self._queue.leave()
 
-    def _work(self) -> Summary:
-        head, turn = self._seen(), None
-        while True:
-            self._ensure_not_interrupted()
-            if turn is None:
-                # An end of the run is news; that the last allowed step reached it is not.
-                reached = None if head.status is Status.COMPLETE else self._reached(head)
-                if reached is not None:
-                    return self._end(head, reached)
-                here = self._worker.standing_for_claim(head)
-                if here.kind is Readiness.EXPIRED and head.gate is not None:
-                    self._notify(here.message)
-                    head = self._expire(head.gate)
-                    continue
-                reason = self._reason_to_end(here, head)
-                if reason is not None:
-                    return self._end(head, reason)
-                turn = self._take_turn(here, head)
-                if turn is None:
-                    head = self._seen()
-                    continue
-            head, turn = self._run(turn)
+    def _continue(self) -> str | None:
+        if self._stop.is_set():
+            raise Interrupted("interrupted; no step is running", hint="start again to go on")
+        if self._turn is None:
+            head = self._known
+            # An end of the run is news; that the last allowed step reached it is not.
+            reached = None if head.status is Status.COMPLETE else self._reached(head)
+            if reached is not None:
+                return reached
+            here = self._worker.standing_for_claim(head)
+            if here.kind is Readiness.EXPIRED and head.gate is not None:
+                self._expire(here, head.gate)
+                return None
+            if (reason := self._reason_to_end(here, head)) is not None:
+                return reason
+            self._turn = self._take_turn(here, head)
+            if self._turn is None:
+                self._seen()
+                return None
+        self._known, self._turn = self._run(self._turn)
+        return None
 
-    def _expire(self, gate: Gate) -> Head:
+    def _expire(self, here: Standing, gate: Gate) -> None:
         """Record what was agreed for *gate* when nobody decides."""
+        self._notify(here.message)
         was = self._worker.control.lapse()
         if was.status is Status.COMPLETE:
-            self._worker.performer.tell_completed(gate.step_index, was)
-        return self._seen()
-
-    def _ensure_not_interrupted(self) -> None:
-        if self._worker.stop.is_set():
-            raise Interrupted("interrupted; no step is running", hint="start again to go on")
+            self._performer.tell_completed(gate.step_index, was)
+        self._seen()
 
     # --- why to end ----------------------------------------------------------------
 
@@ -260,7 +288,7 @@ class LineLoop(EngineLoop):
     def _reason_to_end(self, here: Standing, head: Head) -> str | None:
         """Return why this mode ends now, or None if it waits or works.
 
-        Raises: see `work`.
+        Raises: see `EngineLoop.work`.
         """
         if self._mode is Mode.ASYNC and (why := _end_beside(here, head)) is not None:
             return why
@@ -336,32 +364,16 @@ class LineLoop(EngineLoop):
     def _may_claim(self, head: Head) -> bool:
         return self._queue is None or self._queue.may_claim(head)
 
-    @property
-    def _longest_wait_s(self) -> float | None:
-        """Return how long this mode waits for a turn; None is without limit."""
-        if self._mode is Mode.TICK:
-            return 0.0
-        default = None if self._mode is Mode.SYNC else 0.0
-        return default if self._limits.max_wait_s is None else self._limits.max_wait_s
-
     def _wait(self, here: Standing, head: Head) -> None:
         """Sleep until the head changes.
 
         Raises:
             ClaimHeld: this mode has waited as long as it may.
         """
-        limit = self._longest_wait_s
-        now = time.monotonic()
-        if self._waiting_since is None:
-            self._waiting_since = now
-            if limit != 0.0:
-                self._worker.performer.emit(Waiting(self._waits_for(here, head)))
-        rest = left(limit, now - self._waiting_since)
-        if rest is not None and rest <= 0:
-            hint = "wait for it with --max-wait"
-            if here.claim is not None:
-                hint += ", or 'sequencer takeover --force' if its holder is gone"
-            raise ClaimHeld(self._waits_for(here, head), hint=hint)
+        hint = "wait for it with --max-wait"
+        if here.claim is not None:
+            hint += ", or 'sequencer takeover --force' if its holder is gone"
+        rest = self._left_to_wait(self._waits_for(here, head), hint)
         if self._queue is None or self._queue.enter():
             # A turn that comes while we sleep is to start at once.
             self._worker.performer.agents.warm_up()
@@ -470,132 +482,3 @@ def _end_beside(here: Standing, head: Head) -> str | None:
     if here.place.is_end:
         return "the procedure is complete"
     return "the agent says that everything is done"
-
-
-def work_beside(
-    performer: Performer,
-    limits: InvocationLimits,
-    step_index: int,
-    state_path: Path,
-    on_ready: Callable[[Callable[[], None]], None] | None = None,
-) -> Summary:
-    """Run steps from *step_index* on in mode async: in a run that only this call knows.
-
-    Agents are told *state_path*, which is neither read nor written.
-
-    Raises: see `LineLoop.work`.
-    """
-    if performer.place is not None:
-        raise UsageRefused(
-            "mode async has no run, and worktree: true gives one to a run",
-            hint="choose another --mode, or leave worktree out",
-        )
-    first = place(performer.workflow, step_index)
-    fresh = fresh_head(performer.workflow).replace(
-        step_index=step_index, iteration=step_index + 1, expected_step=first.step
-    )
-    # A step's own retries are all that bounds its failures.
-    own = RunLimits(max_failures_in_row=MOST_RETRIES, max_attempts=performer.max_attempts)
-    performer = replace(performer, carrier=NOTHING_CARRIED)
-    with TemporaryDirectory(prefix="sequencer-async-", ignore_cleanup_errors=True) as folder:
-        store = FileStore(Path(folder).resolve() / "state.json", allow_network_fs=True)
-        worker = LineWorker(store, performer, own, state_path=state_path)
-        try:
-            if on_ready is not None:
-                on_ready(worker.interrupt)
-            head = store.update(lambda _: transitions.initialise(fresh))
-            return replace(LineLoop(worker, Mode.ASYNC, limits, head).work(), head=None)
-        finally:
-            worker.leave()
-
-
-PATIENCE_S = 5.0
-"""How long a step that could be begun is left to those who have waited longer; on a machine
-under load, waking up and claiming can take a second."""
-RECHECK_S = 5.0
-"""How often who is not the first looks at the run, to say what is new and to end in time."""
-PASSES_S = 20.0
-"""For how long whoever had to pass others, because they did not come, gives way to nobody."""
-
-
-class Queue:
-    """One process's place among those that wait for the same steps."""
-
-    def __init__(
-        self, store: Store, positions: Collection[str], position_at: Callable[[int], str]
-    ) -> None:
-        """Queue with those that work at *positions*; *position_at* names a step's position."""
-        self._store = store
-        self._position_at = position_at
-        self._positions = frozenset(positions)
-        self._own = store.turnstile(positions)
-        self._others: dict[str, list[Turnstile]] = {}
-        self._is_queued = False
-        self._left_to_others: int | None = None
-        """The step that this process could have claimed with the acceptance of its own."""
-        self._passes_until, self._is_passing = 0.0, False
-        self._seen, self._seen_at = 0, 0.0
-
-    def yields(self, step_index: int) -> bool:
-        """Return whether this process leaves the step to somebody who waits for it."""
-        if time.monotonic() < self._passes_until:
-            return False
-        position = self._position_at(step_index)
-        if position not in self._others:
-            # Those of every position, and those of this one alone.
-            sets = {frozenset[str](), frozenset((position,))} - {self._positions}
-            self._others[position] = [self._store.turnstile(names) for names in sets]
-        is_wanted = self._own.is_awaited() or any(
-            turnstile.is_awaited() for turnstile in self._others[position]
-        )
-        self._left_to_others = step_index if is_wanted else None
-        return is_wanted
-
-    def may_claim(self, head: Head) -> bool:
-        """Return whether the step of *head*, which could be begun, is this process's to claim."""
-        now, self._is_passing = time.monotonic(), False
-        if now < self._passes_until:
-            return True
-        if head.step_index != self._left_to_others and self._is_first():
-            return True
-        if head.revision != self._seen:
-            self._seen, self._seen_at = head.revision, now
-        if now - self._seen_at < PATIENCE_S:
-            return False
-        # A stopped process must not hold up the run.
-        self._is_passing = True
-        return True
-
-    def _is_first(self) -> bool:
-        return self.enter() if self._is_queued else not self._own.is_awaited()
-
-    def enter(self) -> bool:
-        """Be in the queue from now on; return whether nobody has waited longer."""
-        self._is_queued = True
-        return self._own.enter()
-
-    def wait(
-        self, head: Head, timeout_s: float | None, wake_fd: int, claim: Claim | None = None
-    ) -> bool:
-        """Sleep until this process has to look at the run; return whether *head* is old.
-
-        The arguments are those of `Store.wait`.
-        """
-        is_ready = head.revision == self._seen
-        pause = PATIENCE_S if is_ready else RECHECK_S
-        limit = pause if timeout_s is None else min(timeout_s, pause)
-        if not self.enter():
-            self._own.wait(limit, wake_fd)
-        elif not is_ready:
-            return self._store.wait(head.revision, timeout_s, wake_fd=wake_fd, claim=claim)
-        elif head.step_index == self._left_to_others:
-            return self._store.wait(head.revision, limit, wake_fd=wake_fd)
-        newest = self._store.view().head
-        return newest is None or newest.revision != head.revision
-
-    def leave(self) -> None:
-        """Give the place back, with the claim in hand or at the end of the work."""
-        if self._is_passing:
-            self._passes_until, self._is_passing = time.monotonic() + PASSES_S, False
-        self._own.leave()
-        self._is_queued, self._left_to_others = False, None

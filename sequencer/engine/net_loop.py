@@ -14,12 +14,11 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from sequencer.engine.attempt import HeadMoved, Running, Waiting, left
-from sequencer.engine.loop import LONGEST_SLEEP_S, EngineLoop, Mode, Summary
+from sequencer.engine.loop import LONGEST_SLEEP_S, EngineLoop, Mode
 from sequencer.engine.markings import NetChanges
 from sequencer.engine.net_worker import NetWorker
 from sequencer.engine.performing import Performer
 from sequencer.errors import (
-    ClaimHeld,
     Interrupted,
     SequencerError,
     StepFailed,
@@ -63,59 +62,42 @@ class NetLoop(EngineLoop):
         worker.shares.own_usd = self._usd_left
         worker.attempt_timeout_s = limits.step_timeout_s
 
-    def work(self) -> Summary:
-        """Work until there is a reason to end; the summary says which.
-
-        Raises:
-            StepFailed: the flow failed, timed out, looped too often, or was saved by its
-                error node.
-            WaitsForPerson: only people's answers are missing.
-            ClaimHeld: others hold all that could be done, for longer than this mode waits.
-            Interrupted: this process was asked to end; its claims were released.
-            MachineBusy: this machine could run no agent; its claims were released.
-        """
-        self._enter()
+    def _begin(self) -> None:
         self._performer.emit(HeadMoved(self._known))
         self._worker.tidy(self._known)
-        try:
-            summary = self._work()
-        except BaseException as error:
-            self._end_attempts(error)
-            # Who interrupts wants the end now.
-            if isinstance(error, SequencerError) and not isinstance(error, Interrupted):
-                self._tidy()
-            raise
-        self._tidy()
-        return summary
 
-    def _tidy(self) -> None:
-        """Remove what nobody needs any more; how the work has ended stands in any case."""
+    def _leave(self, error: BaseException | None) -> None:
+        if error is not None:
+            self._end_attempts(error)
+        # Who interrupts wants the end now.
+        is_over = isinstance(error, SequencerError) and not isinstance(error, Interrupted)
+        if error is not None and not is_over:
+            return
+        # Removes what nobody needs any more; how the work has ended stands in any case.
         with contextlib.suppress(SequencerError, OSError):
             # What others hold by now must not be taken for theirs who are gone.
             if (head := self._store.view().head) is not None:
                 self._worker.tidy(head)
 
-    def _work(self) -> Summary:
-        worker = self._worker
-        while True:
-            worker.attempts.drain()
-            self._record_ended()
-            head, marking = self._tended()
-            if self._control.net.is_over(head):
-                if worker.attempts.running:
-                    self._sleep(head, None)
-                    continue
+    def _continue(self) -> str | None:
+        attempts = self._worker.attempts
+        attempts.drain()
+        self._record_ended()
+        head, marking = self._tended()
+        pause_s = None
+        if self._control.net.is_over(head):
+            if not attempts.running:
                 return self._end_of_the_run(head, marking)
-            if worker.is_stopped:
-                if not worker.attempts.running:
-                    raise Interrupted("interrupted", hint="start again to go on")
-                self._sleep(head, None)
-                continue
-            if not worker.attempts.running:
-                reason = self._reason_to_end(head, marking)
-                if reason is not None:
-                    return self._end(head, reason)
-            self._sleep(head, self._pause_s(marking))
+        elif self._worker.is_stopped:
+            if not attempts.running:
+                raise Interrupted("interrupted", hint="start again to go on")
+        else:
+            reason = None if attempts.running else self._reason_to_end(head, marking)
+            if reason is not None:
+                return reason
+            pause_s = self._pause_s(marking)
+        self._sleep(head, pause_s)
+        return None
 
     # --- going on ------------------------------------------------------------------
 
@@ -237,16 +219,17 @@ class NetLoop(EngineLoop):
 
     # --- reasons to end ------------------------------------------------------------
 
-    def _end_of_the_run(self, head: Head, marking: Marking) -> Summary:
+    @staticmethod
+    def _end_of_the_run(head: Head, marking: Marking) -> str:
         status, steps = marking.status, head.usage.steps
         if status in (FlowStatus.COMPLETED, FlowStatus.CANCELLED):
-            return self._end(head, f"the run is {status} after {steps} step{'s' * (steps != 1)}")
+            return f"the run is {status} after {steps} step{'s' * (steps != 1)}"
         raise bad_end(head, marking)
 
     def _reason_to_end(self, head: Head, marking: Marking) -> str | None:
         """Return why this invocation ends, though the flow goes on; None: it waits.
 
-        Raises: see `work`.
+        Raises: see `EngineLoop.work`.
         """
         if (reached := self._reached()) is not None:
             return reached
@@ -290,20 +273,11 @@ class NetLoop(EngineLoop):
         Raises:
             ClaimHeld: this mode has waited as long as it may.
         """
-        limit = 0.0 if self._mode is Mode.TICK else self._limits.max_wait_s
         names = ", ".join(repr(claim.step) for claim in head.claims)
         verb = "runs" if len(head.claims) == 1 else "run"
         message = f"{names} {verb} in another process" if names else "the run is paused"
-        now = time.monotonic()
-        if self._waiting_since is None:
-            self._waiting_since = now
-            if limit != 0.0:
-                told = f"{message}; this process waits"
-                self._worker.performer.emit(Waiting(told))
-        if limit is not None and now - self._waiting_since >= limit:
-            raise ClaimHeld(
-                message, hint="'sequencer takeover --force' if their processes are really gone"
-            )
+        hint = "'sequencer takeover --force' if their processes are really gone"
+        self._left_to_wait(message, hint, f"{message}; this process waits")
 
     # --- sleeping ------------------------------------------------------------------
 

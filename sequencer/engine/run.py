@@ -6,13 +6,17 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from sequencer.engine.attempt import Emit, Noticed, Prepared, Running, ignore
-from sequencer.engine.by_hand import Control
-from sequencer.engine.loop import LONGEST_SLEEP_S, EngineLoop, LineLoop, Mode, Summary, work_beside
+from sequencer.engine.by_hand import Control, fresh_head
+from sequencer.engine.carrier import NOTHING_CARRIED
+from sequencer.engine.loop import LONGEST_SLEEP_S, EngineLoop, LineLoop, Mode, Summary
 from sequencer.engine.patience import followed
 from sequencer.engine.performing import Performer
 from sequencer.engine.worker import LineWorker, Worker
@@ -20,16 +24,19 @@ from sequencer.errors import (
     ClaimHeld,
     SequencerError,
     TransitionRefused,
+    UsageRefused,
 )
 from sequencer.executors.protocol import Cancellation, StepRequest
+from sequencer.model import transitions
 from sequencer.model.head import Head, Status
 from sequencer.model.kind import Kind
 from sequencer.model.limits import InvocationLimits, RunLimits, parse_time
-from sequencer.model.line.order import Description
+from sequencer.model.line.order import Description, place
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.request import Definition
 from sequencer.model.standing import Readiness, Standing, standing
 from sequencer.model.workflow import Workflow, ensure_definition
+from sequencer.store.file import FileStore
 from sequencer.store.protocol import Store, View
 
 if TYPE_CHECKING:
@@ -263,7 +270,7 @@ class Run:
         mode's start. *places*, agents at once in this process, is for graphs.
 
         Raises:
-            SequencerError: see `loop.LineLoop.work`; the class has the exit code.
+            SequencerError: see `EngineLoop.work`; the class has the exit code.
         """
         head = None if mode is Mode.ASYNC else self.head
         resolved = self._at(head)
@@ -335,6 +342,8 @@ def _identity(head: Head) -> tuple[object, ...]:
     )
 
 
+MOST_RETRIES = 100
+"""As many as a step can ask for."""
 CALLER = "caller"
 """What the journal names as the agent of a step that a program performed itself."""
 
@@ -442,3 +451,40 @@ def perform_by_caller(worker: LineWorker, running: Running) -> Iterator[OpenTurn
         outcome = Outcome(status=status, output=opened.output, error=error)
         seconds = round(time.monotonic() - started, 6)
         worker.settle(running, outcome, seconds)
+
+
+def work_beside(
+    performer: Performer,
+    limits: InvocationLimits,
+    step_index: int,
+    state_path: Path,
+    on_ready: Callable[[Callable[[], None]], None] | None = None,
+) -> Summary:
+    """Run steps from *step_index* on in mode async: in a run that only this call knows.
+
+    Agents are told *state_path*, which is neither read nor written.
+
+    Raises: see `EngineLoop.work`.
+    """
+    if performer.place is not None:
+        raise UsageRefused(
+            "mode async has no run, and worktree: true gives one to a run",
+            hint="choose another --mode, or leave worktree out",
+        )
+    first = place(performer.workflow, step_index)
+    fresh = fresh_head(performer.workflow).replace(
+        step_index=step_index, iteration=step_index + 1, expected_step=first.step
+    )
+    # A step's own retries are all that bounds its failures.
+    own = RunLimits(max_failures_in_row=MOST_RETRIES, max_attempts=performer.max_attempts)
+    performer = replace(performer, carrier=NOTHING_CARRIED)
+    with TemporaryDirectory(prefix="sequencer-async-", ignore_cleanup_errors=True) as folder:
+        store = FileStore(Path(folder).resolve() / "state.json", allow_network_fs=True)
+        worker = LineWorker(store, performer, own, state_path=state_path)
+        try:
+            if on_ready is not None:
+                on_ready(worker.interrupt)
+            head = store.update(lambda _: transitions.initialise(fresh))
+            return replace(LineLoop(worker, Mode.ASYNC, limits, head).work(), head=None)
+        finally:
+            worker.leave()
