@@ -129,7 +129,7 @@ COMMANDS: Mapping[str, Command] = {
     "gantt": Command(_LOOK, "gantt", "Show who worked when, and the critical path."),
     "metrics": Command(_LOOK, "metrics", "Print what runs use, for Prometheus."),
     "sync": Command(_LOOK, "sync", "Show both sides of a run that is kept in git."),
-    "runs": Command(_LOOK, "runs", "List the runs."),
+    "runs": Command(_LOOK, "status", "List the runs."),
     "gates": Command(_LOOK, "gates", "List what waits for a person."),
     "route": Command(_LOOK, "start", "Explain which procedure a request goes to."),
     "score": Command(_LOOK, "start", "Score how much a request gains from a team."),

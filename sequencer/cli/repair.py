@@ -18,6 +18,7 @@ from sequencer.store.diagnosis import Action, Diagnosis, JournalReport, diagnose
 from sequencer.store.repair import Repaired
 
 MAX_BAD_LINES = 50
+_BAD_LINE = ("offset", "reason")
 _TEXTS = {
     "nothing": "nothing has to be repaired",
     "restore": "restore state.json from the last record of the journal",
@@ -174,36 +175,35 @@ def _journal(report: JournalReport) -> Iterator[str]:
 
 def _as_json(found: Diagnosis) -> dict[str, Any]:
     last, head, shown = found.last, found.state.head, found.shown
-    refused = found.refusal.message if found.refusal else None
-    revision, step_index = (head.revision, head.step_index) if head else (None, None)
-    state = {"path": str(found.state.path), "problem": found.state.problem}
-    trace = shown and {"path": str(shown.where), "token": shown.token, "revision": shown.revision}
-    good = last and {
-        "revision": last.revision,
-        "offset": last.offset,
-        "step_index": last.data["head"].get("step_index"),
-    }
     return {
         "action": str(found.action),
-        "refusal": refused,
-        "state": {**state, "revision": revision, "step_index": step_index},
+        "refusal": found.refusal and found.refusal.message,
+        "state": {
+            "path": str(found.state.path),
+            "problem": found.state.problem,
+            "revision": head and head.revision,
+            "step_index": head and head.step_index,
+        },
         "journals": [
             {
                 "path": str(report.path),
                 "bytes": report.found.size,
                 "problem": report.problem,
                 "records": len(report.found.winners),
-                "gaps": [
-                    {"offset": gap.offset, "first": gap.first, "last": gap.last}
-                    for gap in report.found.gaps
-                ],
+                "gaps": [gap._asdict() for gap in report.found.gaps],
                 "bad_lines": [
-                    {"offset": offset, "reason": reason} for offset, reason in report.found.skipped
+                    dict(zip(_BAD_LINE, bad, strict=True)) for bad in report.found.skipped
                 ],
             }
             for report in found.journals
         ],
         "documents": [{"path": str(path), "reason": why} for path, why in found.documents],
-        "shown_beyond": trace,
-        "last_good": good,
+        "shown_beyond": shown
+        and {"path": str(shown.where), "token": shown.token, "revision": shown.revision},
+        "last_good": last
+        and {
+            "revision": last.revision,
+            "offset": last.offset,
+            "step_index": last.data["head"].get("step_index"),
+        },
     }

@@ -143,14 +143,12 @@ class Snapshot(Struct, frozen=True):
     def _rows(self) -> Iterator[tuple[str, str]]:
         head = self.head
         yield "run", f"{self.name or 'default'}, workflow {self._workflow_words()}"
-        if head is None:
-            yield "status", "idle: never begun; 'sequencer run' begins it"
-            yield "next step", self.next_words()
-            yield "what for", self._next_description()
-            return
-        yield "status", f"{head.status} since {head.last_update}"
+        since = "idle: never begun; 'sequencer run' begins it"
+        yield "status", since if head is None else f"{head.status} since {head.last_update}"
         yield "next step", self.next_words()
         yield "what for", self._next_description()
+        if head is None:
+            return
         for held, liveness in _by_owner(self.holders):
             yield "held by", holder_words(held, liveness)
         if self.standing is not None and self.standing.kind not in (
@@ -179,11 +177,11 @@ class Snapshot(Struct, frozen=True):
             yield "warning", f"and {len(self.denials) - SHOWN_DENIALS} more refused tool calls"
 
     def _workflow_words(self) -> str:
-        name, params = "unknown", {}
+        name, params = "unknown", dict[str, Any]()
         if self.head is not None:
             name, params = self.head.workflow_name, self.head.params
         elif self.workflow is not None:
-            name, params = self.workflow.name, dict(self.workflow.params)
+            name, params = self.workflow.name, self.workflow.params
         return ", ".join((name, *(f"{key} {value}" for key, value in params.items())))
 
     def next_words(self) -> str:
