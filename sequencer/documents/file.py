@@ -23,15 +23,15 @@ def leads_out(path: Path, folder: Path) -> bool:
     return path.is_relative_to(folder) and not real.is_relative_to(os.path.realpath(folder))
 
 
-def read_bytes(path: Path, limit: int = MAX_BYTES) -> bytes:
-    """Return the content of a regular file of at most *limit* bytes.
+def read_bytes(path: Path, limit: int = MAX_BYTES, flags: int = 0) -> bytes:
+    """Return the content of a regular file of at most *limit* bytes, opened with *flags* too.
 
     Raises:
         ConfigurationError: it can't be read, is no regular file (a fifo would be waited
             for), or is too large to be a configuration.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
     except OSError as error:
         raise ConfigurationError(f"can't be read: {error.strerror}", where=str(path)) from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):

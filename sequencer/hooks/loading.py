@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from importlib.util import module_from_spec
 from pathlib import Path
 from types import CodeType, ModuleType
 
+from sequencer.documents.file import read_bytes
 from sequencer.errors import ConfigurationError, NotTrusted, UnsafePath
 from sequencer.hooks.points import Plugin
 
@@ -169,19 +169,11 @@ def _importable(root: Path) -> Iterator[None]:
 
 def _source(path: Path) -> bytes:
     try:
-        # NONBLOCK: a fifo would wait for ever; the links in its path were followed before.
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        raise ConfigurationError(
-            f"the hook file can't be read: {error.strerror}",
-            where=str(path),
-            hint="hooks in orchestration.yaml are relative to its folder",
+        # The links in its path were followed before.
+        return read_bytes(path, MAX_BYTES, os.O_NOFOLLOW)
+    except ConfigurationError as error:
+        raise UnsafePath(
+            f"the hook file {error.message}",
+            where=error.where,
+            hint="hooks in orchestration.yaml are files, relative to its folder",
         ) from error
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise UnsafePath("it is no regular file", where=str(path), hint="name a file")
-    with os.fdopen(fd, "rb") as file:
-        data = file.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise ConfigurationError("a hook file has at most 1 MiB", where=str(path))
-    return data

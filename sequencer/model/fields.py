@@ -295,47 +295,27 @@ def limited(reader: Reader, limits: Mapping[str, Any], kind: Any) -> Reader:
         raise TypeError(f"{sorted(unknown)} are no limits that this reads")
     if limits.get("strict"):
         reader = reader_of(kind, {"strict": True})
+    fits: list[Callable[[Any], Any]] = []
     if limits.keys() & {"ge", "gt", "le", "lt"}:
-        reader = _within(reader, limits)
+        ge, gt = limits.get("ge", -math.inf), limits.get("gt", -math.inf)
+        le, lt = limits.get("le", math.inf), limits.get("lt", math.inf)
+        fits.append(lambda found: ge <= found <= le and gt < found < lt)
     if limits.keys() & {"min_length", "max_length"}:
-        reader = _of_length(reader, limits.get("min_length", 0), limits.get("max_length"))
+        least, most = limits.get("min_length", 0), limits.get("max_length", math.inf)
+        fits.append(lambda found: least <= len(found) <= most)
     if "pattern" in limits:
         # Rust's $ is the very end.
-        reader = _fitting(reader, re.sub(r"\$\Z", r"\\Z", limits["pattern"]))
-    return reader
-
-
-def _within(reader: Reader, limits: Mapping[str, Any]) -> Reader:
-    ge, gt = limits.get("ge", -math.inf), limits.get("gt", -math.inf)
-    le, lt = limits.get("le", math.inf), limits.get("lt", math.inf)
+        fits.append(re.compile(re.sub(r"\$\Z", r"\\Z", limits["pattern"])).search)
 
     def read(value: Any) -> Any:
         found = reader(value)
-        if found is not None and not (ge <= found <= le and gt < found < lt):
-            raise Unsure
+        if found is not None:
+            for is_fit in fits:
+                if not is_fit(found):
+                    raise Unsure
         return found
 
-    return read
-
-
-def _of_length(reader: Reader, least: int, most: int | None) -> Reader:
-    def read(value: Any) -> Any:
-        found = reader(value)
-        if found is not None and not least <= len(found) <= (len(found) if most is None else most):
-            raise Unsure
-        return found
-
-    return read
-
-
-def _fitting(reader: Reader, pattern: str) -> Reader:
-    def read(value: Any) -> Any:
-        found = reader(value)
-        if found is not None and re.search(pattern, found) is None:
-            raise Unsure
-        return found
-
-    return read
+    return read if fits else reader
 
 
 _LIMITS = frozenset(

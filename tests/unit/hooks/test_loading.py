@@ -59,9 +59,9 @@ def test_a_path_out_of_the_project_is_refused(tmp_path: Path, name: str) -> None
         ("hooks.txt", "is no Python file"),
         ("", "expected a path"),
         ("a\0.py", "expected a path"),
-        ("folder.py", "no regular file"),
-        ("fifo.py", "no regular file"),
-        ("large.py", "at most 1 MiB"),
+        ("folder.py", "not a regular file"),
+        ("fifo.py", "not a regular file"),
+        ("large.py", "more than 1048576 bytes"),
     ],
 )
 def test_what_is_no_hook_file_is_refused_at_once(tmp_path: Path, name: str, said: str) -> None:
