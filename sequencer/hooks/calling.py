@@ -60,36 +60,28 @@ class PluggedHooks:
 
     def steps(self, request: Request, workflow: Workflow) -> Workflow:
         """See `Hooks`; each gets what the last one made."""
-
-        def given(present: Workflow) -> dict[str, Any]:
-            return {"request": request, "workflow": deepcopy(present)}
-
-        return self._chained("sequencer_steps", workflow, given, as_workflow)
+        facts = {"request": request, "workflow": workflow}
+        return self._chained("sequencer_steps", facts, "workflow", as_workflow)
 
     def prompt(self, context: HookContext, text: str) -> str:
         """See `Hooks`; each gets what the last one made."""
-
-        def given(present: str) -> dict[str, Any]:
-            return {"context": _own(context), "text": present}
-
-        return self._chained("sequencer_prompt", text, given, as_prompt)
+        return self._chained(
+            "sequencer_prompt", {"context": context, "text": text}, "text", as_prompt
+        )
 
     def system_prompt(self, context: HookContext, text: str | None) -> str | None:
         """See `Hooks`; each gets what the last one made, and "" takes it away."""
-
-        def given(present: str | None) -> dict[str, Any]:
-            return {"context": _own(context), "text": present}
-
-        return self._chained("sequencer_system_prompt", text, given, as_system_prompt)
+        facts = {"context": context, "text": text}
+        return self._chained("sequencer_system_prompt", facts, "text", as_system_prompt)
 
     def model(self, context: HookContext, model: str | None) -> str | None:
         """See `Hooks`; the first that has an opinion wins."""
-        facts = {"context": _own(context), "model": model}
+        facts = {"context": context, "model": model}
         return self._first("sequencer_model", facts, as_model) or model
 
     def transition(self, context: HookContext, outcome: Outcome) -> Decision | None:
         """See `Hooks`; the first that has an opinion wins."""
-        facts = {"context": _own(context), "outcome": deepcopy(outcome)}
+        facts = {"context": context, "outcome": outcome}
         taken = partial(as_decision, context=context)
         return self._first("sequencer_transition", facts, taken)
 
@@ -98,7 +90,7 @@ class PluggedHooks:
         failures = []
         for hook in self._points["sequencer_completed"]:
             try:
-                _asked(hook, {"context": _own(context), "head": deepcopy(head)})
+                _asked(hook, {"context": context, "head": head})
             except HookFailed as failure:
                 failures.append(failure)
         if failures:
@@ -119,26 +111,30 @@ class PluggedHooks:
     def _chained(
         self,
         point: str,
-        present: AnswerT,
-        given: Callable[[AnswerT], Mapping[str, Any]],
-        taken: Callable[[object, AnswerT], AnswerT],
+        facts: Mapping[str, Any],
+        name: str,
+        taken: Callable[[object, Any], AnswerT],
     ) -> AnswerT:
+        """Return the fact called *name* as the hooks, one after the other, have made it."""
+        present: AnswerT = facts[name]
         for hook in self._points[point]:
-            answer = _asked(hook, given(present))
+            answer = _asked(hook, {**facts, name: present})
             if answer is not None:
                 with _understood(hook):
                     present = taken(answer, present)
         return present
 
 
-def _own(context: HookContext) -> HookContext:
-    """Return a copy of *context* that shares no mapping with ours."""
-    return replace(context, step=deepcopy(context.step))
+def _own(fact: object) -> object:
+    """Return a copy of *fact* that shares no mapping with ours."""
+    if isinstance(fact, HookContext):
+        return replace(fact, step=deepcopy(fact.step))
+    return deepcopy(fact)
 
 
 def _asked(hook: Implementation, facts: Mapping[str, Any]) -> object:
     try:
-        return hook(**facts)
+        return hook(**{name: _own(fact) for name, fact in facts.items()})
     except KeyboardInterrupt:
         raise
     except BaseException as error:
