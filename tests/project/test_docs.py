@@ -7,8 +7,10 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import click
@@ -19,10 +21,12 @@ from sequencer.cli.program import COMMANDS, group
 from sequencer.documents.keys import annotation_at
 from sequencer.documents.reader import KeyPath
 from sequencer.engine.run import Run
+from sequencer.errors import WaitsForPerson
 from sequencer.settings.schema import Schema
 from sequencer.settings.settings import load
 from sequencer.settings.sources import IDENTITY_VARIABLES, PREFIX
 from sequencer.settings.trust import VARIABLE
+from tests.clones import Shared, git
 from tests.project.documents import (
     ROOT,
     Command,
@@ -38,6 +42,7 @@ from tests.project.documents import (
     links,
     pages,
     prose,
+    run_fences,
     run_region,
     shown,
 )
@@ -290,3 +295,157 @@ def test_every_folder_of_examples_is_listed() -> None:
     listed = (ROOT / "examples" / "README.md").read_text()
     folders = [entry.name for entry in os.scandir(ROOT / "examples") if entry.is_dir()]
     assert [name for name in folders if f"({name}/README.md)" not in listed] == []
+
+
+# --- what the how-to says about turns that were taken on the branch of the code, typed in clones
+
+PAGE = ROOT / "docs" / "how-to" / "from-hoidn-orchestration.md"
+
+
+def as_theirs(folder: Path) -> Shared:
+    """Make a repository in which the state is tracked on the branch of the code."""
+    shared = Shared(folder)
+    first = shared.clone("first")
+    (first / ".gitignore").write_text("logs/\n")
+    for name in ("prompts", "sync"):
+        (first / name).mkdir()
+    for name in ("supervisor", "main"):
+        (first / "prompts" / f"{name}.md").write_text(f"# {name}\n")
+    state = {"iteration": 7, "expected_actor": "ralph", "status": "waiting-ralph"}
+    (first / "sync" / "state.json").write_text(json.dumps(state))
+    (first / "orchestration.yaml").write_text("agent: {default: rehearsal}\n")
+    git(first, "add", ".")
+    git(first, "commit", "-q", "-m", "as it is there")
+    git(first, "push", "-q", "origin", "HEAD:main")
+    return shared
+
+
+def typed(folder: Path, place: int) -> dict[str, int]:
+    """Type the commands of block *place* of the page's last section; return how each ended."""
+    blocks = [fence for fence in fences(PAGE) if fence.language == "console"]
+    ended = {}
+    for command in commands(blocks[place]):
+        done = subprocess.run(
+            ["bash", "-c", command.text],
+            cwd=folder,
+            env=clean_environment(folder.parent),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        ended[command.text] = done.returncode
+        assert "Traceback" not in done.stderr
+    return ended
+
+
+def test_two_clones_go_over_as_the_page_says(tmp_path: Path) -> None:
+    shared = as_theirs(tmp_path)
+    a, b = shared.clone("a"), shared.clone("b")
+    for clone in (a, b):
+        git(clone, "branch", "-q", "--set-upstream-to=origin/main")
+    first = typed(a, -2)
+    # It says what is wrong, and the next line is what it says.
+    assert {text for text, code in first.items() if code} == {"sequencer check"}
+    assert first["sequencer check"] == 2
+    (b / "sync" / "state.json").write_text('{"as": "a poll had left it"}')
+    assert set(typed(b, -1).values()) == {0}
+    heads = [json.loads((clone / "sync" / "state.json").read_text()) for clone in (a, b)]
+    assert [head["step_index"] for head in heads] == [14, 15]
+    assert heads[0]["run_id"] == heads[1]["run_id"]
+    assert git(b, "ls-files", "sync") == "sync/.gitignore"
+
+
+# --- the README's two commands can be typed, and the second is the one that CI ends with ------
+
+README = ROOT / "README.md"
+TEST_COMMAND = "python -m pytest -q -n 3"
+
+
+def setup_blocks() -> list[Fence]:
+    return [fence for fence in fences(README) if fence.language == "sh"]
+
+
+def test_there_are_two_commands_of_one_line_each() -> None:
+    assert [len(fence.lines) for fence in setup_blocks()] == [1, 1]
+
+
+@pytest.mark.parametrize("fence", setup_blocks(), ids=["main job", "tests"])
+def test_a_command_is_right_in_every_shell_that_people_have(fence: Fence) -> None:
+    shells = [shell for shell in ("bash", "dash", "zsh") if shutil.which(shell)]
+    assert "bash" in shells
+    for shell in shells:
+        subprocess.run([shell, "-n", "-c", fence.text], check=True, timeout=10)
+    # zsh takes a bare [test] for a pattern.
+    assert "'.[test]'" in fence.text or "[" not in fence.text
+
+
+def test_a_command_needs_nothing_but_python_git_and_pip() -> None:
+    for fence in setup_blocks():
+        programs = [shlex.split(part)[0] for part in fence.text.split("&&")]
+        made = {".", ".venv/bin/pip", ".venv/bin/sequencer", "pip", "python"}
+        assert programs[0] == "python3", programs
+        assert set(programs[1:]) <= made, programs
+
+
+def test_the_main_job_is_the_demo_of_an_installed_package() -> None:
+    parts = [part.strip() for part in setup_blocks()[0].text.split("&&")]
+    assert parts[1:] == [".venv/bin/pip install .", ".venv/bin/sequencer demo"]
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {"sequencer": "sequencer.cli:main"}
+
+
+def test_the_extra_that_the_tests_need_is_there() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    assert "test" in extras
+    assert any(name.startswith("pytest-xdist") for name in extras["test"]), "for -n 3"
+
+
+def test_ci_ends_with_the_readmes_test_command() -> None:
+    last = setup_blocks()[1].text.strip().split("&&")[-1].strip()
+    script = [line for line in (ROOT / ".ci" / "run").read_text().splitlines() if line.strip()]
+    assert last == TEST_COMMAND
+    assert script[-1] == TEST_COMMAND
+    subprocess.run(["bash", "-n", str(ROOT / ".ci" / "run")], check=True, timeout=10)
+
+
+def test_the_quick_start_is_short() -> None:
+    shown = [fence for fence in fences(README) if fence.is_run]
+    assert 5 <= sum(len(fence.lines) for fence in shown) <= 20
+
+
+def test_the_section_about_flowcharts_works_as_printed(tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    left = shutil.ignore_patterns("sync", "logs")
+    shutil.copytree(ROOT / "examples", clone / "examples", ignore=left)
+    (shown,) = [one for one in fences(README) if "sequencer run code-review" in one.text]
+    ran = run_fences([shown], clone)
+    waits = [one.command.text for one in ran if one.exit_code == WaitsForPerson.exit_code]
+    assert [one.command.text for one in ran if one.exit_code not in (0, 4)] == []
+    assert waits == ["sequencer run code-review --state base=main", "sequencer run code-review"]
+    assert "the run is completed after 7 steps" in ran[-1].output
+    assert "Is the report right?" in ran[-3].output
+
+
+def test_the_promise_comes_first() -> None:
+    text = README.read_text()
+    promise = text.index("exactly-once; agent runs are at-least-once")
+    assert promise < text.index("Not promised") < text.index("## Two commands")
+    for sentence in ("No state is ever guessed", "Nothing runs for ever by accident", "Rest costs"):
+        assert promise < text.index(sentence) < text.index("Not promised")
+
+
+def test_the_markers_are_explained() -> None:
+    page = (ROOT / "docs" / "how-to" / "develop.md").read_text()
+    options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    markers = [marker.partition(":")[0] for marker in options["markers"]]
+    assert [m for m in markers if f"python -m pytest -m {m}" not in page] == []
+
+
+def test_the_license_is_the_one_that_the_package_names() -> None:
+    assert (ROOT / "LICENSE").read_text().startswith("MIT License")
+    assert "MIT licence" in README.read_text()
+    assert Path(ROOT / "pyproject.toml").read_text().count('license = "MIT"') == 1

@@ -216,3 +216,10 @@ def test_a_change_under_a_changed_definition_still_says_where_it_stands(tmp_path
     called = call(tmp_path, "set", "a=1")
     assert called.code == 0
     assert "next: nothing: the run was begun differently" in called.out
+
+
+def test_resume_of_a_run_that_goes_on_is_refused(tmp_path: Path) -> None:
+    worked(tmp_path, 1)
+    called = call(tmp_path, "resume")
+    assert called.code == 3
+    assert "neither paused nor stopped" in called.err

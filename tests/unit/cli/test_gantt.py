@@ -1,14 +1,25 @@
 from __future__ import annotations
 
 import json
+import re
+import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
+from sequencer.cli.views.gantt import STYLES, Gantt, Look, drawn, gantt_summary, ticks
+from sequencer.cli.views.pictures import MOST_ROWS, gantt_svg, png_of, points
+from sequencer.cli.views.text import width
+from sequencer.errors import UsageRefused
 from tests.acceptance.flow_projects import make_project, write_flow
 from tests.unit.cli.calling import Called, call, project
+from tests.unit.cli.charts import chart, side_by_side, team, troubled
+from tests.unit.history.journal_facts import Told
 
 CHART = """\
   plan --> parser & tests
@@ -105,3 +116,250 @@ def test_a_dash_is_no_file(finished: Path, options: tuple[str, ...]) -> None:
 def test_a_file_may_be_called_so_all_the_same(finished: Path) -> None:
     gantt(finished, "--run", "f", "--svg", "./-")
     assert (finished / "-").read_bytes().startswith(b"<svg")
+
+
+# --- the axis ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("total", "most", "names"),
+    [
+        (3, 8, ["0s", "0.5s", "1s", "1.5s", "2s", "2.5s", "3s"]),
+        (0.09, 5, ["0s", "0.02s", "0.04s", "0.06s", "0.08s"]),
+        (100, 8, ["0s", "15s", "30s", "45s", "1m", "1m15", "1m30"]),
+        (9 * 3600, 7, ["0s", "2h", "4h", "6h", "8h"]),
+        (3 * 86_400, 8, ["0s", "12h", "1d", "1d12h", "2d", "2d12h", "3d"]),
+        (5400, 4, ["0s", "30m", "1h", "1h30"]),
+        (0, 5, ["0s"]),
+    ],
+)
+def test_ticks_are_at_moments_that_people_count_in(
+    total: float, most: int, names: list[str]
+) -> None:
+    assert [name for _, name in ticks(total, most)] == names
+
+
+@given(st.floats(0, 1e10), st.integers(2, 100))
+@example(10 - 1e-11, 10)
+def test_there_are_never_too_many_ticks(total: float, most: int) -> None:
+    found = [moment for moment, _ in ticks(total, most)]
+    assert 1 <= len(found) <= most
+    assert found[0] == 0
+    assert found == sorted(found)
+    assert found[-1] <= total * (1 + 1e-6)
+
+
+@given(st.floats(0.1, 1e8))
+def test_a_ticks_name_is_its_own(total: float) -> None:
+    names = [name for _, name in ticks(total, 9)]
+    assert len(set(names)) == len(names)
+    assert all(len(name) <= 8 for name in names)
+
+
+# --- words -------------------------------------------------------------------------------
+
+
+def test_the_figures_of_nothing() -> None:
+    lines = gantt_summary(chart(Told()).figures, "", lambda text: text)
+    assert lines == ["wall-clock time 0.0 s, work of one worker 0.0 s"]
+    one = gantt_summary(chart(Told().run("a", 0, 5)).figures, "a", lambda text: text)
+    assert one == ["wall-clock time 5.0 s, work of one worker 5.0 s", "critical path 5.0 s", "  a"]
+
+
+def test_the_figures_of_a_run_that_rested_for_long_are_no_endless_per_cent() -> None:
+    rested = Told().run("a", 0, 5).run("b", 9000, 9005)
+    lines = gantt_summary(chart(rested, places=2).figures, "a", lambda text: text)
+    assert lines[0].endswith("speed-up 0.0011")
+    assert lines[1] == "critical path 5.0 s, wall-clock time is 1801 times as long"
+
+
+@pytest.mark.parametrize("told", [
+    pytest.param(Told().run("a", 0, 0.05).run("b", 0.5, 0.6), id="an-instant"),
+    pytest.param(Told().run("a", 0, 5).run("b", 9000, 9005), id="one-place"),
+])  # fmt: skip
+def test_no_ratio_is_told_where_it_says_nothing(told: Told) -> None:
+    text = "\n".join(gantt_summary(chart(told, places=1).figures, "a", lambda text: text))
+    assert not re.search("%|speed-up|times|longer", text)
+
+
+IN_ASCII = """\
+demo - complete
+
+  TASK     0s          30s         1m          1m30     WORK
+* flaky    xxxx........########                       30.0 s
+  lost     ------------------==                       50.0 s
+* fine                         ????????????????            -
+* publish                                      #####  10.0 s
+
+## critical path   == accepted   xx failed
+-- given back or lost   ?? waits for a person
+.. waits for another try
+
+wall-clock time 1 min 40 s, work of one worker 1 min 30 s, speed-up 1.50
+critical path 1 min 10 s, wall-clock time is 43% longer
+  flaky -> fine -> publish
+75% of the time of 2 places was work, 2 at once at most
+40.0 s only people were waited for; speed-up and places leave that out
+"""
+
+
+def text(told: Told, columns: int = 60, *, is_ascii: bool = False) -> str:
+    return drawn(chart(told), columns, is_ascii=is_ascii).text() + "\n"
+
+
+def test_troubles_in_ascii() -> None:
+    assert text(troubled(), is_ascii=True) == IN_ASCII
+    assert text(troubled(), is_ascii=True).isascii()
+
+
+def test_roles_have_a_column_where_there_are_roles() -> None:
+    graph = team({"plan": "researcher", "parser": "implementer"}, more=["later"])
+    lines = drawn(chart(side_by_side(), graph=graph), 90, is_ascii=False).text().splitlines()
+    assert lines[2].split()[:3] == ["TASK", "ROLE", "0s"]
+    assert lines[3].split()[:3] == ["◆", "plan", "researcher"]
+    # Nothing has reached it: a name, and no bar.
+    assert lines[8].split() == ["later", "-"]
+    assert "ROLE" not in text(side_by_side())
+
+
+def test_a_failure_is_never_hidden_behind_what_came_after() -> None:
+    told = Told().claim("a", 0).end("a", 0, 0.1, "failed")
+    told.claim("a", 0.1, None, attempt=2).end("a", 0.1, 1000, attempt=2)
+    (line,) = (line for line in text(told).splitlines() if line.startswith("◆ a"))
+    assert line.startswith("◆ a     ✗█████")
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.tuples(st.text(min_size=1, max_size=50), st.floats(0, 1e5), st.floats(0, 1e5)),
+        min_size=1,
+        max_size=8,
+        unique_by=lambda task: task[0],
+    ),
+    st.integers(60, 200),
+    st.booleans(),
+)
+def test_no_line_is_wider_than_asked_for(
+    tasks: list[tuple[str, float, float]], columns: int, is_ascii: bool
+) -> None:
+    told = Told()
+    for name, begin, length in tasks:
+        told.claim(name, begin).end(name, begin, begin + length)
+    for line in text(told, columns, is_ascii=is_ascii).splitlines()[: len(tasks) + 3]:
+        assert width(line) <= columns
+
+
+SPACE = "{http://www.w3.org/2000/svg}"
+
+
+def parsed(shown: Gantt) -> ET.Element:
+    return ET.fromstring(gantt_svg(shown))  # noqa: S314 - our own
+
+
+def bars(root: ET.Element, look: Look) -> list[tuple[float, float, float]]:
+    """Return place, height and width of each bar of *look*, without the legend's."""
+    return [
+        tuple(float(found.attrib[name]) for name in ("x", "y", "width"))  # type: ignore[misc]
+        for found in root.iter(f"{SPACE}rect")
+        if found.attrib.get("fill") == STYLES[look].fill and found.find(f"{SPACE}title") is not None
+    ]
+
+
+def texts(root: ET.Element) -> list[str]:
+    return [found.text or "" for found in root.iter(f"{SPACE}text")]
+
+
+def numbers(root: ET.Element) -> Iterator[tuple[float, float]]:
+    """Yield every point that is named."""
+    for found in root.iter():
+        if found.tag in (f"{SPACE}text", f"{SPACE}rect") and "x" in found.attrib:
+            yield float(found.attrib["x"]), float(found.attrib["y"])
+        elif found.tag == f"{SPACE}rect":
+            yield 0.0, 0.0
+        elif found.tag == f"{SPACE}path":
+            first = re.match(r"M(-?[\d.]+) (-?[\d.]+)", found.attrib["d"])
+            assert first is not None
+            yield float(first[1]), float(first[2])
+
+
+def test_every_look_is_there_with_its_own_colour_and_in_the_legend() -> None:
+    root = parsed(chart(troubled()))
+    for look in (Look.CRITICAL, Look.DONE, Look.FAILED, Look.CUT, Look.PERSON):
+        assert bars(root, look), look
+        assert look.value in texts(root)
+    dashed = [e for e in root.iter(f"{SPACE}path") if "stroke-dasharray" in e.attrib]
+    assert len(dashed) == 2  # the wait, and the legend's
+    assert len({style.fill for style in STYLES.values()}) == len(STYLES)
+    assert Look.RUNNING.value not in texts(root)
+
+
+def test_the_figures_and_the_title_are_in_it() -> None:
+    root = parsed(chart(side_by_side(), title="demo · complete"))
+    found = texts(root)
+    assert found[0] == "demo · complete"
+    assert "wall-clock time 10.0 s, work of one worker 14.0 s, speed-up 1.40" in found
+    assert "plan → parser → join" in found
+    assert {"0s", "2s", "work", "6.0 s"} <= set(found)
+    title = root.find(f"{SPACE}title")
+    assert title is not None
+    assert title.text == "demo · complete"
+
+
+def test_roles_stand_beside_the_names() -> None:
+    found = texts(parsed(chart(side_by_side(), graph=team({"plan": "researcher"}))))
+    assert found[found.index("plan") + 1] == "researcher"
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(
+        st.tuples(st.text(min_size=1, max_size=80), st.floats(0, 1e5), st.floats(0, 1e5)),
+        min_size=1,
+        max_size=6,
+        unique_by=lambda task: task[0],
+    )
+)
+def test_whatever_happened_it_is_inside_of_the_picture(
+    tasks: list[tuple[str, float, float]],
+) -> None:
+    told = Told()
+    for name, begin, length in tasks:
+        told.claim(name, begin).end(name, begin, begin + length)
+    root = parsed(chart(told))
+    wide, high = int(root.attrib["width"]), int(root.attrib["height"])
+    for x, y in numbers(root):
+        assert 0 <= x <= wide
+        assert 0 <= y <= high
+    for found in root.iter(f"{SPACE}text"):
+        if found.attrib["text-anchor"] == "start":
+            size = int(found.attrib["font-size"])
+            assert float(found.attrib["x"]) + points(found.text or "", size) <= wide
+
+
+@pytest.mark.parametrize("count", [0, 1, 60])
+def test_a_png_of_any_number_of_tasks(count: int) -> None:
+    told = Told()
+    for number in range(count):
+        told.run(f"t{number}", number, number + 1)
+    data = png_of(gantt_svg(chart(told)))
+    assert data.startswith(b"\x89PNG\r\n\x1a\n")
+    wide, high = struct.unpack(">II", data[16:24])
+    assert wide > 1000
+    assert high > 40 * count
+
+
+def test_more_tasks_than_anybody_could_tell_apart_are_refused() -> None:
+    told = Told()
+    for number in range(MOST_ROWS + 1):
+        told.run(f"t{number}", number, number + 1)
+    with pytest.raises(UsageRefused, match="too many for a picture"):
+        gantt_svg(chart(told))
+
+
+def test_a_legend_fits_under_the_chart() -> None:
+    told = troubled().claim("now", 100)
+    root = parsed(chart(told, now=110))
+    wide = int(root.attrib["width"])
+    last = [found for found in root.iter(f"{SPACE}text") if found.text == Look.RETRY]
+    assert float(last[0].attrib["x"]) + points(Look.RETRY, 12) < wide

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import contextlib
+import io
+import json
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +13,20 @@ import click
 import pytest
 
 from sequencer import __version__
-from sequencer.cli.context import Invocation
-from sequencer.cli.options import Verb
-from sequencer.cli.program import COMMANDS, NAME, group
+from sequencer.cli.context import Invocation, complain, json_text
+from sequencer.cli.options import Verb, save
+from sequencer.cli.program import COMMANDS, NAME, group, report
+from sequencer.errors import (
+    ClaimHeld,
+    ConfigurationError,
+    CorruptState,
+    Interrupted,
+    SequencerError,
+    StepFailed,
+    StorageFailed,
+    UnknownName,
+    WaitsForPerson,
+)
 from tests import forked
 from tests.unit.cli.calling import call, project
 
@@ -201,3 +216,117 @@ def test_a_run_has_no_name_that_acts_on_a_terminal(
         assert name not in ended.err
     assert not (folder / "sync").exists()
     assert call(folder, "--run", "計画 2", "run", "--max-steps", "1", "--quiet").code == 0
+
+
+KEY = "sk-ant-api03-" + "a1b2" * 10
+
+
+def reported(error: BaseException, *, is_verbose: bool = False) -> tuple[int, str]:
+    err = io.StringIO()
+    with contextlib.redirect_stderr(err):
+        code = report(error, is_verbose=is_verbose)
+    return code, err.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (StepFailed("x"), 1),
+        (ConfigurationError("x"), 2),
+        (UnknownName("agent", "x", ()), 2),
+        (CorruptState("x"), 3),
+        (WaitsForPerson("x"), 4),
+        (ClaimHeld("x"), 75),
+        (Interrupted("x"), 130),
+        (KeyboardInterrupt(), 130),
+        (click.Abort(), 130),
+        (click.UsageError("x"), 2),
+        (RuntimeError("x"), 70),
+        (RecursionError("x"), 70),
+        (MemoryError(), 75),
+    ],
+)
+def test_every_error_has_its_code(error: BaseException, code: int) -> None:
+    assert reported(error)[0] == code
+
+
+def test_a_bug_is_called_one_and_its_traceback_comes_on_request() -> None:
+    def fail() -> None:
+        message = "the impossible"
+        raise ValueError(message)
+
+    with pytest.raises(ValueError, match="impossible") as raised:
+        fail()
+    _, short = reported(raised.value)
+    assert short.startswith("error: this is a bug: ValueError: the impossible\n")
+    assert "--verbose" in short
+    assert "Traceback" not in short
+    _, long = reported(raised.value, is_verbose=True)
+    assert "Traceback" in long
+    assert "in fail" in long
+
+
+def test_secrets_are_hidden_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_SERVICE_TOKEN", "correct-horse-battery")
+    for error in (
+        SequencerError(f"refused {KEY}"),
+        RuntimeError(f"with {KEY} and correct-horse-battery"),
+        click.UsageError(f"what is correct-horse-battery {KEY}?"),
+    ):
+        for is_verbose in (False, True):
+            text = reported(error, is_verbose=is_verbose)[1]
+            assert KEY not in text
+            assert "correct-horse-battery" not in text
+            assert "[secret]" in text
+
+
+def test_json_can_always_be_written() -> None:
+    assert json_text({"a": "é計"}) == '{"a": "é計"}'
+    odd = json_text({"a": "\ud800"})
+    odd.encode()
+    assert json.loads(odd) == {"a": "\ud800"}
+    for letter in ("\x7f", "\x9b", "\u2028", "\u2029"):
+        text = json_text({letter: [f"a{letter}b\\u"]})
+        assert text.isprintable()
+        assert json.loads(text) == {letter: [f"a{letter}b\\u"]}
+    assert json_text([Path("x")]) == '["x"]'
+    assert json_text([1], indent=1) == "[\n 1\n]"
+
+
+def test_complaining_never_fails() -> None:
+    closed = io.StringIO()
+    closed.close()
+    with contextlib.redirect_stderr(closed):
+        complain("nobody hears it")
+    with contextlib.redirect_stderr(None):
+        complain("nobody hears it")
+    with (
+        # Closing tries once more to write what complaining has given up on.
+        contextlib.suppress(OSError),
+        Path("/dev/full").open("w") as full,
+        contextlib.redirect_stderr(full),
+    ):
+        complain("nobody hears it")
+
+
+def save_numbers(path: Path, data: bytes, mode: int | None = None) -> None:
+    save(path, data, is_ours=lambda head: head[:1].isdigit(), what="numbers", mode=mode)
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_a_mode_of_its_own_or_that_of_new_files(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        save_numbers(tmp_path / "usual", b"1")
+        save_numbers(tmp_path / "shared", b"1", mode=0o644)
+        assert os.umask(umask) == umask
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "usual").stat().st_mode) == 0o666 & ~umask
+    assert stat.S_IMODE((tmp_path / "shared").stat().st_mode) == 0o644
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(StorageFailed, match="can't be written") as caught:
+        save_numbers(tmp_path / "no" / "n.txt", b"1")
+    assert str(tmp_path / "no" / "n.txt") in str(caught.value)

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from sequencer.engine.records import apply_completion
 from sequencer.errors import StorageFailed, UnsafeFolder
 from sequencer.executors.command import CommandExecutor, CommandOptions
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.protocol import Cancellation
+from sequencer.executors.stand_ins import ScriptedExecutor, ScriptedOptions, wait_like_an_agent
 from sequencer.model.fields import ValidationError
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
@@ -136,3 +138,100 @@ def test_an_argv_without_meaning_is_refused(argv: list[str], said: str) -> None:
     with pytest.raises(ValidationError) as refusal:
         CommandOptions.model_validate({"argv": argv})
     assert said in str(refusal.value)
+
+
+STEP = Step(name="main", complete_when="ALL DONE")
+
+
+@pytest.mark.parametrize(
+    "output", ["ALL DONE", "Tests pass.\nALL DONE\n", "  ALL DONE \r\nbye", "x\n\n\tALL DONE"]
+)
+def test_a_mark_that_stands_alone_completes_the_run(output: str) -> None:
+    outcome = apply_completion(STEP, Outcome(status=OutcomeStatus.OK, output=output))
+    assert outcome.status is OutcomeStatus.COMPLETE
+    assert outcome.output == output
+
+
+@pytest.mark.parametrize(
+    "output", ["", "I say ALL DONE when it is", "all done", "ALL DONE.", "ALL\nDONE", '"ALL DONE"']
+)
+def test_a_mark_in_a_sentence_does_not(output: str) -> None:
+    outcome = Outcome(status=OutcomeStatus.OK, output=output)
+    assert apply_completion(STEP, outcome) is outcome
+
+
+class Script:
+    """A scripted executor and short words to drive it."""
+
+    def __init__(self, folder: Path, *outcomes: dict[str, Any]) -> None:
+        self.folder = folder
+        self.recorder = Recorder()
+        options = ScriptedOptions.model_validate({"outcomes": outcomes})
+        self.executor = ScriptedExecutor("canned", options)
+
+    def perform(self, step: str = "main", step_index: int = 0, attempt: int = 1) -> Outcome:
+        environment = {
+            "SEQUENCER_STEP_INDEX": str(step_index),
+            "SEQUENCER_ATTEMPT": str(attempt),
+        }
+        cancellation = Cancellation()
+        request = request_for(self.folder, step=Step(name=step), environment=environment)
+        outcome = self.executor.perform(request, self.recorder, cancellation)
+        cancellation.close()
+        return outcome
+
+    def outputs(self, *calls: tuple[str, int, int]) -> list[str]:
+        return [self.perform(*call).output for call in calls]
+
+
+def test_a_place_decides_before_the_sequence(tmp_path: Path) -> None:
+    script = Script(
+        tmp_path,
+        {"output": "usual"},
+        {"step_index": 3, "attempt": 2, "output": "second try of 3"},
+        {"step_index": 3, "status": "failed"},
+        {"attempt": 5, "output": "fifth try"},
+    )
+    calls = [("main", 0, 1), ("main", 3, 2), ("main", 7, 5), ("main", 4, 1)]
+    assert script.outputs(*calls) == ["usual", "second try of 3", "fifth try", "usual"]
+    failed = script.perform(step_index=3)
+    assert failed.status is OutcomeStatus.FAILED
+    assert failed.error
+
+
+def test_a_step_without_an_entry_fails_and_names_the_key(tmp_path: Path) -> None:
+    outcome = Script(tmp_path, {"step": "plan"}).perform("build")
+    assert outcome.status is OutcomeStatus.FAILED
+    assert outcome.error == "agents.canned.outcomes has no entry for step 'build'"
+
+
+@pytest.mark.parametrize(
+    "outcomes", [[], [{"status": "fine"}], [{"step_index": -1}], [{"attempt": 0}], [{"says": "x"}]]
+)
+def test_options_without_meaning_are_refused(outcomes: list[dict[str, Any]]) -> None:
+    with pytest.raises(ValidationError):
+        ScriptedOptions.model_validate({"outcomes": outcomes})
+
+
+@pytest.mark.parametrize(
+    ("limits", "said", "key"),
+    [
+        ({"timeout_s": 0.1}, "timed out after 0.1 s", "timeout_s"),
+        ({"idle_timeout_s": 0.1}, "no progress for 0.1 s", "idle_timeout_s"),
+        ({"timeout_s": 5, "idle_timeout_s": 0.1}, "no progress for 0.1 s", "idle_timeout_s"),
+        ({"timeout_s": 0.1, "idle_timeout_s": 5}, "timed out after 0.1 s", "timeout_s"),
+    ],
+)
+def test_the_first_limit_ends_it(
+    tmp_path: Path, limits: dict[str, float], said: str, key: str
+) -> None:
+    cancellation = Cancellation()
+    outcome = wait_like_an_agent(30, request_for(tmp_path, **limits), cancellation)
+    cancellation.close()
+    assert outcome is not None
+    assert outcome.status is OutcomeStatus.FAILED
+    assert outcome.error is not None
+    assert outcome.error.startswith(said)
+    assert f"raise {key} of step 'main'" in outcome.error
+    assert outcome.is_timed_out is (key == "timeout_s")
+    assert 0.1 <= outcome.usage.seconds < 5

@@ -11,6 +11,8 @@ from sequencer.executors.opencode import (
     OpencodeExecutor,
     OpencodeOptions,
     OpencodeParser,
+    general,
+    of_the_agent,
     opencode_argv,
     opencode_configuration,
 )
@@ -202,3 +204,30 @@ def test_errors_are_failures_that_say_why(name: str, said: str) -> None:
     assert outcome.error is not None
     assert said in outcome.error
     assert "\x1b" not in outcome.error
+
+
+# --- which permissions an attempt with opencode gets, in general and for its own agent --------
+
+
+def step(**tools: bool) -> Step:
+    return Step.model_validate({"name": "main", "tools": tools})
+
+
+@pytest.mark.parametrize(
+    ("made", "last"),
+    [
+        (general({"bash": "allow", "*": "allow"}, ["bash"]), "bash"),
+        (of_the_agent({"bash": "ask", "*": "ask"}, {}, step(bash=True)), "bash"),
+    ],
+)
+def test_what_the_step_says_comes_last_because_the_last_rule_wins(
+    made: dict[str, Any], last: str
+) -> None:
+    assert list(made)[-1] == last
+    assert len(made) == 2
+
+
+def test_leave_to_read_does_not_extend_to_secrets() -> None:
+    read = of_the_agent({}, {}, step(read=True))["read"]
+    assert isinstance(read, dict)
+    assert list(read.items())[:2] == [("*", "allow"), ("*.env", "ask")]

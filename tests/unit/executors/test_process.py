@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import sys
 import threading
@@ -13,11 +14,16 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sequencer.executors.client import JsonEventParser, perform_process
+from sequencer.executors.client import JsonEventParser, number, perform_process, split_mark
+from sequencer.executors.command import Pattern, VariableName, VariableValue
 from sequencer.executors.process import ProcessCore, ProcessEnd, describe_exit, launch_of
 from sequencer.executors.protocol import Cancellation, Listener, Piece, StopReason
-from sequencer.executors.pump import Launch
+from sequencer.executors.pump import EVERY_AGENT, Launch, LineSplitter
+from sequencer.model.fields import ValidationError
+from sequencer.model.frozen import checked
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from tests.contract.executor_cases import Recorder, request_for, wait_until
 
@@ -248,3 +254,68 @@ def test_a_guard_that_the_system_refuses_is_an_outcome(
 def test_a_launch_needs_no_more_than_it_says() -> None:
     launch = Launch(argv=["x"], environment={}, cwd=Path("/"), prompt=b"")
     assert (launch.timeout_s, launch.idle_timeout_s, launch.grace_s) == (None, None, 5.0)
+
+
+@given(st.lists(st.binary(max_size=12)), st.integers(min_value=1, max_value=8))
+def test_no_byte_is_lost_or_doubled(pieces: list[bytes], cap: int) -> None:
+    order: list[bytes] = []
+    splitter = LineSplitter(lambda line: order.append(line + b"\n"), order.append, cap)
+    for piece in pieces:
+        splitter.feed(piece)
+    splitter.finish()
+    assert b"".join(order).rstrip(b"\n") == b"".join(pieces).rstrip(b"\n")
+
+
+# --- the flag that ends a step: for who looks, who waits, and who polls a descriptor ----------
+
+
+def is_readable(cancellation: Cancellation) -> bool:
+    return bool(select.select([cancellation], [], [], 0)[0])
+
+
+def test_a_descriptor_that_is_asked_for_later_is_readable_too() -> None:
+    cancellation = Cancellation()
+    cancellation.set(StopReason.CLAIM_LOST)
+    assert is_readable(cancellation)
+    cancellation.close()
+
+
+def test_no_secret_is_passed_to_everybody() -> None:
+    assert not [name for name in EVERY_AGENT if "KEY" in name or "TOKEN" in name]
+
+
+@pytest.mark.parametrize("text", ["CI", "_X", "ANTHROPIC_*", "A1*"])
+def test_patterns_that_are_allowed(text: str) -> None:
+    assert checked(Pattern, text) == text
+
+
+@pytest.mark.parametrize("text", ["", "*", "A*B", "1A", "A-B", "A=b", "A\nB", "*_KEY"])
+def test_patterns_that_are_refused(text: str) -> None:
+    with pytest.raises(ValidationError):
+        checked(Pattern, text)
+
+
+@pytest.mark.parametrize("text", ["", "A=B", "A B", "1", "A\n", "A\0"])
+def test_names_that_are_refused(text: str) -> None:
+    with pytest.raises(ValidationError):
+        checked(VariableName, text)
+
+
+def test_a_value_holds_anything_but_nul() -> None:
+    assert checked(VariableValue, "a\n=b") == "a\n=b"
+    with pytest.raises(ValidationError):
+        checked(VariableValue, "a\0b")
+
+
+# --- session ids with facts: written, read back, and never trusted ----------------------------
+
+
+@pytest.mark.parametrize("mark", ["", "--yolo", "-x", "a b", "a/../b", "a\n", ";cost_usd=1", "é"])
+def test_what_no_client_would_give_never_becomes_an_argument(mark: str) -> None:
+    with pytest.raises(ValueError, match="is no session id"):
+        split_mark(mark)
+
+
+@pytest.mark.parametrize("value", ["-1", "x", "1e999x", "nan-"])
+def test_facts_that_were_tampered_with_count_as_nothing(value: str) -> None:
+    assert number({"cost_usd": value}, "cost_usd") == 0

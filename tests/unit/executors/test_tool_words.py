@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any, get_args
 
 import pytest
 
+from sequencer.assembly.agents import EXECUTORS, PROVIDERS
 from sequencer.executors.claude import ClaudeExecutor, ClaudeOptions
 from sequencer.executors.codex import CodexExecutor, CodexOptions
 from sequencer.executors.gemini import GeminiExecutor, GeminiOptions
@@ -14,7 +16,7 @@ from sequencer.executors.messages_loop import MessagesOptions
 from sequencer.executors.opencode import OpencodeExecutor, OpencodeOptions
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.project_tools import TOOLS
-from sequencer.executors.protocol import Objection, Particular
+from sequencer.executors.protocol import Objection, Particular, Permits
 from sequencer.executors.tool_words import (
     CLAUDE,
     CODEX,
@@ -197,3 +199,78 @@ def test_opencode_wants_the_whole_name_of_a_model(
     for ample in ({"provider": "openai", "model": "m"}, {"model": "openai/m", "temperature": 2}):
         assert objected("opencode", entry, **ample) == []
     assert objected("opencode", {"model": "openai/m"}, provider="openai", temperature=0) == []
+
+
+# --- whose models there are, and that the table of them agrees with the executors -------------
+
+ANYBODYS = {"command", "opencode", "rehearsal", "scripted"}
+
+
+def test_the_kinds_that_have_one_providers_models() -> None:
+    told = {kind: provider for provider, kinds in PROVIDERS.items() for kind in kinds}
+    assert told.keys() == EXECUTORS.keys() - ANYBODYS
+    for kind, recipe in EXECUTORS.items():
+        executor = getattr(import_module(recipe.module), recipe.executor)
+        has = getattr(executor, "providers", None)
+        assert has == ({told[kind]} if kind in told else None), kind
+
+
+@pytest.mark.parametrize("kind", sorted(EXECUTORS.keys() - {"rehearsal", "scripted"}))
+def test_who_honours_some_values_only_can_say_which(kind: str) -> None:
+    executor = getattr(import_module(EXECUTORS[kind].module), EXECUTORS[kind].executor)
+    # What the protocol asks for is looked up by name, so a slip would switch the check off.
+    assert isinstance(executor.__new__(executor), Particular)
+
+
+# --- what each client says that its agent may do, and when somebody has decided that ----------
+
+MADE: dict[str, tuple[Any, Any]] = {
+    "anthropic": (MessagesExecutor, MessagesOptions),
+    "claude": (ClaudeExecutor, ClaudeOptions),
+    "codex": (CodexExecutor, CodexOptions),
+    "gemini": (GeminiExecutor, GeminiOptions),
+    "opencode": (OpencodeExecutor, OpencodeOptions),
+}
+
+
+def permits(kind: str, entry: dict[str, Any]) -> Permits:
+    executor, options = MADE[kind]
+    with ProcessCore() as core:
+        found: Permits = executor("a", options.model_validate(entry), core).permits()
+    return found
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_nobody_has_decided_where_the_entry_says_nothing(kind: str) -> None:
+    assert permits(kind, {}).to_edit
+    assert permits(kind, {"model": "m"}).to_edit
+
+
+@pytest.mark.parametrize(
+    ("kind", "entry", "says"),
+    [
+        ("claude", {"permission_mode": "plan"}, "permission_mode plan"),
+        ("claude", {"allowed_tools": ["Read"]}, "allowed_tools Read"),
+        ("claude", {"tools": []}, "tools none"),
+        (
+            "claude",
+            {"permission_mode": "default", "disallowed_tools": ["Bash"]},
+            "permission_mode default; disallowed_tools Bash",
+        ),
+        ("claude", {"extra_args": ['--settings={"k": "SECRET"}']}, "--settings"),
+        ("codex", {"sandbox": "read-only"}, "sandbox read-only"),
+        ("codex", {"extra_args": ["--full-auto"]}, "sandbox read-only; --full-auto"),
+        ("gemini", {"approval_mode": "default"}, "approval_mode default"),
+        ("opencode", {"permission": {}}, "as its own configuration says"),
+        ("opencode", {"permission": {"edit": "deny"}}, 'permission {"edit": "deny"}'),
+        ("anthropic", {"tools": ["read"]}, "tools read"),
+    ],
+)
+def test_what_is_written_is_a_decision(kind: str, entry: dict[str, Any], says: str) -> None:
+    assert permits(kind, entry) == Permits(says)
+
+
+def test_what_is_taken_away_is_no_permission() -> None:
+    found = permits("claude", {"disallowed_tools": ["WebFetch"]})
+    assert found.to_edit
+    assert "disallowed_tools WebFetch" in found.says

@@ -9,7 +9,9 @@ import pytest
 
 from sequencer.errors import ConfigurationError, WorkTreeRefused
 from sequencer.git import checkout as shared
-from sequencer.git.process import Git
+from sequencer.git.own_settings import EVERYTHING
+from sequencer.git.process import UNWRITABLE, Git, GitFailed
+from sequencer.git.store import GitOptions, GitStore
 from tests.unit.git.clones import commit, git, porcelain, said, write
 from tests.unit.git.teams import (
     RUN_ID,
@@ -215,3 +217,29 @@ def test_a_worktree_that_can_not_be_removed_yet_is_told_and_its_merge_stands(her
     assert left.commit == said(here, "rev-parse", "HEAD")
     assert "can't be removed" in left.notices[0]
     assert place.folder.is_dir()
+
+
+# --- work trees of one repository, each with a run of its own branch or with the same one -----
+
+
+def store_of(tree: Path) -> GitStore:
+    return GitStore(tree / "sync" / "state.json", tree, None, GitOptions(), allowed=EVERYTHING)
+
+
+# --- what is in the way in a repository ------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stderr", "is_local"),
+    [
+        ("fatal: write error: No space left on device\nfatal: fetch-pack: invalid output", True),
+        ("error: unable to create temporary file: Permission denied", True),
+        ("error: insufficient permission for adding an object to repository database", True),
+        ("remote: fatal: write error: No space left on device", False),
+        ("remote: error: cannot lock ref 'refs/heads/x'", False),
+        ("ssh: connect to host x port 22: Connection refused", False),
+        ("fatal: early EOF", False),
+    ],
+)
+def test_whose_fault_it_is_is_told_by_gits_words(stderr: str, *, is_local: bool) -> None:
+    assert GitFailed(("fetch",), 128, stderr).says(UNWRITABLE) is is_local

@@ -6,12 +6,19 @@ from datetime import UTC, datetime
 
 import pytest
 
-from sequencer.model.head import Gate, Loop, Owner, Status
+from sequencer.errors import EditRefused, StaleClaim, TransitionRefused, UsageRefused
+from sequencer.model import by_hand as decisions
+from sequencer.model import transitions
+from sequencer.model.head import Gate, Head, Loop, Owner, Status
+from sequencer.model.line import gates
+from sequencer.model.line import order as loops
 from sequencer.model.line.line import Line
-from sequencer.model.line.order import place
+from sequencer.model.line.order import describe, place, resolve
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Step
-from sequencer.model.transitions import Event
-from sequencer.model.workflow import Workflow
+from sequencer.model.transitions import Event, Place, Transition
+from sequencer.model.workflow import Review, Workflow
+from tests.contract.store_cases import STRANGER, new_head
 
 CHECK = Step.model_validate({"name": "check", "validation": {"fixer": {"name": "fix"}}})
 LINE = Line(Workflow("w", (CHECK, Step(name="end")), kind="procedure"))
@@ -61,3 +68,153 @@ def test_an_attempt_that_vanished_is_given_back() -> None:
     made = LINE.expire(begun, begun.token, "its machine is gone", at=NOW)
     assert (made.head.claims, made.head.failures_in_row, made.head.attempt) == ((), 0, 1)
     assert made.facts[0].outcome == {"reason": "its machine is gone"}
+
+
+AT = "2026-01-01T00:00:00Z"
+VERIFY = Place(2, "verify", "verify.md")
+FIXER = Place(2, "fix", "fix.md", stage="fix")
+NO = Outcome(status=OutcomeStatus.FAILED, error="no", usage=Usage(cost_usd=0.5), prompt="verify.md")
+YES = Outcome(status=OutcomeStatus.OK, usage=Usage(cost_usd=0.25), prompt="fix.md")
+
+
+def claimed(head: Head, place: Place) -> Head:
+    return transitions.claim(head, place, STRANGER, at=AT, ttl_s=60.0).head
+
+
+def judged(head: Head, place: Place = FIXER, reason: str = "2 fail") -> Head:
+    held = claimed(head, VERIFY)
+    return loops.judged_no(held, held.token, NO, place, reason, at=AT, record={}).head
+
+
+def test_a_lost_claim_judges_nothing() -> None:
+    head = new_head(step_index=2)
+    with pytest.raises(StaleClaim):
+        loops.judged_no(head, 7, NO, FIXER, "no", at=AT, record={})
+    with pytest.raises(StaleClaim):
+        loops.fixed(head, 7, YES, VERIFY, at=AT, record={})
+
+
+def test_without_a_fixer_the_step_itself_comes_again() -> None:
+    head = judged(new_head(step_index=2), VERIFY)
+    assert head.loop == Loop(stage="verify", round=2, reason="2 fail")
+    assert loops.round_of(head) == 2
+
+
+PLAN, BUILD, CHECK = Step(name="plan"), Step(name="build", prompt="b.md"), Step(name="check")
+REVIEWED = Workflow("demo", (PLAN, BUILD), Review(every=2, step=CHECK))
+ONCE = Workflow("once", (PLAN, BUILD), kind="procedure")
+
+
+@pytest.mark.parametrize("index", [2, 3, 10**15])
+def test_a_procedure_has_no_step_behind_its_last(index: int) -> None:
+    with pytest.raises(UsageRefused, match="procedure 'once' has 2 steps") as refused:
+        resolve(ONCE, index)
+    assert refused.value.hint == "its step_index goes from 0 to 1"
+    with pytest.raises(UsageRefused):
+        describe(ONCE, index)
+
+
+def test_python_would_have_accepted_minus_one() -> None:
+    with pytest.raises(ValueError, match="-1"):
+        resolve(REVIEWED, -1)
+    with pytest.raises(ValueError, match="-1"):
+        place(ONCE, -1)
+
+
+ASK, FIX, END = Place(1, "ask", "ask.md"), Place(2, "fix", "fix.md"), Place(2, "", "", is_end=True)
+FIRST = Place(0, "reproduce", "reproduce.md")
+OPEN = Gate(step="ask", step_index=1, token=3, opened_at=AT)
+
+
+def at_gate(gate: Gate = OPEN, following: Place = FIX, **update: object) -> Head:
+    held = transitions.claim(new_head(step_index=1, token=2), ASK, STRANGER, at=AT, ttl_s=60.0).head
+    accepted = transitions.succeed(
+        held, 3, Outcome(status=OutcomeStatus.OK), following, at=AT, record={}, gate=gate
+    )
+    return accepted.head.replace(**update)
+
+
+def events(transition: Transition) -> list[str]:
+    return [str(fact.event) for fact in transition.facts]
+
+
+def test_approval_behind_the_last_step_completes_the_run() -> None:
+    head = at_gate(following=END)
+    assert head.status is Status.WAITING_APPROVAL
+    approved = gates.approve(head, END, None, at=AT, by="ann")
+    assert approved.head.status is Status.COMPLETE
+    assert events(approved) == ["approved", "completed"]
+    assert not approved.head.was_rejected
+
+
+def test_rejection_ends_the_run_and_says_so() -> None:
+    rejected = gates.reject(at_gate(), "works as designed", at=AT, by="ann")
+    assert rejected.head.status is Status.COMPLETE
+    assert rejected.head.was_rejected
+    assert rejected.head.exit_reason == "rejected at 'ask': works as designed"
+    assert events(rejected) == ["rejected", "completed"]
+    with pytest.raises(TransitionRefused, match="complete"):
+        transitions.ensure_claimable(rejected.head)
+
+
+@pytest.mark.parametrize("text", ["", "  \n", "x" * (gates.MAX_FEEDBACK_CHARS + 1)])
+def test_feedback_that_no_prompt_can_use_is_refused(text: str) -> None:
+    with pytest.raises(TransitionRefused, match="feedback"):
+        gates.feedback(at_gate(), text, FIRST, at=AT, by="ann")
+
+
+def test_nothing_is_decided_twice() -> None:
+    approved = gates.approve(at_gate(), FIX, None, at=AT, by="ann").head
+    rejected = gates.reject(at_gate(), None, at=AT, by="ann").head
+    told = gates.feedback(at_gate(), "again", FIRST, at=AT, by="ann").head
+    with pytest.raises(TransitionRefused, match="no gate waits"):
+        gates.approve(approved, FIX, None, at=AT, by="bob")
+    with pytest.raises(TransitionRefused, match=r"rejected at 'ask' already"):
+        gates.approve(rejected, FIX, None, at=AT, by="bob")
+    with pytest.raises(TransitionRefused, match="feedback was given"):
+        gates.reject(told, None, at=AT, by="bob")
+    with pytest.raises(TransitionRefused, match="no gate waits"):
+        gates.feedback(new_head(), "x", FIRST, at=AT, by="bob")
+
+
+def test_what_was_read_is_what_is_decided() -> None:
+    later = at_gate(OPEN.replace(token=9, step="other"))
+    asks = "'other' asks now"
+    with pytest.raises(TransitionRefused, match=asks):
+        gates.approve(later, FIX, None, at=AT, by="ann", token=3)
+    with pytest.raises(TransitionRefused, match=asks):
+        gates.reject(later, None, at=AT, by="ann", token=3)
+    with pytest.raises(TransitionRefused, match=asks):
+        gates.feedback(later, "x", FIRST, at=AT, by="ann", token=3)
+    assert gates.approve(later, FIX, None, at=AT, by="ann", token=9).facts
+
+
+def test_no_way_by_hand_leads_past_a_gate() -> None:
+    head = at_gate()
+    with pytest.raises(TransitionRefused, match="waits for a decision"):
+        decisions.rewind(head, FIX, at=AT)
+    end = at_gate(following=END)
+    adopted = decisions.adopt(end, "new", "sha256:0", {}, END, at=AT).head
+    assert adopted.status is Status.WAITING_APPROVAL
+    edited = decisions.edit_field(head, "step_index", 0, at=AT).head
+    assert (edited.gate, edited.status) == (None, Status.WAITING_NEXT)
+    with pytest.raises(EditRefused, match="gate changed"):
+        decisions.edit_field(head, "step_index", head.step_index + 1, at=AT)
+
+
+def test_who_decides_about_a_step_by_hand_has_to_decide_about_the_gate_first() -> None:
+    head = at_gate()
+    waits = "waits for a decision about 'ask'"
+    with pytest.raises(TransitionRefused, match=waits):
+        decisions.skip(head, FIX, None, at=AT)
+    with pytest.raises(TransitionRefused, match=waits):
+        decisions.stamp_ok(head, FIX, None, at=AT)
+    with pytest.raises(TransitionRefused, match=waits):
+        decisions.stamp_fail(head, None, at=AT)
+
+
+def test_going_back_by_hand_leaves_the_gate() -> None:
+    rewound = decisions.rewind(at_gate(), FIRST, at=AT).head
+    assert (rewound.gate, rewound.step_index) == (None, 0)
+    edited = decisions.edit_field(at_gate(), "step_index", 0, at=AT).head
+    assert edited.gate is None

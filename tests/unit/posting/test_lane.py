@@ -1,13 +1,19 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from sequencer.model.transitions import Event
-from sequencer.posting.cursor import CursorFile
+from sequencer.posting.cursor import CursorFile, Pace
+from sequencer.posting.protocol import Activity, ActivityType, Unreachable
+from sequencer.posting.sinks import JsonlSink
 from sequencer.store.file import FileStore
+from tests.unit.posting.posts import result
 from tests.unit.posting.runs import (
     SECRET,
     Box,
@@ -218,3 +224,111 @@ def test_delivery_stops_when_the_time_is_over(store: FileStore) -> None:
     assert told.box.bodies == ["0", "1"]
     told.deliver()
     assert told.box.bodies == ["0", "1", "2", "3", "4"]
+
+
+def thought(body: str = "hm") -> Activity:
+    return Activity(type=ActivityType.THOUGHT, at="now", step="main", step_index=0, body=body)
+
+
+# --- what is posted --------------------------------------------------------------------
+
+
+# --- thoughts ----------------------------------------------------------------------------
+
+
+def test_a_thought_that_can_not_be_posted_is_dropped_and_not_repeated(store: FileStore) -> None:
+    told = lane_for(store, Box(trouble=[unreachable()]))
+    told.deliver()
+    told.lane.post_thought(thought("lost"), "run-1", None)
+    assert not told.lane.takes_thoughts_now()
+    told.clock.now += 10
+    told.deliver()
+    assert told.lane.takes_thoughts_now()
+    told.lane.post_thought(thought("next"), "run-1", None)
+    assert told.box.bodies == ["next"]
+    assert len(told.notices) == 2
+
+
+def test_a_refused_thought_costs_a_notice_and_no_more(store: FileStore) -> None:
+    told = lane_for(store, Box(trouble=[refused()]))
+    told.deliver()
+    told.lane.post_thought(thought(), "run-1", None)
+    assert told.notices == ["activity sink 'box': HTTP 422"]
+    assert not (store.folder / "activity" / "refused.jsonl").exists()
+
+
+def test_a_line_that_was_torn_does_not_tear_the_next(tmp_path: Path) -> None:
+    sink = JsonlSink("file", tmp_path / "a.jsonl")
+    sink.post(result(1))
+    with sink.path.open("ab") as file:
+        file.write(b'{"half": ')
+    sink.post(result(2))
+    texts = sink.path.read_text().splitlines()
+    assert [json.loads(texts[place])["revision"] for place in (0, 2)] == [1, 2]
+    assert texts[1] == '{"half": '
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "pipe", "no-folder"])
+def test_what_is_no_plain_file_is_an_outage(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "a.jsonl"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "link":
+        path.symlink_to(tmp_path / "elsewhere")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        (tmp_path / "x").write_text("")
+        path = tmp_path / "x" / "a.jsonl"
+    with pytest.raises(Unreachable, match=r"a\.jsonl"):
+        JsonlSink("file", path).post(result(1))
+    assert not (tmp_path / "elsewhere").exists()
+
+
+# --- one thought in so many seconds, over all processes that work on a run --------------------
+
+
+def test_one_passes_and_the_next_waits(tmp_path: Path) -> None:
+    pace = Pace(tmp_path / "activity" / "box.pace", 2.0)
+    assert pace.left_s(100.0) == 0.0
+    assert pace.take(100.0)
+    assert not pace.take(100.0)
+    assert not pace.take(101.9)
+    assert pace.left_s(101.5) == pytest.approx(0.5)
+    assert pace.left_s(102.0) == 0.0
+    assert pace.take(102.0)
+    assert not pace.take(103.0)
+
+
+def test_many_at_the_same_moment_are_one(tmp_path: Path) -> None:
+    path = tmp_path / "box.pace"
+    code = (
+        "import sys; from pathlib import Path; from sequencer.posting.cursor import Pace\n"
+        f"sys.stdin.readline(); sys.exit(Pace(Path({str(path)!r}), 2.0).take(100.0))"
+    )
+    started = [
+        subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) for _ in "1234"
+    ]
+    for one in started:
+        one.communicate(b"\n", timeout=60)
+    assert sum(one.returncode for one in started) == 1
+
+
+@pytest.mark.parametrize(
+    "held", [b"", b"x", b"\xff\xfe", b"nan\n", b"inf\n", b"999999999\n", b"-5\n"]
+)
+def test_what_says_nothing_holds_nobody_up(tmp_path: Path, held: bytes) -> None:
+    path = tmp_path / "box.pace"
+    path.write_bytes(held)
+    pace = Pace(path, 2.0)
+    assert pace.left_s(100.0) == 0.0
+    assert pace.take(100.0)
+    assert path.read_bytes() == b"100.000\n"
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    other = tmp_path / "precious"
+    other.write_text("mine")
+    (tmp_path / "box.pace").symlink_to(other)
+    assert Pace(tmp_path / "box.pace", 2.0).take(100.0)
+    assert other.read_text() == "mine"

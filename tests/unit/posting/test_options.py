@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 
+from sequencer.documents.keys import ConfigurationErrors
 from sequencer.errors import ConfigurationError
 from sequencer.executors.redaction import Redaction
 from sequencer.model.fields import ValidationError
 from sequencer.posting.options import KINDS, ActivityOptions, SinkOptions, SinkPlace
 from sequencer.posting.sinks import MAKERS, make_sinks, problems
+from sequencer.settings.settings import Settings, load
 
 HOOK = {"kind": "webhook", "url": "https://example.org/hook"}
 LINEAR = {"kind": "linear", "agent_session_id": "6f1c-4a"}
@@ -153,3 +155,49 @@ def test_a_file_outside_or_of_the_run_itself_is_refused(tmp_path: Path, path: st
 def test_a_file_in_the_project(tmp_path: Path, path: str) -> None:
     (sink,) = make_sinks(options(file={"kind": "jsonl", "path": path}), place(tmp_path))
     assert vars(sink)["path"] == tmp_path.resolve() / path
+
+
+# --- ``activity:`` as the settings have it: complaints with file, line and key, all at once ---
+
+
+def loaded(folder: Path, text: str, **variables: str) -> Settings:
+    (folder / "orchestration.yaml").write_text(text)
+    return load(folder, env=variables)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaints"),
+    [
+        ("{sinks: {x: {kind: webhook}}}", ["activity.sinks.x: kind webhook needs url"]),
+        (
+            "{sinks: {x: {kind: webhook, urll: a}}}",
+            ["activity.sinks.x: unknown key 'urll'\n  did you mean 'url'?"],
+        ),
+        (
+            "{sinks: {x: {kind: webhook, url: 'ftp://a'}}}",
+            ["activity.sinks.x.url: expected a whole http:// or https:// address"],
+        ),
+        (
+            "{sinks: {x: {kind: github, repository: a, issue: 0}}}",
+            ["activity.sinks.x.repository: ", "activity.sinks.x.issue: "],
+        ),
+        (
+            "{sinks: {x: {kind: slack}, y: {kind: jsonl, url: 'https://a.b'}}}",
+            ["activity.sinks.x.kind: should be", "activity.sinks.y: kind jsonl has no url"],
+        ),
+        ("{drain: 3}", ["activity: unknown key 'drain'\n  did you mean 'drain_s'?"]),
+        ("{drain_s: .inf}", ["activity.drain_s: "]),
+        ("{sinks: [a]}", ["activity.sinks: expected a mapping"]),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(
+    tmp_path: Path, text: str, complaints: list[str]
+) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        loaded(tmp_path, f"activity: {text}\n")
+    error = refused.value
+    errors = error.errors if isinstance(error, ConfigurationErrors) else (error,)
+    assert len(errors) == len(complaints)
+    for found, complaint in zip(errors, complaints, strict=True):
+        assert complaint in str(found)
+        assert "orchestration.yaml:1:" in str(found)

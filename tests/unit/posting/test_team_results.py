@@ -10,15 +10,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from sequencer.model.net.graph import Graph
+from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.model.step import Step
+from sequencer.model.team import TaskTraits
 from sequencer.model.transitions import Event
 from sequencer.model.workflow import Workflow
 from sequencer.posting.poster import Poster
 from sequencer.store.file import FileStore
 from tests.unit.engine.flow.labs import Actor, Lab
-from tests.unit.posting.crews import node, team, tell
-from tests.unit.posting.runs import REDACTION, Box, Told, lane_for, new_store
+from tests.unit.posting.crews import GRAPH, named, node, team, tell
+from tests.unit.posting.invocations import invoked
+from tests.unit.posting.runs import REDACTION, Box, HandClock, Told, lane_for, new_store
+from tests.unit.saying import Saying
 
 
 def knowing(store: FileStore, **subjects: str) -> Told:
@@ -74,3 +77,40 @@ def test_a_whole_team(tmp_path: Path) -> None:
     assert sorted(results[1:3]) == [("build", "built"), ("log", "")]
     assert results[3:] == [("sum", "All is done."), ("", "All is done.")]
     assert box.posts[-1].activity.title.endswith("the run is complete")
+
+
+# --- what a team's run tells: each task for itself, and few words at a time -------------------
+
+# --- what teammates say ------------------------------------------------------------------
+
+
+def test_another_process_of_the_run_counts(store: FileStore) -> None:
+    first, second = Box(), Box()
+    clock = HandClock()
+    with invoked(store, first, nodes=GRAPH.nodes, clock=clock) as one:
+        Saying(one.activities).started(named("plan"))
+        one.rounds.wake_and_wait()
+        assert len(first.posts) == 1
+        with invoked(store, second, nodes=GRAPH.nodes, clock=clock) as two:
+            Saying(two.activities).started(named("build"))
+            two.rounds.wake_and_wait()
+            assert second.posts == []
+            clock.now += 2.1
+            two.rounds.wake_and_wait()
+            assert (len(first.posts), len(second.posts)) == (1, 1)
+
+
+# --- the run -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"label": "Do x", "task": TaskTraits(role="lead")}, "Do x (lead)"),
+        ({"label": "Do x", "task": TaskTraits()}, "Do x"),
+        ({"task": TaskTraits(role="lead")}, "x (lead)"),
+        ({}, None),
+    ],
+)
+def test_what_a_task_is_about(fields: dict[str, Any], expected: str | None) -> None:
+    assert Node(id="x", kind=NodeKind.AGENT, **fields).subject == expected

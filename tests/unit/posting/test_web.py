@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
 from sequencer.posting.protocol import Refused, Unreachable
-from sequencer.posting.web import MAX_ANSWER_BYTES, Answer, Web, judge, retry_after_s
-from tests.unit.posting.desk import Reply, open_desk
+from sequencer.posting.web import MAX_ANSWER_BYTES, Answer, Web, WebhookSink, judge, retry_after_s
+from tests.unit.posting.desk import Desk, Reply, open_desk
+from tests.unit.posting.posts import result
 
 
 def answer(status: int, text: str = "", **headers: str) -> Answer:
@@ -85,3 +87,26 @@ def test_the_library_is_loaded_with_the_first_request_only() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "False\n"
+
+
+@pytest.fixture(name="desk")
+def fixture_desk() -> Iterator[Desk]:
+    with open_desk(Reply(204)) as desk:
+        yield desk
+
+
+@pytest.fixture(name="sink")
+def fixture_sink(desk: Desk) -> Iterator[WebhookSink]:
+    sink = WebhookSink("hook", f"{desk.url}/in?team=a", {"X-Mine": "yes"}, "s3cret")
+    yield sink
+    sink.close()
+
+
+def test_the_same_result_twice_is_the_same_request(desk: Desk, sink: WebhookSink) -> None:
+    sink.post(result())
+    sink.post(result(in_doubt=True))
+    first, second = desk.wait_for(2)
+    assert (first.raw, first.headers["idempotency-key"]) == (
+        second.raw,
+        second.headers["idempotency-key"],
+    )

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
+from sequencer.settings.legacy import TEAM_KEYS
 from sequencer.settings.settings import HIDDEN, load
 from tests.unit.settings.loading import loaded, refusal, refusals
 
@@ -132,3 +133,345 @@ def test_the_journal_of_git_is_kept_short_from_everywhere(tmp_path: Path) -> Non
     variable = "SEQUENCER_STORE__JOURNAL__ROTATE_BYTES"
     error = refusal(tmp_path, "store: {kind: git}", env={variable: "2097152"})
     assert str(error).startswith(f"{variable}: store.journal.rotate_bytes: is at most")
+
+
+ROUTING = """
+routing:
+  labels: {debugger: [defect]}
+  system_prompts:
+    scoper: {labels: [rfc]}
+    detective: {labels: [defect], prompt: roles/detective.md}
+  classifier: quick
+  timeout_s: 5
+  fallback: mine
+  procedures: {code: mine, question: plan-mode}
+  substitutions: {"https://linear.app/linear/": "https://linear.app/acme/"}
+agents: {quick: {kind: rehearsal}}
+workflows: {mine: {kind: procedure, steps: [a]}, loop: {steps: [a]}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place", "said"),
+    [
+        ("fallback: mine", "fallback: loop", "9:3: routing.fallback", "'loop' is a cycle"),
+        ("fallback: mine", "fallback: my", "9:3: routing.fallback", "unknown procedure 'my'"),
+        ("code: mine", "code: standard", "10:16: routing.procedures.code", "is a cycle"),
+        ("code: mine", "codes: mine", "10:16: routing.procedures.codes", "'question'"),
+        ("classifier: quick", "classifier: quik", "7:3: routing.classifier", "mean 'quick'"),
+        ("roles/det", "../det", "6:35: routing.system_prompts.detective.prompt", "'..' in it"),
+        (", prompt: roles/detective.md", "", "4:3: routing.system_prompts", "needs labels and a"),
+        ("[rfc]", "rfc", "5:14: routing.system_prompts.scoper.labels", "expected a list"),
+        ("timeout_s: 5", "timeout_s: -5", "8:3: routing.timeout_s", "greater than 0"),
+        ("labels: {deb", "label: {deb", "3:3: routing", "unknown key 'label'"),
+        ("{debugger: [d", "{builder: [d", "3:12: routing.labels", "unknown key 'builder'"),
+        ("substitutions: {", 'substitutions: {"": x, ', "11:19: routing.subst", "at least 1 char"),
+    ],
+)
+def test_wrong_routing_is_refused_at_its_place(
+    tmp_path: Path, old: str, new: str, place: str, said: str
+) -> None:
+    text = ROUTING.replace(old, new, 1)
+    assert text != ROUTING
+    error = refusal(tmp_path, text)
+    assert f"orchestration.yaml:{place}" in str(error.where)
+    assert said in str(error)
+
+
+# --- lists of tasks in orchestration.yaml, and the roles that their tasks have ----------------
+
+
+def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    text = """
+workflows:
+  mine:
+    tasks:
+      - {id: a, subject: A, role: nobody, blocked_by: [b, x]}
+      - {id: b, subjct: B, blocked_by: [a]}
+      - {id: a, subject: A, executor: nobody}
+  other:
+    tasks:
+      - {id: a, subject: A, blocked_by: a}
+"""
+    said = "\n".join(map(str, refusals(tmp_path, text)))
+    for place, what in (
+        ("5:29: workflows.mine.tasks[0].role", "there is no role 'nobody'"),
+        ("5:43: workflows.mine.tasks[0].blocked_by", "circle: a -> b -> a"),
+        ("5:59: workflows.mine.tasks[0].blocked_by[1]", "there is no task 'x'"),
+        ("6:9: workflows.mine.tasks[1].subject", "has to be there"),
+        ("6:17: workflows.mine.tasks[1]", "unknown key 'subjct'"),
+        ("7:10: workflows.mine.tasks[2].id", "two tasks are called 'a'"),
+        ("10:29: workflows.other.tasks[0].blocked_by[0]", "waits for itself"),
+    ):
+        found = [line for line in said.splitlines() if f"orchestration.yaml:{place}: " in line]
+        assert [what in line for line in found] == [True], place
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ("{tasks: []}", "there is no task in it"),
+        ("{size: 3}", "there is no task in it"),
+        ("{tasks: [{id: a, subject: A}], steps: [b]}", "steps can't stand beside tasks"),
+        ("{tasks: [{id: a, subject: A}], kind: procedure}", "kind can't stand beside tasks"),
+        ("{tasks: [{id: a, subject: A}], review: {step: b}}", "review can't stand beside tasks"),
+        ("{tasks: [{id: a, subject: A}], extends: standard}", "extends can't stand beside tasks"),
+        ("{tasks: [{id: a, subject: A}], file: x.md}", "tasks can't stand beside file"),
+        ("{tasks: [{id: a, subject: A}], size: 0}", "greater than or equal to 1"),
+        ("{tasks: 3}", "expected a list"),
+        ("{tasks: [a]}", "expected a mapping"),
+        ("{tasks: [{id: a, subject: A, requires_approval: true}]}", "a flowchart can"),
+    ],
+)
+def test_what_can_t_be_a_list(tmp_path: Path, entry: str, said: str) -> None:
+    assert said in str(refusal(tmp_path, f"workflows: {{mine: {entry}}}"))
+
+
+@pytest.mark.parametrize("name", ["tasks.md", "tasks.yaml"])
+def test_a_list_in_a_file_of_its_own(tmp_path: Path, name: str) -> None:
+    texts = {
+        "tasks.md": "# T\n\n## a: A\n\n## b: B\nblocked_by: a\n",
+        "tasks.yaml": "tasks: [{id: a, subject: A}, {id: b, subject: B, blocked_by: a}]\n",
+    }
+    (tmp_path / name).write_text(texts[name])
+    settings = loaded(tmp_path, f"workflows: {{mine: {name}}}")
+    workflow = settings.registry.get("mine")
+    assert (workflow.name, workflow.kind) == ("mine", "graph")
+    assert workflow.graph is not None
+    assert workflow.graph.is_team
+    assert settings.registry.get("mine") is workflow
+
+
+# --- ``teams:`` as the settings have it, also under the names that other programs use ---------
+
+TEAMS = """
+teams:
+  enabled: yes
+  threshold: 70
+  max_size: 6
+  classifications: [orchestrator]
+  lead_model: opus
+  teammate_model: sonnet
+  score:
+    keywords: {payment: 20, refactor: 0}
+    labels: {needs-a-team: 100}
+    subtasks: {each: 10}
+    size_from: [40, 60, 80]
+  roles:
+    verifier: {model: haiku, tools: {edit: false}, timeout_s: null, budget: {max_tokens: 5}}
+    tester:
+      writes: true
+      single_turn: true
+      output: {format: json, schema: {type: object, additionalProperties: false}}
+  budget: {max_cost_usd: 12, on_hard: kill}
+"""
+ALIASES = """
+enableAgentTeams: true
+teamConfig:
+  complexityThreshold: 55
+  maxTeamSize: 6
+  teammateModel: sonnet
+  leadModel: opus
+  enabledClassifications: [orchestrator, code]
+"""
+
+
+def test_the_step_fields_of_a_role_keep_their_types(tmp_path: Path) -> None:
+    roles = loaded(tmp_path, TEAMS).teams.roles
+    verifier, tester = roles["verifier"].step, roles["tester"].step
+    # `null` is a statement there: it takes away what the built-in role has.
+    assert verifier["timeout_s"] is None
+    assert (verifier["model"], roles["verifier"].writes) == ("haiku", False)
+    assert tester["output"]["schema"] == {"type": "object", "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place", "said"),
+    [
+        ("threshold: 70", "treshold: 70", "4:3: teams", "did you mean 'threshold'?"),
+        ("threshold: 70", "threshold: 101", "4:3: teams.threshold", "less than or equal to 100"),
+        ("max_size: 6", "max_size: 0", "5:3: teams.max_size", "greater than or equal to 1"),
+        ("[orchestrator]", "[orchestra]", "6:21: teams.classifications[0]", "'orchestrator'"),
+        ("each: 10", "eech: 10", "12:16: teams.score.subtasks", "did you mean 'each'?"),
+        ("refactor: 0", "refactor: x", "10:29: teams.score.keywords.refactor", "a whole number"),
+        ("model: haiku", "modle: haiku", "15:16: teams.roles.verifier", "did you mean 'model'?"),
+        ("model: haiku", "model: -x", "15:16: teams.roles.verifier.model", "not begin with '-'"),
+        (
+            *("edit: false", "edti: false", "15:38: teams.roles.verifier.tools.edti"),
+            "should be 'read'",
+        ),
+        ("model: haiku", "executor: x", "15:16: teams.roles.verifier.executor", "unknown agent"),
+        ("model: haiku", "prompt: ../x", "15:16: teams.roles.verifier.prompt", "'..' in it"),
+        (
+            *("model: haiku", "system_prompt: /x", "15:16: teams.roles.verifier.system_prompt"),
+            "name a file below the prompts folder",
+        ),
+        ("type: object", "type: objekt", "19:30: teams.roles.tester.output.schema", "objekt"),
+        ("max_tokens: 5", "max_tokens: 0", "15:78: teams.roles.verifier.budget.max_t", "than 0"),
+        ("writes: true", "requires_approval: true", "17:7: teams.roles.tester", "unknown key"),
+        ("writes: true", "step: {model: x}", "16:5: teams.roles.tester", "unknown key 'step'"),
+        ("writes: true", "step: 3", "16:5: teams.roles.tester", "stand beside the role's own"),
+        ("refactor: 0", '"|": 0', "10:29: teams.score.keywords.|", "has a letter or a digit"),
+        (
+            *("    keywords", "    procedures: {nope: 20}\n    keywords"),
+            *("10:18: teams.score.procedures.nope", "unknown procedure 'nope'"),
+        ),
+    ],
+)
+def test_a_wrong_value_is_refused_at_its_place(
+    tmp_path: Path, old: str, new: str, place: str, said: str
+) -> None:
+    text = TEAMS.replace(old, new, 1)
+    assert text != TEAMS
+    error = refusal(tmp_path, text)
+    assert f"orchestration.yaml:{place}" in str(error.where)
+    assert said in str(error)
+
+
+# --- the other names ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place", "said"),
+    [
+        ("Teams: true", "Teams: 3", "2:1: enableAgentTeams", "expected true or false, not 3"),
+        ("55", "550", "4:3: teamConfig.complexityThreshold", "less than or equal to 100, not 550"),
+        ("maxTeamSize: 6", "maxTeamSize: six", "5:3: teamConfig.maxTeamSize", "not 'six'"),
+        ("sonnet", "-sonnet", "6:3: teamConfig.teammateModel", "does not begin with '-'"),
+        ("leadModel: opus", "leadModel: [a]", "7:3: teamConfig.leadModel", "expected text"),
+        ("code]", "cod]", "8:42: teamConfig.enabledClassifications[1]", "'code'"),
+        ("[orchestrator, code]", "code", "8:3: teamConfig.enabledClassif", "expected a list"),
+        ("leadModel", "leadmodel", "7:3: teamConfig", "did you mean 'leadModel'?"),
+        ("enableAgentTeams", "enableAgentTeam", "2:1", "unknown key 'enableAgentTeam'"),
+    ],
+)
+def test_a_wrong_value_is_named_as_it_was_written(
+    tmp_path: Path, old: str, new: str, place: str, said: str
+) -> None:
+    text = ALIASES.replace(old, new, 1)
+    assert text != ALIASES
+    error = refusal(tmp_path, text)
+    assert f"orchestration.yaml:{place}" in str(error.where)
+    assert said in str(error)
+
+
+@pytest.mark.parametrize("value", ["yes", "[a]", "3"])
+def test_a_configuration_of_teams_that_is_no_mapping(tmp_path: Path, value: str) -> None:
+    error = refusal(tmp_path, f"teamConfig: {value}\n")
+    assert str(error.where).endswith("orchestration.yaml:1:1: teamConfig")
+    assert "expected a mapping" in str(error)
+
+
+VALUES = {
+    "enabled": ("true", "false"),
+    "threshold": ("10", "20"),
+    "max_size": ("2", "3"),
+    "teammate_model": ("a", "b"),
+    "lead_model": ("a", "b"),
+    "classifications": ("[code]", "[debugger]"),
+}
+
+
+@pytest.mark.parametrize(("written", "path"), TEAM_KEYS.items(), ids=str)
+@pytest.mark.parametrize("is_equal", [True, False])
+def test_both_names_of_one_thing_are_refused(
+    tmp_path: Path, written: tuple[str, ...], path: tuple[str, ...], is_equal: bool
+) -> None:
+    one, other = VALUES[path[1]]
+    nested = f"{written[0]}: {{{written[1]}: {one}}}" if written[1:] else f"{written[0]}: {one}"
+    key, value = path[1], one if is_equal else other
+    for before in (True, False):
+        new = f"teams:\n  {key}: {value}\n"
+        text = f"{new}{nested}\n" if before else f"{nested}\n{new}"
+        error = refusal(tmp_path, text)
+        line = 3 if before else 1
+        assert f"orchestration.yaml:{line}:" in str(error.where)
+        assert str(error.where).endswith(f": {'.'.join(written)}")
+        assert f"teams.{key} in line {2 if before else 3} says the same" in str(error)
+        assert f"leave out {'.'.join(written)} or teams.{key}" in str(error)
+
+
+def test_everything_that_is_wrong_is_told_in_the_order_of_the_file(tmp_path: Path) -> None:
+    text = "teams: {max_size: 99}\nteamConfig: {complexityThreshold: x, maxTeamSize: 3, leed: 1}\n"
+    expected = [
+        "1:9: teams.max_size: should be less",
+        "2:14: teamConfig.complexityThreshold: expected a whole",
+        "2:38: teamConfig.maxTeamSize: teams.max_size in line 1 says the same",
+        "2:54: teamConfig: unknown key 'leed'",
+    ]
+    told = [str(error) for error in refusals(tmp_path, text)]
+    assert len(told) == len(expected)
+    assert all(part in line for part, line in zip(expected, told, strict=True))
+
+
+EXTENDING = """
+agents:
+  tests: {kind: command, argv: [make, test]}
+workflows:
+  my-dev:
+    extends: full-development
+    replace:
+      verifications: {executor: tests, validation: {max_attempts: 2}}
+    before: {git-gh: [security-review]}
+    after: {coding-activity: [{name: x, prompt: look.md, timeout_s: 60}]}
+    remove: [concise-summary]
+  full-development:
+    extends: full-development
+    replace: {concise-summary: {prompt: subroutines/verbose-summary.md}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place", "said"),
+    [
+        (
+            "security-review]",
+            "{name: s, nam: x}]",
+            "9:33: workflows.my-dev.before.git-gh[0]",
+            "'nam'",
+        ),
+        ("executor: tests", "exec: tests", "8:23: workflows.my-dev.replace.verifications", "exec"),
+        ("git-gh:", "git:", "9:14: workflows.my-dev.before.git", "known full-development steps"),
+        ("max_attempts: 2", "max_attempts: 0", "8:53: ", "greater than or equal to 1"),
+        ("[concise-summary]", "[summary]", "11:14: workflows.my-dev.remove[0]", "did you mean"),
+        ("extends: full-development\n    rep", "extends: full\n    rep", "6:5: ", "unknown workfl"),
+        ("executor: tests", "executor: test", "8:23: ", "did you mean 'tests'"),
+        ("prompt: look.md", "prompt: ../look.md", "10:41: ", "'..' in it"),
+        ("{prompt: sub", "{prompt: /sub", "14:33: ", "is absolute"),
+        ("executor: tests", "requires_approval: false, approval: {}", "8:7: ", "can't be changed"),
+        ("[security-review]", "[verifications]", "5:3: workflows.my-dev", "twice: verifications"),
+        ("extends: full-development\n    rep", "rep", "5:3: workflows.my-dev", "without extends"),
+        (
+            "remove: [concise-summary]",
+            "steps: [a]",
+            "5:3: workflows.my-dev",
+            "steps can't stand beside extends",
+        ),
+    ],
+)
+def test_a_wrong_change_is_refused_at_its_place(
+    tmp_path: Path, old: str, new: str, place: str, said: str
+) -> None:
+    assert old in EXTENDING
+    error = refusal(tmp_path, EXTENDING.replace(old, new, 1))
+    assert f"orchestration.yaml:{place}" in str(error.where)
+    assert said in str(error)
+
+
+def test_a_circle_of_workflows_is_refused_at_its_place(tmp_path: Path) -> None:
+    text = "workflows:\n  a: {extends: b}\n  b: {extends: a}\n"
+    error = refusal(tmp_path, text)
+    assert str(error.where).endswith("orchestration.yaml:2:7: workflows.a.extends")
+    assert "'a' extends 'b', 'b' extends 'a'" in error.message
+
+
+def test_feedback_has_to_lead_back(tmp_path: Path) -> None:
+    text = "workflows:\n  d: {extends: debugger-full, remove: [debugger-reproduction]}\n"
+    error = refusal(tmp_path, text)
+    assert "goes to step 'debugger-reproduction', which does not come before it" in error.message
+    assert str(error.where).endswith("orchestration.yaml:2:3: workflows.d")
+    gate = "{name: gate, requires_approval: true, approval: {feedback_to: %s}}"
+    steps = f"workflows: {{w: {{kind: procedure, steps: [a, {gate}, b]}}}}"
+    assert "'gate' goes to step 'b'" in refusal(tmp_path, steps % "b").message
+    for target in ("a", "gate"):
+        assert loaded(tmp_path, steps % target).workflows["w"].steps[1].approval is not None

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sequencer.errors import CorruptState, StorageFailed
+from sequencer.errors import (
+    CorruptState,
+    EditRefused,
+    StaleClaim,
+    StateRefused,
+    StorageFailed,
+    TransitionRefused,
+)
 from sequencer.model.head import Head
+from sequencer.model.transitions import Place
+from sequencer.store import watch as module
 from sequencer.store.file import FileStore
+from sequencer.store.watch import InotifyWatch, SleepingWatch, Watch, WatchdogWatch, watch
 from tests.contract import store_cases as cases
 
 LEGACY = {"step_index": 4, "status": "waiting-next", "commit": "abc"}
@@ -122,3 +134,190 @@ def test_waiting_for_a_holder_that_is_gone_already_ends_at_once(tmp_path: Path) 
     assert not store.wait(2, 10.0, claim=cases.make_claim(owner=gone))
     assert time.monotonic() - started < 0.5
     store.close()
+
+
+# --- both watches, and the sleep that stands in, wake a process that waits within a second ----
+
+KINDS: dict[str, Callable[[Path, str], Watch]] = {
+    "inotify": InotifyWatch,
+    "watchdog": WatchdogWatch,
+}
+
+
+def replace(path: Path) -> None:
+    temporary = path.with_name(".new.tmp")
+    temporary.write_text("x")
+    temporary.replace(path)
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "replaced": replace,
+    "written": lambda path: path.write_text("new"),
+    "removed": lambda path: path.unlink(),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_change_before_the_wait_is_not_missed(kind: str, tmp_path: Path) -> None:
+    watching = KINDS[kind](tmp_path, "state.json")
+    try:
+        (tmp_path / "state.json").write_text("x")
+        started = time.monotonic()
+        watching.wait(10.0, [])
+        assert time.monotonic() - started < 1.0
+    finally:
+        watching.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_files_do_not_wake(kind: str, tmp_path: Path) -> None:
+    watching = KINDS[kind](tmp_path, "state.json")
+    try:
+        (tmp_path / "journal.jsonl").write_text("x")
+        (tmp_path / ".state.json.7.tmp").write_text("x")
+        started = time.monotonic()
+        assert not watching.wait(0.4, [])
+        assert time.monotonic() - started > 0.35
+    finally:
+        watching.close()
+
+
+def test_a_system_without_notifications_left_sleeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refusing:
+        def __init__(self, folder: Path, name: str) -> None:
+            raise OSError(24, "inotify instance limit reached", str(folder / name))
+
+    monkeypatch.setattr(module, "InotifyWatch", Refusing)
+    assert isinstance(watch(tmp_path, "state.json"), SleepingWatch)
+    store = FileStore(tmp_path / "state.json")
+    begun = cases.begin(store)
+    timer = threading.Timer(0.1, cases.claim, (FileStore(tmp_path / "state.json"),))
+    timer.start()
+    started = time.monotonic()
+    assert store.wait(begun.revision, 10.0)
+    assert time.monotonic() - started < 1.0
+    timer.join()
+    store.close()
+
+
+# --- what people and agents may write into state.json, and what follows -----------------------
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    path = tmp_path / "state.json"
+    cases.begin(FileStore(path))
+    return path
+
+
+def test_an_agent_may_write_exit_while_its_step_runs(state: Path) -> None:
+    store = FileStore(state)
+    granted = cases.claim(store)
+    cases.edit(state, exit=True, exit_reason="nothing left to do")
+    head = cases.commit(store, granted.token)
+    assert (head.step_index, head.exit, head.exit_reason) == (1, True, "nothing left to do")
+    assert "edited by hand" in store.take_notices()[0]
+    events = [f["event"] for f in store.history()]
+    assert events == ["initialised", "claimed", "edited", "succeeded"]
+    assert "by hand: exit, exit_reason" in str(list(store.history())[2]["outcome"])
+    with pytest.raises(TransitionRefused, match="stopped: nothing left"):
+        cases.claim(store)
+
+
+def test_an_edited_step_index_makes_who_runs_the_step_stale(state: Path) -> None:
+    store, other = FileStore(state), FileStore(state)
+    granted = cases.claim(store)
+    cases.edit(state, step_index=6)
+    with pytest.raises(StaleClaim):
+        cases.commit(store, granted.token)
+    taken = cases.claim(other)
+    assert (taken.token, taken.step_index) == (granted.token + 1, 6)
+    assert not (state.parent / "beats" / str(granted.token)).exists()
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        {"run_id": "another"},
+        {"token": 0},
+        {"revision": 1},
+        {"revision": 3},
+        {"revision": "2"},
+        {"revision": None},
+        {"schema_version": 0},
+        {"schema_version": "1"},
+        {"step_index": -1},
+        {"step_index": 1.5},
+        {"step_index": "1"},
+        {"step_index": True},
+        {"step_index": 2**63},
+        {"step_index": 2**63 - 1},
+        {"token": 2**63 - 1},
+        {"failures_in_row": -1},
+        {"claims": []},
+        {"status": "working"},
+        {"exit": "yes"},
+        {"exit": 1},
+        {"usage": {"steps": -1}},
+        {"usage": {"steps": 1}},
+        {"usage": {}},
+        {"usage": None},
+        {"last_update": None},
+        {"workflow_name": 7},
+    ],
+    ids=str,
+)
+def test_edits_that_are_refused_and_leave_everything(state: Path, update: dict[str, Any]) -> None:
+    cases.claim(FileStore(state))
+    own = state.read_bytes()
+    cases.edit(state, **update)
+    before = {path.name: path.read_bytes() for path in state.parent.glob("*.json*")}
+    store = FileStore(state)
+    for verb in (store.view, lambda: cases.commit(store, 1), lambda: cases.begin(store)):
+        with pytest.raises(StateRefused) as caught:
+            verb()
+        assert str(state) in str(caught.value)
+        assert caught.value.hint
+    assert {path.name: path.read_bytes() for path in state.parent.glob("*.json*")} == before
+    state.write_bytes(own)
+    cases.commit(FileStore(state), 1)
+    assert cases.check_files(state.parent) == 1
+
+
+@pytest.mark.parametrize("field", ["step_index", "token", "claims", "status", "usage", "exit"])
+def test_an_edit_that_lost_a_field_is_refused(state: Path, field: str) -> None:
+    """A flipped bit in a key, or a bad merge, would put step_index back to its default."""
+    store = FileStore(state)
+    cases.commit(store, cases.claim(store).token)
+    content = json.loads(state.read_text())
+    del content[field]
+    state.write_text(json.dumps(content))
+    with pytest.raises(EditRefused, match=f"{field} is missing"):
+        FileStore(state).view()
+
+
+def test_a_second_edit_while_the_first_is_not_recorded(state: Path) -> None:
+    cases.edit(state, step_index=1)
+    FileStore(state).view()
+    cases.edit(state, step_index=2)
+    store = FileStore(state)
+    assert cases.claim(store).step_index == 2
+
+
+def test_an_edit_that_a_stopped_writer_had_accepted_is_no_second_edit(state: Path) -> None:
+    cases.edit(state, step_index=3, note="x")
+    content = state.read_bytes()
+    store = FileStore(state, placed=lambda head: Place(head.step_index, "main", "main.md"))
+    assert store.update(lambda _: None).expected_step == "main"
+    # As if the writer had been killed between its append and its rename.
+    state.write_bytes(content)
+    fresh = FileStore(state)
+    assert fresh.view().head == store.view().head
+    fresh.update(lambda _: None)
+    assert [f["event"] for f in fresh.history()] == ["initialised", "edited"]
+    # One that differs from what was accepted is still refused.
+    state.write_bytes(content.replace(b'"x"', b'"y"'))
+    with pytest.raises(EditRefused, match="the run has gone on"):
+        FileStore(state).view()

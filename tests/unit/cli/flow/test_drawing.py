@@ -8,10 +8,14 @@ from textwrap import dedent
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from sequencer.cli.views.diagram import drawing, listing, print_diagram
-from sequencer.engine.view import FlowView
+from sequencer.cli.views.mermaid import LOOKS, charted, classed
+from sequencer.cli.views.states import ACTIVE, ASCII_MARKS, MARKS, shown, wrapped
+from sequencer.cli.views.text import cut, width
+from sequencer.engine.view import FlowView, NodeState
 from sequencer.errors import StorageFailed
 from sequencer.model.net.graph import Graph
 from sequencer.workflows.mermaid.parser import read_chart
@@ -247,3 +251,119 @@ def test_an_authors_colors_are_seen_until_a_run_has_its_own() -> None:
     assert "\x1b[38;2;0;255;0m│ b │" in text
     ran = of(graph("a --> b"), "running", a="done", b="failed")
     assert "48;2" not in drawing(ran, chart=chart).text(has_colours=True)
+
+
+CHART = "flowchart TD\n  a[One] --> b\n  b -->|x| c((End))\n"
+
+
+def shape(chart: str = CHART) -> Graph:
+    return graph(chart.partition("\n")[2])
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\n\n", "\n%% the end", "\n  "])
+def test_however_the_text_ends(end: str) -> None:
+    text = CHART.rstrip("\n") + end
+    found = classed(text, of(shape(), "running", a="done"))
+    assert found.startswith(text)
+    assert read_chart(found).classes == {"seqDone"}
+    assert read_chart(found).edges == read_chart(text).edges
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["classDef seqDone fill:#000", "b:::seqDone", "class b seqDone", "seqDone --> b", "%% seqDone"],
+)
+def test_names_of_the_author_are_avoided(line: str) -> None:
+    text = f"{CHART}  {line}\n"
+    found = classed(text, of(graph(text.partition("\n")[2]), "running", a="done"))
+    assert "    class a seq2Done\n" in found
+    assert classed(found, of(shape(), "running", a="done")).endswith("class a seq3Done\n")
+
+
+def test_an_id_with_a_comma_gets_a_style_of_its_own() -> None:
+    # In a class statement it would be two names.
+    text = "flowchart TD\n  a,b --> c\n"
+    found = classed(text, of(shape(text), "running", **{"a,b": "failed", "c": "done"}))
+    assert f"    style a,b {LOOKS[NodeState.FAILED]}\n" in found
+    assert "classDef seqFailed" not in found
+    assert [node.id for node in read_chart(found).nodes] == ["a,b", "c"]
+
+
+@pytest.mark.parametrize(
+    "name", ["a-b", "a.b", "1", "a&b", "a'b", "ключ", "計画", "default", "a#b", "a:b", "x", "$a"]
+)
+def test_other_ids_are_named_as_they_are(name: str) -> None:
+    text = f"flowchart TD\n  q --> {name}\n"
+    found = classed(text, of(shape(text), "running", **{name: "done"}))
+    assert f"    class {name} seqDone\n" in found
+    assert read_chart(found).nodes == read_chart(text).nodes
+
+
+@given(views())
+@settings(max_examples=30)
+def test_a_made_chart_says_the_same_whatever_the_names_are(found: FlowView) -> None:
+    chart = read_chart(charted(found))
+    number = {node.id: f"n{place}" for place, node in enumerate(found.graph.nodes)}
+    assert [node.id for node in chart.nodes] == list(number.values())
+    assert [(e.source, e.target) for e in chart.edges] == [
+        (number[e.source], number[e.target]) for e in found.graph.edges
+    ]
+
+
+def contrast(one: str, other: str) -> float:
+    """Return the contrast of two colours as WCAG 2.1 counts it."""
+
+    def light(colour: str) -> float:
+        parts = [int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5)]
+        red, green, blue = (
+            p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts
+        )
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    low, high = sorted((light(one), light(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("state", list(LOOKS))
+def test_texts_can_be_read_on_their_colours(state: NodeState) -> None:
+    looks = dict(part.split(":") for part in LOOKS[state].split(","))
+    # 4.5 is what WCAG asks for; the text's colour is given, so a dark theme changes nothing.
+    assert contrast(looks["fill"], looks["color"]) >= 4.5
+    assert contrast(looks["fill"], looks["stroke"]) >= 2.5
+
+
+def test_states_that_matter_look_different() -> None:
+    told_apart = set(NodeState) - {NodeState.READY}
+    assert len({MARKS[state] for state in told_apart}) == len(told_apart)
+    assert len({ASCII_MARKS[state] for state in told_apart}) == len(told_apart)
+    assert NodeState.RUNNING in ACTIVE
+    assert NodeState.DONE not in ACTIVE
+
+
+@given(st.text(), st.integers(0, 40))
+def test_a_text_is_cut_to_what_fits(text: str, columns: int) -> None:
+    found = cut(text, columns)
+    assert width(found) <= columns
+    assert found in {text, ""} or found.endswith("…")
+
+
+@given(st.text(max_size=80), st.integers(2, 30), st.integers(1, 4))
+def test_wrapping_loses_nothing_where_there_is_room(text: str, columns: int, lines: int) -> None:
+    safe = shown(text)
+    found = wrapped(safe, columns, lines)
+    assert all(width(line) <= columns for line in found)
+    assert len(found) <= lines
+    whole = wrapped(safe, columns, 1000)
+    assert "".join(whole).replace(" ", "") == "".join(safe.split())
+    if len(whole) <= lines:
+        assert found == whole
+    else:
+        assert found[-1].endswith("…")
+
+
+@given(st.text())
+def test_what_is_shown_is_one_line_for_xml_and_terminals(text: str) -> None:
+    found = shown(text)
+    assert found == shown(found)
+    assert len(found.splitlines()) <= 1
+    assert not set(found) & set("\x1b\u202e\u200f\ufffe\uffff\ud800\x00")

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from sequencer.cli.views.diagram import Drawn, Texts
-from sequencer.cli.views.layers import Group
-from sequencer.cli.views.layout import WAYS, EdgeLine, Layout, laid_out
+from sequencer.cli.views.layers import GAP, Group, Port, Rows, arranged, middles, ports, spread
+from sequencer.cli.views.layout import WAYS, Channel, EdgeLine, Layout, laid_out
 from sequencer.engine.view import FlowView
-from tests.unit.cli.flow.views import RELEASE, cells, flows, of, view, views
+from tests.unit.cli.flow.views import RELEASE, cells, flows, graph, of, view, views
 
 
 def layout(shown: FlowView, direction: str = "TB") -> Layout:
@@ -130,3 +130,96 @@ def test_without_groups_nothing_is_moved() -> None:
     shown = view(RELEASE)
     words = Texts(shown, 18, Drawn(None), is_ascii=False).words()
     assert laid_out(shown.graph, words) == layout(shown)
+
+
+def settled(*lines: tuple[int, int], loops: tuple[tuple[int, int], ...] = ()) -> Channel:
+    """Return a channel with these lines from above, and what turns back up after them."""
+    channel = Channel()
+    for number, (start, end) in enumerate(lines):
+        channel.add(number, start, end, comes="above", goes="below")
+    for number, (start, end) in enumerate(loops, start=len(lines)):
+        channel.add(number, start, end, comes="above", goes="above")
+    channel.settle()
+    return channel
+
+
+def tracks(channel: Channel) -> dict[int, int]:
+    return {turn.line: turn.track for turn in channel.turns}
+
+
+@given(
+    st.lists(st.integers(0, 12), min_size=1, max_size=9, unique=True),
+    st.randoms(use_true_random=False),
+)
+@settings(max_examples=200)
+def test_no_two_turns_of_a_channel_touch(starts: list[int], chance: object) -> None:
+    ends = list(starts)
+    chance.shuffle(ends)  # type: ignore[attr-defined]
+    channel = Channel()
+    for line, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        channel.add(line, start, end, comes="above", goes="below")
+    height = channel.settle()
+    seen: set[tuple[int, int]] = set()
+    for turn in channel.turns:
+        run = {(x, turn.track) for x in range(turn.left, turn.right + 1)}
+        assert not run & seen
+        seen |= run
+        assert turn.track < height
+    columns: dict[tuple[int, int], int] = {}
+    for line, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        mine = sorted((t for t in channel.turns if t.line == line), key=lambda t: t.track)
+        corners = [c for t in mine for c in ((t.start, t.track), (t.end, t.track))]
+        way = [(start, -1), *corners, (end, height)]
+        for (x, y), (to_x, to_y) in pairwise(way):
+            assert x == to_x or y == to_y
+            for row in range(min(y, to_y), max(y, to_y) + 1) if x == to_x else ():
+                assert columns.setdefault((x, row), line) == line, "two lines share a column"
+
+
+def test_nested_turns_do_not_cross() -> None:
+    # To the left the leftmost is on top, to the right the rightmost.
+    left = tracks(settled((10, 0), (12, 4), (14, 8)))
+    assert left[0] < left[1] < left[2]
+    right = tracks(settled((0, 10), (2, 12), (4, 14)))
+    assert right[2] < right[1] < right[0]
+
+
+def room(text: str) -> tuple[int, int]:
+    return len(text), 1
+
+
+def rows_of(chart: str, width: int = 7) -> Rows:
+    shape = graph(chart)
+    return arranged(shape, dict.fromkeys(shape.by_id, (width, 3)), room)
+
+
+@given(st.lists(st.tuples(st.floats(-50, 50), st.integers(0, 9)), min_size=1, max_size=12))
+def test_what_is_spread_keeps_its_distances(wanted: list[tuple[float, int]]) -> None:
+    apart = [distance for _, distance in wanted[1:]]
+    found = spread([value for value, _ in wanted], apart)
+    assert all(b - a >= least for (a, b), least in zip(pairwise(found), apart, strict=True))
+    if len(wanted) == 1:
+        assert found == [round(wanted[0][0])]
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(-20, 40)), max_size=7))
+def test_ports_are_inside_the_border_and_apart(wanted: list[int | None]) -> None:
+    width = 2 * max(1, len(wanted)) + 1
+    lines = [Port(place, column, place) for place, column in enumerate(wanted)]
+    found = sorted(ports(10, width, lines).values())
+    assert len(found) == len(wanted)
+    assert all(b - a >= 2 for a, b in pairwise(found))
+    assert all(10 - width // 2 < column < 10 + width // 2 for column in found)
+
+
+@pytest.mark.parametrize("chart", [RELEASE, "a --> b & c & d --> e\na --> e", "a --> b --> c"])
+def test_neighbours_of_a_row_keep_their_distance(chart: str) -> None:
+    found = rows_of(chart)
+    column = middles(found)
+    assert min(column[n] - item.width // 2 for n, item in enumerate(found.items)) == 0
+    for row in found.rows:
+        for left, right in pairwise(row):
+            inner = found.items[left], found.items[right]
+            blank = column[right] - column[left] - 1 - sum(item.width // 2 for item in inner)
+            are_boxes = all(item.node is not None for item in inner)
+            assert blank >= (GAP if are_boxes else 1)

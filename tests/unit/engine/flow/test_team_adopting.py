@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from sequencer.errors import DefinitionChanged
-from sequencer.model.team import Task
+from sequencer.engine.attempt import Emit, Noticed, RunEvent
+from sequencer.engine.loop import Mode
+from sequencer.engine.performing import Performer
+from sequencer.errors import ConfigurationError, DefinitionChanged, SequencerError
+from sequencer.executors.protocol import EVERY_EXECUTOR, Executor
+from sequencer.model.outcome import OutcomeStatus
+from sequencer.model.step import Step
+from sequencer.model.team import Role, Task
 from sequencer.workflows.teams.graphs import workflow_of
-from tests.unit.engine.flow.labs import failed
-from tests.unit.engine.flow.team_labs import JUDGE, TeamLab, adds, no, task, team
+from tests.unit.engine.flow.labs import Actor, Hold, failed, let_go, said, until
+from tests.unit.engine.flow.team_labs import AT_ONCE, JUDGE, YES, TeamLab, adds, no, task, team
 
 
 def adopted(made: TeamLab, tasks: Sequence[Task]) -> TeamLab:
@@ -128,3 +139,248 @@ def test_whatever_is_changed_each_task_is_done_once_behind_its_blockers(
     for one in everything:
         if one.id not in done:
             assert all(accepted.index(b) < accepted.index(one.id) for b in one.blocked_by)
+
+
+# --- a run whose agents can't honour all that roles and authors ask of them -------------------
+
+
+class Narrow(Actor):
+    """An agent that can say nothing but its prompt."""
+
+    supported_fields: ClassVar[frozenset[str]] = EVERY_EXECUTOR
+
+
+@dataclass
+class Choosy:
+    """Agents that refuse what they can't honour, as a project's own do."""
+
+    actor: Executor
+
+    def choose(self, step: Step, position: str) -> tuple[str, Executor]:
+        del position
+        if step.executor not in (None, "actor"):
+            raise ConfigurationError(f"there is no agent {step.executor!r}")
+        given = step.model_dump(exclude_defaults=True).keys()
+        if refused := sorted(given - self.actor.supported_fields):
+            raise ConfigurationError(f"the agent can't honour {refused[0]}")
+        return "actor", self.actor
+
+    def ready(self, step: Step, position: str) -> tuple[str, Executor]:
+        return self.choose(step, position)
+
+    def warm_up(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class Listening:
+    """Keeps notices."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def __call__(self, event: RunEvent) -> None:
+        if isinstance(event, Noticed):
+            self.heard.append(event.text)
+
+
+@dataclass
+class NarrowLab(TeamLab):
+    """A team of agents that honour few fields."""
+
+    ears: Listening = field(default_factory=Listening)
+
+    def performer(self, made: Any, emit: Emit) -> Performer:
+        return replace(super().performer(made, emit), agents=Choosy(self.actor))
+
+    def ended_tick(self) -> None:
+        """Work on what is due, whether it fails or not."""
+        with contextlib.suppress(SequencerError):
+            self.work(Mode.TICK, on_event=self.ears)
+
+    def listen(self) -> None:
+        """Work, and keep what a person would hear."""
+        self.work(on_event=self.ears)
+
+
+def narrow(made: TeamLab) -> NarrowLab:
+    fields = {name: getattr(made, name) for name in made.__dataclass_fields__}
+    return NarrowLab(**{**fields, "actor": Narrow(made.actor.says)})
+
+
+ROLES = {
+    "reader": Role.model_validate({"allowed_tools": ["Read"], "max_turns": 5}),
+    "implementer": Role.model_validate({"max_turns": 7, "writes": True}),
+    "nobodys": Role.model_validate({"executor": "nobody", "max_turns": 5}),
+}
+LEFT_OUT = "role {}: its agent can't honour {}; left out"
+
+
+def test_a_person_hears_once_what_was_left_out(tmp_path: Path) -> None:
+    """Of a role, however many tasks have it."""
+    tasks = [task("a", role="reader"), task("b", "a", role="reader"), task("c", role="reader")]
+    says = {"a": ["", "again"]}
+    made = narrow(team(tmp_path, tasks, says, roles=ROLES))
+    made.listen()
+    assert made.status == "completed"
+    told = LEFT_OUT.format("reader", "allowed_tools, max_turns")
+    assert [text for text in made.ears.heard if "left out" in text] == [told]
+    for asked in made.actor.asked:
+        assert (asked.step.allowed_tools, asked.step.max_turns) == (None, None)
+
+
+def left_out(made: NarrowLab) -> list[str]:
+    return [text for text in made.ears.heard if "left out" in text]
+
+
+def test_later_processes_say_it_no_more(tmp_path: Path) -> None:
+    tasks = [task("a", role="reader"), task("b", "a", role="reader"), task("c", "b", role="reader")]
+    made = narrow(team(tmp_path, tasks, roles=ROLES))
+    for _ in tasks:
+        made.work(Mode.TICK, on_event=made.ears)
+    assert made.accepted() == ["a", "b", "c"]
+    assert left_out(made) == [LEFT_OUT.format("reader", "allowed_tools, max_turns")]
+    assert all(asked.step.max_turns is None for asked in made.actor.asked)
+
+
+def test_an_agent_that_is_not_there_is_no_fields_fault(tmp_path: Path) -> None:
+    """Else a role with a misspelt agent would lose what it says, and work as anybody."""
+    made = narrow(team(tmp_path, [task("a", role="nobodys")], roles=ROLES))
+    assert "there is no agent 'nobody'" in str(made.refused())
+    assert made.actor.asked == []
+
+
+def test_a_fix_is_performed_without_what_only_its_role_asks(tmp_path: Path) -> None:
+    made = narrow(team(tmp_path, [task("check", **JUDGE)], {"check": [no(), YES]}, roles=ROLES))
+    made.listen()
+    assert made.status == "completed"
+    told = LEFT_OUT.format("implementer", "max_turns")
+    assert made.ears.heard.count(told) == 1
+
+
+# --- tasks that are added by an answer: who waits for them, and what a wrong answer is --------
+
+LEAD = (task("lead", adds="tasks", **AT_ONCE), task("sum", "lead"))
+MOST_HEAD_BYTES = 4096
+
+
+def test_two_leads_that_want_the_same_id(tmp_path: Path) -> None:
+    """Whoever ends second is refused, and hears why."""
+    tasks = [task("x", adds="tasks", **AT_ONCE), task("y", adds="tasks", **AT_ONCE)]
+    says = [adds(("more",)), adds(("other",))]
+    made = team(tmp_path, tasks, {"x": [says[0]], "y": list(says)}, size=1)
+    made.work()
+    assert sorted(made.graph.order) == ["more", "other", "x", "y"]
+    (refused,) = made.facts("failed")
+    assert "the run has a task 'more' already" in refused["outcome"]["error"]
+    assert "'more'" in made.actor.prompts_of("y")[1]
+
+
+def test_one_process_grows_while_another_holds_a_claim(tmp_path: Path) -> None:
+    hold = Hold("long")
+    made = team(
+        tmp_path,
+        [task("lead", adds="tasks"), task("long"), task("sum", "lead", "long")],
+        {"lead": adds(("a",), ("b", "a")), "long": hold},
+    )
+    with let_go(hold):
+        first = made.works(places=1)
+        second = made.works(places=1)
+        hold.wait()
+        until(lambda: "b" in made.accepted())
+        assert "sum" not in made.actor.names
+        hold.go.set()
+        first.summary()
+        second.summary()
+    assert sorted(made.accepted()) == ["a", "b", "lead", "long", "sum"]
+    assert made.accepted()[-1] == "sum"
+
+
+def test_a_killed_process_leaves_the_growth_to_the_next(tmp_path: Path) -> None:
+    made = team(tmp_path, LEAD, {"lead": adds(("a",), ("b",))})
+    made.work(limits={"max_steps": 1})
+    made.died()
+    assert {claim.step for claim in made.head.claims} == {"a", "b"}
+    assert made.work().usage.steps == 3
+    assert {fact["step"] for fact in made.facts("taken-over")} == {"a", "b"}
+
+
+# --- wrong answers -----------------------------------------------------------------------
+
+WRONG = {
+    "no-json": ("I would add two tasks", "schema: it is no JSON"),
+    "empty": (json.dumps({"tasks": []}), "schema"),
+    "unknown": (adds(("a", "nobody")), "there is no task 'nobody' to wait for"),
+    "itself": (adds(("a", "a")), "waits for itself"),
+    "cycle": (adds(("a", "b"), ("b", "a")), "in a circle: a -> b -> a"),
+    "behind-a-follower": (adds(("a", "sum")), "in a circle"),
+    "taken": (adds(("sum",)), "the run has a task 'sum' already"),
+    "role": (adds(("a",), role="boss"), "there is no role 'boss'"),
+    "more": (json.dumps({"tasks": [{"id": "a", "subject": "s", "model": "big"}]}), "schema"),
+    "many": (adds(*((f"t{number}",) for number in range(40))), "at most 30 are allowed"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_wrong_answer_fails_the_attempt_and_the_next_one_knows_why(
+    tmp_path: Path, kind: str
+) -> None:
+    answer, reason = WRONG[kind]
+    says = {"lead": [answer, adds(("good",))]}
+    made = team(tmp_path, LEAD, says, rules={"max_tasks": 30})
+    assert made.work().usage.steps == 3
+    assert made.accepted() == ["lead", "good", "sum"]
+    (refused,) = made.facts("failed")
+    assert reason in refused["outcome"]["error"]
+    assert refused["outcome"]["status"] == "failed"
+    first, second = made.actor.prompts_of("lead")
+    assert "last attempt" not in first
+    assert reason in second.partition("# What your last attempt ended with")[2]
+    assert len(made.marking.growths) == 1
+    assert "lead" not in made.marking.team.notes
+
+
+def test_every_problem_of_an_answer_is_told(tmp_path: Path) -> None:
+    made = team(tmp_path, LEAD, {"lead": [adds(("a", "u1"), ("sum", "u2")), adds(("b",))]})
+    made.work()
+    (refused,) = made.facts("failed")
+    for part in ("'u1'", "'u2'", "'sum' already"):
+        assert part in refused["outcome"]["error"]
+
+
+def test_a_structured_answer_counts_before_the_text(tmp_path: Path) -> None:
+    answer = said("Done, see my JSON.", structured=json.loads(adds(("a",))))
+    made = team(tmp_path, LEAD, {"lead": answer})
+    made.work()
+    assert made.accepted() == ["lead", "a", "sum"]
+    # The list is for the program; whoever comes behind is told which parts there are.
+    for name in ("a", "sum"):
+        (prompt,) = made.actor.prompts_of(name)
+        assert "# The parts into which the work was cut\n\n- a: Do a\n" in prompt
+        assert "Done, see my JSON." not in prompt
+
+
+def test_a_lead_that_failed_or_was_released_adds_nothing(tmp_path: Path) -> None:
+    answer = adds(("a",))
+    bad = failed("no", structured=json.loads(answer))
+    stopped = said(answer).replace(status=OutcomeStatus.INTERRUPTED)
+    made = team(tmp_path, LEAD, {"lead": [bad, stopped, adds(("b",))]})
+    made.work()
+    assert made.accepted() == ["lead", "b", "sum"]
+
+
+# --- sub-issues --------------------------------------------------------------------------
+
+PARTS = json.dumps(
+    {
+        "sub_issues": [
+            {"id": "api", "title": "API", "description": "the server"},
+            {"id": "ui", "title": "Page", "description": "the client", "depends_on": ["api"]},
+        ]
+    }
+)
+
+
+# --- what a process makes of a graph that others have added to --------------------------------

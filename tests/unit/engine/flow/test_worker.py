@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sequencer.errors import StepFailed
+from sequencer.engine.attempt import Prepared, Running
+from sequencer.engine.attempts import Attempts
+from sequencer.engine.heartbeat import Heartbeat
+from sequencer.engine.view import FlowView, NodeView, view_of
+from sequencer.errors import MachineBusy, StepFailed
+from sequencer.executors.protocol import StopReason
+from sequencer.model.head import Claim
 from sequencer.model.limits import RunLimits
-from sequencer.model.step import Output, Step
+from sequencer.model.step import Output, Retry, Step
+from sequencer.model.transitions import Place
 from sequencer.model.workflow import Workflow
-from tests.unit.engine.flow.labs import lab
+from sequencer.store.watch import readable
+from tests.contract.store_cases import new_head
+from tests.played import PlayedStore
+from tests.unit.engine.flow.labs import Actor, Hold, Lab, failed, lab, let_go, until
 
 # --- take-over ---------------------------------------------------------------------------
 
@@ -94,3 +107,144 @@ def test_what_should_be_json_and_is_none_fails_who_asks_for_it(tmp_path: Path) -
 
 
 # --- what is heard -------------------------------------------------------------------------
+
+
+# --- attempts at once: threads, their ends in order, and a descriptor that wakes --------------
+
+
+@pytest.fixture
+def attempts() -> Iterator[Attempts]:
+    store = PlayedStore(ttl_s=1.0)
+    heartbeat = Heartbeat(store)
+    made = Attempts(heartbeat)
+    yield made
+    made.cancel(StopReason.INTERRUPTED)
+    while made.running:
+        if made.next_ended() is None:
+            made.wait()
+    made.close()
+    heartbeat.close()
+    store.close()
+
+
+def running(token: int) -> Running:
+    step = Step(name=f"n{token}")
+    prepared = Prepared(step, step.name, Place(0, step.name, ""), "actor", Actor(), "")
+    owner = PlayedStore().owner()
+    claim = Claim(
+        token=token,
+        step=step.name,
+        step_index=0,
+        attempt=1,
+        owner=owner,
+        claimed_at="2026-01-02T03:04:05Z",
+        ttl_s=60.0,
+    )
+    return Running(claim, prepared, new_head())
+
+
+def test_a_wake_ends_a_wait(attempts: Attempts) -> None:
+    before = time.monotonic()
+    threading.Timer(0.05, attempts.wake).start()
+    attempts.wait()
+    assert 0.02 < time.monotonic() - before < 0.9
+    assert not readable((attempts.fileno(),), 0)
+
+
+def test_an_attempt_that_gets_no_thread_has_ended_and_the_next_one_is_made(
+    attempts: Attempts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        attempts.start(running(1), wait_a_little)
+    ended = attempts.next_ended()
+    assert ended is not None
+    assert isinstance(ended.busy, MachineBusy)
+    assert not ended.ends_the_work
+    attempts.start(running(2), wait_a_little)
+    until(lambda: readable((attempts.fileno(),), 0))
+    following = attempts.next_ended()
+    while following is None:
+        attempts.wait()
+        following = attempts.next_ended()
+    assert (following.claim.token, following.error) == (2, None)
+
+
+def wait_a_little(one: Running) -> None:
+    one.cancellation.wait(0.001)
+
+
+# --- what a person sees of a graph run, node by node ------------------------------------------
+
+LATER = Retry(max_attempts=2, initial_delay_s=3_600)
+
+
+def seen(made: Lab) -> FlowView:
+    flow = made.run().flow
+    head, marking = flow.marking(made.head)
+    questions = {one.node.id: one.text for one in flow.questions(head)}
+    return view_of("t", marking.graph, head, marking, made.run().history(), questions=questions)
+
+
+def nodes(made: Lab) -> dict[str, NodeView]:
+    return {one.node.id: one for one in seen(made).nodes}
+
+
+def states(made: Lab) -> dict[str, str]:
+    return {name: str(one.state) for name, one in nodes(made).items()}
+
+
+def test_every_state_at_once(tmp_path: Path) -> None:
+    hold = Hold()
+    made = lab(
+        tmp_path,
+        "s --> run & rest & h{{Sure?}} & more & m((M)); run & rest & h & more & m --> j --> end",
+        {"run": hold, "rest": failed("pop"), "s": "line one\n\nlast line\n"},
+        retry={"rest": LATER},
+        max_parallel=2,
+    )
+    with let_go(hold):
+        working = made.works(limits={"max_steps": 3})
+        until(lambda: made.facts("failed") and len(made.accepted()) == 2)
+        found = nodes(made)
+        assert {name: str(one.state) for name, one in found.items()} == {
+            "s": "done",
+            "run": "running",
+            "rest": "retrying",
+            "h": "asked",
+            "more": "done",
+            "m": "done",
+            "j": "waiting",
+            "end": "pending",
+        }
+        assert seen(made).status == "running"
+    working.end()
+    assert found["s"].last_line == "last line"
+    assert found["h"].last_line == "Sure?"
+    assert found["rest"].last_line == "pop"
+    assert found["rest"].due is not None
+    assert (found["run"].attempt, found["run"].since is not None) == (1, True)
+    assert found["s"].since is None
+
+
+def test_what_was_cancelled_and_what_failed(tmp_path: Path) -> None:
+    hold = Hold()
+    made = lab(tmp_path, "s --> a & b; h --> e", {"a": failed("pop"), "b": hold}, on_error="h")
+    with let_go(hold):
+        made.refused()
+    assert states(made) == {"s": "done", "a": "failed", "b": "cancelled", "h": "done", "e": "done"}
+    assert seen(made).status == "completed_after_error"
+
+
+def test_it_waits_where_only_people_are_asked(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a --> h{{H}} --> b")
+    made.refused()
+    assert seen(made).status == "waiting"
+    made.answer("h", "yes")
+    assert seen(made).status == "running"
+    made.work()
+    assert seen(made).status == "completed"
+    assert nodes(made)["h"].last_line == "yes"
