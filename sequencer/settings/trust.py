@@ -1,14 +1,10 @@
 """What a project can do on this machine, as facts to compare with what a person has trusted.
 
-Facts come from the project's files alone: what the person sets with a variable or a flag is
-theirs. A key that `RULES` does not name acts. Steps, prompts and cadence are free to change.
+Facts come from the project's files alone, not from variables or flags; nothing is imported,
+started or followed out of the project. A key that `RULES` does not name acts.
 
-Names of files come from the project's own configuration; nothing is imported, started or
-followed out of the project. What is no regular file is passed over: whoever starts it says so.
-
-The records are in the state folder of the user (``$XDG_STATE_HOME`` or ``~/.local/state``),
-never in a project. One that somebody else could have written is refused. On a machine without
-people ``SEQUENCER_TRUST`` names folders, or ``all``; inside of an agent it does not count.
+The records are in the state folder of the user, never in a project. One that somebody else
+could have written is refused. ``SEQUENCER_TRUST`` does not count inside of an agent.
 
 Not promised: what a trusted program reads or starts by itself (a Makefile, the tests) is not
 compared. An agent that may write any file of its user can write a record as well.

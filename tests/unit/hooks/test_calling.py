@@ -9,6 +9,7 @@ import pytest
 
 from sequencer.engine.hooking import HookFailed, Hooks, NoHooks
 from sequencer.model.outcome import Decision, Move
+from sequencer.model.step import Step
 from tests.unit.hooks.hook_files import HEAD, OUTCOME, REQUEST, WORKFLOW, context, loaded
 
 
@@ -278,3 +279,23 @@ def test_what_hooks_get_is_frozen(tmp_path: Path, change: str) -> None:
     source = f"@hookimpl\ndef sequencer_transition(context, outcome):\n    {change}\n"
     with pytest.raises(HookFailed, match=r"frozen|FrozenInstanceError"):
         loaded(tmp_path, source).transition(context(tmp_path), OUTCOME)
+
+
+def test_a_hook_that_changes_a_mapping_changes_its_own_copy(tmp_path: Path) -> None:
+    source = """
+        @hookimpl
+        def sequencer_prompt(context, text): context.step.agents.clear()
+        @hookimpl
+        def sequencer_transition(context, outcome): outcome.structured.clear()
+        @hookimpl
+        def sequencer_completed(context, head): head.params.clear()
+    """
+    agents = {"helper": {"description": "d", "prompt": "p"}}
+    step = Step.model_validate({"name": "coding", "agents": agents})
+    facts = context(tmp_path, step=step)
+    hooks = loaded(tmp_path, source)
+    hooks.prompt(facts, "text")
+    hooks.transition(facts, OUTCOME)
+    hooks.completed(facts, HEAD)
+    assert list(step.agents or ()) == ["helper"]
+    assert (OUTCOME.structured, HEAD.params) == ({"pass": True}, {"a": 1})
