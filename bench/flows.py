@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bench.project import Marks, NoOp, NoOpAgents, run_of
-from sequencer.assembly.stores import make_store
+from sequencer.assembly.runs import make_store
 from sequencer.engine.run import Run
 from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.step import Step

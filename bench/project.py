@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
-from sequencer.assembly.workflow_choice import workflow_for
+from sequencer.assembly.runs import workflow_for
 from sequencer.engine.attempt import Agents, Emit
 from sequencer.engine.performing import Performer
 from sequencer.engine.run import Run

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from bench.layers import Blockers
 from bench.project import NoOpAgents, run_of
-from sequencer.assembly.stores import make_store
+from sequencer.assembly.runs import make_store
 from sequencer.engine.run import Run
 from sequencer.executors.protocol import Cancellation, Executor, Listener, StepRequest
 from sequencer.model.outcome import Outcome, OutcomeStatus

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from sequencer.assembly.cautions import cost_warnings, permissions, told
 from sequencer.assembly.flows import own_flows
-from sequencer.assembly.stores import state_path_of, witness_for
+from sequencer.assembly.runs import state_path_of, witness_for
 from sequencer.assembly.teams import workplaces_of
 from sequencer.assembly.timers import lost
 from sequencer.engine.fitting import fitted, optional_of
@@ -37,7 +37,7 @@ from sequencer.store.lock import is_network, type_of
 from sequencer.store.recovery import Witness, no_witness
 from sequencer.workflows.definitions import with_fields
 from sequencer.workflows.registry import with_defaults
-from sequencer.workflows.requests.options import every_system_prompt
+from sequencer.workflows.requests.routing import every_system_prompt
 from sequencer.workflows.router import allowed_prompts
 
 if TYPE_CHECKING:

@@ -16,9 +16,14 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from sequencer.assembly.agents import AgentOverrides, ConfiguredAgents
-from sequencer.assembly.stores import make_store, state_path_of
+from sequencer.assembly.runs import (
+    began_with,
+    definition_of,
+    make_store,
+    state_path_of,
+    workflow_of_run,
+)
 from sequencer.assembly.trusting import Ask, Trust
-from sequencer.assembly.workflow_choice import began_with, definition_of, workflow_of_run
 from sequencer.documents.reader import KeyPath
 from sequencer.engine.asking import Questions
 from sequencer.engine.attempt import Emit, Noticed, ignore
@@ -45,8 +50,7 @@ from sequencer.store.head import read_head
 from sequencer.store.protocol import Store
 from sequencer.workflows.prompts import PromptReader, prompt_path, relative_name
 from sequencer.workflows.registry import with_defaults
-from sequencer.workflows.requests.options import classifying_agent
-from sequencer.workflows.requests.routing import classify_with
+from sequencer.workflows.requests.routing import classify_with, classifying_agent
 
 if TYPE_CHECKING:
     from sequencer.engine.perform import RunPlace, Team

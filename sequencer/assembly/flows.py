@@ -8,12 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sequencer.assembly.workflow_choice import (
-    began_with,
-    flow_source_of,
-    missing_source,
-    workflow_of_source,
-)
+from sequencer.assembly.runs import began_with, flow_source_of, missing_source, workflow_of_source
 from sequencer.errors import TransitionRefused, UnknownName, UsageRefused
 from sequencer.model.names import slug
 from sequencer.model.net.source import FlowSource

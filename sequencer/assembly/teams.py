@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sequencer.assembly.stores import state_path_of
+from sequencer.assembly.runs import state_path_of
 from sequencer.assembly.trusting import ensure_unchanged
 from sequencer.engine.perform import OneWorkplace, Team
 from sequencer.git.carry import folders_of

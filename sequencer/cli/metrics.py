@@ -19,7 +19,7 @@ from sequencer.cli.context import Invocation, each_run
 from sequencer.cli.options import NewFile, pass_invocation, save, verb
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError
-from sequencer.history.totals import Cap, Maker, Total, Totals, caps_of, totals_of
+from sequencer.history.metrics import Cap, Maker, Total, Totals, caps_of, totals_of
 from sequencer.model.head import Head, Status
 from sequencer.model.workflow import Workflow
 from sequencer.project import Project

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from sequencer.assembly.stores import state_path_of, witness_for
+from sequencer.assembly.runs import state_path_of, witness_for
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.text import plain

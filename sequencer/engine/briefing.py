@@ -22,7 +22,7 @@ from sequencer.model.net.marking import Marking, Reference
 from sequencer.model.net.rules import shortened
 from sequencer.model.request import Request
 from sequencer.store import results
-from sequencer.workflows import templates
+from sequencer.workflows import prompts as templates
 
 ROOTS = (*templates.GRAPH_ROOTS, "request", "validation")
 MOST_CHARS = 48_000

@@ -20,7 +20,7 @@ from sequencer.model.line.gates import read_by
 from sequencer.model.line.order import present
 from sequencer.model.request import Definition, Request
 from sequencer.model.workflow import Workflow
-from sequencer.workflows import templates
+from sequencer.workflows import prompts as templates
 
 Compose = Callable[[str], str]
 """Makes a prompt out of what its file says."""

@@ -63,6 +63,7 @@ from sequencer.model.transitions import Place
 from sequencer.model.workflow import Workflow
 from sequencer.store.identity import utc_milliseconds
 from sequencer.store.results import another
+from sequencer.workflows.prompts import MissingValue
 from sequencer.workflows.router import (
     RouterMode,
     RouterSettings,
@@ -70,7 +71,6 @@ from sequencer.workflows.router import (
     parse_answer,
     router_input,
 )
-from sequencer.workflows.templates import MissingValue
 
 if TYPE_CHECKING:
     from sequencer.engine.perform import RunPlace, Team

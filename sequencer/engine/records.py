@@ -17,7 +17,7 @@ from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Output, Step
 from sequencer.store import folder as folders
 from sequencer.store import results
-from sequencer.workflows.templates import parsed
+from sequencer.workflows.prompts import parsed
 from sequencer.workflows.verdicts import check_schema, verdict_of
 
 INLINE_BYTES = 4 * 1024

@@ -24,11 +24,9 @@ from sequencer.model.step import Step
 from sequencer.model.team import Role
 from sequencer.model.workflow import Workflow
 from sequencer.store.identity import utc_now
-from sequencer.workflows import templates
-from sequencer.workflows.builtin import PROCEDURES, builtin_procedure
-from sequencer.workflows.registry import Registry, with_defaults
-from sequencer.workflows.requests.options import RoutingSettings, system_prompts_for
-from sequencer.workflows.requests.routing import route
+from sequencer.workflows import prompts as templates
+from sequencer.workflows.registry import PROCEDURES, Registry, builtin_procedure, with_defaults
+from sequencer.workflows.requests.routing import RoutingSettings, route, system_prompts_for
 from sequencer.workflows.teams.graphs import workflow_of
 from sequencer.workflows.teams.lists import SHARED, builtin_tasks
 from sequencer.workflows.teams.options import TeamOptions

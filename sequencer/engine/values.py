@@ -15,7 +15,7 @@ from sequencer.model.head import Head
 from sequencer.model.net.graph import Graph, Node
 from sequencer.model.net.marking import Marking, Reference, carried, value_of
 from sequencer.model.net.source import copied, put
-from sequencer.workflows import templates
+from sequencer.workflows import prompts as templates
 
 Read = Callable[[str], str]
 """The text of one output, by its reference."""

@@ -19,7 +19,7 @@ from sequencer.settings.sources import Layers
 from sequencer.workflows.definitions import WorkflowDefinition
 from sequencer.workflows.prompts import relative_name
 from sequencer.workflows.registry import Registry
-from sequencer.workflows.requests.options import AUTO, RULES
+from sequencer.workflows.requests.routing import AUTO, RULES
 from sequencer.workflows.router import RouterMode
 from sequencer.workflows.teams.options import TeamOptions, roles
 from sequencer.workflows.verdicts import ensure_schema

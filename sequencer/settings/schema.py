@@ -19,7 +19,7 @@ from sequencer.model.step import Approval, ModelName, Name, Step, Validation
 from sequencer.posting.options import ActivityOptions
 from sequencer.settings.location import DEFAULT_STATE_FILE
 from sequencer.workflows.definitions import WorkflowDefinition
-from sequencer.workflows.requests.options import RoutingSettings
+from sequencer.workflows.requests.routing import RoutingSettings
 from sequencer.workflows.router import RouterSettings
 from sequencer.workflows.teams.options import TeamOptions
 

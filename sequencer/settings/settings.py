@@ -44,10 +44,9 @@ from sequencer.settings.sources import (
     flatten,
     lay_environment,
 )
-from sequencer.workflows.builtin import BuiltinPrompts, BuiltinWorkflows
 from sequencer.workflows.definitions import Composition
-from sequencer.workflows.registry import Registry
-from sequencer.workflows.requests.options import RoutingSettings
+from sequencer.workflows.registry import BuiltinPrompts, BuiltinWorkflows, Registry
+from sequencer.workflows.requests.routing import RoutingSettings
 from sequencer.workflows.router import RouterSettings
 from sequencer.workflows.teams.options import TeamOptions
 

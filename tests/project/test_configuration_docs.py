@@ -18,11 +18,9 @@ from sequencer.settings.legacy import FLAT_KEYS, IGNORED_KEYS
 from sequencer.settings.schema import BUILTIN_AGENTS, AgentEntry, Schema, StepDefaults
 from sequencer.settings.settings import load
 from sequencer.settings.sources import IDENTITY_VARIABLES
-from sequencer.workflows.builtin import PROCEDURES
 from sequencer.workflows.definitions import ReviewDefinition, WorkflowDefinition
-from sequencer.workflows.registry import Registry
-from sequencer.workflows.requests.options import PROCEDURE_OF, SYSTEM_PROMPTS
-from sequencer.workflows.requests.routing import classify_by_rules
+from sequencer.workflows.registry import PROCEDURES, Registry
+from sequencer.workflows.requests.routing import PROCEDURE_OF, SYSTEM_PROMPTS, classify_by_rules
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
 ROW = re.compile(r"^\| `([^`]+)` \| ([^|]+) \| ([^|]+) \| (.+) \|$", re.MULTILINE)

@@ -10,7 +10,7 @@ import yaml
 
 from sequencer.model.request import Request
 from sequencer.settings.settings import Settings, load
-from sequencer.workflows.requests.options import system_prompts_for
+from sequencer.workflows.requests.routing import system_prompts_for
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "procedures-of-your-own.md"
 

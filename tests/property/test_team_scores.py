@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.workflows.requests.options import WORDS, Word
+from sequencer.workflows.requests.routing import WORDS, Word
 from sequencer.workflows.teams.options import ScoreSettings, TeamOptions
 from sequencer.workflows.teams.scoring import (
     KEYWORDS,

@@ -30,8 +30,8 @@ from sequencer.model.net.rules import (
 from sequencer.workflows.flowfile.problems import Findings
 from sequencer.workflows.flowfile.settings import Front, NodeSource
 from sequencer.workflows.mermaid.text import Position
-from sequencer.workflows.templates import GRAPH_ROOTS as ROOTS
-from sequencer.workflows.templates import MAX_DEPTH, parsed
+from sequencer.workflows.prompts import GRAPH_ROOTS as ROOTS
+from sequencer.workflows.prompts import MAX_DEPTH, parsed
 
 RESERVED = "_"
 """Keys of the state that begin with it are the run's own."""

@@ -22,7 +22,8 @@ from sequencer.model.net.graph import Edge, Graph, Growth, Node, NodeKind
 from sequencer.model.step import Name, Step
 from sequencer.model.team import MAX_TASKS, TASK_ID, Role, Task, TaskId, TaskTraits
 from sequencer.model.workflow import Workflow
-from sequencer.workflows.builtin import FOLDER
+from sequencer.workflows.prompts import parsed
+from sequencer.workflows.registry import FOLDER
 from sequencer.workflows.teams.graphs import (
     ID_CHARS,
     MOST,
@@ -32,7 +33,6 @@ from sequencer.workflows.teams.graphs import (
     list_problems,
 )
 from sequencer.workflows.teams.options import FIXER, UNNAMED
-from sequencer.workflows.templates import parsed
 
 
 class TeamGrower(Struct, frozen=True):

@@ -19,7 +19,7 @@ from sequencer.model.frozen import Frozen
 from sequencer.model.request import Label
 from sequencer.model.step import ModelName, Name
 from sequencer.model.team import Budget, Role, SharedRules, TeamRules
-from sequencer.workflows.requests.options import Word
+from sequencer.workflows.requests.routing import Word
 
 MAX_SCORE = 100
 

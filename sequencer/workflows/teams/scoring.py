@@ -19,7 +19,7 @@ from enum import Enum, auto
 from msgspec import Struct, field
 
 from sequencer.model.request import Request, Route
-from sequencer.workflows.requests.options import WORDS, RoutingSettings, Word
+from sequencer.workflows.requests.routing import WORDS, RoutingSettings, Word
 from sequencer.workflows.teams.options import (
     BUILTIN,
     MAX_SCORE,

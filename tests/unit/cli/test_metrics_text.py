@@ -14,7 +14,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_prometheus
 
 from sequencer.cli.metrics import DEFAULT_RUN, FORMATS, Seen, metrics_text
-from sequencer.history.totals import Cap, Maker, Totals, totals_of
+from sequencer.history.metrics import Cap, Maker, Totals, totals_of
 from sequencer.model.head import Head, Status
 from sequencer.model.outcome import Usage
 from tests.unit.history.journal_facts import Told

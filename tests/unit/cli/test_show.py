@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.workflows.builtin import PROCEDURES
+from sequencer.workflows.registry import PROCEDURES
 from tests.unit.cli.calling import call, project
 
 CONFIGURATION = """\

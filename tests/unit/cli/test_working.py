@@ -13,7 +13,7 @@ from sequencer.engine.run import Run
 from sequencer.errors import Interrupted, StaleClaim, StorageFailed, UnknownName
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.project import open_project
-from sequencer.workflows.builtin import BuiltinPrompts, BuiltinWorkflows
+from sequencer.workflows.registry import BuiltinPrompts, BuiltinWorkflows
 from tests.unit.cli.calling import project
 from tests.unit.cli.test_progress import LOG, attempt, outcome
 

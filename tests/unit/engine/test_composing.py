@@ -9,7 +9,7 @@ from sequencer.engine.composing import Composer, request_block, substitute
 from sequencer.engine.recall import Memory, recall
 from sequencer.model.head import Gate, Head, Loop
 from sequencer.model.request import Request
-from sequencer.workflows.templates import MissingValue
+from sequencer.workflows.prompts import MissingValue
 from tests.contract.store_cases import new_head
 
 REQUEST = Request(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sequencer.history.totals import Cap, Spent, caps_of
+from sequencer.history.metrics import Cap, Spent, caps_of
 from sequencer.model.limits import RunLimits
 from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.model.outcome import Usage

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequencer.errors import ConfigurationError
-from sequencer.workflows.builtin import BuiltinPrompts, BuiltinWorkflows
 from sequencer.workflows.definitions import Composition, KeyPath, WorkflowDefinition
+from sequencer.workflows.registry import BuiltinPrompts, BuiltinWorkflows
 
 BUILTIN = BuiltinWorkflows(BuiltinPrompts())
 

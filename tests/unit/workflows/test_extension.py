@@ -10,8 +10,8 @@ from sequencer.errors import UnknownName
 from sequencer.model.fields import ValidationError
 from sequencer.model.step import Approval, Step
 from sequencer.model.workflow import Review, Workflow
-from sequencer.workflows.builtin import builtin_procedure
 from sequencer.workflows.definitions import Extension, Found, KeyPath, WorkflowChanges, with_fields
+from sequencer.workflows.registry import builtin_procedure
 
 BASE = builtin_procedure("full-development")
 DEBUGGER = builtin_procedure("debugger-full")

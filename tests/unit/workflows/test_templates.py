@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.workflows.templates import as_text, look_up, names, parsed, render
+from sequencer.workflows.prompts import as_text, look_up, names, parsed, render
 
 
 def value_of(path: tuple[str, ...]) -> Any:

@@ -16,7 +16,7 @@ from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.net.marking import Marking
 from sequencer.model.request import Request
 from sequencer.model.team import TaskTraits
-from sequencer.workflows.templates import MissingValue
+from sequencer.workflows.prompts import MissingValue
 from tests.unit.engine.flow.labs import failed, said
 from tests.unit.engine.flow.team_labs import AT_ONCE, task, team
 

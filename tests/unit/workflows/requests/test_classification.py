@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from sequencer.errors import ConfigurationError, Interrupted, SequencerError, StepFailed
 from sequencer.model.request import Request
-from sequencer.workflows.requests.options import WORDS
 from sequencer.workflows.requests.routing import (
     MAX_TOLD_CHARS,
+    WORDS,
     ClassificationFailed,
     classification_prompt,
     classify_with,

@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 
 from sequencer.errors import UnknownName
 from sequencer.model.request import Request, Route
-from sequencer.workflows.builtin import PROCEDURES
-from sequencer.workflows.requests.options import WORDS, RoutingSettings
+from sequencer.workflows.registry import PROCEDURES
 from sequencer.workflows.requests.routing import (
     ATTEMPTS,
     MAX_REASON_CHARS,
+    WORDS,
     ClassificationFailed,
+    RoutingSettings,
     route,
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sequencer.workflows.builtin import PROCEDURES
+from sequencer.workflows.registry import PROCEDURES
 from sequencer.workflows.teams.graphs import workflow_of
 from sequencer.workflows.teams.lists import SHARED, builtin_tasks
 from sequencer.workflows.teams.options import roles

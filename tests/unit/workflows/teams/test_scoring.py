@@ -6,8 +6,7 @@ import pytest
 
 from sequencer.model.request import Request
 from sequencer.workflows.registry import Registry
-from sequencer.workflows.requests.options import WORDS, RoutingSettings, Word
-from sequencer.workflows.requests.routing import route
+from sequencer.workflows.requests.routing import WORDS, RoutingSettings, Word, route
 from sequencer.workflows.teams.options import TeamOptions
 from sequencer.workflows.teams.scoring import KEYWORDS, Score, classification_of, decide, score
 
