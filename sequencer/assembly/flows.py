@@ -5,11 +5,18 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sequencer.assembly.runs import began_with, flow_source_of, missing_source, workflow_of_source
-from sequencer.errors import TransitionRefused, UnknownName, UsageRefused
+from sequencer.errors import (
+    ConfigurationError,
+    SequencerError,
+    TransitionRefused,
+    UnknownName,
+    UsageRefused,
+)
 from sequencer.model.names import slug
 from sequencer.model.net.source import FlowSource
 from sequencer.workflows.finding import find_flow, flow_files
@@ -81,6 +88,32 @@ def written_of(
     if run.definition is not None or not is_configured(project, workflow.name):
         return None
     return open_flow(project, workflow.name)
+
+
+def locate(
+    error: SequencerError,
+    project: Project,
+    run: Run,
+    workflow: Workflow,
+    source: FlowSource | None,
+) -> None:
+    """Let *error* name file and line where it is about nodes of a graph, as `check` does."""
+    if not isinstance(error, ConfigurationError):
+        return
+    nodes = {
+        f"{words} {name!r}": name
+        for name in (node.id for node in workflow.nodes)
+        for words in ("step", "executor of step")
+    }
+    about = [(one, nodes[one.where]) for one in error.each if one.where in nodes]
+    if not about:
+        return
+    # What is wrong is told in any case.
+    with suppress(SequencerError):
+        written = written_of(project, run, workflow, source)
+        for one, name in about:
+            if written is not None and name in written.graph.by_id:
+                one.where = written.where(name)
 
 
 def is_configured(project: Project, asked: str) -> bool:

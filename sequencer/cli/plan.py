@@ -7,8 +7,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from sequencer.assembly.agents import choose_agent
+from sequencer.assembly.flows import locate
 from sequencer.cli.context import Invocation
-from sequencer.cli.run_work import Plan, ensure_sensible, locate, run_of
+from sequencer.cli.run_work import Plan, ensure_sensible, run_of
 from sequencer.cli.views.text import one_line
 from sequencer.engine.fitting import fitted, optional_of
 from sequencer.engine.loop import Mode
@@ -86,7 +87,9 @@ def _report_of_a_graph(project: Project, plan: Plan, run: Run, workflow: Workflo
     optional = optional_of(workflow)
     for step in workflow.steps:
         build = partial(_built, project, step, optional.get(step.name, ()))
-        built = _tried(obstacles, build, lambda error: locate(error, project, run, workflow, plan))
+        built = _tried(
+            obstacles, build, lambda error: locate(error, project, run, workflow, plan.source)
+        )
         if built is not None:
             agents[step.name] = built[0]
             obstacles += [text for text in built[1].problems() if text not in obstacles]

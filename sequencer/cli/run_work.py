@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
@@ -24,8 +24,8 @@ from msgspec.structs import replace
 
 from sequencer.assembly.agents import AgentOverrides, ensure_known_steps, known_agents
 from sequencer.assembly.cautions import cost_warnings, permissions, told
+from sequencer.assembly.flows import locate, written_of
 from sequencer.assembly.flows import run_of as flow_run_of
-from sequencer.assembly.flows import written_of
 from sequencer.cli import gates, idle
 from sequencer.cli.context import Invocation, in_short, json_text, near
 from sequencer.cli.options import hide_in
@@ -43,7 +43,6 @@ from sequencer.engine.attempt import (
 from sequencer.engine.loop import Mode, Summary
 from sequencer.engine.run import Run
 from sequencer.errors import (
-    ConfigurationError,
     SequencerError,
     StateRefused,
     UnknownName,
@@ -244,7 +243,7 @@ def ensure_sensible(project: Project, workflow: Workflow) -> None:
     """
     overrides, settings = project.agents.overrides, project.settings
     ensure_known_steps(overrides, workflow)
-    names = _prompts_of(project, workflow)
+    names = {*_prompts_of(project, workflow).values()}
     names |= {
         relative_name(settings.prompts_dir, name)
         for name in allowed_prompts(workflow, settings.router)
@@ -254,11 +253,11 @@ def ensure_sensible(project: Project, workflow: Workflow) -> None:
             raise UnknownName("prompt", prompt, names, where="--agent-prompt")
 
 
-def _prompts_of(project: Project, workflow: Workflow) -> set[str]:
-    """Return the files that the steps of *workflow* have their prompts in."""
-    steps = (*workflow.steps, *([workflow.review.step] if workflow.review else ()))
+def _prompts_of(project: Project, workflow: Workflow) -> dict[str, str]:
+    """Return the file of each step of *workflow* that has its prompt in one, by its name."""
     folder = project.settings.prompts_dir
-    return {relative_name(folder, step.prompt_name) for step in steps if step.text is None}
+    steps = (*workflow.steps, *([workflow.review.step] if workflow.review else ()))
+    return {s.name: relative_name(folder, s.prompt_name) for s in steps if s.text is None}
 
 
 def _started_at(
@@ -296,23 +295,17 @@ def _started_at(
 
 def _index_of(project: Project, workflow: Workflow, present: int, name: str) -> int:
     """Return where the step called *name*, or one with this prompt, comes next."""
-    folder = project.settings.prompts_dir
-    steps = (*workflow.steps, *([workflow.review.step] if workflow.review else ()))
-    wanted = {step.name for step in steps if step.name == name} or {
-        step.name
-        for step in steps
-        if step.text is None
-        and relative_name(folder, step.prompt_name) == relative_name(folder, name)
-    }
+    files = _prompts_of(project, workflow)
+    names = {*files, *workflow.names}
+    file = relative_name(project.settings.prompts_dir, name)
+    wanted = {name} & names or {one for one in files if files[one] == file}
     if not wanted:
-        raise UnknownName("step", name, [step.name for step in steps], where="--start-at")
+        raise UnknownName("step", name, names, where="--start-at")
     index = next_index(workflow, present, lambda there: there.step in wanted)
     if index is None:
-        raise UsageRefused(
-            f"none of the steps that come next is {name}",
-            where="--start-at",
-            hint="'sequencer next --count 12' shows them; 'sequencer rewind' goes back",
-        )
+        hint = "'sequencer next --count 12' shows them; 'sequencer rewind' goes back"
+        message = f"none of the steps that come next is {name}"
+        raise UsageRefused(message, where="--start-at", hint=hint)
     return index
 
 
@@ -371,7 +364,7 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
             )
     except SequencerError as error:
         shown.close()
-        locate(error, project, run, workflow, plan)
+        locate(error, project, run, workflow, plan.source)
         if invocation.is_json:
             done = tally.summary(error)
             done.head = None if is_async else _head_or_none(run)
@@ -421,28 +414,6 @@ def _tell_of_agents(
     more = "--max-cost" if is_own else ""
     for message, hint in cost_warnings(project, workflow, more):
         invocation.say(f"warning: {message}; {hint}")
-
-
-def locate(
-    error: SequencerError, project: Project, run: Run, workflow: Workflow, plan: Plan
-) -> None:
-    """Let *error* name file and line where it is about nodes of a graph, as `check` does."""
-    if not isinstance(error, ConfigurationError):
-        return
-    nodes = {
-        f"{words} {name!r}": name
-        for name in (node.id for node in workflow.nodes)
-        for words in ("step", "executor of step")
-    }
-    about = [(one, nodes[one.where]) for one in error.each if one.where in nodes]
-    if not about:
-        return
-    # What is wrong is told in any case.
-    with suppress(SequencerError):
-        written = written_of(project, run, workflow, plan.source)
-        for one, name in about:
-            if written is not None and name in written.graph.by_id:
-                one.where = written.where(name)
 
 
 def run_of(invocation: Invocation, plan: Plan) -> Run:

@@ -89,8 +89,7 @@ class Course:
     ) -> None:
         """Accept *output* of *name*, kept at *reference*, and follow the edges that it picks.
 
-        *event* is what is told instead of what nodes of its kind do. A hook's *decision* may
-        pick the edge instead, or end the run.
+        *event* is told instead of what is usual; a hook's *decision* picks instead, or ends all.
         """
         node = self.graph.by_id[name]
         blocked = self._in_the_way(node)
@@ -104,9 +103,7 @@ class Course:
         done = event or usual
         if decision is not None and decision.move is Move.COMPLETE:
             self.facts.append(FlowFact(done, name, chosen | self._cancelled_by(name, ends=True)))
-            self.do("done", name, reference, node.output_key)
-            self.do("clear")
-            self.do("end", str(FlowStatus.COMPLETED))
+            self._end_after(node, reference)
             return
         self.facts.append(FlowFact(done, name, chosen))
         places = self.graph.outgoing[name]
@@ -131,6 +128,12 @@ class Course:
             return
         self.do("done", name, reference, node.output_key)
         self._follow(name, places)
+
+    def _end_after(self, node: Node, reference: Reference | None) -> None:
+        """End the run as complete with *node*; what else there is goes."""
+        self.do("done", node.id, reference, node.output_key)
+        self.do("clear")
+        self.do("end", str(FlowStatus.COMPLETED))
 
     def _in_the_way(self, node: Node) -> str | None:
         """Return the part of the node's output key that is taken by something else than a map."""
