@@ -3,7 +3,7 @@
 A step begins on the code that the state goes with; what it has committed, or may be committed for
 it, is pushed together with the state, by the store, so that both move in one. Nothing here forces
 or merges: a branch is fast-forwarded or left alone, and what does not fit is told to a person
-before anything runs; only code that was not accepted is taken back (see `tenancy.TakeBack`).
+before anything runs; only code that was not accepted is taken back (see `Tenancy.take_back`).
 """
 
 from __future__ import annotations
@@ -21,15 +21,7 @@ from sequencer.git.process import GitFailed
 from sequencer.git.remote import DEEPER, NoAtomicPush, PushVerdict, RefMove, Remote
 from sequencer.git.selection import Selection, Selector, secrets_by
 from sequencer.git.store import GitStore
-from sequencer.git.tenancy import (
-    Collecting,
-    Note,
-    TakeBack,
-    Tenancy,
-    accepted_in,
-    changed_since,
-    kept_name,
-)
+from sequencer.git.tenancy import Note, Tenancy, changed_since
 from sequencer.git.tree import SHOWN_PATHS, Folders, TreeStatus, WorkTree, listed
 from sequencer.model.head import Claim, Head, Work
 from sequencer.model.names import is_branch_name, slug
@@ -64,7 +56,6 @@ class GitCarrier:
         """
         self._tree = tree
         self._remote = remote
-        tenancy = self._tenancy = Tenancy(tree, run, state)
         self._seen: Note | None = None
         """Who had begun in the tree when it was found to be ready."""
         self._told: Note | None = None
@@ -75,7 +66,7 @@ class GitCarrier:
         self._tolerated = tree.patterns(work.tolerated)
         self._selector = Selector(tree, commit, secrets_by(redaction))
         self._committer = Committer(tree)
-        self._back = TakeBack(tree, tenancy, self._committer)
+        self._tenancy = Tenancy(tree, run, state, self._committer)
         self.cargo: RefMove | None = None
         """What is to move with what was collected last; None: the remote has the code already."""
         self._left: set[str] = set()
@@ -147,14 +138,14 @@ class GitCarrier:
 
     def _has_taken_back(self, note: Note | None, head: Head) -> bool:
         """Take back what was not accepted before *head*; return whether there was something."""
-        theirs = accepted_in(self._tree, head, self._theirs(head))
-        if self._tenancy.is_occupied or self._back.due(note, theirs) is None:
+        theirs = self._tenancy.accepted(head, self._theirs(head))
+        if self._tenancy.is_occupied or self._tenancy.due_back(note, theirs) is None:
             return False
         # Another run's state may have accepted it; the remote says so in any case.
         self._remote.fetch(self.refs)
-        theirs = accepted_in(self._tree, head, self._theirs(head))
+        theirs = self._tenancy.accepted(head, self._theirs(head))
         with self._tenancy.locked() as newest:
-            if told := self._back.settle(newest, theirs):
+            if told := self._tenancy.take_back(newest, theirs):
                 self._tell(told)
         return True
 
@@ -248,7 +239,7 @@ class GitCarrier:
                 self._seen = self._tenancy.begin(head, self.branch)
             self._bring(head)
             if not was_occupied:
-                self._back.base = self._tree.resolve("HEAD")
+                self._tenancy.base = self._tree.resolve("HEAD")
         except BaseException:
             if not was_occupied:
                 self._tenancy.vacate()
@@ -309,20 +300,19 @@ class GitCarrier:
                     f"look at 'git reflog {self.branch}'; nothing was pushed",
                 )
             selection = self._selector.select(status)
-            kept = kept_name(self._run, claim.step_index, claim.token)
-            ref, more = f"refs/heads/{self.branch}", bool(selection.chosen)
-            plan = Collecting(base="", commit=commit, ref=ref, kept=kept, token=claim.token)
-            self._back.plan(plan, theirs, has_more=more)
+            more, branch = bool(selection.chosen), str(self.branch)
+            self._tenancy.plan(claim, branch, commit, theirs, has_more=more)
             try:
                 commit = self._committed(selection, status, commit, claim, step)
             except RefMoved:
                 continue
-            self.cargo = RefMove(ref, theirs, commit) if commit != theirs else None
+            move = RefMove(f"refs/heads/{branch}", theirs, commit)
+            self.cargo = move if commit != theirs else None
             if self.cargo is None and (head.work is not None or self._work.branch != CURRENT):
                 return None
             self._left.add(commit)
             # Without a move the run learns its branch, and stays on it.
-            return Work(branch=str(self.branch), commit=commit)
+            return Work(branch=branch, commit=commit)
         raise self._tree.refused(
             f"somebody else commits on branch {self.branch} all the time",
             "work in a clone of your own while steps run",
@@ -339,7 +329,7 @@ class GitCarrier:
             if (
                 head is not None
                 and is_its_own
-                and self._back.settle(note, accepted_in(self._tree, head, None))
+                and self._tenancy.take_back(note, self._tenancy.accepted(head, None))
             ):
                 note = self._tenancy.note()
             if note is not None and is_its_own and (head is None or note.is_of_step(head)):
@@ -438,8 +428,8 @@ class GitCarrier:
         before = self._theirs(head)
         if not selection.chosen and (before is None or self._tree.contains(before, commit)):
             return None
-        base = kept_name(self._run, claim.step_index, claim.token)
-        name = self._back.kept(base, commit, selection, self._message(claim, step))
+        base = self._tenancy.kept_name(claim)
+        name = self._tenancy.kept(base, commit, selection, self._message(claim, step))
         ref = f"refs/heads/{name}"
         kept = self._tree.resolve(ref)
         try:

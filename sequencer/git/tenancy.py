@@ -27,7 +27,7 @@ from sequencer.git.process import GitFailed
 from sequencer.git.selection import Selection
 from sequencer.git.tree import LOCK_MODE, LOCK_POLL_S, WorkTree, read_note, write_note
 from sequencer.model.frozen import Frozen
-from sequencer.model.head import Counter, Head, Loop, Owner, Work
+from sequencer.model.head import Claim, Counter, Head, Loop, Owner, Work
 from sequencer.model.names import ref_part, slug
 from sequencer.store.head import read_head
 from sequencer.store.identity import is_proven_dead, is_same_boot, this_process
@@ -45,6 +45,12 @@ ENDED_S = 2.0
 MAX_LEFT = 10_000
 """Changed paths after an attempt that are remembered; with more nobody can tell them apart."""
 _MAX_BYTES = 16 * 1024 * 1024
+
+
+KEPT = "sequencer-kept"
+"""Where branches with work that was not accepted are."""
+_NAMES = 20
+_PARENT = re.compile(r"^parent ([0-9a-f]+)$", re.MULTILINE)
 
 
 class Collecting(Frozen):
@@ -105,11 +111,14 @@ class Note(Frozen):
 class Tenancy:
     """The note of one work tree, as one run sees it."""
 
-    def __init__(self, tree: WorkTree, run: str | None, state: Path) -> None:
+    def __init__(self, tree: WorkTree, run: str | None, state: Path, committer: Committer) -> None:
         """Speak for the run called *run*, whose state is in the file *state*."""
         self._tree = tree
         self._run = run
         self._state = state
+        self._committer = committer
+        self.base: str | None = None
+        """The commit on which the agents that are at work here have begun; None: none are."""
         self._agents: FileLock | None = None
         """Held while agents of this process work here."""
 
@@ -276,59 +285,14 @@ class Tenancy:
         except OSError as error:
             raise self._tree.refused(f"{path} can't be written: {error.strerror}") from error
 
+    # --- the way back --------------------------------------------------------------
 
-def marks(top: Path, paths: Iterable[str]) -> dict[str, str]:
-    """Return of each path below *top* what another one, or the same one changed, has not."""
-    found = {}
-    for path in paths:
-        try:
-            there = (top / path).lstat()
-        except OSError:
-            found[_key(path)] = "gone"
-        else:
-            found[_key(path)] = f"{there.st_mode:o}-{there.st_size}-{there.st_mtime_ns}"
-    return found
+    def plan(
+        self, claim: Claim, branch: str, commit: str, theirs: str | None, *, has_more: bool
+    ) -> None:
+        """Note that the code of *claim*'s attempt is to be pushed: up to *commit*, or *has_more*.
 
-
-def changed_since(note: Note, top: Path, paths: Iterable[str]) -> list[str]:
-    """Return those of *paths* that somebody has changed since the agents of *note* have ended."""
-    if note.left is None:
-        return []
-    now = {path: marks(top, [path])[_key(path)] for path in paths}
-    return [path for path, mark in now.items() if note.left.get(_key(path)) != mark]
-
-
-def _key(path: str) -> str:
-    """Return *path* as text that JSON takes, whatever its bytes."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
-
-
-def _claims_of(head: Head, owner: Owner) -> list[int]:
-    """Return which attempts *owner* has claimed in *head*."""
-    return [claim.attempt for claim in head.claims if claim.owner.nonce == owner.nonce]
-
-
-KEPT = "sequencer-kept"
-"""Where branches with work that was not accepted are."""
-_NAMES = 20
-_PARENT = re.compile(r"^parent ([0-9a-f]+)$", re.MULTILINE)
-
-
-class TakeBack:
-    """The way back of one work tree."""
-
-    def __init__(self, tree: WorkTree, tenancy: Tenancy, committer: Committer) -> None:
-        """Take back the branch that is checked out in *tree*, as the note of *tenancy* says."""
-        self._tree = tree
-        self._tenancy = tenancy
-        self._committer = committer
-        self.base: str | None = None
-        """The commit on which the agents that are at work here have begun; None: none are."""
-
-    def plan(self, plan: Collecting, theirs: str | None, *, has_more: bool) -> None:
-        """Note that an attempt's code is to be pushed: up to the commit of *plan*, or *has_more*.
-
-        *theirs* is what was accepted last; the base of *plan* is filled in here.
+        *theirs* is what was accepted last.
 
         Raises:
             WorkTreeRefused: it can't be written.
@@ -336,10 +300,12 @@ class TakeBack:
         base = self.base
         if base is not None and theirs is not None and self._tree.contains(theirs, base):
             base = theirs
-        if base is not None and (has_more or plan.commit != base):
-            self._tenancy.collect(plan.replace(base=base))
+        if base is not None and (has_more or commit != base):
+            ref, kept = f"refs/heads/{branch}", self.kept_name(claim)
+            plan = Collecting(base=base, commit=commit, ref=ref, kept=kept, token=claim.token)
+            self.collect(plan)
 
-    def due(self, note: Note | None, theirs: str | None) -> tuple[Collecting, str] | None:
+    def due_back(self, note: Note | None, theirs: str | None) -> tuple[Collecting, str] | None:
         """Return what of the attempt in *note* the branch has and *theirs* has not, if it has."""
         plan = None if note is None else note.collecting
         commit = None if plan is None else self._tree.resolve("HEAD")
@@ -348,7 +314,7 @@ class TakeBack:
         is_accepted = theirs is not None and self._tree.contains(theirs, commit)
         return None if is_accepted or not self._is_of_attempt(plan, commit) else (plan, commit)
 
-    def settle(self, note: Note | None, theirs: str | None) -> str | None:
+    def take_back(self, note: Note | None, theirs: str | None) -> str | None:
         """Take the branch back if that is due; return what is told of it, or None.
 
         For one process at a time, while no agent works.
@@ -356,7 +322,7 @@ class TakeBack:
         Raises:
             WorkTreeRefused: it can't be done.
         """
-        due = self.due(note, theirs)
+        due = self.due_back(note, theirs)
         if due is None:
             return None
         plan, commit = due
@@ -365,7 +331,7 @@ class TakeBack:
             base = theirs if self._tree.contains(commit, theirs) else base
         name = self.kept(plan.kept, commit)
         self._reset(base)
-        self._tenancy.collect(None)
+        self.collect(None)
         branch = plan.ref.removeprefix("refs/heads/")
         told = f"branch {branch} is at {base[:12]} again, what was accepted last"
         return f"{told}; the work that was not is on branch {name}"
@@ -416,15 +382,44 @@ class TakeBack:
             return name
         raise self._tree.refused(f"has too many branches {base}.N", "remove those that are old")
 
+    def kept_name(self, claim: Claim) -> str:
+        """Return what the branch of an attempt's work is called; see `kept`."""
+        return f"{KEPT}/{ref_part(slug(self._run or 'default'))}/{claim.step_index}-{claim.token}"
 
-def kept_name(run: str | None, step_index: int, token: int) -> str:
-    """Return what the branch of an attempt's work is called; see `TakeBack.kept`."""
-    return f"{KEPT}/{ref_part(slug(run or 'default'))}/{step_index}-{token}"
+    def accepted(self, head: Head, theirs: str | None) -> str | None:
+        """Return the newest commit that the state *head* or the remote (*theirs*) has accepted."""
+        work = None if head.work is None else head.work.commit
+        if work is None or self._tree.resolve(work) is None:
+            return theirs
+        return work if theirs is None or self._tree.contains(work, theirs) else theirs
 
 
-def accepted_in(tree: WorkTree, head: Head, theirs: str | None) -> str | None:
-    """Return the newest commit that the state *head* or the remote, at *theirs*, has accepted."""
-    work = None if head.work is None else head.work.commit
-    if work is None or tree.resolve(work) is None:
-        return theirs
-    return work if theirs is None or tree.contains(work, theirs) else theirs
+def marks(top: Path, paths: Iterable[str]) -> dict[str, str]:
+    """Return of each path below *top* what another one, or the same one changed, has not."""
+    found = {}
+    for path in paths:
+        try:
+            there = (top / path).lstat()
+        except OSError:
+            found[_key(path)] = "gone"
+        else:
+            found[_key(path)] = f"{there.st_mode:o}-{there.st_size}-{there.st_mtime_ns}"
+    return found
+
+
+def changed_since(note: Note, top: Path, paths: Iterable[str]) -> list[str]:
+    """Return those of *paths* that somebody has changed since the agents of *note* have ended."""
+    if note.left is None:
+        return []
+    now = {path: marks(top, [path])[_key(path)] for path in paths}
+    return [path for path, mark in now.items() if note.left.get(_key(path)) != mark]
+
+
+def _key(path: str) -> str:
+    """Return *path* as text that JSON takes, whatever its bytes."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def _claims_of(head: Head, owner: Owner) -> list[int]:
+    """Return which attempts *owner* has claimed in *head*."""
+    return [claim.attempt for claim in head.claims if claim.owner.nonce == owner.nonce]
