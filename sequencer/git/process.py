@@ -61,7 +61,7 @@ def unbroken(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[b
     return process
 
 
-class Running(Struct):
+class GitProcess(Struct):
     """A process that is waited for, and killed when its time is over."""
 
     process: subprocess.Popen[bytes]
@@ -343,7 +343,7 @@ class Git:
 
         def once() -> Done:
             process = self.start(*argv, extra=extra, settings=settings)
-            running = Running(process, argv, time.monotonic() + limit_s)
+            running = GitProcess(process, argv, time.monotonic() + limit_s)
             if not is_remote:
                 return running.done(stdin, accepts)
             running.stopped = self.stopped
