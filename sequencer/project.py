@@ -25,7 +25,6 @@ from sequencer.assembly.runs import (
 )
 from sequencer.assembly.trusting import Ask, Trust
 from sequencer.documents.reader import KeyPath
-from sequencer.engine.asking import Questions
 from sequencer.engine.attempt import Emit, Noticed, ignore
 from sequencer.engine.carrier import NOTHING_CARRIED, BranchGuard, Carrier
 from sequencer.engine.hooking import Hooks, NoHooks
@@ -167,6 +166,8 @@ class Project(Struct, frozen=True, dict=True):
     def _classifier(self, agent: str) -> Callable[[Request], str]:
         settings = self.settings
         within_s = settings.routing.timeout_s
+        from sequencer.engine.starting import Questions  # noqa: PLC0415 - few need it
+
         questions = Questions(self.agents, agent, within_s=within_s, project=settings.project_dir)
 
         def ask(prompt: str) -> str:

@@ -475,6 +475,7 @@ def tell_(invocation: Invocation, words: tuple[str, ...]) -> None:
         return
     when = "it reads it when it begins"
     if runs:
-        others = "" if after.flow is None else " at it will, or else the tasks that wait for it"
-        when = f"it runs now and does not hear it; another attempt{others or ' will'}"
+        other = "" if run.kind.has_one_place else " at it"
+        when = f"it runs now and does not hear it; another attempt{other} will"
+        when += ", or else the tasks that wait for it" if other else ""
     invocation.say(f"told {one_line(step or 'whatever comes next')}: {when}")

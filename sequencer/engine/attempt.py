@@ -25,8 +25,8 @@ from sequencer.store.protocol import Store
 
 if TYPE_CHECKING:
     from sequencer.engine.perform import Left
-    from sequencer.model.net.ending import Taken
     from sequencer.model.net.marking import Reference
+    from sequencer.model.net.net import Taken
 
 
 class Agents(Protocol):

@@ -39,9 +39,9 @@ from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model.fields import ValidationError
 from sequencer.model.head import Claim, Head, Session
 from sequencer.model.kind import Performed
-from sequencer.model.net.ending import Grower
 from sequencer.model.net.graph import Graph, Node
 from sequencer.model.net.marking import Marking, carried
+from sequencer.model.net.net import Grower
 from sequencer.model.outcome import Decision, Move, OutcomeStatus
 from sequencer.model.team import TeamRules
 from sequencer.model.workflow import Workflow

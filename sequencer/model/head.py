@@ -218,6 +218,11 @@ class Head(Frozen, extra="allow"):
         return None if self.flow is None else self.flow.begun_at
 
     @property
+    def needs_every_output(self) -> bool:
+        """Return whether an output may be asked for whose record is gone: a marking names any."""
+        return self.flow is not None
+
+    @property
     def base(self) -> str | None:
         """Return the name of the document that its marking begins with; None: there is none."""
         return None if self.flow is None else self.flow.base

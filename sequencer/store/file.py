@@ -355,7 +355,7 @@ class FileStore:
             # A journal that grows is better than a run that stands still.
             self._notices.append(f"{self._journal.path} can't be rotated: {error.strerror}")
             return False
-        if has_rotated and (found.head is None or found.head.flow is None):  # graphs ask for any
+        if has_rotated and not (found.head and found.head.needs_every_output):
             results.prune(self._results, self._oldest_token())
         return has_rotated
 

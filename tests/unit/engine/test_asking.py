@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.asking import LEAST_S, Questions
+from sequencer.engine.starting import LEAST_S, Questions
 from sequencer.errors import StepFailed, UnknownName
 from sequencer.executors.protocol import StepRequest
 from sequencer.executors.stand_ins import ScriptedExecutor
