@@ -390,7 +390,7 @@ def show_flow(
     for warning in flow.warnings:
         invocation.say(f"warning: {warning}")
     source = flow if isinstance(flow, FlowFile) else None
-    _present(invocation, _view(invocation, project, asked, flow), source, draw)
+    present(invocation, _view(invocation, project, asked, flow), source, draw)
 
 
 def show_run(invocation: Invocation, run: Run, draw: Mapping[str, Any]) -> None:
@@ -408,12 +408,13 @@ def show_run(invocation: Invocation, run: Run, draw: Mapping[str, Any]) -> None:
         written = written_of(invocation.project(), run, workflow)
     if not isinstance(written, FlowFile) or written.workflow.digest() != workflow.digest():
         written = None
-    _present(invocation, look(run, workflow.name), written, draw)
+    present(invocation, look(run, workflow.name), written, draw)
 
 
-def _present(
+def present(
     invocation: Invocation, view: FlowView, source: FlowFile | None, draw: Mapping[str, Any]
 ) -> None:
+    """Show *view* in each way that was asked for; *source* is what its author drew."""
     if not any(draw.values()):
         if invocation.is_json:
             invocation.print_json(nodes_json(view))
@@ -428,8 +429,8 @@ def _present(
         invocation.echo(drawn.rstrip(), is_verbatim=True)
     if draw["diagram"]:
         print_diagram(view, sys.stdout, chart)
-    if draw["svg"] or draw["png"]:
-        draw_picture(invocation, flow_svg(view, chart), draw["svg"], draw["png"])
+    if (svg := draw.get("svg")) or draw.get("png"):
+        draw_picture(invocation, flow_svg(view, chart), svg, draw.get("png"))
 
 
 def _view(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -19,8 +19,8 @@ from sequencer.cli.options import (
     with_options,
 )
 from sequencer.cli.requests import FILE, LABEL, PROCEDURE, TEXT, free_name, request_from
-from sequencer.cli.views.diagram import print_diagram
-from sequencer.cli.views.mermaid import chart, charted
+from sequencer.cli.show import present
+from sequencer.cli.views.mermaid import chart
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.tables import columns, purposes
 from sequencer.cli.views.text import one_line
@@ -98,7 +98,8 @@ def start(
       gh issue view 7 --json title,body,labels,comments | sequencer start -
       sequencer start --file issue.md --team --dry-run --mermaid
     """
-    drawing = _drawing(invocation, mermaid=mermaid, diagram=diagram, shows=dry_run or no_run)
+    draw = {"mermaid": mermaid, "diagram": diagram}
+    _ensure_drawable(invocation, draw, shows=dry_run or no_run)
     project = invocation.project({"agent": agent}, rehearses=rehearse)
     if not dry_run:
         project.ensure_may_act()
@@ -115,7 +116,7 @@ def start(
             project.starter.ensure_installed(definition)
         project.run(name, definition).control.start(definition)
     if dry_run or no_run or not invocation.is_json:
-        show_made(invocation, project, definition, name, is_made=not dry_run, drawing=drawing)
+        show_made(invocation, project, definition, name, draw, is_made=not dry_run)
     return 0 if dry_run or no_run else _work(invocation, project, max_cost)
 
 
@@ -131,21 +132,16 @@ def _work(invocation: Invocation, project: Project, max_cost: float | None) -> i
     return run_work.work(invocation, project, run_work.Plan(Mode.COMBINED, limits))
 
 
-def _drawing(invocation: Invocation, *, mermaid: bool, diagram: bool, shows: bool) -> str:
-    """Return the option that asks for a drawing; empty: none does.
-
-    Raises:
-        UsageRefused: they exclude each other, or nothing is shown before it is worked on.
-    """
-    drawing = "--mermaid" if mermaid else "--diagram" if diagram else ""
-    if mermaid and diagram:
-        raise UsageRefused("--mermaid and --diagram exclude each other")
-    if drawing and invocation.is_json:
+def _ensure_drawable(invocation: Invocation, draw: Mapping[str, bool], *, shows: bool) -> None:
+    """Return if what is to be drawn can be; the ways exclude each other, and so does JSON."""
+    names = [f"--{name}" for name, is_asked in draw.items() if is_asked]
+    if len(names) > 1:
+        raise UsageRefused(f"{' and '.join(names)} exclude each other")
+    if names and invocation.is_json:
         raise UsageRefused("a drawing is no JSON", where="--json", hint="leave it out")
-    if drawing and not shows:
+    if names and not shows:
         hint = "add --dry-run or --no-run"
-        raise UsageRefused("shows what would be made", where=drawing, hint=hint)
-    return drawing
+        raise UsageRefused("shows what would be made", where=names[0], hint=hint)
 
 
 @verb("route")
@@ -238,15 +234,25 @@ def show_made(
     project: Project,
     definition: Definition,
     name: str,
+    draw: Mapping[str, bool],
     *,
     is_made: bool,
-    drawing: str = "",
 ) -> None:
-    """Print what the run called *name* is made of, or the *drawing* that this option asks for."""
-    if drawing:
-        _draw(invocation, definition, name, drawing)
-        return
+    """Print what the run called *name* is made of, or only a drawing if one was asked for."""
     graph = definition.workflow.graph
+    if any(draw.values()):
+        # Nothing else on standard output, so that a file can take it.
+        if graph:
+            present(invocation, view_of(name, graph, None, None, ()), None, draw)
+        elif draw["mermaid"]:
+            invocation.echo(chart(definition.workflow), is_verbatim=True)
+        else:
+            raise UsageRefused(
+                "is for teams, and this would be a procedure",
+                where="--diagram",
+                hint="--mermaid draws it; --team shares it out",
+            )
+        return
     resolved = enumerate(definition.workflow.steps)
     steps = [_described(project, step, index, graph) for index, step in resolved]
     if invocation.is_json:
@@ -309,25 +315,6 @@ def _show_tasks(invocation: Invocation, steps: list[dict[str, Any]]) -> None:
     head = ("TASK", "SUBJECT", "ROLE", "AGENT", "BLOCKED BY", "")
     # What is special about a task can be looked up; who does it and when can't be guessed.
     invocation.echo(columns(head, rows, room=invocation.room, goes=(5,), whole={1}, prose={1}))
-
-
-def _draw(invocation: Invocation, definition: Definition, name: str, drawing: str) -> None:
-    """Draw the run, and nothing else on standard output, so that a file can take it."""
-    graph = definition.workflow.graph
-    if graph:
-        view = view_of(name, graph, None, None, ())
-        if drawing == "--diagram":
-            print_diagram(view, sys.stdout)
-        else:
-            invocation.echo(charted(view).rstrip(), is_verbatim=True)
-        return
-    if drawing == "--diagram":
-        raise UsageRefused(
-            "is for teams, and this would be a procedure",
-            where=drawing,
-            hint="--mermaid draws it; --team shares it out",
-        )
-    invocation.echo(chart(definition.workflow), is_verbatim=True)
 
 
 def _described(project: Project, step: Step, index: int, graph: Graph | None) -> dict[str, Any]:
