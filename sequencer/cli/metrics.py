@@ -21,6 +21,7 @@ from sequencer.engine.run import Run
 from sequencer.errors import SequencerError
 from sequencer.history.metrics import Cap, Maker, Total, Totals, caps_of, totals_of
 from sequencer.model.head import Head, Status
+from sequencer.model.outcome import Usage
 from sequencer.model.workflow import Workflow
 from sequencer.project import Project
 
@@ -162,34 +163,21 @@ class Seen(Struct, frozen=True):
         return (_clean(self.name or DEFAULT_RUN), _clean(self.head.workflow_name))
 
 
-_SUMS: tuple[tuple[str, str, str, Callable[[Total], float | None]], ...] = (
-    ("steps_accepted", "Steps that were accepted.", "", lambda t: t.accepted),
-    ("attempts_failed", "Attempts that failed or judged no.", "", lambda t: t.failed),
-    ("attempts_released", "Attempts that were given back.", "", lambda t: t.released),
-    ("attempts_taken_over", "Attempts whose process was lost.", "", lambda t: t.taken_over),
-    ("agent_seconds", "Time of agents, all attempts.", "seconds", lambda t: t.usage.seconds),
-    ("input_tokens", "Tokens that were sent.", "tokens", lambda t: t.usage.input_tokens),
-    ("output_tokens", "Tokens that came back.", "tokens", lambda t: t.usage.output_tokens),
-    ("cost_usd", "Cost as far as it is known.", "usd", lambda t: t.usage.known_usd),
-    (
-        "estimated_usd",
-        "Part of the cost that is estimated.",
-        "usd",
-        lambda t: t.usage.estimated_usd,
-    ),
-    ("calls_unpriced", "Calls whose cost nobody told.", "", lambda t: t.usage.unpriced),
-)  # fmt: skip
-"""What the attempts of a maker have come to; None: it is not known, and no sample says it is 0."""
-_COUNTERS: tuple[tuple[str, str, str, Callable[[Head], float | None]], ...] = (
-    ("run_steps_accepted", "Steps that were accepted.", "", lambda h: h.usage.steps),
-    ("run_agent_seconds", "Time of agents.", "seconds", lambda h: h.usage.seconds),
-    ("run_input_tokens", "Tokens sent.", "tokens", lambda h: h.usage.input_tokens),
-    ("run_output_tokens", "Tokens back.", "tokens", lambda h: h.usage.output_tokens),
-    ("run_cost_usd", "Cost as far as it is known.", "usd", lambda h: h.usage.known_usd),
-    ("run_estimated_usd", "Part of the cost that is estimated.", "usd",
-     lambda h: h.usage.estimated_usd),
-    ("run_calls_unpriced", "Calls whose cost nobody told.", "", lambda h: h.usage.unpriced),
-)  # fmt: skip
+_COUNTS: tuple[tuple[str, str, Callable[[Total], int]], ...] = (
+    ("steps_accepted", "Steps that were accepted.", lambda t: t.accepted),
+    ("attempts_failed", "Attempts that failed or judged no.", lambda t: t.failed),
+    ("attempts_released", "Attempts that were given back.", lambda t: t.released),
+    ("attempts_taken_over", "Attempts whose process was lost.", lambda t: t.taken_over),
+)
+_USED: tuple[tuple[str, str, str, Callable[[Usage], float | None]], ...] = (
+    ("agent_seconds", "Time of agents, all attempts.", "seconds", lambda u: u.seconds),
+    ("input_tokens", "Tokens that were sent.", "tokens", lambda u: u.input_tokens),
+    ("output_tokens", "Tokens that came back.", "tokens", lambda u: u.output_tokens),
+    ("cost_usd", "Cost as far as it is known.", "usd", lambda u: u.known_usd),
+    ("estimated_usd", "Part of the cost that is estimated.", "usd", lambda u: u.estimated_usd),
+    ("calls_unpriced", "Calls whose cost nobody told.", "", lambda u: u.unpriced),
+)
+"""Of a maker's attempts and of a run; None: it is not known, and no sample says it is 0."""
 _GAUGES: tuple[tuple[str, str, str, Callable[[Head], float | None]], ...] = (
     ("run_step_index", "Where the run stands, from 0.", "", lambda h: h.step_index),
     ("run_claims", "Steps that are being run.", "", lambda h: len(h.claims)),
@@ -220,20 +208,24 @@ class _Collected(Collector):
 
 
 def _families(seen: tuple[Seen, ...], unreadable: tuple[str | None, ...]) -> Iterator[Metric]:
-    makers = [_by_labels(one) for one in seen]
-    for name, text, unit, of_total in _SUMS:
-        sums = []
-        for labels, totals in (item for rows in makers for item in rows.items()):
-            known = [one for one in map(of_total, totals) if one is not None]
-            sums.append((labels, sum(known) if known else None))
-        yield _family(CounterMetricFamily, name, f"{text} {_KEPT}", MAKER, sums, unit=unit)
+    makers = [item for one in seen for item in _by_labels(one).items()]
+    for name, text, of_total in _COUNTS:
+        sums = [(labels, sum(map(of_total, totals))) for labels, totals in makers]
+        yield _counter(name, f"{text} {_KEPT}", MAKER, sums)
+    for name, text, unit, of_usage in _USED:
+        used = [(labels, [of_usage(one.usage) for one in totals]) for labels, totals in makers]
+        known = [(labels, [one for one in values if one is not None]) for labels, values in used]
+        told = [(labels, sum(values) if values else None) for labels, values in known]
+        yield _counter(name, f"{text} {_KEPT}", MAKER, told, unit)
     text = "The oldest revision that the journal still has; above 1 older facts were dropped."
     yield _gauge(
         "journal_first_revision", text, RUN, ((s.labels, s.tallies.first_revision) for s in seen)
     )
-    for name, text, unit, of_head in _COUNTERS:
-        samples = [(one.labels, of_head(one.head)) for one in seen]
-        yield _family(CounterMetricFamily, name, f"{text} {_EXACT}", RUN, samples, unit=unit)
+    steps = [(one.labels, one.head.usage.steps) for one in seen]
+    yield _counter("run_steps_accepted", f"{_COUNTS[0][1]} {_EXACT}", RUN, steps)
+    for name, text, unit, of_usage in _USED:
+        samples = [(one.labels, of_usage(one.head.usage)) for one in seen]
+        yield _counter(f"run_{name}", f"{text} {_EXACT}", RUN, samples, unit)
     for name, text, unit, of_head in _GAUGES:
         yield _gauge(name, text, RUN, ((one.labels, of_head(one.head)) for one in seen), unit)
     yield _gauge("run_status", "1 for the status that it has.", (*RUN, "status"), (
@@ -281,6 +273,10 @@ def _family(
         if value is not None:
             family.add_metric(values, round(value, 9))
     return family
+
+
+def _counter(name: str, text: str, labels: Labels, samples: Samples, unit: str = "") -> Metric:
+    return _family(CounterMetricFamily, name, text, labels, samples, unit=unit)
 
 
 def _gauge(name: str, text: str, labels: Labels, samples: Samples, unit: str = "") -> Metric:

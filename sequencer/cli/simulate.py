@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -63,7 +62,8 @@ def simulate(invocation: Invocation, flow: str | None, script: Path | None) -> i
     for warning in warnings:
         invocation.say(f"warning: {warning}")
     if invocation.is_json:
-        invocation.print_json(_as_json(done))
+        names = ("status", "trace", "state", "back", "iterations")
+        invocation.print_json({name: getattr(done, name) for name in names})
         return 0
     for line in done.trace:
         invocation.echo(one_line(line))
@@ -162,19 +162,9 @@ def _is_about(error: ConfigurationError, path: Path) -> bool:
 
 
 def _invalid(invocation: Invocation, error: ConfigurationError) -> int:
-    trace = [f"load error: {problem.message}" for problem in error.each]
     if not invocation.is_json:
         raise error
+    trace = [f"load error: {problem.message}" for problem in error.each]
     found = {"status": INVALID, "trace": trace, "state": {}, "back": []}
-    invocation.print_json({**found, "problems": [str(problem) for problem in error.each]})
+    invocation.print_json({**found, "problems": list(map(str, error.each))})
     return error.exit_code
-
-
-def _as_json(done: Replay) -> dict[str, Any]:
-    return {
-        "status": done.status,
-        "trace": list(done.trace),
-        "state": done.state,
-        "back": list(done.back),
-        "iterations": done.iterations,
-    }

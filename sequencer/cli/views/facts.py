@@ -210,18 +210,14 @@ class NewFacts:
 
     def __init__(self) -> None:
         """Know of none."""
-        self._count = 0
-        self._last: dict[str, Any] | None = None
+        self._revision = -1
 
     def of(self, facts: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return those of *facts*, a whole history, that are new; they are known from now on.
 
-        A history that has not the last one in its place has started again, or was restored.
+        A history that ends before the last look was restored from an older one.
         """
-        if not facts:
-            return []
-        count, last = self._count, self._last
-        if last is not None and facts[count - 1 : count] != [last]:
-            count = next((n for n in range(len(facts), 0, -1) if facts[n - 1] == last), 0)
-        self._count, self._last = len(facts), facts[-1]
-        return facts[count:]
+        newest = facts[-1]["revision"] if facts else self._revision
+        known = min(self._revision, newest)
+        self._revision = newest
+        return [fact for fact in facts if fact["revision"] > known]
