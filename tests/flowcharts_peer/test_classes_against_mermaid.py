@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from sequencer.cli.views.mermaid import LOOKS, charted, classed
+from sequencer.cli.views.mermaid import charted, classed
+from sequencer.cli.views.states import PICTURES
 from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.workflows.mermaid.parser import read_chart
@@ -80,7 +81,7 @@ def ensure_coloured(run: FlowView, before: dict[str, Any], found: dict[str, Any]
         state = NodeState.WAITING if node.state is NodeState.READY else node.state
         classes, styles = now[name]
         if "," in name:
-            assert styles[-len(LOOKS[state].split(",")) :] == LOOKS[state].split(",")
+            assert styles[-len(PICTURES[state].split(",")) :] == PICTURES[state].split(",")
         else:
             assert classes[: len(was[name][0])] == was[name][0]
             assert [one[-len(state) :].casefold() for one in classes][-1] == str(state)

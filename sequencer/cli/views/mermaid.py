@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from sequencer.cli.views.states import shown
+from sequencer.cli.views.states import PICTURES, shown
 from sequencer.engine.view import FlowView, NodeState
 from sequencer.model.net.graph import Graph, NodeKind
 from sequencer.model.workflow import Workflow
@@ -66,17 +66,6 @@ def chart(workflow: Workflow) -> str:
 
 PREFIX = "seq"
 
-LOOKS = {
-    NodeState.DONE: "fill:#d3f9d8,stroke:#2b8a3e,color:#0b3d17",
-    NodeState.RUNNING: "fill:#d0ebff,stroke:#1864ab,color:#0b2e4f,stroke-width:3px",
-    NodeState.FAILED: "fill:#ffe3e3,stroke:#c92a2a,color:#5f0f0f,stroke-width:3px",
-    NodeState.WAITING: "fill:#f1f3f5,stroke:#495057,color:#212529,stroke-dasharray:4 3",
-    NodeState.ASKED: "fill:#f3d9fa,stroke:#862e9c,color:#3b0f47,stroke-width:3px",
-    NodeState.RETRYING: "fill:#fff3bf,stroke:#b35900,color:#4d2600",
-    NodeState.CANCELLED: "fill:#e9ecef,stroke:#868e96,color:#495057,stroke-dasharray:2 2",
-}
-"""Fill, line and text together, so that a theme's own text colour can't make it unreadable."""
-
 _SAME = {NodeState.READY: NodeState.WAITING}
 _SHAPES = {
     NodeKind.AGENT: ("[", "]"),
@@ -121,20 +110,15 @@ def _with_classes(text: str, view: FlowView, ids: dict[str, str]) -> str:
     styled: list[str] = []
     for node in view.nodes:
         state, name = _SAME.get(node.state, node.state), ids[node.node.id]
-        if state not in LOOKS:
+        if state not in PICTURES:
             continue
         if "," in name:
-            styled.append(f"    style {name} {LOOKS[state]}")
+            styled.append(f"    style {name} {PICTURES[state]}")
         else:
             named.setdefault(state, []).append(name)
-    added = [
-        f"    classDef {prefix}{state.title()} {LOOKS[state]}" for state in LOOKS if state in named
-    ]
-    added += [
-        f"    class {','.join(named[state])} {prefix}{state.title()}"
-        for state in LOOKS
-        if state in named
-    ]
+    states = [state for state in PICTURES if state in named]
+    added = [f"    classDef {prefix}{one.title()} {PICTURES[one]}" for one in states]
+    added += [f"    class {','.join(named[one])} {prefix}{one.title()}" for one in states]
     added += styled
     if not added:
         return text
@@ -145,7 +129,7 @@ def _with_classes(text: str, view: FlowView, ids: dict[str, str]) -> str:
 def _unused(text: str) -> str:
     """Return a beginning of class names that *text* holds nowhere, in whatever sense."""
     number, prefix = 1, PREFIX
-    while any(f"{prefix}{state.title()}" in text for state in LOOKS):
+    while any(f"{prefix}{state.title()}" in text for state in PICTURES):
         number += 1
         prefix = f"{PREFIX}{number}"
     return prefix

@@ -21,9 +21,8 @@ from sequencer.cli.views.diagram import MOST_PLACES, Drawn, Texts, jumps
 from sequencer.cli.views.gantt import STYLES, Bar, Gantt, Look, Row, gantt_summary, ticks
 from sequencer.cli.views.layers import place_count
 from sequencer.cli.views.layout import Box, EdgeLine, GroupFrame, Label, Layout, Words, laid_out
-from sequencer.cli.views.mermaid import LOOKS
 from sequencer.cli.views.nodes import node_summary
-from sequencer.cli.views.states import shown
+from sequencer.cli.views.states import PICTURES, shown
 from sequencer.cli.views.text import short
 from sequencer.cli.views.text import width as columns_of
 from sequencer.engine.view import FlowView, NodeState, NodeView
@@ -342,7 +341,7 @@ class _Picture:
 
     def _box(self, box: Box, view: NodeView) -> Iterator[str]:
         state = NodeState.WAITING if view.state is NodeState.READY else view.state
-        looks = dict(part.split(":") for part in LOOKS.get(state, _PLAIN).split(","))
+        looks = dict(part.split(":") for part in PICTURES.get(state, _PLAIN).split(","))
         if state is NodeState.PENDING:
             looks |= self._drawn.colors(box.node)
         style = " ".join(f'{name}="{value}"' for name, value in looks.items() if name != "color")

@@ -4,46 +4,54 @@ from __future__ import annotations
 
 import unicodedata
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from sequencer.cli.views.text import cut, one_line, width
 from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.model.limits import parse_time
 from sequencer.model.outcome import duration
 
-MARKS = {
-    NodeState.PENDING: "·",
-    NodeState.WAITING: "○",
-    NodeState.READY: "○",
-    NodeState.RUNNING: "●",
-    NodeState.RETRYING: "↻",
-    NodeState.ASKED: "?",
-    NodeState.DONE: "✓",
-    NodeState.FAILED: "✗",
-    NodeState.CANCELLED: "–",  # noqa: RUF001 - a dash that is no minus
+
+class NodeLook(NamedTuple):
+    """How a state looks."""
+
+    mark: str
+    ascii_mark: str
+    style: str
+    """As rich reads it."""
+    picture: str = ""
+    """In charts and pictures: fill, line and text together, so that a theme's own text colour
+    can't make it unreadable. Empty: as any node."""
+
+
+LOOKS = {
+    NodeState.PENDING: NodeLook("·", ".", "dim"),
+    NodeState.WAITING: NodeLook(
+        "○", "o", "dim", "fill:#f1f3f5,stroke:#495057,color:#212529,stroke-dasharray:4 3"
+    ),
+    NodeState.READY: NodeLook("○", "o", "cyan"),
+    NodeState.RUNNING: NodeLook(
+        "●", "*", "bold cyan", "fill:#d0ebff,stroke:#1864ab,color:#0b2e4f,stroke-width:3px"
+    ),
+    NodeState.RETRYING: NodeLook("↻", "~", "yellow", "fill:#fff3bf,stroke:#b35900,color:#4d2600"),
+    NodeState.ASKED: NodeLook(
+        "?", "?", "bold magenta", "fill:#f3d9fa,stroke:#862e9c,color:#3b0f47,stroke-width:3px"
+    ),
+    NodeState.DONE: NodeLook("✓", "+", "green", "fill:#d3f9d8,stroke:#2b8a3e,color:#0b3d17"),
+    NodeState.FAILED: NodeLook(
+        "✗", "!", "bold red", "fill:#ffe3e3,stroke:#c92a2a,color:#5f0f0f,stroke-width:3px"
+    ),
+    NodeState.CANCELLED: NodeLook(
+        "–",  # noqa: RUF001 - a dash that is no minus
+        "-",
+        "dim",
+        "fill:#e9ecef,stroke:#868e96,color:#495057,stroke-dasharray:2 2",
+    ),
 }
-ASCII_MARKS = {
-    NodeState.PENDING: ".",
-    NodeState.WAITING: "o",
-    NodeState.READY: "o",
-    NodeState.RUNNING: "*",
-    NodeState.RETRYING: "~",
-    NodeState.ASKED: "?",
-    NodeState.DONE: "+",
-    NodeState.FAILED: "!",
-    NodeState.CANCELLED: "-",
-}
-STYLES = {
-    NodeState.PENDING: "dim",
-    NodeState.WAITING: "dim",
-    NodeState.READY: "cyan",
-    NodeState.RUNNING: "bold cyan",
-    NodeState.RETRYING: "yellow",
-    NodeState.ASKED: "bold magenta",
-    NodeState.DONE: "green",
-    NodeState.FAILED: "bold red",
-    NodeState.CANCELLED: "dim",
-}
-"""As rich reads them."""
+MARKS = {state: look.mark for state, look in LOOKS.items()}
+ASCII_MARKS = {state: look.ascii_mark for state, look in LOOKS.items()}
+STYLES = {state: look.style for state, look in LOOKS.items()}
+PICTURES = {state: look.picture for state, look in LOOKS.items() if look.picture}
 
 ACTIVE = frozenset({NodeState.RUNNING, NodeState.RETRYING, NodeState.ASKED})
 """States that a person waits for the end of."""
