@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from sequencer.cli.views.diagram import drawing, listing, print_diagram
-from sequencer.cli.views.mermaid import LOOKS, charted, classed
-from sequencer.cli.views.states import ACTIVE, ASCII_MARKS, MARKS, shown, wrapped
+from sequencer.cli.views.mermaid import charted, classed
+from sequencer.cli.views.states import ACTIVE, ASCII_MARKS, MARKS, PICTURES, shown, wrapped
 from sequencer.cli.views.text import cut, width
 from sequencer.engine.view import FlowView, NodeState
 from sequencer.errors import StorageFailed
@@ -284,7 +284,7 @@ def test_an_id_with_a_comma_gets_a_style_of_its_own() -> None:
     # In a class statement it would be two names.
     text = "flowchart TD\n  a,b --> c\n"
     found = classed(text, of(shape(text), "running", **{"a,b": "failed", "c": "done"}))
-    assert f"    style a,b {LOOKS[NodeState.FAILED]}\n" in found
+    assert f"    style a,b {PICTURES[NodeState.FAILED]}\n" in found
     assert "classDef seqFailed" not in found
     assert [node.id for node in read_chart(found).nodes] == ["a,b", "c"]
 
@@ -324,9 +324,9 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-@pytest.mark.parametrize("state", list(LOOKS))
+@pytest.mark.parametrize("state", list(PICTURES))
 def test_texts_can_be_read_on_their_colours(state: NodeState) -> None:
-    looks = dict(part.split(":") for part in LOOKS[state].split(","))
+    looks = dict(part.split(":") for part in PICTURES[state].split(","))
     # 4.5 is what WCAG asks for; the text's colour is given, so a dark theme changes nothing.
     assert contrast(looks["fill"], looks["color"]) >= 4.5
     assert contrast(looks["fill"], looks["stroke"]) >= 2.5
