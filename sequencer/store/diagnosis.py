@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from sequencer.errors import CorruptState, EditRefused, NewerSchema, SequencerError
 from sequencer.model.by_hand import accept_edit
@@ -83,24 +83,21 @@ class JournalReport(Struct, frozen=True):
     tokens: tuple[int, ...] = ()
 
 
-class Diagnosis(Struct, frozen=True):
+class Diagnosis(Struct, frozen=True, dict=True):
     """The run's files, what the ordinary reader says of them, and the way out."""
 
     state: StateReport
     journals: tuple[JournalReport, ...]
     """Oldest first; the last is journal.jsonl if that exists."""
+    chain: tuple[Record, ...]
+    """The records without a gap that end with the last good one."""
     refusal: SequencerError | None
     """Why the run can't be used; None if it can."""
-    action: Action
-    chain: tuple[Record, ...] = ()
-    """The records without a gap that end with the last good one."""
-    highest_token: int = 0
-    """The largest token that the files show; none up to it may be granted again."""
-    pending: str | None = None
-    """What the next transition will do with state.json by itself."""
-    shown: Trace | None = None
-    """What shows that the run had come further than the newest state that can be read."""
-    documents: tuple[tuple[Path, str], ...] = ()
+    found: Recovered | None
+    """What the ordinary reader finds, if it refuses nothing."""
+    traces: tuple[Trace, ...]
+    """What the run has left behind beside its good records."""
+    documents: tuple[tuple[Path, str], ...]
     """Documents that the run goes on from and that can't be used, and why."""
 
     @property
@@ -113,6 +110,57 @@ class Diagnosis(Struct, frozen=True):
         """Return whether state.json is a valid head that the journal does not reach."""
         head, last = self.state.head, self.last
         return head is not None and (last is None or head.revision > last.revision)
+
+    @property
+    def pending(self) -> str | None:
+        """Return what the next transition will do with state.json by itself."""
+        found = self.found
+        if found is None:
+            return None
+        if found.legacy is not None:
+            return "it is of another program; the next step migrates it and keeps the original"
+        if found.edited is not None:
+            return "it was edited by hand; the next step accepts the edit"
+        if found.needs_publishing and found.notices:
+            return "the next step restores it from the journal"
+        return None
+
+    @property
+    def shown(self) -> Trace | None:
+        """Return what shows that the run had come further than the newest state to be read."""
+        base = _newest(self.state, self.chain)
+        if base is None or self.refusal is None:
+            return None
+        shown = beyond(base, base.revision, self.traces)
+        if shown is None and (self.state.head is None or self.state.head.revision < base.revision):
+            shown = unheard_end(base, self.traces)
+        return shown
+
+    @property
+    def highest_token(self) -> int:
+        """Return the largest token that the files show; none up to it may be granted again."""
+        last = int(self.chain[-1].data["head"].get("token", 0)) if self.chain else 0
+        floor = max(last, self.state.head.token if self.state.head else 0)
+        shown = [*self.state.tokens, *(token for one in self.journals for token in one.tokens)]
+        # What an attempt left behind shows its token even where its record is lost.
+        shown += [trace.token for trace in self.traces]
+        return max((t for t in shown if t <= floor + MAX_LOST_TOKENS), default=floor)
+
+    @cached_property
+    def action(self) -> Action:
+        """Return what would make the run readable again."""
+        state, last = self.state, self.last
+        if self.refusal is None:
+            is_lost = state.problem is not None and last is not None
+            return Action.RESTORE if is_lost else Action.NOTHING
+        if last is None:
+            return Action.HOPELESS if state.head is None else Action.CHOOSE
+        newest = self.journals[-1]
+        is_journal_gone = newest.path.name != NAME or not newest.found.winners
+        is_head_last = state.head is not None and state.head.revision == last.revision
+        if self.is_head_ahead or self.shown or (is_journal_gone and not is_head_last):
+            return Action.CHOOSE
+        return Action.RESTORE if _is_journal_sound(state.path.parent) else Action.REBUILD
 
 
 def diagnose(state_path: Path, witness: Witness = no_witness) -> Diagnosis:
@@ -128,22 +176,19 @@ def diagnose(state_path: Path, witness: Witness = no_witness) -> Diagnosis:
     folder = state_path.parent
     journal = JournalFile(folder, MAX_COUNTER, 1)
     paths = [*(journal.rotated() if folder.is_dir() else ()), folder / NAME]
-    journals = tuple(r for r in map(look_at_journal, paths) if r is not None)
+    journals = tuple(r for r in map(_look_at_journal, paths) if r is not None)
     chain = _last_chain([r for report in journals for r in report.found.winners], journal.path)
     refusal, found = _refusal(state_path, journal, witness)
-    traces = _traces(state, journal, journals, chain, witness)
-    draft = Diagnosis(
-        state,
-        journals,
-        refusal,
-        Action.NOTHING,
-        chain,
-        _highest_token(state, journals, chain, traces),
-        _pending(found),
-        None if refusal is None else _shown(state, chain, traces),
-    )
+    is_current = bool(chain and journals[-1].path == journal.path and journals[-1].found.winners)
+    base = _newest(state, chain)
+    run_id = None if base is None else base.run_id
+    left = traces(state_path, journal, run_id, chain[-1] if is_current else None)
+    seen = (*left, *(witness(run_id) if run_id is not None else ()))
     documents = _documents(state_path, journal, found)
-    return replace(draft, action=_action(draft), documents=documents)
+    made = Diagnosis(state, journals, chain, refusal, found, seen, documents)
+    # While the files are as they were.
+    _ = made.action
+    return made
 
 
 def _look_at_state(path: Path) -> StateReport:
@@ -171,7 +216,7 @@ def _ensure_may_look(error: CorruptState) -> None:
         ) from error
 
 
-def look_at_journal(path: Path) -> JournalReport | None:
+def _look_at_journal(path: Path) -> JournalReport | None:
     """Return what the journal file *path* holds, gaps and bad lines included; None without it."""
     try:
         data = read_regular(path)
@@ -270,85 +315,16 @@ def _documents(
     return wrong
 
 
-def _pending(found: Recovered | None) -> str | None:
-    if found is None:
-        return None
-    if found.legacy is not None:
-        return "it is of another program; the next step migrates it and keeps the original"
-    if found.edited is not None:
-        return "it was edited by hand; the next step accepts the edit"
-    if found.needs_publishing and found.notices:
-        return "the next step restores it from the journal"
-    return None
-
-
-def _traces(
-    state: StateReport,
-    journal: JournalFile,
-    journals: Sequence[JournalReport],
-    chain: Sequence[Record],
-    witness: Witness,
-) -> tuple[Trace, ...]:
-    """Return what the run has left behind beside its good records."""
-    is_current = bool(chain and journals[-1].path == journal.path and journals[-1].found.winners)
-    last = journals[-1].found.winners[-1] if is_current else None
-    base = _base(state, chain)
-    run_id = None if base is None else base.run_id
-    of_files = traces(state.path, journal, run_id, last)
-    return (*of_files, *(witness(run_id) if run_id is not None else ()))
-
-
-def _base(state: StateReport, chain: Sequence[Record]) -> Head | None:
+def _newest(state: StateReport, chain: Sequence[Record]) -> Head | None:
     """Return the newest state that can be read."""
     last = parse_head(chain[-1].data["head"], "journal") if chain else None
     is_newer = last is None or (state.head is not None and state.head.revision > last.revision)
     return state.head if is_newer else last
 
 
-def _shown(state: StateReport, chain: Sequence[Record], traces: Sequence[Trace]) -> Trace | None:
-    """Return what shows more than the newest state that can be read."""
-    base = _base(state, chain)
-    if base is None:
-        return None
-    shown = beyond(base, base.revision, traces)
-    if shown is None and (state.head is None or state.head.revision < base.revision):
-        shown = unheard_end(base, traces)
-    return shown
-
-
-def _highest_token(
-    state: StateReport,
-    journals: Sequence[JournalReport],
-    chain: Sequence[Record],
-    traces: Sequence[Trace],
-) -> int:
-    last = int(chain[-1].data["head"].get("token", 0)) if chain else 0
-    floor = max(last, state.head.token if state.head else 0)
-    shown = [*state.tokens, *(token for report in journals for token in report.tokens)]
-    # What an attempt left behind shows its token even where its record is lost.
-    shown += [trace.token for trace in traces]
-    return max((t for t in shown if t <= floor + MAX_LOST_TOKENS), default=floor)
-
-
-def _action(found: Diagnosis) -> Action:
-    state, last = found.state, found.last
-    if found.refusal is None:
-        is_lost = state.problem is not None and last is not None
-        return Action.RESTORE if is_lost else Action.NOTHING
-    if last is None:
-        return Action.HOPELESS if state.head is None else Action.CHOOSE
-    is_journal_gone = not (
-        found.journals[-1].path.name == NAME and found.journals[-1].found.winners
-    )
-    is_head_last = state.head is not None and state.head.revision == last.revision
-    if found.is_head_ahead or found.shown or (is_journal_gone and not is_head_last):
-        return Action.CHOOSE
-    return Action.RESTORE if is_journal_sound(found) else Action.REBUILD
-
-
-def is_journal_sound(found: Diagnosis) -> bool:
+def _is_journal_sound(folder: Path) -> bool:
     """Return whether the journal alone would be read without a complaint."""
-    journal = JournalFile(found.state.path.parent, MAX_COUNTER, 1)
+    journal = JournalFile(folder, MAX_COUNTER, 1)
     try:
         scan = journal.read(0, None if journal.has_rotated() else 1)
         newest = list(journal.records())[-1:]

@@ -383,3 +383,12 @@ def test_a_folder_that_may_not_be_looked_at_is_no_empty_one(
         state_path.with_name(name).unlink()
     with pytest.raises(CorruptState, match="had begun"):
         FileStore(state_path).view()
+
+
+def test_without_the_current_journal_and_the_head_a_person_chooses(tmp_path: Path) -> None:
+    state_path = begun(tmp_path, 4)
+    journal_of(state_path).rename(state_path.with_name("journal-000001.jsonl"))
+    state_path.write_text("{")
+    assert diagnose(state_path).action is Action.CHOOSE
+    with pytest.raises(CorruptState, match="a person has to choose"):
+        repair(state_path)
