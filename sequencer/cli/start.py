@@ -239,20 +239,10 @@ def show_made(
     is_made: bool,
 ) -> None:
     """Print what the run called *name* is made of, or only a drawing if one was asked for."""
-    graph = definition.workflow.graph
     if any(draw.values()):
-        # Nothing else on standard output, so that a file can take it.
-        if graph:
-            present(invocation, view_of(name, graph, None, None, ()), None, draw)
-        elif draw["mermaid"]:
-            invocation.echo(chart(definition.workflow), is_verbatim=True)
-        else:
-            raise UsageRefused(
-                "is for teams, and this would be a procedure",
-                where="--diagram",
-                hint="--mermaid draws it; --team shares it out",
-            )
+        _draw(invocation, definition, name, draw)
         return
+    graph = definition.workflow.graph
     resolved = enumerate(definition.workflow.steps)
     steps = [_described(project, step, index, graph) for index, step in resolved]
     if invocation.is_json:
@@ -280,6 +270,22 @@ def show_made(
     (_show_tasks if graph else _show_steps)(invocation, steps)
     for note in definition.notes:
         invocation.say(f"notice: {note}")
+
+
+def _draw(
+    invocation: Invocation, definition: Definition, name: str, draw: Mapping[str, bool]
+) -> None:
+    """Draw the run, and nothing else on standard output, so that a file can take it."""
+    if graph := definition.workflow.graph:
+        present(invocation, view_of(name, graph, None, None, ()), None, draw)
+    elif draw["mermaid"]:
+        invocation.echo(chart(definition.workflow), is_verbatim=True)
+    else:
+        raise UsageRefused(
+            "is for teams, and this would be a procedure",
+            where="--diagram",
+            hint="--mermaid draws it; --team shares it out",
+        )
 
 
 def _show_team(invocation: Invocation, definition: Definition) -> None:
