@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 from urllib.parse import quote, urlencode
 
 from sequencer.posting.protocol import Activity, ActivityType, Post, Refused, Unreachable
-from sequencer.posting.web import Answer, Web, bounded, judge, number, retry_after_s
+from sequencer.posting.web import Answer, HttpSink, Web, bounded, judge, number, retry_after_s
 
 API_URL = "https://api.github.com"
 API_VERSION = "2022-11-28"
@@ -46,7 +46,7 @@ def mark(key: str) -> str:
     return f"<!-- sequencer:{safe} -->"
 
 
-class GithubSink:
+class GithubSink(HttpSink):
     """Posts comments to one issue."""
 
     kind: ClassVar[str] = "github"
@@ -65,17 +65,16 @@ class GithubSink:
         web: Web | None = None,
     ) -> None:
         """Comment on *issue* of *repository* (``owner/name``)."""
-        self.name = name
         owner, _, repository_name = repository.partition("/")
         place = f"repos/{quote(owner, safe='')}/{quote(repository_name, safe='')}"
-        self._url = f"{api_url.rstrip('/')}/{place}/issues/{issue}/comments"
-        self._headers = {
+        headers = {
             "Authorization": f"Bearer {token}",
             "Accept": "application/vnd.github+json",
             "X-GitHub-Api-Version": API_VERSION,
-            "User-Agent": "sequencer",
         }
-        self._web = web or Web()
+        super().__init__(
+            name, f"{api_url.rstrip('/')}/{place}/issues/{issue}/comments", headers, web
+        )
 
     def post(self, post: Post) -> None:
         """See `Sink.post`; a thought or an action is left out."""
@@ -84,9 +83,7 @@ class GithubSink:
         if post.may_be_there and self._is_there(mark(post.key), post.activity.at):
             return
         body = f"{result_text(post.activity)}\n\n{mark(post.key)}"
-        headers = {**self._headers, "Content-Type": "application/json"}
-        content = json.dumps({"body": body}).encode()
-        judge_github(self._web.send("POST", self._url, headers, content))
+        judge_github(self._send({"body": body}))
 
     def _is_there(self, wanted: str, at: str) -> bool:
         """Return whether a comment since *at* ends with *wanted*.
@@ -104,10 +101,6 @@ class GithubSink:
             if len(comments) < PAGE:
                 break
         return False
-
-    def close(self) -> None:
-        """See `Sink.close`."""
-        self._web.close()
 
 
 def judge_github(answer: Answer) -> None:
@@ -199,7 +192,7 @@ def activity_id(key: str) -> str:
     return str(uuid.UUID(bytes=hashlib.sha256(key.encode()).digest()[:16], version=4))
 
 
-class LinearSink:
+class LinearSink(HttpSink):
     """Posts to one agent session."""
 
     kind: ClassVar[str] = "linear"
@@ -210,11 +203,9 @@ class LinearSink:
         self, name: str, token: str, session_id: str, url: str = LINEAR_URL, web: Web | None = None
     ) -> None:
         """Post to the agent session *session_id* with an app's *token*."""
-        self.name = name
-        self._url = url
+        authorization = token if token.startswith(_PERSONAL_KEY) else f"Bearer {token}"
+        super().__init__(name, url, {"Authorization": authorization}, web)
         self._session_id = session_id
-        self._authorization = token if token.startswith(_PERSONAL_KEY) else f"Bearer {token}"
-        self._web = web or Web()
 
     def post(self, post: Post) -> None:
         """See `Sink.post`."""
@@ -228,17 +219,8 @@ class LinearSink:
         else:
             told["id"] = known_id
         request = {"query": MUTATION, "variables": {"input": told}}
-        headers = {
-            "Authorization": self._authorization,
-            "Content-Type": "application/json",
-            "User-Agent": "sequencer",
-        }
-        answer = self._web.send("POST", self._url, headers, json.dumps(request).encode())
+        answer = self._send(request)
         judge_linear(answer, known_id)
-
-    def close(self) -> None:
-        """See `Sink.close`."""
-        self._web.close()
 
 
 def content_of(activity: Activity) -> dict[str, str]:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import Struct
 
@@ -173,7 +173,26 @@ def signature(secret: str, body: bytes) -> str:
     return f"sha256={digest.hexdigest()}"
 
 
-class WebhookSink:
+class HttpSink:
+    """What sinks that are addresses have in common."""
+
+    def __init__(self, name: str, url: str, headers: Mapping[str, str], web: Web | None) -> None:
+        """Post to *url* with *headers*."""
+        self.name = name
+        self._url = url
+        self._headers = {**headers, "User-Agent": "sequencer"}
+        self._web = web or Web()
+
+    def _send(self, fields: Mapping[str, Any]) -> Answer:
+        headers = {**self._headers, "Content-Type": "application/json"}
+        return self._web.send("POST", self._url, headers, json.dumps(fields).encode())
+
+    def close(self) -> None:
+        """See `Sink.close`."""
+        self._web.close()
+
+
+class WebhookSink(HttpSink):
     """Posts to one URL."""
 
     kind: ClassVar[str] = "webhook"
@@ -189,26 +208,15 @@ class WebhookSink:
         web: Web | None = None,
     ) -> None:
         """Post to *url* with *headers*, signed with *secret* if there is one."""
-        self.name = name
-        self._url = url
-        self._headers = dict(headers)
+        super().__init__(name, url, headers, web)
         self._secret = secret
-        self._web = web or Web()
 
     def post(self, post: Post) -> None:
         """See `Sink.post`; every 2xx is taken for yes."""
         body = json.dumps(post.document(), ensure_ascii=False).encode("utf-8", "replace")
-        headers = {
-            **self._headers,
-            "Content-Type": "application/json; charset=utf-8",
-            "User-Agent": "sequencer",
-        }
+        headers = {**self._headers, "Content-Type": "application/json; charset=utf-8"}
         if post.key is not None:
             headers["Idempotency-Key"] = post.key
         if self._secret is not None:
             headers[SIGNATURE] = signature(self._secret, body)
         judge(self._web.send("POST", self._url, headers, body))
-
-    def close(self) -> None:
-        """See `Sink.close`."""
-        self._web.close()
