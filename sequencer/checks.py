@@ -35,7 +35,6 @@ from sequencer.store.diagnosis import Action, Diagnosis, diagnose
 from sequencer.store.folder import opened
 from sequencer.store.lock import is_network, type_of
 from sequencer.store.recovery import Witness, no_witness
-from sequencer.workflows.definitions import with_fields
 from sequencer.workflows.registry import with_defaults
 from sequencer.workflows.requests.routing import every_system_prompt
 from sequencer.workflows.router import allowed_prompts
@@ -247,7 +246,7 @@ def check_prompts(project: Project, workflow: Workflow, level: Level) -> Iterato
     """Yield the prompts and system prompts of *workflow* that can't be read."""
     review = workflow.review
     seen: set[str] = set()
-    for step in with_fields(workflow):
+    for step in workflow.every_step:
         is_idle = review is not None and step is review.step and not workflow.review_every
         whole = with_defaults(step, project.settings.step_defaults)
         names = [whole.system_prompt, *whole.added_system_prompts]

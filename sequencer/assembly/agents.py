@@ -320,9 +320,7 @@ def ensure_known_steps(overrides: AgentOverrides, workflow: Workflow) -> None:
     Raises:
         UnknownName: it is not, so that the override would silently do nothing.
     """
-    known = {step.name for step in workflow.steps}
-    if workflow.review is not None:
-        known.add(workflow.review.step.name)
+    known = {step.name for step in workflow.own_steps}
     for name in overrides.by_step:
         if name not in known and _OLD_ROLES.get(name) not in known:
             raise UnknownName("step", name, known, where="--agent-step")

@@ -20,7 +20,6 @@ from sequencer.executors.protocol import Executor, Permits, Permitting
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.project import Project
-from sequencer.workflows.definitions import with_fields
 from sequencer.workflows.registry import with_defaults
 
 TELLS_TOKENS = frozenset({"codex", "gemini"})
@@ -69,9 +68,8 @@ def untold_costs(project: Project, workflow: Workflow) -> Iterator[tuple[str, st
 
 def _performed(project: Project, workflow: Workflow) -> Iterator[Step]:
     """Yield every step of *workflow*, and what a team's fallback would try once more."""
-    yield from with_fields(workflow)
-    rules = project.settings.teams.rules
-    if workflow.tasks and rules.has_fallback:
+    yield from workflow.every_step
+    if workflow.tasks and (rules := project.settings.teams.rules).has_fallback:
         yield from map(rules.replaced, workflow.steps)
 
 

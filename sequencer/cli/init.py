@@ -189,8 +189,7 @@ def _write_prompts(
 
 def _prompted_steps(settings: Settings, workflow: Workflow) -> Iterator[Step]:
     """Yield the steps that can't run without a prompt file."""
-    review = () if workflow.review is None else (workflow.review.step,)
-    for step in (*workflow.steps, *review):
+    for step in workflow.own_steps:
         agent = settings.agents.get(step.executor or "")
         if step.prompt is not None or agent is None or agent.kind != "command":
             yield step

@@ -138,8 +138,7 @@ class Asked(Struct, frozen=True):
         except SequencerError:
             names: list[str] = []  # a log can be read whatever became of the rest
         else:
-            names = [step.name for step in workflow.steps]
-            names += [workflow.review.step.name] if workflow.review else []
+            names = [step.name for step in workflow.own_steps]
         slugs = {slug(name) for name in names}
         for step in self.steps:
             if not _is_iteration(step) and slug(step) not in known | slugs:

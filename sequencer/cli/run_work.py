@@ -256,8 +256,8 @@ def ensure_sensible(project: Project, workflow: Workflow) -> None:
 def _prompts_of(project: Project, workflow: Workflow) -> dict[str, str]:
     """Return the file of each step of *workflow* that has its prompt in one, by its name."""
     folder = project.settings.prompts_dir
-    steps = (*workflow.steps, *([workflow.review.step] if workflow.review else ()))
-    return {s.name: relative_name(folder, s.prompt_name) for s in steps if s.text is None}
+    own = (step for step in workflow.own_steps if step.text is None)
+    return {step.name: relative_name(folder, step.prompt_name) for step in own}
 
 
 def _started_at(

@@ -124,6 +124,18 @@ class Workflow(Frozen):
         """Return the steps by their names, in order."""
         return {step.name: step for step in self.steps}
 
+    @property
+    def own_steps(self) -> tuple[Step, ...]:
+        """Return its steps, and that of its review."""
+        return self.steps if self.review is None else (*self.steps, self.review.step)
+
+    @property
+    def every_step(self) -> tuple[Step, ...]:
+        """Return its steps, that of its review, and the fixers of them all."""
+        judged = (step.validation for step in self.own_steps)
+        fixers = (one.fixer for one in judged if one is not None and one.fixer is not None)
+        return (*self.own_steps, *fixers)
+
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
         """Return the nodes of its graph; where one step follows another there are none."""

@@ -292,6 +292,8 @@ def _workflows(
         for name, entry in schema.workflows.items()
         if entry.file is None and not entry.tasks
     }
+    if not written:
+        return {}
     made = Composition(written, BuiltinWorkflows(prompts), locate)
     found += [(("workflows", *path), error) for path, error in made.problems]
     return made.workflows

@@ -148,7 +148,7 @@ class Extension:
     def _ensure_known(self) -> None:
         changes = self._changes
         places = [step.name for step in self._base.steps]
-        fields = [step.name for step in with_fields(self._base)]
+        fields = [step.name for step in self._base.every_step]
         asked: list[tuple[KeyPath, str, list[str]]] = [
             *((("replace", name), name, fields) for name in changes.replace),
             *((("before", name), name, places) for name in changes.before),
@@ -180,15 +180,6 @@ class Extension:
                 written = {"fixer": changed.model_dump(exclude_unset=True, by_alias=True)}
                 step = _merged(step, {"validation": written})
         return step
-
-
-def with_fields(workflow: Workflow) -> Iterator[Step]:
-    """Yield every step of *workflow*, its review and the fixers of both included."""
-    review = () if workflow.review is None else (workflow.review.step,)
-    for step in (*workflow.steps, *review):
-        yield step
-        if step.validation is not None and step.validation.fixer is not None:
-            yield step.validation.fixer
 
 
 def _merged(step: Step, fields: Mapping[str, Any]) -> Step:

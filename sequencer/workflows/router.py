@@ -103,9 +103,9 @@ def allowed_prompts(workflow: Workflow, router: RouterSettings) -> frozenset[str
     """
     if router.allowlist:
         return frozenset(with_suffix(name) for name in router.allowlist)
-    own = [*workflow.steps, *([workflow.review.step] if workflow.review is not None else ())]
     # A text in the workflow itself has no name that anybody could answer with.
-    return frozenset(with_suffix(step.prompt_name) for step in own if step.text is None)
+    own = (step for step in workflow.own_steps if step.text is None)
+    return frozenset(with_suffix(step.prompt_name) for step in own)
 
 
 def parse_answer(text: str, allowed: Collection[str]) -> str:

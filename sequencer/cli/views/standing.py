@@ -34,7 +34,6 @@ from sequencer.store.folder import read_regular
 from sequencer.store.journal import NAME as JOURNAL
 from sequencer.store.journal import decode, facts_of
 from sequencer.store.protocol import Liveness
-from sequencer.workflows.definitions import with_fields
 
 LABEL_WIDTH = 10
 SHOWN_DENIALS = 3
@@ -204,7 +203,7 @@ class Snapshot(Struct, frozen=True):
         workflow, here = self.workflow, self.next
         if workflow is None or here is None or workflow.nodes:
             return ""
-        known = {one.name: one.description for one in with_fields(workflow)}
+        known = {one.name: one.description for one in workflow.every_step}
         return known.get(here["step"], "")
 
     def _few_subjects(self) -> str:

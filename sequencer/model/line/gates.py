@@ -191,7 +191,4 @@ def read_by(
 def _to_come(workflow: Workflow, step_index: int) -> set[str]:
     """Return the names of the steps, fixers included, that run from *step_index* on."""
     steps = workflow.steps[step_index if workflow.kind == "procedure" else 0 :]
-    if workflow.review is not None:
-        steps = (*steps, workflow.review.step)
-    fixers = [one.validation.fixer for one in steps if one.validation and one.validation.fixer]
-    return {step.name for step in (*steps, *fixers)}
+    return {step.name for step in workflow.replace(steps=steps).every_step}

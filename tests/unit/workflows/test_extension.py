@@ -10,7 +10,7 @@ from sequencer.errors import UnknownName
 from sequencer.model.fields import ValidationError
 from sequencer.model.step import Approval, Step
 from sequencer.model.workflow import Review, Workflow
-from sequencer.workflows.definitions import Extension, Found, KeyPath, WorkflowChanges, with_fields
+from sequencer.workflows.definitions import Extension, Found, KeyPath, WorkflowChanges
 from sequencer.workflows.registry import builtin_procedure
 
 BASE = builtin_procedure("full-development")
@@ -51,7 +51,7 @@ def names(workflow: Workflow) -> list[str]:
 
 
 def step_of(workflow: Workflow, name: str) -> Step:
-    return next(step for step in with_fields(workflow) if step.name == name)
+    return next(step for step in workflow.every_step if step.name == name)
 
 
 def test_a_section_of_a_step_is_changed_key_by_key() -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from sequencer.errors import UnknownName
 from sequencer.model.workflow import Workflow
-from sequencer.workflows.definitions import with_fields
 from sequencer.workflows.registry import PROCEDURES, builtin_procedure
 from sequencer.workflows.requests.routing import PROCEDURE_OF, SYSTEM_PROMPTS
 
@@ -62,7 +61,7 @@ def test_each_says_what_it_is_for_and_asks_for_no_output_that_may_not_be_there(
 ) -> None:
     names = [step.name for step in procedure.steps]
     said = [procedure.description]
-    for step in with_fields(procedure):
+    for step in procedure.every_step:
         said.append(step.description)
         before = names[: names.index(step.name)] if step.name in names else names
         fillable = {f"steps.{name}.output" for name in before} | ({"output"} if before else set())
