@@ -97,21 +97,16 @@ def init(invocation: Invocation, folder: Path, workflow: str | None) -> None:
         written.undo()
         raise
     if invocation.is_json:
-        invocation.print_json(
-            {
-                "folder": str(written.folder),
-                "created": written.created,
-                "kept": written.kept,
-                "missing": written.missing,
-            }
-        )
+        names = ("created", "kept", "missing")
+        facts = {name: getattr(written, name) for name in names}
+        invocation.print_json({"folder": str(written.folder), **facts})
     else:
-        for name in written.created:
-            invocation.echo(f"created  {name}")
-        for name in written.kept:
-            invocation.echo(f"kept     {name}")
-        for name in written.missing:
-            invocation.echo(f"missing  {name} (write it: no prompt of that name comes along)")
+        more = " (write it: no prompt of that name comes along)"
+        told = [f"created  {name}" for name in written.created]
+        told += [f"kept     {name}" for name in written.kept]
+        told += [f"missing  {name}{more}" for name in written.missing]
+        for line in told:
+            invocation.echo(line)
     for note in written.notes:
         invocation.say(f"notice: {note}")
     if not invocation.is_json:

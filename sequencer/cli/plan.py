@@ -35,10 +35,23 @@ def show(invocation: Invocation, project: Project, plan: Plan) -> int:
     head = None if plan.mode is Mode.ASYNC else run.view().head
     workflow = run.workflow_for(head)
     ensure_sensible(project, workflow)
+    hidden = {"max_steps"} if workflow.nodes else set()
+    obstacles: list[str] = []
+    report: Report = {
+        "mode": str(plan.mode),
+        "run": run.name,
+        "workflow": workflow.name,
+        "limits": plan.limits.model_dump(exclude_none=True, exclude=hidden),
+    }
     if workflow.nodes:
-        report = _report_of_a_graph(project, plan, run, workflow)
+        report |= _nodes(project, plan, run, workflow, obstacles)
     else:
-        report = _report(project, plan, run, head, workflow)
+        obstacles += _in_the_way(plan, run, head, workflow)
+        present = 0 if head is None else head.step_index
+        index = present if plan.step_index is None else plan.step_index
+        if not place(workflow, index).is_end:
+            report |= _step(project, workflow, index, obstacles)
+    report["in_the_way"] = obstacles
     if invocation.is_json:
         invocation.print_json(report)
         return 0
@@ -55,26 +68,10 @@ def _said(value: object) -> str:
     return str(value)
 
 
-def _report(
-    project: Project, plan: Plan, run: Run, head: Head | None, workflow: Workflow
+def _nodes(
+    project: Project, plan: Plan, run: Run, workflow: Workflow, obstacles: list[str]
 ) -> Report:
-    present = 0 if head is None else head.step_index
-    index = present if plan.step_index is None else plan.step_index
-    report: Report = {
-        "mode": str(plan.mode),
-        "run": run.name,
-        "workflow": workflow.name,
-        "limits": plan.limits.model_dump(exclude_none=True),
-    }
-    obstacles = list(_in_the_way(plan, run, head, workflow))
-    if not place(workflow, index).is_end:
-        report |= _step(project, workflow, index, obstacles)
-    report["in_the_way"] = obstacles
-    return report
-
-
-def _report_of_a_graph(project: Project, plan: Plan, run: Run, workflow: Workflow) -> Report:
-    obstacles: list[str] = []
+    """Return which nodes of a graph come next and who performs each; see `_step`."""
     upcoming = (
         [plan.node]
         if plan.node is not None
@@ -93,15 +90,7 @@ def _report_of_a_graph(project: Project, plan: Plan, run: Run, workflow: Workflo
         if built is not None:
             agents[step.name] = built[0]
             obstacles += [text for text in built[1].problems() if text not in obstacles]
-    return {
-        "mode": str(plan.mode),
-        "run": run.name,
-        "workflow": workflow.name,
-        "limits": plan.limits.model_dump(exclude_none=True, exclude={"max_steps"}),
-        "next": ", ".join(upcoming or ()) or "nothing",
-        "agents": agents,
-        "in_the_way": obstacles,
-    }
+    return {"next": ", ".join(upcoming or ()) or "nothing", "agents": agents}
 
 
 def _built(project: Project, step: Step, optional: tuple[str, ...]) -> tuple[str, Executor]:

@@ -69,11 +69,10 @@ def sync(invocation: Invocation, *, fetch: bool, take_theirs: bool) -> None:
     invocation.acts = fetch or take_theirs
     run, store = _shared(invocation)
     sides = compare(store) if invocation.acts else as_known(store)
-    _ensure_known(invocation, run, store, sides)
+    others = _elsewhere(invocation, run, store, sides)
     aside: Path | None = None
     if take_theirs:
         aside, sides = theirs_taken(store, sides)
-    others = _elsewhere(invocation, store, sides)
     report = report_of(invocation.project(), run, store, sides, others)
     if invocation.is_json:
         kept = None if aside is None else str(aside)
@@ -106,27 +105,23 @@ def _shared(invocation: Invocation) -> tuple[Run, GitStore]:
     return run, run.store
 
 
-def _ensure_known(invocation: Invocation, run: Run, store: GitStore, sides: Sides) -> None:
-    """Refuse a named run that is neither here nor on the remote."""
-    if run.name is None or sides.relation is not Relation.NOWHERE or not sides.is_asked:
-        return
-    names = [one.name for one in _listed(invocation, store) if one.name is not None]
-    raise UnknownName("run", run.name, {*names, *invocation.project().run_names()}, where="--run")
+def _elsewhere(invocation: Invocation, run: Run, store: GitStore, sides: Sides) -> list[OtherRun]:
+    """Return the runs that only the remote has; of a run that was named nobody asks for others.
 
-
-def _elsewhere(invocation: Invocation, store: GitStore, sides: Sides) -> list[OtherRun]:
-    """Return the runs that only the remote has; of one run alone if that was asked for."""
-    is_silent = isinstance(sides.problem, RemoteUnreachable)
-    if is_silent or invocation.run_name is not None or not sides.is_asked:
+    Raises:
+        UnknownName: the run that was named is neither here nor on the remote.
+    """
+    is_lost = run.name is not None and sides.relation is Relation.NOWHERE
+    is_silent = not sides.is_asked or isinstance(sides.problem, RemoteUnreachable)
+    if is_silent or (run.name is not None and not is_lost):
         return []
-    return _listed(invocation, store)
-
-
-def _listed(invocation: Invocation, store: GitStore) -> list[OtherRun]:
-
     project = invocation.project()
-    here = set(map(slug, project.run_names()))
-    return runs_elsewhere(store.branch, project.settings.store.branch, here)
+    here = project.run_names()
+    others = runs_elsewhere(store.branch, project.settings.store.branch, set(map(slug, here)))
+    if is_lost:
+        names = {one.name for one in others if one.name is not None}
+        raise UnknownName("run", str(run.name), names.union(here), where="--run")
+    return others
 
 
 SHORT = 12

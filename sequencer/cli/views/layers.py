@@ -293,7 +293,8 @@ def middles(found: Rows) -> list[int]:
         for row in found.rows if sweep % 2 == 0 else reversed(found.rows):
             wanted, weights = [], []
             for number in row:
-                near = _near(items[number], is_down=sweep % 2 == 0, is_both=is_last)
+                above, below = items[number].above, items[number].below
+                near = above + below if is_last else below if sweep % 2 else above
                 wanted.append(mean(column[n] for n in near) if near else float(column[number]))
                 weights.append(_weight(items, number, near))
             _settle(items, row, column, wanted, weights)
@@ -341,27 +342,14 @@ def _is_cleared(found: Rows, column: list[int], group: Group) -> bool:
             else:
                 # The whole group makes room, with all that stands right of it.
                 by = column[number] + half + gap + 1 - left
-                moved = [
-                    n
-                    for other in (found.rows[number] for number in rows)
-                    for n in _from_first(other, items, group)
-                ]
+                moved = []
+                for other in (found.rows[number] for number in rows):
+                    inside = (p for p, n in enumerate(other) if items[n].node in group.nodes)
+                    moved += other[next(inside, len(other)) :]
             for one in moved:
                 column[one] += by
             return True
     return False
-
-
-def _from_first(row: list[int], items: list[Item], group: Group) -> list[int]:
-    """Return what stands in *row* from the first member of *group* on."""
-    first = next((p for p, n in enumerate(row) if items[n].node in group.nodes), len(row))
-    return row[first:]
-
-
-def _near(item: Item, *, is_down: bool, is_both: bool) -> list[int]:
-    if is_both:
-        return item.above + item.below
-    return item.above if is_down else item.below
 
 
 def _weight(items: list[Item], number: int, near: list[int]) -> float:
