@@ -56,7 +56,8 @@ class AttemptLock:
         self.path = path
         self._tell = tell
         self._fd = -1
-        self._is_clean = True
+        self.is_clean = True
+        """False: some processes could not be ended, and the next attempt looks for them."""
 
     def take(self, cancellation: Cancellation) -> bool:
         """Hold the lock; return False if *cancellation* came first.
@@ -88,10 +89,6 @@ class AttemptLock:
             raise MachineBusy("another process has taken the step over meanwhile")
         os.write(self._fd, f"{mark} {pid_namespace()}\n".encode())
 
-    def keep_dirty(self) -> None:
-        """Let the next attempt look for the processes of this one: some could not be ended."""
-        self._is_clean = False
-
     def close(self) -> None:
         """Free the lock, if it was taken; the guards of this attempt have ended."""
         fd, self._fd = self._fd, -1
@@ -99,7 +96,7 @@ class AttemptLock:
             return
         try:
             # Who took the step over has made a file of its own in this one's place.
-            if self._is_clean and os.fstat(fd).st_nlink:
+            if self.is_clean and os.fstat(fd).st_nlink:
                 folders.remove(str(self.path))
             else:
                 fcntl.flock(fd, fcntl.LOCK_UN)

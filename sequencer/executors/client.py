@@ -460,12 +460,11 @@ class ClientExecutor(ABC, Generic[OptionsT]):
         write_files(request, call.files)
         return perform_process(
             self._core,
-            launch_of(call.argv, call.environment, request),
+            launch_of(call.argv, call.environment, request, hint=self.install),
             request,
             listener,
             cancellation,
             call.parser,
-            install_hint=self.install,
         )
 
     def rules(self, request: StepRequest) -> Rules:
@@ -502,18 +501,13 @@ def perform_process(  # noqa: PLR0917 - the order is that of Executor.perform
     listener: Listener,
     cancellation: Cancellation,
     parser: JsonEventParser,
-    *,
-    install_hint: str = "",
 ) -> Outcome:
-    """Make one attempt with a command-line client and return how it ended.
-
-    *install_hint* says what to do where the program is missing.
-    """
+    """Make one attempt with a command-line client and return how it ended."""
     consumer = _Lines(parser, listener)
     end = core.run(launch, consumer, cancellation)
     consumer.finish()
     judge = parser.done if end.ended_by == DONE else parser.finish
-    return conclude(end, request, listener, judge, install_hint=install_hint)
+    return conclude(end, request, listener, judge)
 
 
 class _Lines:

@@ -153,18 +153,14 @@ class CommandExecutor:
             with folders.open_new(prompt_file) as file:
                 file.write(request.prompt.encode("utf-8", "surrogateescape"))
         try:
-            launch = launch_of(
-                argv,
-                self._environment(request.environment),
-                request,
-                grace_s=self.options.grace_s,
-            )
+            env, grace_s = self._environment(request.environment), self.options.grace_s
+            launch = launch_of(argv, env, request, hint=self._hint, grace_s=grace_s)
             answer = _Answer(listener)
             end = self._core.run(launch, answer, cancellation)
         finally:
             if has_file:
                 folders.remove(prompt_file)
-        outcome = conclude(end, request, listener, answer.judge, install_hint=self._hint)
+        outcome = conclude(end, request, listener, answer.judge)
         if end.spawn_error is not None or self.options.free or outcome.usage.cost_usd:
             return outcome
         # What it wrote to its result file was all that could have been told, and 0 says nothing.

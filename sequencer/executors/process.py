@@ -139,7 +139,7 @@ class ProcessCore:
             except MachineBusy:
                 raise
             except SequencerError as error:
-                return ProcessEnd(spawn_error=str(error))
+                return ProcessEnd(spawn_error=f"{error}\n{launch.hint}".rstrip())
             pump = Pump(guard, launch, consumer, cancellation, selector, mark=mark)
             is_guard_lost = True
             try:
@@ -150,7 +150,7 @@ class ProcessCore:
                 is_guard_lost = pump.report is None or not is_clean
                 survivors = _end_strays(guard, pump.report, is_guard_lost=is_guard_lost)
                 if survivors and launch.lock is not None:
-                    launch.lock.keep_dirty()
+                    launch.lock.is_clean = False
         _ensure_started(pump, guard)
         return _end_of(pump, launch, cancellation, time.monotonic() - started, survivors)
 
@@ -197,6 +197,7 @@ def launch_of(
     env: Mapping[str, str],
     request: StepRequest,
     *,
+    hint: str = "",
     grace_s: float = GRACE_S,
 ) -> Launch:
     """Return how to start *argv* for *request*; *env* is the agent's whole environment."""
@@ -211,6 +212,7 @@ def launch_of(
         done_file=mark.file if isinstance(mark, FileMark) else None,
         grace_s=grace_s if request.grace_s is None else min(grace_s, request.grace_s),
         lock=request.lock,
+        hint=hint,
     )
 
 
@@ -219,18 +221,15 @@ def conclude(
     request: StepRequest,
     listener: Listener,
     judge: Callable[[ProcessEnd], Outcome],
-    *,
-    install_hint: str = "",
 ) -> Outcome:
     """Return the outcome of *end*: ours where we stopped it, else what *judge* says.
 
     The agent's result file is applied last; it can't make a failure a success.
     """
     if end.spawn_error is not None:
-        error = f"{end.spawn_error}\n{install_hint}".rstrip()
         # An update of a client takes its program away for a moment.
         status = OutcomeStatus.UNAVAILABLE if end.has_vanished else OutcomeStatus.FAILED
-        return Outcome(status=status, error=error)
+        return Outcome(status=status, error=end.spawn_error)
     is_done = end.ended_by == DONE and not end.is_guard_lost
     # Its exit code is that of our signal.
     outcome = judge(replace(end, exit_code=0) if is_done else end)
@@ -291,7 +290,7 @@ def _end_of(
     tail = pump.stderr_tail.decode("utf-8", "replace")
     report = pump.report
     if report is not None and report["event"] == "refused":
-        error = spawn_error(report, launch)
+        error = f"{spawn_error(report, launch)}\n{launch.hint}".rstrip()
         has_vanished = has_no_program(report, launch)
         return ProcessEnd(spawn_error=error, has_vanished=has_vanished, seconds=seconds)
     ended_by: StopReason | str | None = pump.stop_cause

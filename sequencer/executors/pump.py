@@ -58,6 +58,8 @@ class Launch(Struct, frozen=True, kw_only=True):
     """Seconds between TERM and KILL."""
     lock: AttemptLock | None = None
     """Of the attempt; None where it has no claim."""
+    hint: str = ""
+    """What to do where the program is missing."""
 
 
 # Among them where keys are asked for (they stay in their agents), the only way out of a network

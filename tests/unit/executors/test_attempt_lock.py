@@ -184,7 +184,7 @@ def test_what_could_not_be_ended_is_looked_for_by_the_next_attempt(
     lock = Told().lock(tmp_path)
     assert lock.take(cancellation)
     lock.note(mark)
-    lock.keep_dirty()
+    lock.is_clean = False
     lock.close()
     survivor = marked_child(children, **{MARK: mark})
     assert lock.take(cancellation)

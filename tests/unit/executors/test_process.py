@@ -68,12 +68,11 @@ class Stage:
         request = request_for(self.folder, **update)
         return perform_process(
             self.core,
-            launch_of(argv, ENVIRONMENT, request, grace_s=1),
+            launch_of(argv, ENVIRONMENT, request, hint=hint, grace_s=1),
             request,
             self.recorder,
             self.cancellation,
             cast("JsonEventParser", self.parser),
-            install_hint=hint,
         )
 
     def python(self, script: str, *arguments: str, **update: Any) -> Outcome:
