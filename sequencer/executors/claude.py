@@ -486,8 +486,7 @@ def _plainly_charged(result: ClientEvent) -> Usage:
     usage = result.sub("usage")
     names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
     return sum_of_costs([result.get("total_cost_usd")]).replace(
-        input_tokens=usage.count(*names),
-        output_tokens=usage.count("output_tokens"),
+        input_tokens=usage.count(*names), output_tokens=usage.count("output_tokens")
     )
 
 

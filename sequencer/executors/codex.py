@@ -267,8 +267,7 @@ class CodexParser(JsonEventParser):
 
     def _take_usage(self, usage: ClientEvent, listener: Listener) -> None:
         total = Usage(
-            input_tokens=usage.count("input_tokens"),
-            output_tokens=usage.count("output_tokens"),
+            input_tokens=usage.count("input_tokens"), output_tokens=usage.count("output_tokens")
         )
         self._total = total
         before = self._before

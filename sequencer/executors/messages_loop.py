@@ -171,11 +171,7 @@ class Conversation:
         # A redirect would take the prompt, and a key that is a header of its own, elsewhere.
         connection = anthropic.DefaultAsyncHttpxClient(timeout=timeout, follow_redirects=False)
         async with anthropic.AsyncAnthropic(
-            api_key=key,
-            base_url=base_url,
-            timeout=timeout,
-            max_retries=0,
-            http_client=connection,
+            api_key=key, base_url=base_url, timeout=timeout, max_retries=0, http_client=connection
         ) as client:
             talk = asyncio.ensure_future(self._talk(client))
             # Cancelling the task closes the stream and with it the connection.
@@ -243,10 +239,7 @@ class Conversation:
         """Take the tokens of the try that runs; settle them once it *is_over*."""
         cost = self._price.cost_usd(tokens) if self._price else 0.0
         running = Usage(
-            cost_usd=cost,
-            estimated_usd=cost,
-            input_tokens=tokens.sent,
-            output_tokens=tokens.output,
+            cost_usd=cost, estimated_usd=cost, input_tokens=tokens.sent, output_tokens=tokens.output
         )
         usage = self._settled.plus(running).replace(unpriced=int(self._price is None))
         if is_over:

@@ -51,13 +51,7 @@ _DEPTH = re.compile(rb"^Depth: ([0-9]{1,9})$", re.MULTILINE)
 class Beats:
     """The heartbeats of one run, on the remote and in the run's folder."""
 
-    def __init__(
-        self,
-        remote: Remote,
-        objects: Objects,
-        leases: Leases,
-        refs: Refs,
-    ) -> None:
+    def __init__(self, remote: Remote, objects: Objects, leases: Leases, refs: Refs) -> None:
         """Keep them on ``refs.beats``, and what is known of it here below ``refs.local``."""
         self._remote = remote
         # Each beat has a time limit of its own, while others wait as long as they always do.
