@@ -40,8 +40,7 @@ from sequencer.workflows.requests.routing import every_system_prompt
 from sequencer.workflows.router import allowed_prompts
 
 if TYPE_CHECKING:
-    from sequencer.workflows.flowfile.reader import FlowFile
-    from sequencer.workflows.teams.lists import TaskList
+    from sequencer.workflows.finding import GraphFile
 
 MAX_BAD_LINES = 20
 """Bad lines of one journal file that are named one by one."""
@@ -175,7 +174,7 @@ def check_flows(project: Project) -> Iterator[Finding]:
         yield from _check_graph(project, made)
 
 
-def _check_graph(project: Project, flow: FlowFile | TaskList) -> Iterator[Finding]:
+def _check_graph(project: Project, flow: GraphFile) -> Iterator[Finding]:
     """Yield the warnings about *flow*, and what its agents lack."""
     for warning in flow.warnings:
         yield from of_error(Area.WORKFLOW, warning, Level.WARNING)
@@ -216,7 +215,7 @@ def _check_run_worktree(project: Project) -> Iterator[Finding]:
             yield from of_error(Area.CONFIGURATION, problem)
 
 
-def _check_worktrees(project: Project, flow: FlowFile | TaskList) -> Iterator[Finding]:
+def _check_worktrees(project: Project, flow: GraphFile) -> Iterator[Finding]:
     """Yield why tasks that want work trees of their own would not get them."""
     if not any(node.task is not None and node.task.worktree for node in flow.graph.nodes):
         return

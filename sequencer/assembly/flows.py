@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from sequencer.model.head import Head
     from sequencer.model.workflow import Workflow
     from sequencer.project import Project
-    from sequencer.workflows.flowfile.reader import FlowFile
-    from sequencer.workflows.teams.lists import TaskList
+    from sequencer.workflows.finding import GraphFile
 
 
 def home_of(project: Project) -> Path:
@@ -57,7 +56,7 @@ def path_of(project: Project, asked: str) -> Path:
         raise UnknownName("flow", asked, known) from None
 
 
-def open_flow(project: Project, asked: str) -> FlowFile | TaskList:
+def open_flow(project: Project, asked: str) -> GraphFile:
     """Return the flowchart or the list of tasks that *asked* means; see `path_of`.
 
     Raises:
@@ -72,7 +71,7 @@ def open_flow(project: Project, asked: str) -> FlowFile | TaskList:
 
 def written_of(
     project: Project, run: Run, workflow: Workflow, source: FlowSource | None = None
-) -> FlowFile | TaskList | None:
+) -> GraphFile | None:
     """Return what the graph *workflow* of *run* was read from, as it is written now.
 
     *source* is that of a run which is still to begin. None: it was made from a request.

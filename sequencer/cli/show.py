@@ -33,15 +33,13 @@ from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.project import Project
 from sequencer.settings.location import find_config
-from sequencer.workflows.finding import MAX_CHARS, ensure_within
+from sequencer.workflows.finding import MAX_CHARS, GraphFile, ensure_within
 from sequencer.workflows.flowfile.markdown import split
 from sequencer.workflows.flowfile.problems import Findings
-from sequencer.workflows.flowfile.reader import FlowFile
 from sequencer.workflows.mermaid.chart import Chart
 from sequencer.workflows.mermaid.parser import read_chart
 from sequencer.workflows.mermaid.text import ChartError
 from sequencer.workflows.registry import with_defaults
-from sequencer.workflows.teams.lists import TaskList
 
 REVIEW, BUILT_IN = "review", "built in"
 MOST_STEPS_COLUMNS = 100
@@ -389,8 +387,7 @@ def show_flow(
     flow = open_flow(project, asked)
     for warning in flow.warnings:
         invocation.say(f"warning: {warning}")
-    source = flow if isinstance(flow, FlowFile) else None
-    present(invocation, _view(invocation, project, asked, flow), source, draw)
+    present(invocation, _view(invocation, project, asked, flow), flow, draw)
 
 
 def show_run(invocation: Invocation, run: Run, draw: Mapping[str, Any]) -> None:
@@ -406,13 +403,13 @@ def show_run(invocation: Invocation, run: Run, draw: Mapping[str, Any]) -> None:
     # A file that can't be read any more hides nothing of the run.
     with suppress(ConfigurationError):
         written = written_of(invocation.project(), run, workflow)
-    if not isinstance(written, FlowFile) or written.workflow.digest() != workflow.digest():
+    if written is not None and written.workflow.digest() != workflow.digest():
         written = None
     present(invocation, look(run, workflow.name), written, draw)
 
 
 def present(
-    invocation: Invocation, view: FlowView, source: FlowFile | None, draw: Mapping[str, Any]
+    invocation: Invocation, view: FlowView, source: GraphFile | None, draw: Mapping[str, Any]
 ) -> None:
     """Show *view* in each way that was asked for; *source* is what its author drew."""
     if not any(draw.values()):
@@ -425,7 +422,7 @@ def present(
         raise UsageRefused("a drawing is no JSON", where="--json", hint="leave it out")
     chart = None if source is None else source.chart
     if draw["mermaid"]:
-        drawn = charted(view) if source is None else classed(source.mermaid, view)
+        drawn = classed(source.mermaid, view) if source and source.chart else charted(view)
         invocation.echo(drawn.rstrip(), is_verbatim=True)
     if draw["diagram"]:
         print_diagram(view, sys.stdout, chart)
@@ -433,9 +430,7 @@ def present(
         draw_picture(invocation, flow_svg(view, chart), svg, draw.get("png"))
 
 
-def _view(
-    invocation: Invocation, project: Project, asked: str, flow: FlowFile | TaskList
-) -> FlowView:
+def _view(invocation: Invocation, project: Project, asked: str, flow: GraphFile) -> FlowView:
     """Return the flow with the states of its run, or as it was never begun.
 
     Raises:

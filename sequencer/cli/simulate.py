@@ -16,12 +16,13 @@ from sequencer.cli.show import own_file
 from sequencer.cli.views.text import one_line
 from sequencer.errors import ConfigurationError, UsageRefused
 from sequencer.model.workflow import Workflow
+from sequencer.workflows.finding import GraphFile
 from sequencer.workflows.flowfile.problems import FlowErrors, FlowProblem
-from sequencer.workflows.flowfile.reader import FlowFile, load_flow
+from sequencer.workflows.flowfile.reader import load_flow
 from sequencer.workflows.simulate import Replay, Script, overridden, read_script
 from sequencer.workflows.simulate import simulate as replay
 from sequencer.workflows.teams.growth import TeamGrower
-from sequencer.workflows.teams.lists import TaskList, has_tasks, load_tasks, page_of
+from sequencer.workflows.teams.lists import has_tasks, load_tasks, page_of
 
 INVALID = "invalid"
 
@@ -94,7 +95,7 @@ def _path(invocation: Invocation, asked: str) -> Path | None:
 
 def _found(
     invocation: Invocation, asked: str | None, path: Path | None, said: Script
-) -> FlowFile | TaskList | Workflow:
+) -> GraphFile | Workflow:
     """Return what is *asked* for, of the file *path* if it has one.
 
     Raises:
@@ -110,7 +111,7 @@ def _found(
 
 
 def _replay(
-    invocation: Invocation, found: FlowFile | TaskList | Workflow, said: Script
+    invocation: Invocation, found: GraphFile | Workflow, said: Script
 ) -> tuple[Sequence[ConfigurationError], Replay]:
     """Return what is to be warned of, and what happens.
 

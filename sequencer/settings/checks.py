@@ -26,7 +26,7 @@ from sequencer.workflows.verdicts import ensure_schema
 
 if TYPE_CHECKING:
     from sequencer.model.team import Role
-    from sequencer.workflows.teams.lists import TaskList
+    from sequencer.workflows.finding import GraphFile
 
 
 Found = tuple[KeyPath, ConfigurationError]
@@ -256,12 +256,12 @@ def task_lists(
     layers: Layers,
     file: Path,
     found: list[Found],
-) -> dict[str, TaskList]:
+) -> dict[str, GraphFile]:
     """Return the lists of tasks in *schema*, by workflow; what is wrong is added to *found*.
 
     *file* is the one in which settings are written.
     """
-    made: dict[str, TaskList] = {}
+    made: dict[str, GraphFile] = {}
     for name, listed in _written_lists(layers).items():
         from sequencer.workflows.teams.lists import inline_list, list_errors  # noqa: PLC0415
 

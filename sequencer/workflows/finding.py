@@ -1,4 +1,4 @@
-"""Where a project's flowcharts and lists of tasks are, and which file a name means.
+"""Where a project's flowcharts and lists of tasks are, which file a name means, and what it has.
 
 Says nothing about what is in a file, but that it has a chart or is a list of tasks.
 """
@@ -6,11 +6,19 @@ Says nothing about what is in a file, but that it has a chart or is a list of ta
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sequencer.documents.file import leads_out, read_bytes
+from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
+from sequencer.model.net.graph import Graph
+from sequencer.model.workflow import Workflow
+
+if TYPE_CHECKING:
+    from sequencer.workflows.mermaid.chart import Chart
 
 MAX_CHARS = 2 * 1024 * 1024
 """Of a page that has a chart or a list of tasks."""
@@ -18,6 +26,34 @@ SUFFIX = ".md"
 _FOLDERS = ("", "flows", ".opencode/workflows")
 _HOME_FOLDER = ".config/opencode/workflows"
 _MARKS = (b"```mermaid", b"~~~mermaid", b"``` mermaid", b"~~~ mermaid")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphFile:
+    """A flowchart or a list of tasks that can be run, and where it is written."""
+
+    workflow: Workflow
+    title: str
+    description: str
+    file: Path
+    place_of: Callable[[str, KeyPath], str] = field(repr=False, compare=False)
+    """From a node and the path of one of its settings to where that is written."""
+    version: str | None = None
+    warnings: tuple[ConfigurationError, ...] = ()
+    """In the order of the file."""
+    chart: Chart | None = None
+    """None: nobody has drawn it."""
+    mermaid: str = ""
+    """The chart's text."""
+
+    @property
+    def graph(self) -> Graph:
+        """Return the workflow's own."""
+        return self.workflow.whole_graph
+
+    def where(self, node: str, *path: str | int) -> str:
+        """Return ``file:line:column`` of the setting *path* of *node*."""
+        return self.place_of(node, path)
 
 
 class AmbiguousName(ConfigurationError):

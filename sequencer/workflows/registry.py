@@ -22,8 +22,7 @@ from sequencer.workflows.teams.options import builtin_roles
 
 if TYPE_CHECKING:
     from sequencer.model.team import Role
-    from sequencer.workflows.flowfile.reader import FlowFile
-    from sequencer.workflows.teams.lists import TaskList
+    from sequencer.workflows.finding import GraphFile
 
 
 FOLDER = "subroutines"
@@ -153,7 +152,7 @@ class Registry:
         prompts: BuiltinPrompts | None = None,
         flows: Mapping[str, Path] | None = None,
         *,
-        lists: Mapping[str, TaskList] | None = None,
+        lists: Mapping[str, GraphFile] | None = None,
         roles: Callable[[], Mapping[str, Role]] | None = None,
     ) -> None:
         """Hold the built-in workflows and *configured*, which replace those of the same name.
@@ -170,7 +169,7 @@ class Registry:
         self.flows = dict(flows or {})
         self._builtin = BuiltinWorkflows(prompts or BuiltinPrompts())
         self._make_roles = roles
-        self._read: dict[tuple[Path, str | None], tuple[object, FlowFile | TaskList]] = {}
+        self._read: dict[tuple[Path, str | None], tuple[object, GraphFile]] = {}
 
     @cached_property
     def roles(self) -> Mapping[str, Role]:
@@ -206,7 +205,7 @@ class Registry:
             raise UnknownName("workflow", name, self.names, where=where)
         return self._builtin[name]
 
-    def load(self, path: Path, *, name: str | None = None) -> FlowFile | TaskList:
+    def load(self, path: Path, *, name: str | None = None) -> GraphFile:
         """Return the graph of the file *path*, a flowchart or a list of tasks, called *name*.
 
         A file that looks as it did the last time is not read again.
@@ -228,7 +227,7 @@ class Registry:
         kept = self._read.get((path, name))
         return kept is not None and kept[0] == _looks(path)
 
-    def _load(self, path: Path, name: str | None) -> FlowFile | TaskList:
+    def _load(self, path: Path, name: str | None) -> GraphFile:
         from sequencer.workflows.teams.lists import (  # noqa: PLC0415 - graphs only
             has_tasks,
             load_tasks,

@@ -21,7 +21,8 @@ from sequencer.model.net.graph import NodeKind
 from sequencer.model.transitions import Event
 from sequencer.project import open_project, open_run
 from sequencer.settings.settings import load
-from sequencer.workflows.flowfile.reader import FlowFile, load_flow
+from sequencer.workflows.finding import GraphFile
+from sequencer.workflows.flowfile.reader import load_flow
 from sequencer.workflows.mermaid.parser import read_chart
 from sequencer.workflows.simulate import Replay, read_script, simulate
 from tests import forked
@@ -34,7 +35,7 @@ SCRIPTS = sorted((FOLDER / "scripts").glob("*.json"))
 README = (FOLDER / "README.md").read_text()
 
 
-def flow_of(script: Path) -> FlowFile:
+def flow_of(script: Path) -> GraphFile:
     """Return the flow that *script* is for: the one whose name its own begins with."""
     (path,) = [path for path in FLOWS if script.stem.startswith(path.stem)]
     return load_flow(path)

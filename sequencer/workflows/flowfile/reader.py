@@ -6,21 +6,17 @@ executors are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
-from msgspec import Struct
-
 from sequencer.documents.file import read_bytes
-from sequencer.documents.reader import decode
+from sequencer.documents.reader import KeyPath, decode
 from sequencer.errors import ConfigurationError
 from sequencer.model.fields import ValidationError
-from sequencer.model.net.graph import Graph
 from sequencer.model.workflow import Workflow
-from sequencer.workflows.finding import MAX_CHARS
+from sequencer.workflows.finding import MAX_CHARS, GraphFile
 from sequencer.workflows.flowfile.graph import GraphBuilder
 from sequencer.workflows.flowfile.markdown import Excerpt, Parts, split
-from sequencer.workflows.flowfile.problems import Findings, FlowProblem
+from sequencer.workflows.flowfile.problems import Findings
 from sequencer.workflows.flowfile.settings import KEYS, NodeSource, Overrides, read_front, read_node
 from sequencer.workflows.mermaid.chart import Chart
 from sequencer.workflows.mermaid.parser import read_chart
@@ -30,43 +26,13 @@ CHART_SUFFIXES = (".mmd", ".mermaid")
 """Files that are a chart and nothing else."""
 
 
-class FlowFile(Struct, frozen=True):
-    """A workflow file that can be run."""
-
-    workflow: Workflow
-    graph: Graph
-    """The workflow's own."""
-    chart: Chart
-    mermaid: str
-    """The chart's text."""
-    mermaid_line: int
-    """The line of the file where it begins."""
-    title: str
-    description: str
-    version: str | None
-    file: Path
-    warnings: tuple[FlowProblem, ...]
-    """In the order of the file."""
-    sources: Mapping[str, NodeSource]
-
-    def where(self, node: str, *path: str | int) -> str:
-        """Return ``file:line:column`` of the setting *path* of *node*.
-
-        Of what is not written it is the node's section, else its place in the chart.
-        """
-        place = self.sources[node].at(*path)
-        if place is None:
-            place = next(found.position for found in self.chart.nodes if found.id == node)
-        return f"{self.file}:{place[0]}:{place[1]}"
-
-
 def load_flow(
     path: Path,
     *,
     name: str | None = None,
     overrides: Overrides | None = None,
     text: str | None = None,
-) -> FlowFile:
+) -> GraphFile:
     """Return the workflow of the file *path*: Markdown, or a chart alone.
 
     *text* is its content, where somebody has read it already.
@@ -88,7 +54,7 @@ def load_flow(
 
 def read_flow(
     text: str, *, file: Path, name: str | None = None, overrides: Overrides | None = None
-) -> FlowFile:
+) -> GraphFile:
     """Return the workflow that *text*, the content of *file*, defines.
 
     It is called *name*, else as its ``id`` says, else as the file is. In a file that is a chart
@@ -119,18 +85,23 @@ def read_flow(
         findings.tell("E-FILE", file.name, f"{called!r}: {refused.errors()[0]['msg']}")
         findings.ensure_none()
         raise
-    return FlowFile(
+    positions = {node.id: node.position for node in chart.nodes}
+
+    def place_of(node: str, path: KeyPath) -> str:
+        """Of what is not written it is the node's section, else its place in the chart."""
+        line, column = builder.sources[node].at(*path) or positions[node]
+        return f"{file}:{line}:{column}"
+
+    return GraphFile(
         workflow=workflow,
-        graph=drawn,
         chart=chart,
         mermaid=parts.chart.text,
-        mermaid_line=parts.chart.line,
         title=values.name or parts.title or called,
         description=values.description or "",
         version=values.version,
         file=file,
         warnings=findings.warnings,
-        sources=builder.sources,
+        place_of=place_of,
     )
 
 

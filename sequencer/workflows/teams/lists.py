@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache
 from operator import itemgetter
 from pathlib import Path
@@ -24,10 +24,8 @@ from sequencer.documents.keys import problems_of, raise_all
 from sequencer.documents.reader import Document, KeyPath, Position, decode, parse, parse_text
 from sequencer.errors import ConfigurationError
 from sequencer.model.fields import ValidationError
-from sequencer.model.net.graph import Graph
 from sequencer.model.team import Role, Task
-from sequencer.model.workflow import Workflow
-from sequencer.workflows.finding import MAX_CHARS
+from sequencer.workflows.finding import MAX_CHARS, GraphFile
 from sequencer.workflows.teams.entries import ListFile, TaskEntry
 from sequencer.workflows.teams.graphs import list_problems, workflow_of
 
@@ -39,35 +37,13 @@ Where = Callable[[KeyPath], str]
 """From a path in the list's data to the place where it was written."""
 
 
-@dataclass(frozen=True)
-class TaskList:
-    """A list of tasks that can be run; what shows flowcharts shows it too."""
-
-    workflow: Workflow
-    graph: Graph
-    """The workflow's own."""
-    title: str
-    description: str
-    file: Path
-    """In which it is written."""
-    where_of: Where = field(repr=False, compare=False)
-    version: str | None = None
-    warnings: tuple[ConfigurationError, ...] = ()
-    mermaid: str | None = None
-    """Nobody has drawn it."""
-
-    def where(self, node: str, *path: str | int) -> str:
-        """Return ``file:line:column`` of the setting *path* of the task *node*."""
-        return self.where_of(("tasks", self.graph.order[node], *path))
-
-
 def list_of(
     document: Document,
     roles: Mapping[str, Role],
     *,
     name: str | None = None,
     told: Iterable[ConfigurationError] = (),
-) -> TaskList:
+) -> GraphFile:
     """Return the list of tasks that *document* is.
 
     It is called *name*, else as it says itself, else as its file is. *told* is what was wrong
@@ -106,20 +82,20 @@ def inline_list(
     *,
     file: Path,
     where: Where,
-) -> TaskList:
+) -> GraphFile:
     """Return *tasks*, which are written in *file* among other things, as the list *name*.
 
     Raises:
         ConfigurationError: see `graphs.workflow_of`.
     """
     workflow = workflow_of(name, tasks, roles, size=size)
-    return TaskList(
+    order = workflow.whole_graph.order
+    return GraphFile(
         workflow=workflow,
-        graph=workflow.whole_graph,
         title=name,
         description="",
         file=file,
-        where_of=where,
+        place_of=lambda node, path: where(("tasks", order[node], *path)),
     )
 
 
@@ -217,7 +193,7 @@ def has_tasks(path: Path, page: str | None) -> bool:
 
 def load_tasks(
     path: Path, roles: Mapping[str, Role], *, name: str | None = None, text: str | None = None
-) -> TaskList:
+) -> GraphFile:
     """Return the list of tasks of the file *path*, YAML or Markdown, called *name*.
 
     *text* is its content, where somebody has read it already.

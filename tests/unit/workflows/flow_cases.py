@@ -10,8 +10,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from sequencer.errors import ConfigurationError
 from sequencer.workflows.flowfile.markdown import Excerpt, split
-from sequencer.workflows.flowfile.problems import Findings, FlowErrors, FlowProblem
+from sequencer.workflows.flowfile.problems import Findings, FlowErrors
 from sequencer.workflows.flowfile.reader import read_flow
 from sequencer.workflows.flowfile.settings import KEYS
 
@@ -66,10 +67,10 @@ def taken_apart(text: str) -> dict[str, Any]:
     }
 
 
-def shown(*problems: FlowProblem) -> list[str]:
+def shown(*problems: ConfigurationError) -> list[str]:
     """Return each as ``line:column CODE SUBJECT: detail (hint)``."""
     return [
-        f"{':'.join(map(str, one.position)) if one.position else '-'} {one.message}"
+        f"{':'.join(map(str, getattr(one, 'position', None) or '-'))} {one.message}"
         + (f" ({one.hint})" if one.hint else "")
         for one in problems
     ]

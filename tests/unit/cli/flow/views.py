@@ -63,6 +63,7 @@ def drawn_by_hand(direction: str) -> tuple[FlowView, Chart]:
         "b & c --> d{Which?}\nd -->|small| e((End))\nd -->|again| a\n"
     )
     flow = read_flow(text, file=Path("flow.mmd"))
+    assert flow.chart is not None
     return of(flow.graph), flow.chart
 
 

@@ -14,10 +14,9 @@ from sequencer.errors import ConfigurationError
 from sequencer.model.fields import ValidationError
 from sequencer.model.step import Step
 from sequencer.model.team import MAX_TASKS
-from sequencer.workflows.finding import MAX_CHARS
+from sequencer.workflows.finding import MAX_CHARS, GraphFile
 from sequencer.workflows.teams.entries import ListFile, TaskEntry
 from sequencer.workflows.teams.lists import (
-    TaskList,
     has_tasks,
     list_errors,
     load_tasks,
@@ -167,7 +166,7 @@ def written(folder: Path, text: str, name: str = "tasks.yaml") -> Path:
     return path
 
 
-def load(folder: Path, text: str, name: str = "tasks.yaml") -> TaskList:
+def load(folder: Path, text: str, name: str = "tasks.yaml") -> GraphFile:
     return load_tasks(written(folder, text, name), roles())
 
 
