@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -30,7 +30,7 @@ from sequencer.cli import gates, idle
 from sequencer.cli.context import Invocation, in_short, json_text, near
 from sequencer.cli.options import hide_in
 from sequencer.cli.unattended import News
-from sequencer.cli.views.progress import LiveView, Unseen, progress
+from sequencer.cli.views.progress import PlainProgress, progress
 from sequencer.cli.views.text import one_line, plural
 from sequencer.engine.attempt import (
     AttemptEnded,
@@ -61,6 +61,9 @@ from sequencer.project import Project
 from sequencer.store.file import FileStore
 from sequencer.workflows.prompts import relative_name
 from sequencer.workflows.router import allowed_prompts
+
+if TYPE_CHECKING:
+    from sequencer.cli.views.board import Board
 
 RESTS = FINAL | {Answer.PAUSED}
 """Nothing happens until somebody wants it to: said once to who is told by a timer."""
@@ -434,7 +437,19 @@ def places(project: Project, workflow: Workflow) -> int:
     return size or project.settings.run.max_parallel
 
 
-def _view(invocation: Invocation, project: Project, workflow: Workflow, plan: Plan) -> LiveView:
+class Unseen:
+    """Shows nothing."""
+
+    def __call__(self, event: RunEvent) -> None:
+        """Ignore it."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def _view(
+    invocation: Invocation, project: Project, workflow: Workflow, plan: Plan
+) -> PlainProgress | Board | Unseen:
     """Return who shows the work on *workflow* while it lasts."""
     if workflow.nodes and (run := run_of(invocation, plan)).head is None:
         # What is odd about a graph is said where its run is about to begin.

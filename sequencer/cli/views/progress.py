@@ -15,7 +15,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple, Protocol
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 from sequencer.cli.context import complain, near, tell_fitted
 from sequencer.cli.unattended import Log
@@ -166,27 +166,7 @@ MAX_HELD_CHARS = 2 * 1024 * 1024
 STYLES = {Piece.THOUGHT: "dim", Piece.ACTION: "dim", Piece.ERROR: "red", Piece.NOTICE: "cyan"}
 
 
-class LiveView(Protocol):
-    """Shows what it hears, holds a part of the screen, and gives it back."""
-
-    def __call__(self, event: RunEvent) -> None:
-        """Take what happens."""
-
-    def close(self) -> None:
-        """Leave the terminal as it was."""
-
-
-class Unseen:
-    """Shows nothing."""
-
-    def __call__(self, event: RunEvent) -> None:
-        """Ignore it."""
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-def progress(redaction: Redaction) -> LiveView:
+def progress(redaction: Redaction) -> PlainProgress:
     """Return the view that suits standard error; *redaction* knows the project's secrets."""
     # Standard error may end up in a file, as with cron.
     is_terminal = sys.stderr is not None and sys.stderr.isatty()
@@ -245,7 +225,7 @@ class PlainProgress:
         self._waiting: str | None = None
 
     def __call__(self, event: RunEvent) -> None:
-        """See `LiveView`."""
+        """Take what happens."""
         match event:
             case AttemptWrote(_, data, kind):
                 self._stream(self._feed.take(data, kind, has_room=self._has_room()))
@@ -377,7 +357,7 @@ class LiveProgress(Painter, PlainProgress):
         self._usage = Usage()
 
     def __call__(self, event: RunEvent) -> None:
-        """See `LiveView`."""
+        """Take what happens."""
         with self._lock:
             if isinstance(event, AttemptUsed):
                 self._usage = event.usage
