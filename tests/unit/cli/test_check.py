@@ -32,6 +32,16 @@ def test_a_named_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     assert "there is no such file" in called.out
 
 
+def test_json_has_everything(tmp_path: Path) -> None:
+    project(tmp_path, CONFIGURATION + "auto_commit_docs: true\n", "supervisor.md", "reviewer.md")
+    called = call(tmp_path, "check", "--json")
+    assert called.code == 2
+    found = called.json
+    assert (found["ok"], found["exit_code"]) == (False, 2)
+    assert {finding["level"] for finding in found["findings"]} == {"error", "notice"}
+    assert set(found["findings"][0]) == {"level", "area", "message", "where", "hint"}
+
+
 def test_every_notice_is_listed_and_elsewhere_they_are_one_line(tmp_path: Path) -> None:
     project(tmp_path, CONFIGURATION + "auto_commit_docs: true\nfindings_file: a.md\n")
     checked = call(tmp_path, "check").out.splitlines()

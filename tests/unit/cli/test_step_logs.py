@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -125,6 +126,23 @@ def test_links_and_foreign_files_are_not_shown(tmp_path: Path) -> None:
     assert "notes" not in call(folder, "log", "--path").out
     assert ended.code == 2
     assert "can't be read" in ended.err
+
+
+def test_bytes_are_kept_for_programs_and_made_safe_for_terminals(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 1)
+    path = logs(folder) / "iter-00001_supervisor.log"
+    path.write_bytes(b"\x1b]0;owned\x07\x1b[31mred\x1b[0m \xff\n")
+    assert "\x1b]0;owned\x07\x1b[31mred\x1b[0m \udcff\n" in shown(folder)
+    master, slave = pty.openpty()
+    process = Forked(
+        [sys.executable, "-m", "sequencer", "log"], cwd=folder, env=environment(), stdout=slave
+    )
+    assert process.wait(20) == 0
+    seen = os.read(master, 4096)
+    os.close(slave)
+    os.close(master)
+    assert b"\x1b" not in seen
+    assert "red \ufffd".encode() in seen
 
 
 @contextmanager

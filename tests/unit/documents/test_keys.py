@@ -4,6 +4,12 @@ from sequencer.documents.keys import known_keys
 from sequencer.settings.schema import Schema, StepDefaults
 
 
+def test_what_holds_the_fields_beside_others_is_no_key() -> None:
+    of_role = known_keys(Schema, ("teams", "roles", "tester"))
+    assert {"writes", "budget", "model", "tools"} <= set(of_role)
+    assert "step" not in of_role
+
+
 def test_known_keys() -> None:
     assert known_keys(Schema, ("workflow",)) == ("name", "review_every_n")
     assert set(known_keys(Schema, ())) == set(Schema.model_fields)

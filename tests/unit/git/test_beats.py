@@ -45,6 +45,15 @@ def test_a_beat_reaches_another_clone_byte_for_byte(lab: Lab) -> None:
     assert not two.bring(lab.tip(), [claim])
 
 
+def test_what_stands_no_more_is_dropped_and_what_is_newer_stays(lab: Lab) -> None:
+    clone = lab.clone("one")
+    names = {"3": b"{}", "9": b"{}", "04": b"{}", "x\n\"y\\'": b"", "a\xff": b"", "\u0663": b""}
+    remotes.push(clone, remotes.commit(clone, names), remotes.BEATS)
+    # The holder of 9 has claimed after this worker looked at the head for the last time.
+    lab.worker("one").beat(make_claim(5), 1, {2, 5})
+    assert sorted(remotes.files(lab.remote, remotes.BEATS)) == ["5", "9"]
+
+
 def test_the_history_is_bounded(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_DEPTH", 3)
     one, two = lab.worker("one"), lab.worker("two")

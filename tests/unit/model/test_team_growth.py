@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -52,6 +53,17 @@ def test_what_can_not_be_added(wrong: Growth) -> None:
 def test_an_addition_has_a_node() -> None:
     with pytest.raises(ValueError, match="at least 1 item"):
         Growth(nodes=())
+
+
+def test_an_addition_is_written_without_what_is_as_ever() -> None:
+    made = growth("x", edges="a>x", steps=(Step(name="x", text="go"),))
+    written = made.as_json()
+    assert written == {
+        "nodes": [{"id": "x", "kind": "agent", "task": {}}],
+        "edges": [{"source": "a", "target": "x"}],
+        "steps": [{"name": "x", "text": "go"}],
+    }
+    assert Growth.model_validate(json.loads(json.dumps(written))) == made
 
 
 def test_a_workflow_with_what_was_added() -> None:
