@@ -205,6 +205,7 @@ def _connected(fds: list[int], request: Mapping[str, object]) -> socket.socket:
 def serve(listener_fd: int, alive_fd: int) -> None:
     """Fork a command for each request, until the other end of *alive_fd* is closed."""
     _import_all()
+    _warm_up()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.collect()
@@ -231,6 +232,27 @@ def _import_all() -> None:
     for module in pkgutil.walk_packages(package.__path__, "sequencer."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
+
+
+def _warm_up() -> None:
+    """Let what a process works out once be there: patterns, the settings' keys, the options.
+
+    Nothing of a run is looked at, and no descriptor stays open.
+    """
+    kept = dict(os.environ)
+    os.environ["SEQUENCER_TRUST"] = "all"
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):
+        Path("orchestration.yaml").write_text("agent: {default: rehearsal}\n")
+        for sys.argv in (["sequencer", "show"], ["sequencer", "check"]):
+            with contextlib.suppress(SystemExit):
+                importlib.import_module("sequencer.cli").main()
+    os.environ.clear()
+    os.environ.update(kept)
 
 
 def _answer(connection: socket.socket) -> NoReturn:
