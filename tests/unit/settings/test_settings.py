@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
-from sequencer.settings.legacy import TEAM_KEYS
+from sequencer.settings.legacy import TEAM_KEYS, TOP_KEYS
 from sequencer.settings.settings import HIDDEN, load
 from tests.unit.settings.loading import loaded, refusal, refusals
 
@@ -475,3 +475,21 @@ def test_feedback_has_to_lead_back(tmp_path: Path) -> None:
     assert "'gate' goes to step 'b'" in refusal(tmp_path, steps % "b").message
     for target in ("a", "gate"):
         assert loaded(tmp_path, steps % target).workflows["w"].steps[1].approval is not None
+
+
+# --- ``teams:`` as the settings have it, also under the names that other programs use ---------
+
+# --- the other names ------------------------------------------------------------------
+
+
+def test_the_other_names(tmp_path: Path) -> None:
+    settings = loaded(tmp_path, ALIASES)
+    teams = settings.teams
+    assert (teams.enabled, teams.threshold, teams.max_size) == (True, 55, 6)
+    assert (teams.teammate_model, teams.lead_model) == ("sonnet", "opus")
+    assert teams.classifications == ("orchestrator", "code")
+    assert settings.notices == ()
+    assert str(settings.sources["teams", "threshold"]).endswith("orchestration.yaml:4")
+    rows = {key: value for key, value, _ in settings.rows()}
+    assert rows["teams.lead_model"] == "opus"
+    assert not [key for key in rows if key.startswith(tuple(TOP_KEYS))]

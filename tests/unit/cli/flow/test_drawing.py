@@ -173,6 +173,13 @@ def test_lines_that_were_followed_stand_out() -> None:
 # --- texts ---------------------------------------------------------------------------
 
 
+def test_a_text_that_fits_stays_whole() -> None:
+    assert wrapped("one two three", 7, 3) == ["one two", "three"]
+    assert wrapped("", 5, 3) == [""]
+    assert wrapped("abcdefgh", 3, 3) == ["abc", "def", "gh"]
+    assert wrapped("one two three four", 5, 2) == ["one", "two…"]
+
+
 # --- on a stream -----------------------------------------------------------------------
 
 

@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from sequencer.cli.views.diagram import Drawn, Texts
-from sequencer.cli.views.layers import GAP, Group, Port, Rows, arranged, middles, ports, spread
+from sequencer.cli.views.layers import (
+    GAP,
+    Group,
+    Port,
+    Rows,
+    arranged,
+    crossings,
+    middles,
+    ports,
+    spread,
+)
 from sequencer.cli.views.layout import WAYS, Channel, EdgeLine, Layout, laid_out
 from sequencer.engine.view import FlowView
 from tests.unit.cli.flow.views import RELEASE, cells, flows, graph, of, view, views
@@ -79,6 +89,13 @@ def test_the_flows_with_known_traces(name: str) -> None:
     found = layout(shown)
     ensure_sound(shown, found)
     assert found.width <= 60
+
+
+def test_the_order_of_a_row_saves_crossings() -> None:
+    # In text order every line would cross every other one.
+    shape = graph("s --> a & b & c\na --> z\nb --> y\nc --> x\nx & y & z --> e")
+    sizes = dict.fromkeys(shape.by_id, (5, 3))
+    assert crossings(arranged(shape, sizes, lambda text: (len(text), 1))) == 0
 
 
 # --- groups ------------------------------------------------------------------------------

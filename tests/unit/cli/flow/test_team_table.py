@@ -31,7 +31,7 @@ from sequencer.cli.views.text import width
 from sequencer.engine.view import NodeState, NodeView
 from sequencer.model.net.graph import Node, NodeKind
 from tests.unit.cli.flow.teams import NOW, TWO_MINUTES_AGO, at_work, numbered, view
-from tests.unit.cli.flow.views import HOSTILE, of
+from tests.unit.cli.flow.views import HOSTILE, of, with_node
 from tests.unit.cli.flow.views import graph as chart
 
 RUNNING = "running · 1 done, 1 running, 3 waiting"
@@ -98,6 +98,19 @@ def test_the_table() -> None:
 )
 def test_columns_go_as_the_terminal_gets_narrower(columns: int | None, expected: list[int]) -> None:
     assert heads(node_table(numbered(12), NOW, columns)) == [HEAD[place] for place in expected]
+
+
+def test_where_nobody_shows_who_blocks_the_last_line_says_so() -> None:
+    narrow = node_table(numbered(12), NOW, 60).splitlines()
+    (last,) = [line for line in narrow if line.startswith("sub-issue-12")]
+    assert last.endswith("after sub-issue-10 +1")
+    assert "waiting" in last
+    wide = node_table(at_work(), NOW, 70).splitlines()
+    assert wide[4].endswith("after build")
+    assert wide[5].endswith("after verify, log")
+    # What it has said goes before.
+    said = with_node(at_work(), "verify", last_line="no: two tests fail")
+    assert node_table(said, NOW, 70).splitlines()[4].endswith("no: two tests fail")
 
 
 @pytest.mark.parametrize("count", [3, 12, 60])

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from sequencer.cli.views.facts import NewFacts, told
+from sequencer.cli.views.text import moment
 from sequencer.engine.view import FlowView, NodeState
 from sequencer.model.transitions import Event
 from tests.unit.cli.flow.facts import fact
@@ -91,6 +92,18 @@ def test_a_cut_names_each_node_that_it_ended(happened: dict[str, Any], said: str
 def failed(revision: int = 1, name: str = "a", tries: int = 0, **more: Any) -> dict[str, Any]:
     more |= {"try": tries} if tries else {}
     return fact(Event.FAILED, name, revision, attempt=1, error="it broke", **more)
+
+
+def test_a_failure_that_is_tried_again() -> None:
+    view = of(graph(CHART), "running")
+    waits = with_node(view, "a", state=NodeState.RETRYING, attempt=1, due="2026-11-22T12:04:00Z")
+    assert lines(failed(tries=1), view=view) == ["retry a after attempt 1: it broke"]
+    assert lines(failed(tries=1), view=waits) == [
+        f"retry a after attempt 1: it broke (next at {moment(str(waits.nodes[0].due))})"
+    ]
+    # The time is that of a later attempt by now.
+    later = with_node(waits, "a", attempt=2)
+    assert lines(failed(tries=1), view=later) == ["retry a after attempt 1: it broke"]
 
 
 def test_a_failure_for_good_is_followed_by_what_came_of_it() -> None:
