@@ -189,15 +189,12 @@ def _told(path: Path) -> Told | None:
 def _remember(path: Path, told: Told | None) -> str:
     """Keep *told*; return what is to be said where that fails."""
     place = _beside(path)
-    fresh = place.with_name(f".{place.name}.{os.getpid()}.tmp")
     try:
         if told is None:
             folders.remove(place)
             return ""
         folders.made(place.parent)
-        with folders.open_new(fresh) as file:
-            file.write(json.dumps(told._asdict()).encode())
-        folders.replace(fresh, place)
+        folders.put(place, json.dumps(told._asdict()).encode(), durably=False)
     except (OSError, SequencerError) as error:
         return f"\n{place}: can't be written ({_reason(error)}), so this is said each time"
     return ""

@@ -26,7 +26,7 @@ from sequencer.store import folder as folders
 from sequencer.store import journal as journal_file
 from sequencer.store import results
 from sequencer.store.documents import MAX_BYTES
-from sequencer.store.folder import open_new, read_regular, sync_folder, write_durably
+from sequencer.store.folder import read_regular
 from sequencer.store.head import signature
 from sequencer.store.journal import decode, scan
 from sequencer.store.protocol import Draft
@@ -215,7 +215,7 @@ class Replica:
         if is_new:
             self._write_journal(ours, theirs)
             if state is not None and not is_edited:
-                self._put(self.folder / self._state_name, state)
+                folders.put(self.folder / self._state_name, state, durably=False)
         for name in (self.aside() - tree.aside()) | self._dropped(tree, known):
             with contextlib.suppress(OSError):
                 folders.remove(self.folder / name)
@@ -296,7 +296,7 @@ class Replica:
         if data is None or self.read(name, len(data)) == data:
             return
         folders.made(path.parent)
-        self._put(path, data, durably=True)
+        folders.put(path, data)
 
     def _write_journal(self, ours: bytes, theirs: bytes) -> None:
         """Make the journal *theirs*; what a power loss takes of it comes from the branch again."""
@@ -308,20 +308,7 @@ class Replica:
             finally:
                 os.close(fd)
         else:
-            self._put(path, theirs)
-
-    @staticmethod
-    def _put(path: Path, data: bytes, *, durably: bool = False) -> None:
-        """Replace *path* at once."""
-        fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        if durably:
-            write_durably(fresh, data)
-        else:
-            with open_new(fresh) as file:
-                file.write(data)
-        folders.replace(fresh, path)
-        if durably:
-            sync_folder(path.parent)
+            folders.put(path, theirs, durably=False)
 
     def _content(self, tree: RunTree, name: str) -> bytes | None:
         oid = tree.entries.get(name)
@@ -463,12 +450,10 @@ class KnownFile:
 
     def write(self, known: Known) -> None:
         """Remember *known*; what can't be written is found out again from the remote."""
-        fresh = f"{self.path.name}.{os.getpid()}.tmp"
         with contextlib.suppress(OSError):
-            folder = folders.made(self.path.parent)
-            with os.fdopen(folder.create(fresh), "w", encoding="utf-8") as file:
-                file.write(known.model_dump_json(indent=2) + "\n")
-            folder.replace(fresh, self.path.name)
+            folders.made(self.path.parent)
+            data = known.model_dump_json(indent=2).encode() + b"\n"
+            folders.put(self.path, data, durably=False)
 
 
 def depth_of(objects: Objects, commit: str) -> int:

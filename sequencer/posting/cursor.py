@@ -23,7 +23,7 @@ from sequencer.errors import CorruptState, SequencerError, UnsafeFolder
 from sequencer.model.names import slug
 from sequencer.posting.protocol import LONGEST_PAUSE_S
 from sequencer.store import folder as folders
-from sequencer.store.folder import read_regular, sync_folder, write_durably
+from sequencer.store.folder import read_regular, sync_folder
 from sequencer.store.identity import utc_now
 from sequencer.store.strictjson import parse_object
 
@@ -130,11 +130,8 @@ class CursorFile:
             fields["trouble"] = asdict(cursor.trouble)
         is_new = not self.path.exists()
         folders.made(self.folder)
-        fresh = self.folder / f"{self.path.name}.{os.getpid()}.tmp"
-        write_durably(fresh, json.dumps(fields).encode() + b"\n")
-        folders.replace(fresh, self.path)
+        folders.put(self.path, json.dumps(fields).encode() + b"\n")
         if is_new:
-            sync_folder(self.folder)
             sync_folder(self.folder.parent)
 
     def refusals(self) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from pathlib import Path
 from sequencer.errors import CorruptState, UsageRefused
 from sequencer.model.head import Head
 from sequencer.store import folder as folders
-from sequencer.store.folder import read_regular, sync_folder, write_durably
+from sequencer.store.folder import read_regular
 
 MAX_BYTES = 8 * 1024 * 1024
 
@@ -49,11 +48,8 @@ def keep(folder: Path, name: str, data: bytes) -> None:
             hint="put the rest into a file of the project, and name the file",
         )
     folders.made(folder)
-    # Swept with what else killed processes leave behind.
-    fresh = folder / f"{name}.{os.getpid()}.tmp"
-    write_durably(fresh, data)
-    folders.replace(fresh, folder / name)
-    sync_folder(folder)
+    # What a killed process leaves is swept with the rest.
+    folders.put(folder / name, data)
 
 
 def forget(folder: Path, prefix: str, keep: Collection[str]) -> None:

@@ -191,6 +191,19 @@ def write_durably(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
+def put(path: Path, data: bytes, *, durably: bool = True) -> None:
+    """Make *data* what stands at *path*, at once; *durably*: after a power loss too."""
+    folder, fresh = opened(path.parent), f"{path.name}.{os.getpid()}.tmp"
+    with os.fdopen(folder.create(fresh), "wb") as file:
+        file.write(data)
+        if durably:
+            file.flush()
+            os.fsync(file.fileno())
+    folder.replace(fresh, path.name)
+    if durably:
+        folder.sync()
+
+
 def sync_folder(folder: Path) -> None:
     """Make created and renamed entries of *folder* survive a power loss."""
     opened(folder).sync()

@@ -26,7 +26,7 @@ from sequencer.model.head import MAX_COUNTER, Head, Status
 from sequencer.model.transitions import Event, resting_status
 from sequencer.store import folder as folders
 from sequencer.store.diagnosis import Action, Diagnosis, diagnose
-from sequencer.store.folder import read_regular, sync_folder, write_durably
+from sequencer.store.folder import put, read_regular, sync_folder, write_durably
 from sequencer.store.head import parse_head, write_head
 from sequencer.store.identity import utc_now
 from sequencer.store.journal import CLOSING, NAME, JournalFile, encode
@@ -243,8 +243,8 @@ def _replace_journals(
     old = [report.path for report in found.journals if report.path.name != NAME]
     number = max((int(path.stem.rpartition("-")[2]) for path in old), default=0) + 1
     with _excluding_appends(journal.path):
-        _write(folder / f"journal-{number:06d}.jsonl", history)
-        _write(journal.path, current)
+        put(folder / f"journal-{number:06d}.jsonl", b"".join(history))
+        put(journal.path, b"".join(current))
     for path in old:
         folders.remove(path)
 
@@ -262,10 +262,3 @@ def _excluding_appends(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
-
-
-def _write(path: Path, lines: list[bytes]) -> None:
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    write_durably(temporary, b"".join(lines))
-    folders.replace(temporary, path)
-    sync_folder(path.parent)

@@ -195,7 +195,7 @@ def test_a_journal_cut_anywhere_in_its_last_line(tmp_path: Path, cut: int) -> No
     holds(state_path, step_index=4, revision=6)
 
 
-@pytest.mark.parametrize("stopped_at", ["_write", "write_head", "sync_folder"])
+@pytest.mark.parametrize("stopped_at", ["put", "write_head", "sync_folder"])
 def test_an_interrupted_repair_can_be_repeated(
     tmp_path: Path, stopped_at: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
