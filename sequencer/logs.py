@@ -119,20 +119,27 @@ def log_name(step_index: int, step: str, attempt: int) -> str:
     return f"iter-{step_index + 1:05d}_{slug(step)}{suffix}.log"
 
 
-def _is_of_a_run(path: Path) -> bool:
-    """Return whether the log at *path* is of a step that was claimed; async mode has token 0."""
+def _told(path: Path) -> tuple[int, bytes, bytes] | None:
+    """Return the token in the log at *path*, its second line and its end.
+
+    None: it can't be read, or is of no step that was claimed.
+    """
     try:
         fd = folders.open_file(path, os.O_RDONLY)
     except OSError:
-        return False
+        return None
     try:
-        first = os.read(fd, _FIRST_LINE_BYTES).partition(b"\n")[0]
+        size = os.fstat(fd).st_size
+        first, _, rest = os.pread(fd, _FIRST_LINE_BYTES, 0).partition(b"\n")
+        end = os.pread(fd, _END_BYTES, max(size - _END_BYTES, len(first)))
     except OSError:
-        return False
+        return None
     finally:
         os.close(fd)
     _, found, token = first.rpartition(b" token ")
-    return bool(found) and token.isdigit() and int(token) > 0
+    if not found or not token.isdigit() or len(token) > _TOKEN_DIGITS or not int(token):
+        return None
+    return int(token), rest.partition(b"\n")[0], end
 
 
 def witness_of(logs_dir: Path, run_folder: str | None) -> Witness:
@@ -148,8 +155,10 @@ def witness_of(logs_dir: Path, run_folder: str | None) -> Witness:
             folder = logs_dir / branch / below
             # Not by iteration alone: steps that run side by side, and attempts, share it.
             newest = heapq.nlargest(MAX_LOOKS, names_in(folder), _iteration)
-            found = (_trace(folder / name, run_id) for name in newest)
-            yield from islice(filter(None, found), MAX_WITNESSES)
+            found = ((folder / name, told) for name in newest if (told := _told(folder / name)))
+            its = (one for one in found if f" run {run_id} ".encode() in one[1][1])
+            for path, (token, _, end) in islice(its, MAX_WITNESSES):
+                yield Trace(path, token=token, has_ended=b"\n# ended " in end)
 
     return witness
 
@@ -157,27 +166,6 @@ def witness_of(logs_dir: Path, run_folder: str | None) -> Witness:
 def _iteration(name: str) -> int:
     number = name.removeprefix("iter-").partition("_")[0]
     return int(number) if number.isdigit() and len(number) <= _TOKEN_DIGITS else 0
-
-
-def _trace(path: Path, run_id: str) -> Trace | None:
-    """Return what the log at *path* shows of the run *run_id*; None if it is of another one."""
-    try:
-        fd = folders.open_file(path, os.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        size = os.fstat(fd).st_size
-        first, _, rest = os.pread(fd, _FIRST_LINE_BYTES, 0).partition(b"\n")
-        end = os.pread(fd, _END_BYTES, max(size - _END_BYTES, len(first)))
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
-    _, _, token = first.rpartition(b" token ")
-    is_its = f" run {run_id} ".encode() in rest.partition(b"\n")[0]
-    if not (is_its and token.isdigit()) or len(token) > _TOKEN_DIGITS or not int(token):
-        return None  # mode async has token 0
-    return Trace(path, token=int(token), has_ended=b"\n# ended " in end)
 
 
 class FileLogs:
@@ -217,7 +205,7 @@ class FileLogs:
         except OSError:
             return None
         newest = (folder / name for name in sorted(names, reverse=True)[:MAX_LOOKS])
-        return next((path for path in newest if _is_of_a_run(path)), None)
+        return next((path for path in newest if _told(path)), None)
 
     def _folder(self) -> Path:
         """Return the folder of the next log."""

@@ -243,3 +243,14 @@ def test_step_logs_that_nobody_may_look_at_are_a_refusal(
     with pytest.raises(CorruptState, match="can't be looked at: Permission denied") as refused:
         list(witness_of(tmp_path, None)("a-run"))
     assert refused.value.where == str(tmp_path)
+
+
+def test_a_log_tells_its_token_and_whether_its_attempt_has_ended(tmp_path: Path) -> None:
+    folder = tmp_path / "main" / "steps"
+    folder.mkdir(parents=True)
+    first = "# step 'a' · token {}\n# workflow 'w' · run r · agent 'x'\n"
+    (folder / "iter-00001_a.log").write_text(f"{first.format(3)}{'x' * 40_000}\n# ended ok\n")
+    (folder / "iter-00002_a.log").write_text(first.format(4))
+    (folder / "iter-00003_a.log").write_text(first.format("9" * 20))
+    found = [(trace.token, trace.has_ended) for trace in witness_of(tmp_path, None)("r")]
+    assert found == [(4, False), (3, True)]
