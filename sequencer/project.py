@@ -430,7 +430,7 @@ def open_project(
     return Project(
         settings,
         ConfiguredAgents(settings, overrides or AgentOverrides(), env, trusted, rehearses),
-        PromptFolder(PromptReader(settings.prompts_dir)),
+        PromptFolder(settings.prompts_dir),
         Redaction.of(_all_variables(settings, env)),
         trusted,
         acts,
@@ -461,23 +461,21 @@ def builtin_texts() -> dict[str, str]:
     }
 
 
-class PromptFolder(Struct, frozen=True):
-    """The prompts of a project; see `prepared.Prompts`."""
-
-    reader: PromptReader
+class PromptFolder(PromptReader):
+    """The prompts of a project; see `attempt.Prompts`."""
 
     def read(self, name: str) -> str:
-        """See `prepared.Prompts.read`."""
+        """See `attempt.Prompts.read`."""
         try:
-            return self.reader.read(name)
+            return super().read(name)
         except UnknownName:
-            key = relative_name(self.reader.folder, name)
+            key = relative_name(self.folder, name)
             if key.split("/", 1)[0] not in BUILTIN_FOLDERS or key not in builtin_texts():
                 raise
             return builtin_texts()[key]
 
     def read_for(self, step: Step, executor: Executor) -> str:
-        """See `prepared.Prompts.read_for`."""
+        """See `attempt.Prompts.read_for`."""
         if step.text is not None:
             return step.text
         # A rehearsal stands in for a command whose step needs no prompt.
@@ -486,7 +484,7 @@ class PromptFolder(Struct, frozen=True):
         is_optional = step.prompt is None and (executor.kind == "command" or stands_in)
         if is_optional:
             try:
-                prompt_path(self.reader.folder, step.prompt_name)
+                prompt_path(self.folder, step.prompt_name)
             except UnknownName:
                 return ""
         return self.read(step.prompt_name)

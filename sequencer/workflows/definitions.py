@@ -25,6 +25,7 @@ from sequencer.model.frozen import Frozen
 from sequencer.model.step import Name, Purpose, Step
 from sequencer.model.workflow import Review, Workflow
 from sequencer.plugins import KINDS, plugin_names
+from sequencer.workflows.finding import few
 from sequencer.workflows.teams.entries import Entries, Size
 
 if TYPE_CHECKING:
@@ -300,10 +301,6 @@ def _refuse_beside(key: str, others: Collection[str]) -> None:
         raise ValueError(f"{' and '.join(sorted(others))} can't stand beside {key}")
 
 
-MAX_TOLD = 10
-"""Of a circle's links; the rest is as good as these."""
-
-
 class Composition:
     """What *definitions* make of each other and of the built-in workflows."""
 
@@ -340,9 +337,7 @@ class Composition:
         circle = line[line.index(here) :]
         path = (circle[0], "extends")
         links = [f"{one!r} extends {other!r}" for one, other in pairwise([*circle, here])]
-        if len(links) > MAX_TOLD:
-            links[MAX_TOLD - 1 : -1] = ["…"]
-        told = ", ".join(links)
+        told = ", ".join(few(links))
         hint = "let one of them extend another workflow, or list its steps"
         where = self._locate(path)
         error = ConfigurationError(f"runs in a circle: {told}", where=where, hint=hint)

@@ -6,8 +6,10 @@ Says nothing about what is in a file, but that it has a chart or is a list of ta
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -174,3 +176,28 @@ def _is_graph(path: Path) -> bool:
 
 def _known(project: Path, home: Path) -> list[str]:
     return sorted({path.stem for path in flow_files(project, home)})
+
+
+MAX_LISTED = 20
+"""Names in one hint, and unknown names that are compared with the known ones."""
+MAX_TOLD = 10
+"""Links of one circle that are told; the rest is as good as these."""
+
+
+def nearest(name: str, known: Collection[str], *, compares: bool = True) -> str:
+    """Return a hint that names the nearest of *known* to *name*, and lists them.
+
+    >>> nearest("tset", ["test", "build"])
+    "did you mean 'test'? there are: test, build"
+    """
+    if not known:
+        return "there is none"
+    near = get_close_matches(name, known, n=1) if compares else []
+    guess = f"did you mean {near[0]!r}? " if near else ""
+    more = ", …" if len(known) > MAX_LISTED else ""
+    return f"{guess}there are: {', '.join(islice(known, MAX_LISTED))}{more}"
+
+
+def few(links: Sequence[str]) -> list[str]:
+    """Return the *links* of a circle as far as a message has room for them, the last included."""
+    return [*links] if len(links) <= MAX_TOLD else [*links[: MAX_TOLD - 1], "…", links[-1]]

@@ -61,17 +61,6 @@ def relative_name(prompts_dir: Path, name: str) -> str:
     return with_suffix("/".join(parts))
 
 
-def read_prompt(prompts_dir: Path, name: str) -> str:
-    """Return the text of the prompt *name* below *prompts_dir*.
-
-    Raises:
-        UnsafePath: the name or its link leaves the folder, or it is no regular file.
-        UnknownName: there is no such file; the existing ones are listed.
-        ConfigurationError: the file can't be read, is too large, or is not UTF-8.
-    """
-    return _text_of(prompt_path(prompts_dir, name), name)
-
-
 def _text_of(path: Path, name: str) -> str:
     data = _read_regular(path, name)
     try:
@@ -110,7 +99,10 @@ class PromptReader:
     def read(self, name: str) -> str:
         """Return the text of the prompt *name* as it is now.
 
-        Raises: see `read_prompt`.
+        Raises:
+            UnsafePath: the name or its link leaves the folder, or it is no regular file.
+            UnknownName: there is no such file; the existing ones are listed.
+            ConfigurationError: the file can't be read, is too large, or is not UTF-8.
         """
         kept, began_ns = self._kept.get(name), time.time_ns()
         if kept is not None and (mark := _mark(kept.named)) == kept.mark:
@@ -141,7 +133,7 @@ def prompt_path(prompts_dir: Path, name: str) -> Path:
     """Return the real path of the prompt *name*, links resolved.
 
     Raises:
-        UnsafePath: see `read_prompt`.
+        UnsafePath: see `PromptReader.read`.
         UnknownName: there is no such file.
     """
     key = relative_name(prompts_dir, name)

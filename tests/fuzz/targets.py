@@ -21,7 +21,7 @@ from sequencer.settings.settings import load
 from sequencer.store.head import parse_head, read_head, write_head
 from sequencer.store.journal import checksum, decode, facts_of, scan
 from sequencer.store.strictjson import parse_object
-from sequencer.workflows.prompts import read_prompt, relative_name
+from sequencer.workflows.prompts import PromptReader, relative_name
 from sequencer.workflows.router import RouterRefused, parse_answer
 from tests.property.amounts import in_memory
 from tests.property.test_hostile_state import ensure_believable, made
@@ -165,7 +165,7 @@ def prompt_target() -> Iterator[Check]:
             raw, _, content = data.partition(b"\0")
             for name in (raw.decode("utf-8", "surrogateescape"), raw.decode("utf-8", "replace")):
                 try:
-                    text = read_prompt(prompts, name)
+                    text = PromptReader(prompts).read(name)
                 except ConfigurationError as refused:
                     ensure(CANARY not in str(refused), "the message holds the canary")
                     ensure(len(str(refused)) < 20_000, "an endless message")
@@ -174,7 +174,7 @@ def prompt_target() -> Iterator[Check]:
                     ensure(".." not in relative_name(prompts, name).split("/"), "a way out")
             place.write_bytes(content)
             try:
-                text = read_prompt(prompts, "fuzzed.md")
+                text = PromptReader(prompts).read("fuzzed.md")
             except ConfigurationError:
                 with contextlib.suppress(UnicodeDecodeError):
                     content.decode("utf-8")

@@ -16,7 +16,7 @@ from sequencer.logs import FileLogs, log_name, steps_folder
 from sequencer.model.names import slug
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
-from sequencer.workflows.prompts import read_prompt
+from sequencer.workflows.prompts import PromptReader
 from tests.property.amounts import FEW, PART, for_all, in_memory
 from tests.unit.cli.calling import call
 
@@ -139,7 +139,7 @@ def test_no_spelling_of_a_way_out_reads_a_file(tmp_path: Path) -> None:
 
     def check(start: str, way: str, end: str) -> None:
         with pytest.raises((UnsafePath, UnknownName)) as refused:
-            read_prompt(prompts, start + way + end)
+            PromptReader(prompts).read(start + way + end)
         assert refused.value.exit_code == 2
         assert "the canary" not in str(refused.value)
 

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from difflib import get_close_matches
-from itertools import islice
 from pathlib import Path
 
 from sequencer.documents.keys import ConfigurationErrors
 from sequencer.errors import ConfigurationError
+from sequencer.workflows.finding import MAX_LISTED, nearest
 from sequencer.workflows.mermaid.text import Position
 
 MAX_PROBLEMS = 500
 """More of them are counted and not shown."""
-MAX_LISTED = 20
 MAX_COMPARED = 500
 _PLACE = re.compile(r":(\d+):(\d+)$")
 
@@ -123,15 +121,9 @@ class Findings:
 
     def known(self, name: str, names: Collection[str]) -> str:
         """Return a hint that names the nearest of *names* and lists them."""
-        if not names:
-            return "there is none"
-        listed = ", ".join(islice(names, MAX_LISTED))
-        more = ", …" if len(names) > MAX_LISTED else ""
         # Comparing every wrong name with every node would take minutes for a hostile file.
         is_small = len(names) <= MAX_COMPARED and len(self._errors) <= MAX_LISTED
-        nearest = get_close_matches(name, names, n=1) if is_small else []
-        guess = f"did you mean {nearest[0]!r}? " if nearest else ""
-        return f"{guess}there are: {listed}{more}"
+        return nearest(name, names, compares=is_small)
 
 
 def _in_file(problem: FlowProblem) -> Position:

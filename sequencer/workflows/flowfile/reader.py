@@ -6,6 +6,7 @@ executors are.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from sequencer.documents.file import read_bytes
@@ -85,13 +86,6 @@ def read_flow(
         findings.tell("E-FILE", file.name, f"{called!r}: {refused.errors()[0]['msg']}")
         findings.ensure_none()
         raise
-    positions = {node.id: node.position for node in chart.nodes}
-
-    def place_of(node: str, path: KeyPath) -> str:
-        """Of what is not written it is the node's section, else its place in the chart."""
-        line, column = builder.sources[node].at(*path) or positions[node]
-        return f"{file}:{line}:{column}"
-
     return GraphFile(
         workflow=workflow,
         chart=chart,
@@ -101,8 +95,21 @@ def read_flow(
         version=values.version,
         file=file,
         warnings=findings.warnings,
-        place_of=place_of,
+        place_of=_places(file, chart, builder.sources),
     )
+
+
+def _places(
+    file: Path, chart: Chart, sources: Mapping[str, NodeSource]
+) -> Callable[[str, KeyPath], str]:
+    """Return what tells where a node's setting is written, else its section, else in the chart."""
+    positions = {node.id: node.position for node in chart.nodes}
+
+    def place_of(node: str, path: KeyPath) -> str:
+        line, column = sources[node].at(*path) or positions[node]
+        return f"{file}:{line}:{column}"
+
+    return place_of
 
 
 def _parts_of_chart(text: str, findings: Findings) -> Parts:

@@ -15,7 +15,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
 from itertools import islice
 from pathlib import Path
@@ -30,6 +29,7 @@ from sequencer.model.net.graph import Edge, Graph, Growth, Node, NodeKind
 from sequencer.model.step import Step
 from sequencer.model.team import MAX_TASKS, Role, Task, TaskTraits
 from sequencer.model.workflow import Workflow
+from sequencer.workflows.finding import MAX_LISTED, few, nearest
 from sequencer.workflows.teams.options import FIXER, UNNAMED
 
 BRIEF = """You are one of a team of agents that share a piece of work. Do the task below, the
@@ -205,10 +205,6 @@ def _with_prompt(fields: Mapping[str, Any]) -> dict[str, Any]:
     return dict(fields) if has_one else {**fields, "text": BRIEF}
 
 
-MAX_LISTED = 20
-"""Names in one hint, and unknown names that are compared with the known ones."""
-MAX_TOLD = 10
-"""Tasks of one circle that are named."""
 MAX_PROBLEMS = 500
 """More are not shown."""
 
@@ -220,8 +216,6 @@ class TaskProblem(Struct, frozen=True):
     """Below the list: the task's place, then its field."""
     message: str
     hint: str | None = None
-    cycle: tuple[str, ...] = ()
-    """The ids of a circle, each before the one that waits for it; the first is the last too."""
 
 
 def list_problems(
@@ -256,20 +250,6 @@ def list_problems(
     return found
 
 
-def nearest(name: str, known: Collection[str], *, compares: bool = True) -> str:
-    """Return a hint that names the nearest of *known* to *name*, and lists them.
-
-    >>> nearest("tset", ["test", "build"])
-    "did you mean 'test'? there are: test, build"
-    """
-    if not known:
-        return "there is none"
-    near = get_close_matches(name, known, n=1) if compares else []
-    guess = f"did you mean {near[0]!r}? " if near else ""
-    more = ", …" if len(known) > MAX_LISTED else ""
-    return f"{guess}there are: {', '.join(islice(known, MAX_LISTED))}{more}"
-
-
 def _ids(tasks: Sequence[Task], there: Collection[str]) -> Iterator[TaskProblem]:
     first: dict[str, int] = {}
     for place, task in enumerate(tasks):
@@ -296,7 +276,7 @@ def _unknown(
         for number, name in enumerate(task.blocked_by):
             path = (place, "blocked_by", number)
             if name == task.id:
-                yield TaskProblem(path, f"task {name!r} waits for itself", cycle=(name, name))
+                yield TaskProblem(path, f"task {name!r} waits for itself")
             elif name not in known and name not in lost:
                 compared += 1
                 hint = nearest(name, names, compares=compared <= MAX_LISTED)
@@ -340,14 +320,10 @@ def _circles(
         # It is told from the task that stands first in the list.
         start = min(range(len(circle)), key=lambda at: places.get(circle[at], len(tasks)))
         whole = (*circle[start:], *circle[:start], circle[start])
-        told = list(whole)
-        if len(told) > MAX_TOLD:
-            told[MAX_TOLD - 1 : -1] = ["…"]
         yield TaskProblem(
             (places.get(circle[start], 0), "blocked_by"),
-            f"tasks wait for each other in a circle: {' -> '.join(told)}",
+            f"tasks wait for each other in a circle: {' -> '.join(few(whole))}",
             "an arrow leads to the task that waits; take one of them away",
-            whole,
         )
 
 

@@ -15,9 +15,9 @@ from markdown_it import MarkdownIt
 
 from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.step import Retry
-from sequencer.workflows.finding import MAX_CHARS, GraphFile
+from sequencer.workflows.finding import MAX_CHARS, MAX_LISTED, GraphFile
 from sequencer.workflows.flowfile.markdown import NodeSection, split
-from sequencer.workflows.flowfile.problems import MAX_LISTED, MAX_PROBLEMS, Findings, FlowErrors
+from sequencer.workflows.flowfile.problems import MAX_PROBLEMS, Findings, FlowErrors
 from sequencer.workflows.flowfile.reader import load_flow, read_flow
 from sequencer.workflows.flowfile.rules import at_once
 from sequencer.workflows.flowfile.settings import (

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
-from sequencer.workflows.prompts import prompt_path, read_prompt, relative_name
+from sequencer.workflows.prompts import PromptReader, prompt_path, relative_name
 from tests.property.amounts import PART
 
 CANARY = "the canary"
@@ -55,7 +55,7 @@ names = st.one_of(
 @given(name=names)
 def test_only_what_is_inside_is_read(folder: Path, name: str) -> None:
     try:
-        text = read_prompt(folder, name)
+        text = PromptReader(folder).read(name)
     except ConfigurationError as refused:
         assert isinstance(refused, (UnsafePath, UnknownName))  # noqa: PT017
         assert CANARY not in str(refused)  # noqa: PT017
@@ -96,7 +96,7 @@ def test_a_key_is_stable_and_safe(folder: Path, name: str) -> None:
 )
 def test_links_are_judged_by_where_they_end(folder: Path, name: str, *, inside: bool) -> None:
     if inside:
-        assert read_prompt(folder, name) == INSIDE
+        assert PromptReader(folder).read(name) == INSIDE
     else:
         with pytest.raises(UnsafePath, match="outside the prompts folder"):
-            read_prompt(folder, name)
+            PromptReader(folder).read(name)

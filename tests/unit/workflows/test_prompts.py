@@ -9,8 +9,8 @@ import pytest
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
 from sequencer.workflows.prompts import (
     MAX_PROMPT_BYTES,
+    PromptReader,
     existing_prompts,
-    read_prompt,
     relative_name,
 )
 
@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["main.md", "main", "prompts/main.md", "prompts/main"])
 def test_the_spellings_of_one_prompt(folder: Path, name: str) -> None:
-    assert read_prompt(folder, name) == "do it\n"
+    assert PromptReader(folder).read(name) == "do it\n"
     assert relative_name(folder, name) == "main.md"
 
 
@@ -54,7 +54,7 @@ def test_the_spellings_of_one_prompt(folder: Path, name: str) -> None:
 )
 def test_an_unsafe_name_is_refused(folder: Path, name: str) -> None:
     with pytest.raises(UnsafePath) as refused:
-        read_prompt(folder, name)
+        PromptReader(folder).read(name)
     text = str(refused.value)
     assert "\0" not in text
     assert "\x1b" not in text
@@ -66,7 +66,7 @@ def test_a_broken_link_and_a_loop_are_unknown(folder: Path) -> None:
     (folder / "loop.md").symlink_to("loop.md")
     for name in ("gone.md", "loop.md"):
         with pytest.raises((UnknownName, UnsafePath)):
-            read_prompt(folder, name)
+            PromptReader(folder).read(name)
 
 
 @pytest.mark.timeout(5)
@@ -80,7 +80,7 @@ def test_a_fifo_a_socket_and_a_folder_never_hang(
         server.bind("socket.md")
         for name in ("fifo.md", "folder.md", "socket.md"):
             with pytest.raises(UnsafePath, match="not a regular file"):
-                read_prompt(folder, name)
+                PromptReader(folder).read(name)
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors in /proc")
@@ -89,30 +89,30 @@ def test_refusing_a_folder_leaves_no_descriptor_open(folder: Path) -> None:
     before = sum(1 for _ in Path("/proc/self/fd").iterdir())
     for _ in range(20):
         with pytest.raises(UnsafePath):
-            read_prompt(folder, "folder")
+            PromptReader(folder).read("folder")
     assert sum(1 for _ in Path("/proc/self/fd").iterdir()) <= before + 1
 
 
 def test_bytes_that_are_not_utf8_are_named_with_line_and_offset(folder: Path) -> None:
     (folder / "bad.md").write_bytes(b"one\ntwo\nthr\xffee\n")
     with pytest.raises(ConfigurationError, match=r"byte 0xff at offset 11") as refused:
-        read_prompt(folder, "bad")
+        PromptReader(folder).read("bad")
     assert refused.value.where == f"{folder / 'bad.md'}:3"
 
 
 def test_five_mebibytes_are_the_limit(folder: Path) -> None:
     (folder / "big.md").write_bytes(b"x" * MAX_PROMPT_BYTES)
-    assert len(read_prompt(folder, "big")) == MAX_PROMPT_BYTES
+    assert len(PromptReader(folder).read("big")) == MAX_PROMPT_BYTES
     (folder / "big.md").write_bytes(b"x" * (MAX_PROMPT_BYTES + 1))
     with pytest.raises(ConfigurationError, match="more than 5242880 bytes"):
-        read_prompt(folder, "big")
+        PromptReader(folder).read("big")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
 def test_a_file_that_may_not_be_read_says_so(folder: Path) -> None:
     (folder / "main.md").chmod(0)
     with pytest.raises(ConfigurationError, match="can't be read"):
-        read_prompt(folder, "main")
+        PromptReader(folder).read("main")
 
 
 def test_the_list_is_sorted_and_bounded(folder: Path) -> None:

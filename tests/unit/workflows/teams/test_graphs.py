@@ -14,14 +14,13 @@ from sequencer.model.net.graph import Graph, Growth
 from sequencer.model.step import Output, Step, Validation
 from sequencer.model.team import Role, Task
 from sequencer.model.workflow import Workflow
+from sequencer.workflows.finding import MAX_LISTED, nearest
 from sequencer.workflows.teams.graphs import (
     BRIEF,
-    MAX_LISTED,
     MAX_PROBLEMS,
     TaskProblem,
     growth_of,
     list_problems,
-    nearest,
     schema_for,
     workflow_of,
 )
@@ -193,7 +192,7 @@ def problems(
         ),
         (
             [task("a"), task("b", "a", "b")],
-            TaskProblem((1, "blocked_by", 1), "task 'b' waits for itself", cycle=("b", "b")),
+            TaskProblem((1, "blocked_by", 1), "task 'b' waits for itself"),
         ),
         (
             [task("a"), task("b", "a", "a")],
@@ -201,9 +200,7 @@ def problems(
         ),
         (
             [task("z"), task("c", "b"), task("a", "c"), task("b", "a")],
-            TaskProblem(
-                (1, "blocked_by"), f"{CIRCLE}c -> a -> b -> c", ARROW, ("c", "a", "b", "c")
-            ),
+            TaskProblem((1, "blocked_by"), f"{CIRCLE}c -> a -> b -> c", ARROW),
         ),
     ],
 )
@@ -244,7 +241,6 @@ def test_long_and_hostile_lists() -> None:
     (found,) = problems(*(task(name, names[place - 1]) for place, name in enumerate(names)))
     assert found.message.count(" -> ") == 10
     assert found.message.endswith("t8 -> … -> t0")
-    assert len(found.cycle) == 101
     names = [f"task-{number}" for number in range(1000)]
     everyone = [task(name, *names) for name in names[:300]]
     unknown = [task(f"u{number}", *(f"x{n}" for n in range(300))) for number in range(200)]
