@@ -355,31 +355,26 @@ class _Plan:
         return sorted(found, key=lambda loop: (loop.bottom - loop.top, loop.place))
 
     def _place_ports(self) -> None:
-        reach = dict.fromkeys(range(len(self.graph.edges)), 0)
-        for rank, loop in enumerate(self.loops):
-            reach[loop.place] = rank
-        for node in self.graph.nodes:
-            lines = [Port(p, self._below(p), reach[p]) for p in self.graph.outgoing[node.id]]
-            self.leaves |= self._ports(node.id, lines)
-        incoming: dict[str, list[Port]] = defaultdict(list)
+        reach = {loop.place: rank for rank, loop in enumerate(self.loops)}
+        incoming: dict[str, list[int]] = defaultdict(list)
         for place, edge in enumerate(self.graph.edges):
-            incoming[edge.target].append(Port(place, self._above(place), reach[place]))
-        for name, lines in incoming.items():
-            self.enters |= self._ports(name, lines)
+            incoming[edge.target].append(place)
+        # Where a line ends that passes no row depends on where it leaves.
+        for found, places, end in (
+            (self.leaves, self.graph.outgoing, 1),
+            (self.enters, incoming, -2),
+        ):
+            for name, number in self.rows.of_node.items():
+                lines = [Port(p, self._other(p, end), reach.get(p, 0)) for p in places[name]]
+                found.update(ports(self.column[number], self.items[number].width, lines))
 
-    def _ports(self, name: str, lines: list[Port]) -> dict[int, int]:
-        number = self.rows.of_node[name]
-        return ports(self.column[number], self.items[number].width, lines)
-
-    def _below(self, place: int) -> int | None:
-        chain = self.rows.chains.get(place)
-        return None if chain is None else self.column[chain[1]]
-
-    def _above(self, place: int) -> int | None:
+    def _other(self, place: int, end: int) -> int | None:
+        """Return the column that a line comes from or leads to, next to the box at its *end*."""
         chain = self.rows.chains.get(place)
         if chain is None:
             return None
-        return self.leaves[place] if len(chain) == 2 else self.column[chain[-2]]  # noqa: PLR2004 - its two ends
+        is_direct = end < 0 and len(chain) == 2  # noqa: PLR2004 - its two ends
+        return self.leaves[place] if is_direct else self.column[chain[end]]
 
     def _place_loops(self) -> None:
         """Give each loop a column right of all in its rows, and of the loops inside it."""
