@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from sequencer.cli.context import Invocation
-from sequencer.cli.options import pass_invocation, verb
+from sequencer.cli.options import REVIEW_EVERY, WORKFLOW, pass_invocation, verb
 from sequencer.cli.views.text import one_line
 from sequencer.engine.run import Run
 from sequencer.errors import ClaimHeld, DefinitionChanged, TransitionRefused, UsageRefused
@@ -25,17 +25,7 @@ MAX_LISTED_STEPS = 12
 
 _note = click.option("--note", metavar="TEXT", help="Why; it is kept in the history.")
 _node = click.argument("node", required=False)
-_workflow = click.option(
-    "--workflow",
-    metavar="NAME",
-    help="Instead of workflow.name, or in a named run of what it has.",
-)
-_review_every = click.option(
-    "--review-every",
-    type=int,
-    metavar="N",
-    help="A review every N cycles, instead of workflow.review_every_n; 0 is never.",
-)
+_workflow = WORKFLOW(help="Instead of workflow.name, or in a named run of what it has.")
 
 
 def tell(invocation: Invocation, run: Run, head: Head, done: str) -> None:
@@ -204,7 +194,7 @@ def _value(text: str) -> Any:
 @verb("reset")
 @click.option("--yes", "is_sure", is_flag=True, help="Do not ask.")
 @_workflow
-@_review_every
+@REVIEW_EVERY
 @pass_invocation
 def reset(
     invocation: Invocation, is_sure: bool, workflow: str | None, review_every: int | None
@@ -273,7 +263,7 @@ def rewind(invocation: Invocation, to: str) -> None:
 
 @verb("adopt")
 @_workflow
-@_review_every
+@REVIEW_EVERY
 @pass_invocation
 def adopt(invocation: Invocation, workflow: str | None, review_every: int | None) -> None:
     """Go on at the same step_index under a workflow or a parameter that was changed.

@@ -10,7 +10,7 @@ import click
 
 from sequencer.assembly.agents import choose_agent
 from sequencer.cli.context import Invocation
-from sequencer.cli.options import REVIEW_EVERY, complete_workflows, pass_invocation, verb
+from sequencer.cli.options import REVIEW_EVERY, WORKFLOW, pass_invocation, verb
 from sequencer.cli.views.facts import look
 from sequencer.cli.views.states import shown, state_words
 from sequencer.cli.views.tables import columns
@@ -64,18 +64,8 @@ def steps_table(steps: list[Description], room: int | None = None) -> str:
     metavar="N",
     help="How many steps to show.",
 )
-@click.option(
-    "--workflow",
-    metavar="NAME",
-    shell_complete=complete_workflows,
-    help="Another workflow than the run's.",
-)
-@click.option(
-    "--review-every",
-    type=REVIEW_EVERY,
-    metavar="N",
-    help="A review every N cycles; 0 is never.",
-)
+@WORKFLOW(help="Another workflow than the run's.")
+@REVIEW_EVERY
 @click.option(
     "--step-index",
     type=click.IntRange(0, 2**63 - 1 - MAX_COUNT),

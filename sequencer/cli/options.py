@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterable
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -200,7 +200,21 @@ REHEARSE = click.option(
     help="Let no agent run, whatever names one: each step says what it would ask, and counts "
     "as done.",
 )
-REVIEW_EVERY = click.IntRange(-(2**31), 2**31 - 1)
+WORKFLOW = partial(click.option, "--workflow", metavar="NAME", shell_complete=complete_workflows)
+REVIEW_EVERY = click.option(
+    "--review-every",
+    type=click.IntRange(-(2**31), 2**31 - 1),
+    metavar="N",
+    help="A review every N cycles; 0 is never.",
+)
+AGENT = click.option(
+    "--agent",
+    metavar="A",
+    shell_complete=complete_agents,
+    help="The agent of steps that name none.",
+)
+MONEY = click.FloatRange(min=0, min_open=True)
+MAX_COST = click.option("--max-cost", type=MONEY, metavar="USD", help="Cost of this invocation.")
 pass_invocation = click.make_pass_decorator(Invocation, ensure=True)
 """Gives a verb's function the `Invocation` as its first argument."""
 

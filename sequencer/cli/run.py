@@ -8,13 +8,15 @@ import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import (
+    AGENT,
+    MAX_COST,
+    MONEY,
     REHEARSE,
     REVIEW_EVERY,
-    complete_agents,
+    WORKFLOW,
     complete_agents_for_steps,
     complete_flows,
     complete_positions,
-    complete_workflows,
     pass_invocation,
     read_state,
     verb,
@@ -38,7 +40,6 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str
     return tuple(found)
 
 
-_MONEY = click.FloatRange(min=0, min_open=True)
 _RUN_OPTIONS = with_options(
     click.argument("flow", metavar="[FLOW]", required=False, shell_complete=complete_flows),
     click.option("--state", multiple=True, metavar="KEY=VALUE", callback=read_state,
@@ -57,21 +58,18 @@ _OPTIONS = with_options(
     click.option("--position", "positions", multiple=True, metavar="P",
                  shell_complete=complete_positions,
                  help="Run only the steps at this position, by name or place from 0; repeatable."),
-    click.option("--workflow", metavar="NAME", shell_complete=complete_workflows,
-                 help="The workflow of a run that begins."),
-    click.option("--review-every", type=REVIEW_EVERY, metavar="N",
-                 help="A review every N cycles; 0 is never."),
+    WORKFLOW(help="The workflow of a run that begins."),
+    REVIEW_EVERY,
     click.option("--max-steps", type=click.IntRange(min=1), metavar="N",
                  help="Steps of this invocation; default 20, in mode sync 500."),
     click.option("--max-cycles", type=click.IntRange(min=1), metavar="N",
                  help="Cycles of this invocation."),
-    click.option("--max-cost", type=_MONEY, metavar="USD", help="Cost of this invocation."),
+    MAX_COST,
     click.option("--max-wait", type=click.FloatRange(min=0), metavar="S",
                  help="Seconds to wait for a turn; default 0, in mode sync without limit."),
-    click.option("--step-timeout", type=_MONEY, metavar="S",
+    click.option("--step-timeout", type=MONEY, metavar="S",
                  help="Seconds for a step that has no timeout_s of its own."),
-    click.option("--agent", metavar="A", shell_complete=complete_agents,
-                 help="The agent of steps that name none."),
+    AGENT,
     click.option("--agent-step", multiple=True, metavar="STEP=A", callback=_pairs,
                  shell_complete=complete_agents_for_steps,
                  help="The agent of one step; repeatable."),

@@ -11,8 +11,9 @@ from msgspec.structs import asdict
 from sequencer.cli import run_work
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import (
+    AGENT,
+    MAX_COST,
     REHEARSE,
-    complete_agents,
     complete_workflows,
     pass_invocation,
     verb,
@@ -42,10 +43,8 @@ _START_OPTIONS = with_options(
                  help="A file of the project that belongs to it; repeatable."),
     click.option("--procedure", metavar="P", shell_complete=complete_workflows,
                  help="This procedure, whatever the request says."),
-    click.option("--agent", metavar="A", shell_complete=complete_agents,
-                 help="The agent of steps that name none."),
-    click.option("--max-cost", type=click.FloatRange(min=0, min_open=True), metavar="USD",
-                 help="Cost of this invocation."),
+    AGENT,
+    MAX_COST,
     click.option("--team/--no-team", "team", default=None,
                  help="Share it out among a team, or don't, whatever its score is."),
     click.option("--team-size", type=click.IntRange(1, 64), metavar="N",
