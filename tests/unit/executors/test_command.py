@@ -235,3 +235,14 @@ def test_the_first_limit_ends_it(
     assert f"raise {key} of step 'main'" in outcome.error
     assert outcome.is_timed_out is (key == "timeout_s")
     assert 0.1 <= outcome.usage.seconds < 5
+
+
+def test_the_tokens_that_a_program_tells_are_priced_by_its_model(bench: Bench) -> None:
+    script = (
+        "import pathlib, sys; p = pathlib.Path(sys.argv[1]).with_name('result.json'); "
+        """p.write_text('{"usage": {"input_tokens": 1000000}}')"""
+    )
+    argv = ("{python}", "-c", script, "{prompt_file}")
+    priced = {"prices": {"m": {"input": 3, "output": 15}}}
+    usage = bench.perform(*argv, options=priced, step=Step(name="main", model="m")).usage
+    assert (usage.cost_usd, usage.estimated_usd, usage.unpriced) == (3.0, 3.0, 0)

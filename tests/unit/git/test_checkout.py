@@ -116,6 +116,15 @@ def test_merges_of_other_tasks_are_no_writes(site: Path) -> None:
     assert changes(site, merges) == ()
 
 
+def test_a_merge_by_hand_is_found(site: Path) -> None:
+    git(site, "checkout", "-q", "-b", "side")
+    commit(site, {"s": "s\n"})
+    git(site, "checkout", "-q", "main")
+    flags = ("-q", "--no-ff", "-m", "by hand")
+    (found,) = changes(site, lambda at: git(at, "merge", *flags, "side"))
+    assert found.startswith("branch 'main' (moved to ")
+
+
 @pytest.mark.parametrize("with_merge", [False, True])
 def test_a_commit_of_its_own_is_found(site: Path, with_merge: bool) -> None:
     def commits(at: Path) -> None:

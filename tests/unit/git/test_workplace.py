@@ -81,6 +81,15 @@ def test_what_waiting_raises_is_raised_when_the_work_is_safe(here: Path) -> None
     assert remains(here) == []
 
 
+def test_messages_hold_no_secret(here: Path) -> None:
+    place = opened(workplaces(here), "login", subject="Log in with hunter2-hunter2")
+    write(place.cwd, {"x": "x"})
+    assert closed(place).result is PlaceResult.MERGED
+    merged, done = (said(here, "log", "-1", "--format=%s", name) for name in ("HEAD", "HEAD^2"))
+    assert merged == "Merge task login: Log in with [secret]"
+    assert done == "Log in with [secret]"
+
+
 @pytest.mark.parametrize("how", ["modified", "staged", "untracked", "ignored"])
 def test_changes_of_the_user_are_never_overwritten(here: Path, how: str) -> None:
     place = opened(workplaces(here))
