@@ -248,11 +248,14 @@ def test_a_step_of_a_line_that_is_named(tmp_path: Path) -> None:
     for text in ("one", "two"):
         said = as_json(cli(tmp_path, "--json", "tell", "plan", text))
         assert (said["task"], said["is_running"]) == ("plan", False)
+    assert steps(tmp_path, 2) == 0
+    assert cli(tmp_path, "tell", "plan", "three").returncode == 0
     assert steps(tmp_path, 4) == 0
-    assert heard(tmp_path, "build") == ["", ""]
-    first, second, third = heard(tmp_path, "plan")
+    assert heard(tmp_path, "build") == ["", "", ""]
+    first, second, third, fourth = heard(tmp_path, "plan")
     assert second.index("one") < second.index("two")
-    assert (first, third) == ("", "")
+    assert ["one" in third, "three" in third] == [False, True]
+    assert (first, fourth) == ("", "")
 
 
 def test_every_attempt_of_a_line_reads_it_until_one_is_accepted(tmp_path: Path) -> None:

@@ -103,7 +103,8 @@ class Course:
         done = event or usual
         if decision is not None and decision.move is Move.COMPLETE:
             self.facts.append(FlowFact(done, name, chosen | self._cancelled_by(name, ends=True)))
-            self._end_after(node, reference)
+            self.do("done", name, reference, node.output_key)
+            self.do("end", str(FlowStatus.COMPLETED))
             return
         self.facts.append(FlowFact(done, name, chosen))
         places = self.graph.outgoing[name]
@@ -128,12 +129,6 @@ class Course:
             return
         self.do("done", name, reference, node.output_key)
         self._follow(name, places)
-
-    def _end_after(self, node: Node, reference: Reference | None) -> None:
-        """End the run as complete with *node*; what else there is goes."""
-        self.do("done", node.id, reference, node.output_key)
-        self.do("clear")
-        self.do("end", str(FlowStatus.COMPLETED))
 
     def _in_the_way(self, node: Node) -> str | None:
         """Return the part of the node's output key that is taken by something else than a map."""
