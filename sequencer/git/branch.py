@@ -353,10 +353,10 @@ class Branch:
                     # Its history may not begin anew there; then it gets longer.
                     self.replica.max_commits, self.unsettled = 0, None
                     return Agreed.LOST
-                self._ensure_may_pass(pushed, moves, tips)
+                self.ensure_may_pass(pushed, moves, tips)
             time.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - to keep two apart
             pause *= 2
-        raise self._not_taken(pushed, tips)
+        raise self.not_taken(pushed, tips)
 
     def _written(self, draft: Draft, stand: Stand | None) -> Stand | None:
         """Write the commit of *draft*; None: what it builds on had to be brought again."""
@@ -389,7 +389,7 @@ class Branch:
                 raise refusal from None
             return Pushed(PushVerdict.REFUSED, refusal.message)
 
-    def _ensure_may_pass(
+    def ensure_may_pass(
         self, pushed: Pushed, moves: list[RefMove], tips: Mapping[str, str]
     ) -> None:
         """Return if the refusal of *moves*, the state's first, may not come the next time.
@@ -448,7 +448,7 @@ class Branch:
             for pair in ((move.old or there, there), (there, move.new))
         )
 
-    def _not_taken(self, pushed: Pushed, tips: Mapping[str, str]) -> Exception:
+    def not_taken(self, pushed: Pushed, tips: Mapping[str, str]) -> Exception:
         """Return what is told when no try was accepted and none was refused for good."""
         if pushed.failure is not None:
             return RemoteUnreachable(

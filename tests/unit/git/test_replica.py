@@ -6,14 +6,16 @@ import errno
 import json
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
-from sequencer.errors import RemoteUnreachable, StorageFailed, UnsafeFolder
+from sequencer.errors import RemoteUnreachable, StorageFailed, UnsafeFolder, WorkTreeRefused
 from sequencer.git import process as command
 from sequencer.git import replica as module
+from sequencer.git.branch import Branch, PendingPush
 from sequencer.git.own_settings import EVERYTHING
 from sequencer.git.remote import Pushed, PushVerdict, RefMove
 from sequencer.git.replica import Known, KnownFile, Replica
@@ -372,3 +374,32 @@ def test_who_is_told_to_stop_does_not_wait_for_a_remote_that_hangs(
         store.beat(held, 1)
     assert store.liveness(held) is not Liveness.EXPIRED
     assert time.monotonic() - began < 10
+
+
+STATE, CODE = (
+    RefMove(f"refs/heads/{name}", old * 40, new * 40) for name, old, new in ("sab", "mcd")
+)
+TIPS = {move.ref: str(move.old) for move in (STATE, CODE)}
+
+
+def unasked(tmp_path: Path) -> Branch:
+    """Return the branch of a run that asks no remote."""
+    return GitStore(tmp_path / "sync" / "state.json", tmp_path, None, GitOptions()).branch
+
+
+@pytest.mark.parametrize(("told", "is_last"), [("cannot lock ref", False), ("no Mondays", True)])
+def test_a_refusal_of_code_may_pass_or_is_the_last_word(
+    tmp_path: Path, told: str, is_last: bool
+) -> None:
+    pushed = Pushed(PushVerdict.REFUSED, told, refused={CODE.ref: told})
+    refusal = pytest.raises(WorkTreeRefused, match="takes no push: no Mondays")
+    with refusal if is_last else nullcontext():
+        unasked(tmp_path).ensure_may_pass(pushed, [STATE, CODE], TIPS)
+
+
+def test_what_no_try_has_moved_may_be_in_doubt_all_the_same(tmp_path: Path) -> None:
+    branch, pushed = unasked(tmp_path), Pushed(PushVerdict.REFUSED, "cannot lock ref")
+    assert isinstance(branch.not_taken(pushed, TIPS), StorageFailed)
+    branch.doubts.append(PendingPush("b" * 40, b"line\n", (STATE,)))
+    found = branch.not_taken(pushed, TIPS | {branch.refs.state: "a" * 40})
+    assert isinstance(found, RemoteUnreachable)
