@@ -207,7 +207,6 @@ def serve(listener_fd: int, alive_fd: int) -> None:
     _import_all()
     _warm_up()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.collect()
     gc.freeze()  # what is never collected is never copied either
     listener = socket.socket(fileno=listener_fd)
@@ -215,13 +214,17 @@ def serve(listener_fd: int, alive_fd: int) -> None:
     poller = select.poll()
     for fd in (listener_fd, alive_fd):
         poller.register(fd, select.POLLIN)
-    while alive_fd not in dict(poller.poll()):
-        connection, _ = listener.accept()
-        with connection:
-            if os.fork() == 0:
-                listener.close()
-                os.close(alive_fd)
-                _answer(connection)
+    at_work: dict[int, tuple[int, socket.socket]] = {}
+    while alive_fd not in (ready := dict(poller.poll())):
+        for fd in ready.keys() & at_work.keys():
+            poller.unregister(fd)
+            _tell_end(fd, *at_work.pop(fd))
+        if listener_fd in ready:
+            connection, _ = listener.accept()
+            pid = _begun(connection)
+            fd = os.pidfd_open(pid)
+            at_work[fd] = (pid, connection)
+            poller.register(fd, select.POLLIN)
     path.unlink()
     path.parent.rmdir()
 
@@ -255,9 +258,8 @@ def _warm_up() -> None:
     os.environ.update(kept)
 
 
-def _answer(connection: socket.socket) -> NoReturn:
-    """Fork the command that is asked for, tell its pid and wait for its end."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+def _begun(connection: socket.socket) -> int:
+    """Fork the command that is asked for, and tell its pid."""
     _, fds, _, _ = socket.recv_fds(connection, 1, 3)
     size = int.from_bytes(connection.recv(_NUMBER_BYTES, socket.MSG_WAITALL), "little")
     request = json.loads(connection.recv(size, socket.MSG_WAITALL))
@@ -265,14 +267,18 @@ def _answer(connection: socket.socket) -> NoReturn:
     if child == 0:
         _become(request, fds)
     # A reader of its output is to see the end when the command ends.
-    for fd in (0, 1, 2, *fds):
+    for fd in fds:
         os.close(fd)
     with contextlib.suppress(OSError):
         connection.sendall(child.to_bytes(_NUMBER_BYTES, "little", signed=True))
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    with contextlib.suppress(OSError):
+    return child
+
+
+def _tell_end(pidfd: int, pid: int, connection: socket.socket) -> None:
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    os.close(pidfd)
+    with connection, contextlib.suppress(OSError):
         connection.sendall(code.to_bytes(_NUMBER_BYTES, "little", signed=True))
-    os._exit(0)
 
 
 def _become(request: dict[str, Any], fds: list[int]) -> NoReturn:
@@ -283,7 +289,7 @@ def _become(request: dict[str, Any], fds: list[int]) -> NoReturn:
         copies = [os.dup(fd) for fd in fds]
         for number, fd in enumerate(copies):
             os.dup2(fd, number)
-        os.closerange(3, max(copies) + 4)
+        os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)  # noqa: PTH208
         if request["has_own_session"]:
             os.setsid()
         os.chdir(request["folder"])
