@@ -79,6 +79,19 @@ def test_what_is_refused(finished: Path) -> None:
         assert "a drawing is no JSON" in ended.err
 
 
+def test_tries_of_a_task_that_fails(tmp_path: Path) -> None:
+    folder = make_project(tmp_path)
+    retry = "retry: {maxAttempts: 2, backoff: fixed, initialDelay: 10}\n"
+    write_flow(folder, "f", "  a[A] --> b\n", retry, a="Say a", b="please fail")
+    assert call(folder, "run", "f", "--quiet").code == 1
+    told = as_json(folder, "--run", "f")
+    kinds = {one["step"]: [span["kind"] for span in one["spans"]] for one in told["executions"]}
+    assert kinds == {"a": ["done"], "b": ["failed", "failed"]}
+    text = gantt(folder, "--run", "f").out
+    assert "xx" in text
+    assert text.startswith("f - failed\n")
+
+
 def test_a_run_that_was_never_begun(tmp_path: Path) -> None:
     folder = project(tmp_path / "p")
     ended = gantt(folder)

@@ -28,6 +28,20 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
         made.cancellation.close()
 
 
+def test_an_answer_is_streamed_counted_and_priced(desk: Desk) -> None:
+    outcome = desk.ask([{"thinking": "hm", "text": "It is done.", "model_usage": USAGE}])
+    assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "It is done.")
+    assert desk.heard.text(Piece.RESPONSE) == "It is done.\n"
+    assert desk.heard.text(Piece.THOUGHT) == "hm\n"
+    assert outcome.usage.cost_usd == pytest.approx(0.2)
+    assert (outcome.usage.input_tokens, outcome.usage.output_tokens) == (100_000, 50_000)
+    assert outcome.usage.seconds > 0
+    live = [usage.cost_usd for usage in desk.heard.usages]
+    assert live == sorted(live)
+    assert live[-1] == pytest.approx(0.2)
+    assert desk.model.requests[0].is_authorized
+
+
 VERDICT = {
     "type": "object",
     "properties": {"pass": {"type": "boolean"}, "reason": {"type": "string", "maxLength": 9}},

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import RemoteUnreachable, StateRefused, WorkTreeRefused
+from sequencer.git.tree import SHOWN_PATHS
 from sequencer.model.head import Head, Work
 from sequencer.settings.schema import WorkOptions
 from tests.unit.git.clones import (
@@ -37,6 +38,17 @@ def refusal(one: Clone, work: Work | None = None) -> WorkTreeRefused:
     assert refused.value.exit_code == 3
     assert refused.value.hint
     return refused.value
+
+
+def test_a_dirty_tree_is_told_path_by_path(tmp_path: Path) -> None:
+    _, here, _ = pair(tmp_path, {"a": "1"})
+    write(here, {"a": "2", **{f"new {number:02}": "x" for number in range(12)}})
+    refused = refusal(clone(here))
+    assert "branch main has 13 changed paths" in refused.message
+    assert "'a', 'new 00'" in refused.message
+    assert f"and {13 - SHOWN_PATHS} more" in refused.message
+    assert "store.work.tolerated" in str(refused.hint)
+    assert refused.where == f"work tree {here}"
 
 
 def test_secrets_in_names_are_not_told(tmp_path: Path) -> None:

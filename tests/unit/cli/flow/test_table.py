@@ -61,6 +61,44 @@ def test_what_waits_says_for_how_long() -> None:
     assert state_words(node(state=NodeState.DONE, due=later), NOW) == "done"
 
 
+def test_json_says_all_of_it() -> None:
+    shown = run(
+        iterations=1,
+        a={
+            "state": NodeState.DONE,
+            "runs": 1,
+            "attempt": 3,
+            "seconds": 1.25,
+            "cost_usd": 0.1 + 0.2,
+            "last_line": "\x1b[2Jx",
+        },
+    )
+    found = nodes_json(shown)
+    assert json.loads(json.dumps(found)) == found
+    assert found["nodes"][0] == {
+        "id": "a",
+        "label": "a",
+        "kind": "agent",
+        "state": "done",
+        "attempt": 3,
+        "runs": 1,
+        "seconds": 1.25,
+        "cost_usd": 0.3,
+        "unpriced": 0,
+        "estimated_usd": 0.0,
+        "tokens": 0,
+        "since": None,
+        "due": None,
+        "last_line": "\x1b[2Jx",
+    }
+    assert found["edges"][:2] == [
+        {"from": "a", "to": "b", "label": "", "is_back": False, "was_followed": True},
+        {"from": "b", "to": "a", "label": "again", "is_back": True, "was_followed": False},
+    ]
+    assert (found["title"], found["status"], found["iterations"]) == ("demo", "running", 1)
+    assert (found["done"], found["total"], found["max_iterations"]) == (1, 3, 50)
+
+
 @given(views())
 @settings(max_examples=30)
 def test_any_run_is_a_table(shown: FlowView) -> None:

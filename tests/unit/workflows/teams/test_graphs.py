@@ -208,6 +208,16 @@ def test_one_thing_is_wrong(tasks: list[Task], expected: TaskProblem) -> None:
     assert problems(*tasks) == [expected]
 
 
+def test_everything_is_told_in_the_order_of_the_list() -> None:
+    found = problems(
+        task("a", "b", role="nobody"), task("b", "x", "a"), task("a"), task("c", "c", "y")
+    )
+    assert [one.path[:2] for one in found] == [
+        *((0, "role"), (0, "blocked_by")),
+        *((1, "blocked_by"), (2, "id"), (3, "blocked_by"), (3, "blocked_by")),
+    ]
+
+
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
