@@ -192,6 +192,8 @@ class Kind(Protocol):
         A verb is a change by hand, a mode, or a way to work: ``turn``,
         ``step-index``.
         """
+        del verb
+        return None
 
     def ensure_may(self, verb: str) -> None:
         """Return if runs of this kind do what *verb* says; see `refusal`.
@@ -220,6 +222,8 @@ class Kind(Protocol):
 
     def workflow_of(self, head: Head) -> Workflow:
         """Return the workflow of the run of *head*, with what was added to it."""
+        del head
+        return self.workflow
 
     def by_hand(self, head: Head, verb: str, words: Words, *, at: datetime, by: str) -> Transition:
         """Return what a person makes of *head* with *verb*.

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sequencer.errors import SequencerError, UnknownName, UsageRefused
+from sequencer.errors import UnknownName, UsageRefused
 from sequencer.model import by_hand, transitions
 from sequencer.model.head import Gate, Head, Loop, Owner, Work
 from sequencer.model.kind import Ended, Kind, Performed, Room, Words
@@ -27,11 +27,10 @@ from sequencer.model.line.order import (
     Description,
     describe_at,
     exhausted,
-    fixed,
     fixer_place,
     index_of,
     is_exhausted,
-    judged_no,
+    judged,
     place,
     present,
 )
@@ -271,13 +270,13 @@ class LineChange(Struct):
             return self._released(token, ended, at)
         if kind is EndingKind.ACCEPT:
             return self._accepted(token, ended, at)
-        if kind is EndingKind.NO:
-            following = fixer_place(workflow, here) or place(workflow, here)
-            reason = performed.verdict.reason if performed.verdict else ""
-            return judged_no(head, token, outcome, following, reason, at=at, record=record)
-        if kind is EndingKind.FIXED:
-            back = place(workflow, here)
-            return fixed(head, token, outcome, back, at=at, record=record)
+        if kind in (EndingKind.NO, EndingKind.FIXED):
+            event, there = Event.FIXED, place(workflow, here)
+            why = head.loop.reason if head.loop else ""
+            if kind is EndingKind.NO:
+                event, there = Event.INVALID, fixer_place(workflow, here) or there
+                why = performed.verdict.reason if performed.verdict else ""
+            return judged(head, token, event, outcome, there, reason=why, at=at, record=record)
         if kind is EndingKind.AGAIN:
             # The attempts are counted on, which is what bounds them.
             invalid = Event.INVALID
@@ -411,12 +410,6 @@ class Line(Kind):
         following = place(self.workflow, head.step_index)
         return gates.approve(head, following, note, at=when, by=BY_TIMEOUT)
 
-    @staticmethod
-    def refusal(verb: str) -> SequencerError | None:
-        """See `Kind.refusal`: a line does whatever it is asked."""
-        del verb
-        return None
-
     def positions(self, wanted: Collection[str]) -> list[str]:
         """See `Kind.positions`."""
         names = [step.name for step in self.workflow.steps]
@@ -446,11 +439,6 @@ class Line(Kind):
                 there = present(self.workflow, head)
             found.append(describe_at(self.workflow, there))
         return found
-
-    def workflow_of(self, head: Head) -> Workflow:
-        """See `Kind.workflow_of`."""
-        del head
-        return self.workflow
 
     def by_hand(self, head: Head, verb: str, words: Words, *, at: datetime, by: str) -> Transition:
         """See `Kind.by_hand`; words: note, token, text, step_index, field and value."""

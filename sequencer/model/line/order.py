@@ -222,58 +222,40 @@ def is_exhausted(head: Head, validation: Validation) -> bool:
     return round_of(head) >= validation.max_attempts
 
 
-def judged_no(
+def judged(
     head: Head,
     token: int,
+    event: Event,
     outcome: Outcome,
     place: Place,
-    reason: str,
     *,
+    reason: str,
     at: str,
     record: Mapping[str, Any],
 ) -> Transition:
-    """Record a "no"; *place* is what comes next, the fixer or the step itself.
+    """Record a "no" or a fix, as *event* says; *place* is what comes next, the fixer or the judge.
 
     Raises:
         StaleClaim: see `transitions.held_claim`.
     """
-    is_fix, number = place.stage == "fix", round_of(head)
+    is_fix = place.stage == "fix"
     loop = Loop(
         stage="fix" if is_fix else "verify",
-        round=number if is_fix else number + 1,
+        round=round_of(head) + int(not is_fix),
         reason=reason[:MAX_REASON_CHARS],
         exhausted=exhausted(head),
     )
-    after = _after(head, outcome, place, loop)
-    return ended(head, token, Event.INVALID, outcome.usage, at=at, record=record, **after)
-
-
-def fixed(
-    head: Head,
-    token: int,
-    outcome: Outcome,
-    place: Place,
-    *,
-    at: str,
-    record: Mapping[str, Any],
-) -> Transition:
-    """Accept the fixer's attempt; the step that judges, at *place*, comes again.
-
-    Raises:
-        StaleClaim: see `transitions.held_claim`.
-    """
-    reason = head.loop.reason if head.loop else ""
-    loop = Loop(stage="verify", round=round_of(head) + 1, reason=reason, exhausted=exhausted(head))
-    after = _after(head, outcome, place, loop)
-    return ended(head, token, Event.FIXED, outcome.usage, at=at, record=record, steps=1, **after)
-
-
-def _after(head: Head, outcome: Outcome, place: Place, loop: Loop) -> dict[str, Any]:
-    """Return the fields of the head that stays at its step, and goes to *place* in *loop*."""
-    return {
-        "last_prompt": outcome.prompt or head.last_prompt,
-        "expected_step": place.step,
-        "failures_in_row": 0,
-        "attempt": 0,
-        "loop": loop,
-    }
+    return ended(
+        head,
+        token,
+        event,
+        outcome.usage,
+        at=at,
+        record=record,
+        steps=int(event is Event.FIXED),
+        last_prompt=outcome.prompt or head.last_prompt,
+        expected_step=place.step,
+        failures_in_row=0,
+        attempt=0,
+        loop=loop,
+    )

@@ -83,15 +83,17 @@ def claimed(head: Head, place: Place) -> Head:
 
 def judged(head: Head, place: Place = FIXER, reason: str = "2 fail") -> Head:
     held = claimed(head, VERIFY)
-    return loops.judged_no(held, held.token, NO, place, reason, at=AT, record={}).head
+    return loops.judged(
+        held, held.token, Event.INVALID, NO, place, reason=reason, at=AT, record={}
+    ).head
 
 
 def test_a_lost_claim_judges_nothing() -> None:
     head = new_head(step_index=2)
     with pytest.raises(StaleClaim):
-        loops.judged_no(head, 7, NO, FIXER, "no", at=AT, record={})
+        loops.judged(head, 7, Event.INVALID, NO, FIXER, reason="no", at=AT, record={})
     with pytest.raises(StaleClaim):
-        loops.fixed(head, 7, YES, VERIFY, at=AT, record={})
+        loops.judged(head, 7, Event.FIXED, YES, VERIFY, reason="no", at=AT, record={})
 
 
 def test_without_a_fixer_the_step_itself_comes_again() -> None:
