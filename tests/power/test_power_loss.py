@@ -274,7 +274,6 @@ def test_with_many_entries_each_is_missing_once(tmp_path: Path) -> None:
 
 # --- the recorder sees what the kernel sees ------------------------------------------------
 
-TRACED = ("mkdir", "rmdir", "unlink", "rename", "link", "truncate", "fallocate", "sync", "write")
 STORY = """
 import sys
 from pathlib import Path

@@ -81,10 +81,6 @@ class Terminal:
                 assert what in "mhl", piece[0]
         return ["".join(line).rstrip() for line in lines]
 
-    @property
-    def widest(self) -> int:
-        return max(width(line) for line in self.screen())
-
 
 @contextlib.contextmanager
 def terminal(columns: int = 100, rows: int = 30, encoding: str = "utf-8") -> Iterator[Terminal]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from msgspec.structs import replace
 from sequencer.engine.attempt import Emit, Noticed, RunEvent
 from sequencer.engine.loop import Mode
 from sequencer.engine.performing import Performer
-from sequencer.errors import ConfigurationError, DefinitionChanged, SequencerError
+from sequencer.errors import ConfigurationError, DefinitionChanged
 from sequencer.executors.protocol import EVERY_EXECUTOR, Executor
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.step import Step
@@ -194,11 +193,6 @@ class NarrowLab(TeamLab):
 
     def performer(self, made: Any, emit: Emit) -> Performer:
         return replace(super().performer(made, emit), agents=Choosy(self.actor))
-
-    def ended_tick(self) -> None:
-        """Work on what is due, whether it fails or not."""
-        with contextlib.suppress(SequencerError):
-            self.work(Mode.TICK, on_event=self.ears)
 
     def listen(self) -> None:
         """Work, and keep what a person would hear."""
