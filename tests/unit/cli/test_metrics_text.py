@@ -14,7 +14,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_prometheus
 
 from sequencer.cli.metrics import DEFAULT_RUN, FORMATS, Seen, metrics_text
-from sequencer.history.metrics import Cap, Maker, Totals, totals_of
+from sequencer.history.metrics import Cap, Maker, Total, Totals, totals_of
 from sequencer.model.head import Head, Status
 from sequencer.model.outcome import Usage
 from tests.unit.history.journal_facts import Told
@@ -157,3 +157,10 @@ def test_any_name_comes_back_as_it_was(
     ):
         found = samples([seen(run, tallies=tallies)], text_format)
         assert value(found, "sequencer_steps_accepted_total", run=run, step=step, model=model) == 1
+
+
+def test_what_nobody_told_is_no_sample() -> None:
+    unknown = Totals(by_maker={Maker("a", "x", ""): Total(usage=Usage(unpriced=1))})
+    names = {name for name, _ in samples([seen(tallies=unknown)])}
+    assert "sequencer_calls_unpriced_total" in names
+    assert not {name for name in names if name.startswith("sequencer_cost_usd")}

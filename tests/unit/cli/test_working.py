@@ -6,11 +6,12 @@ from typing import cast
 import pytest
 
 from sequencer.assembly.agents import AgentOverrides
-from sequencer.cli.run_work import WorkCount, as_json, ensure_sensible
+from sequencer.cli.run_work import Plan, WorkCount, as_json, ensure_sensible
 from sequencer.engine.attempt import AttemptEnded, AttemptStarted
-from sequencer.engine.loop import Summary
+from sequencer.engine.loop import Mode, Summary
 from sequencer.engine.run import Run
 from sequencer.errors import Interrupted, StaleClaim, StorageFailed, UnknownName
+from sequencer.model.limits import InvocationLimits
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.project import open_project
 from sequencer.workflows.registry import BuiltinPrompts, BuiltinWorkflows
@@ -68,3 +69,10 @@ def test_overrides_have_to_name_what_exists(tmp_path: Path) -> None:
         check({"other.md": "claude"}, {})
     with pytest.raises(UnknownName, match="unknown step 'other'"):
         check({}, {"other": "claude"})
+
+
+def test_a_question_in_between_gives_no_more_steps_and_no_more_money() -> None:
+    plan = Plan(Mode.COMBINED, InvocationLimits(max_steps=5, max_cost_usd=1.0))
+    left = plan.less(Usage(steps=3, cost_usd=0.5), Usage(steps=1, cost_usd=0.25)).limits
+    assert (left.max_steps, left.max_cost_usd) == (3, 0.75)
+    assert plan.less(Usage(steps=9), Usage()).limits.max_steps == 0
