@@ -7,18 +7,21 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from sequencer.engine.loop import Mode
+from sequencer.engine.loop import LineLoop, Mode
 from sequencer.engine.patience import followed, of_run, still_there
 from sequencer.engine.run import Run
 from sequencer.engine.worker import LineWorker
-from sequencer.errors import CorruptState, StaleClaim
+from sequencer.errors import CorruptState, StaleClaim, StepFailed, WorkTreeRefused
 from sequencer.logs import FileLogs
+from sequencer.model.head import Work
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.line.order import place
 from sequencer.model.transitions import claim
 from sequencer.store.file import FileStore
 from tests.contract import store_cases as cases
+from tests.unit.engine.flow.carts import Cart
 from tests.unit.engine.projects import Recorder, events, head_of, open_scripted, reopen
 
 ONE = InvocationLimits(max_steps=1)
@@ -157,3 +160,21 @@ def test_logs_of_async_mode_are_no_run(tmp_path: Path) -> None:
     assert notices(open_scripted(tmp_path), mode=Mode.ASYNC) == []
     assert (tmp_path / "logs/local/steps/iter-00001_supervisor.log").exists()
     assert notices(reopen(tmp_path)) == []
+
+
+def test_a_step_whose_code_is_refused_has_failed_and_its_work_is_kept(tmp_path: Path) -> None:
+    class Refusing(Cart):
+        def collect(self, *_: object) -> Work | None:
+            raise WorkTreeRefused("another branch is checked out")
+
+    run = open_scripted(tmp_path)
+    head, cart = run.control.begin(), Refusing()
+    performer = replace(run._at(head).performer(Recorder()), carrier=cart)
+    worker = LineWorker(run.store, performer, run.limits)
+    try:
+        with pytest.raises(StepFailed, match="another branch is checked out"):
+            LineLoop(worker, Mode.COMBINED, ONE, head).work()
+    finally:
+        worker.leave()
+    assert (head_of(run).step_index, head_of(run).work, len(cart.kept)) == (0, None, 1)
+    assert events(run)[-1] == "failed"

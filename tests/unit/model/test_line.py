@@ -100,6 +100,16 @@ def test_without_a_fixer_the_step_itself_comes_again() -> None:
     head = judged(new_head(step_index=2), VERIFY)
     assert head.loop == Loop(stage="verify", round=2, reason="2 fail")
     assert loops.round_of(head) == 2
+    assert head.usage.steps == 0
+
+
+def test_a_fix_is_a_step_and_the_judge_comes_again() -> None:
+    head = claimed(judged(new_head(step_index=2)), FIXER)
+    made = loops.judged(
+        head, head.token, Event.FIXED, YES, VERIFY, reason="2 fail", at=AT, record={}
+    ).head
+    assert (made.usage.steps, made.step_index, made.expected_step) == (1, 2, "verify")
+    assert made.loop == Loop(stage="verify", round=2, reason="2 fail")
 
 
 PLAN, BUILD, CHECK = Step(name="plan"), Step(name="build", prompt="b.md"), Step(name="check")
