@@ -297,6 +297,7 @@ def _become(request: dict[str, Any], fds: list[int]) -> NoReturn:
         os.environ.clear()
         os.environ.update(variables)
         time.tzset()
+        tempfile.tempdir = None  # its TMPDIR counts
         sys.dont_write_bytecode = bool(variables.get("PYTHONDONTWRITEBYTECODE"))
         _open_streams(is_unbuffered=bool(variables.get("PYTHONUNBUFFERED")))
         sys.argv = [str(ROOT / "sequencer" / "__main__.py"), *request["arguments"]]
