@@ -125,6 +125,8 @@ class Running(Struct):
     """Of a team's task: what became of what its agent has left."""
     taken: Taken | None = None
     """What the run has made of its end."""
+    was_told: bool = False
+    """Whether a record of its end was tried, which may have been accepted."""
     error: BaseException | None = None
     """What was raised instead."""
 

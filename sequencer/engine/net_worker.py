@@ -303,24 +303,18 @@ class NetWorker(Worker):
         mine = [one for one in ended if one.cancellation.reason not in NOT_OURS]
         head = self._collect(mine)
         self.code.keep([one for one in ended if one not in mine and one.performed], head)
-        acts = {one.claim.token: self._recording(one) for one in mine}
-        lost = [one for one in ended if one.claim.token not in acts and one.has_cost]
-        if not acts and not lost:
+        # What was told before may have been accepted, and is not counted twice.
+        owed = [one for one in ended if one.has_cost and not one.was_told]
+        for one in ended:
+            one.was_told = True
+        if not mine and not owed:
             return None
         run_id = ended[0].head.run_id
-        record = self._one_by_one(acts, steps_left)
-
-        def act(step: OpenTransition) -> None:
-            for one in lost:
-                usage = self.performed(one).outcome.usage
-                told = {**self._record_of(one), "reason": _LOST}
-                step.charge(one.claim, usage, told)
-            if lost and self.budgets is not None:
-                self.budgets.watch(step)
-            record(step)
-
         try:
+            act = partial(self._record_in, ended=mine, owed=owed, steps_left=steps_left)
             changed = self._change(act, steps_left, run_id)
+            if not any(one.taken for one in mine):
+                self.code.keep(accepted(mine), head)
         except WorkTreeRefused as refusal:
             if head is None or self.control.work is None:
                 raise
@@ -369,26 +363,20 @@ class NetWorker(Worker):
 
         return fail
 
-    def _recording(self, running: Running) -> Act:
-        """Return what the end of *running* does to the run."""
+    def _end_of(self, running: Running) -> Ended:
+        """Return what the run is told of the end of *running*."""
         performed, record, busy = self.performed(running), self._record_of(running), running.busy
         reason = running.cancellation.reason
         if performed.outcome.status is OutcomeStatus.INTERRUPTED and reason:
             record["reason"] = str(reason)
-        postponed = None if busy is None else busy.message
-        ended = Ended(
+        return Ended(
             running.claim,
             performed,
             record,
             reference=running.reference,
             jitter=chance(),
-            postponed=postponed,
+            postponed=None if busy is None else busy.message,
         )
-
-        def act(step: OpenTransition) -> None:
-            running.taken = self.control.net.take(step, ended)
-
-        return act
 
     def _record_of(self, running: Running) -> dict[str, Any]:
         """Return what the journal has about *running*, which has ended."""
@@ -410,31 +398,60 @@ class NetWorker(Worker):
             record["notices"] = [text[:1000] for text in left.notices[:20]]
         return record
 
-    def _one_by_one(self, acts: Mapping[int, Act], steps_left: Callable[[Head], int | None]) -> Act:
-        """Return what does *acts*, by tokens, as if each had a transition of its own.
+    def _charge(self, step: OpenTransition, lost: Running) -> None:
+        """Count what *lost*, whose claim is gone, has used."""
+        told = {**self._record_of(lost), "reason": _LOST}
+        told.pop("work", None)
+        step.charge(lost.claim, self.performed(lost).outcome.usage, told)
+        if self.budgets is not None:
+            self.budgets.watch(step)
 
-        After each but the last what follows from it is done, with the places that are not
-        those of the acts to come; so the nodes start in the same order.
+    def _record_in(
+        self,
+        step: OpenTransition,
+        ended: Sequence[Running],
+        owed: Sequence[Running],
+        steps_left: Callable[[Head], int | None],
+    ) -> None:
+        """Record *ended* in *step* as if each had a transition of its own.
+
+        Who was cancelled, perhaps by what came before, has its cost counted if it is *owed*;
+        if nothing at all is to be told, the last one is refused, as it would be alone.
         """
-
-        def act(step: OpenTransition) -> None:
-            to_come, has_counted = list(acts), False
-            while to_come:
-                token = to_come.pop(0)
-                is_on = step.marking.status is FlowStatus.RUNNING
-                if not (is_on and step.head.claim_with(token)) and (to_come or has_counted):
-                    # It was cancelled, perhaps by what came before. Were that so of all, the
-                    # last one would refuse, as it would alone.
+        for lost in owed:
+            if lost not in ended:
+                self._charge(step, lost)
+        for place, one in enumerate(ended):
+            one.taken = None  # of a try that lost the race for the journal
+            to_come = ended[place + 1 :]
+            is_on = step.marking.status is FlowStatus.RUNNING
+            if not (is_on and step.head.claim_with(one.claim.token)):
+                if one in owed:
+                    self._charge(step, one)
+                if to_come or step.facts:
                     continue
-                acts[token](step)
-                has_counted = True
-                if self.budgets is not None:
-                    self.budgets.watch(step)
-                if to_come:
-                    held = [*step.granted, *to_come]
-                    step.settle(self.room(step.head, steps_left(step.head), held))
+            self._take(step, one, to_come, steps_left)
+        if not any(one.taken for one in ended):
+            # Code that nobody was accepted for is kept aside.
+            self.control.work = None
 
-        return act
+    def _take(
+        self,
+        step: OpenTransition,
+        one: Running,
+        to_come: Sequence[Running],
+        steps_left: Callable[[Head], int | None],
+    ) -> None:
+        """Let *one* end in *step*, and do what follows if others are *to_come*.
+
+        With the places that are not theirs, so that nodes start in the same order.
+        """
+        one.taken = self.control.net.take(step, self._end_of(one))
+        if self.budgets is not None:
+            self.budgets.watch(step)
+        if to_come:
+            held = [*step.granted, *(other.claim.token for other in to_come)]
+            step.settle(self.room(step.head, steps_left(step.head), held))
 
     def must_wait(self, head: Head) -> bool:
         """Return whether other processes work on the code that this one would work on."""

@@ -15,6 +15,7 @@ from sequencer.engine.net_worker import NetWorker
 from sequencer.model.head import Head
 from sequencer.store.protocol import Store
 from tests.unit.engine.flow.labs import LIMIT_S, Lab, Said, failed, lab, limited
+from tests.unit.engine.flow.team_costs import paid
 
 FAN = "s --> a & b & c & d & e; a & b & c & d & e --> j"
 FLOWS: list[tuple[str, dict[str, Said | list[Said]], dict[str, Any]]] = [
@@ -106,3 +107,21 @@ def test_where_no_claim_is_left_nothing_is_written(tmp_path: Path) -> None:
         before = made.head
         assert worker.record(ended, no_limit) is None
         assert made.head == before
+
+
+def test_a_paid_attempt_that_others_cancel_is_counted_once(tmp_path: Path) -> None:
+    """Whether it was cancelled by an end in its own transition, or by a person before."""
+    made = lab(tmp_path, "s --> a & b; a & b --> j", {"a": failed(), "b": paid(0.5)})
+    with at_work(made, 2) as worker:
+        worker.record(taken(worker, 1), no_limit)
+        ended = taken(worker, 2)
+        worker.record(ended, no_limit)
+        assert made.head.usage.cost_usd == 0.5
+        assert worker.record(ended, no_limit) is None
+    assert made.head.usage.cost_usd == 0.5
+    other = lab(tmp_path / "other", "s --> a", {"s": paid(0.25)})
+    with at_work(other, 1) as worker:
+        ended = taken(worker, 1)
+        other.run().control.reject("enough", by="ann")
+        worker.record(ended, no_limit)
+    assert other.head.usage.cost_usd == 0.25
