@@ -61,8 +61,13 @@ class AgentMissing(ConfigurationError):
 class NotTrusted(UsageRefused):
     """Nobody has said yet that this project may act on this machine; nothing of it was run."""
 
-    def __init__(self, project: str, acts: Iterable[str], changed: Iterable[str] = ()) -> None:
-        """Say what of *project* would act, or what has *changed* since it was trusted."""
+    def __init__(
+        self, project: str, acts: Iterable[str], changed: Iterable[str] = (), flow: str = ""
+    ) -> None:
+        """Say what of *project* would act, or what has *changed* since it was trusted.
+
+        *flow* is the path of a workflow that was asked for.
+        """
         self.project = project
         self.acts = tuple(acts)
         self.changed = tuple(changed)
@@ -77,7 +82,8 @@ class NotTrusted(UsageRefused):
         super().__init__(
             "\n".join([f"{message}:", *(f"    {line}" for line in shown)]),
             where=project,
-            hint="nothing of it was run; 'sequencer trust' shows all of it and asks",
+            hint=f"nothing of it was run; '{f'sequencer trust {flow}'.strip()}' shows all of it "
+            "and asks",
         )
 
 

@@ -79,8 +79,8 @@ class Project(Struct, frozen=True, dict=True):
         """Return whether nothing of it is run: no agent, no hook, no router, no post."""
         return self.agents.rehearses
 
-    def ensure_may_act(self, *, may_ask: bool = True) -> None:
-        """Return if this project may do here what it was opened for.
+    def ensure_may_act(self, source: FlowSource | None = None, *, may_ask: bool = True) -> None:
+        """Return if this project may do here what it was opened for, and run *source*.
 
         A rehearsal needs nobody's word, unless its store reaches further than its files.
 
@@ -88,6 +88,8 @@ class Project(Struct, frozen=True, dict=True):
             NotTrusted: see `Trust.ensure`.
         """
         if not self.rehearses or self.settings.store.kind != "file":
+            if source is not None and source.file is not None:
+                self.trust.add_flow(self.settings.project_dir / source.file)
             self.trust.ensure(may_ask=may_ask)
 
     @cached_property

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
+from shlex import quote
 
 from sequencer.errors import NotTrusted
 from sequencer.settings import trust
@@ -29,6 +30,8 @@ class Trust:
         self._ask = ask
         self._is_sure = False
         self._files: Mapping[str, Mapping[Path, str]] = {}
+        self._flows: set[Path] = set()
+        """Workflows that were asked for by their paths."""
 
     @property
     def key(self) -> str:
@@ -39,7 +42,8 @@ class Trust:
     def acts(self) -> Acts:
         """Return what the project can do now."""
         settings = self._settings
-        return acts_of(settings.written, settings.project_dir, self._own_settings)
+        own, root = self._own_settings, settings.project_dir
+        return acts_of(settings.written, root, own, self._flows)
 
     @cached_property
     def _own_settings(self) -> Mapping[str, str]:
@@ -73,7 +77,8 @@ class Trust:
         if known is None:
             return NotTrusted(self.key, self.acts.described)
         changed = self.acts.beyond(known.acts)
-        return NotTrusted(self.key, self.acts.described, changed) if changed else None
+        flow = " ".join(quote(os.path.relpath(path)) for path in self._flows)
+        return NotTrusted(self.key, self.acts.described, changed, flow) if changed else None
 
     def ensure(self, *, may_ask: bool = True) -> None:
         """Return if the project may act.
@@ -91,6 +96,13 @@ class Trust:
         self._is_sure = True
         if not self.is_vouched_for:
             self._files = self.acts.files
+
+    def add_flow(self, path: Path) -> None:
+        """Ask about the workflow *path* as well: the tools that it grants, wherever it stands."""
+        if path not in self._flows:
+            self._flows.add(path)
+            self._is_sure = False
+            vars(self).pop("acts", None)
 
     def keep(self) -> None:
         """Record that a person has said yes to what the project can do now."""

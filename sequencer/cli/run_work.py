@@ -119,6 +119,8 @@ def planned(
         # A timer has nobody to ask, also where a person has typed it.
         project.ensure_may_act(may_ask=not is_tick)
     source = _chosen_flow(invocation, project, options)
+    if not dry_run and source is not None:
+        project.ensure_may_act(source, may_ask=not is_tick)
     mode = Mode.TICK if is_tick else Mode(project.settings.run.mode)
     _ensure_meant(mode, step_index, positions, options["max_wait"])
     plan = Plan(mode, _limits(project, mode), positions, step_index, source)

@@ -149,7 +149,7 @@ def _refuse(verb_name: str, hint: str) -> None:
 
 
 @verb("trust")
-@click.argument("folder", metavar="[DIR]", required=False, type=click.Path(path_type=Path))
+@click.argument("folder", metavar="[DIR|FLOW]", required=False, type=click.Path(path_type=Path))
 @click.option("--yes", "is_sure", is_flag=True, help="Trust it without a question; for scripts.")
 @click.option("--list", "lists", is_flag=True, help="List the projects that are trusted here.")
 @click.option("--remove", "removes", is_flag=True, help="Trust it no longer.")
@@ -161,7 +161,8 @@ def trust(
 
     Programs, permissions, hooks, stores, addresses and caps are remembered. If one of them
     changes, you see the difference and are asked again. Steps, prompts and lower caps are
-    free to change. On a machine without people, SEQUENCER_TRUST names folders, or all.
+    free to change. On a machine without people, SEQUENCER_TRUST names folders, or all. FLOW is
+    a workflow of this project that stands outside of its folders of workflows.
 
     \b
     Examples:
@@ -185,8 +186,11 @@ def trust(
 
 def _trust(invocation: Invocation, folder: Path | None, *, is_sure: bool) -> None:
 
-    project = open_project(folder or Path(), config=invocation.config)
+    flow = folder if folder is not None and folder.is_file() else None
+    project = open_project(Path() if flow else folder or Path(), config=invocation.config)
     ensure_is_one(project)
+    if flow is not None:
+        project.trust.add_flow(flow.absolute())
     trusting = project.trust
     refused, acts = trusting.refusal(), trusting.acts
     changed = refused.changed if refused else ()

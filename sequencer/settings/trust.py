@@ -23,7 +23,7 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, cached_property
@@ -145,11 +145,15 @@ class Acts:
 
 
 def acts_of(
-    written: Mapping[str, Any], project: Path, git_settings: Mapping[str, str] | None = None
+    written: Mapping[str, Any],
+    project: Path,
+    git_settings: Mapping[str, str] | None = None,
+    flows: Iterable[Path] = (),
 ) -> Acts:
     """Return what the project in the folder *project* can do, whose file says *written*.
 
-    *git_settings* are those of its repository that make git run or fetch something.
+    *git_settings* are those of its repository that make git run or fetch something, *flows* the
+    files of workflows that are run besides those which it has.
     """
     root = Path(os.path.realpath(project))
     lines = [f"git.{name}: {text_of(value)}" for name, value in (git_settings or {}).items()]
@@ -170,7 +174,7 @@ def acts_of(
         lines += [
             f"{owner}, file {ascii_of(shown_in(p, root))}: {what}" for p, what in found.items()
         ]
-    grants |= set(flow_grants(written, root))
+    grants |= set(flow_grants(written, root, flows))
     return Acts(tuple(sorted(set(lines))), frozenset(grants), caps, files)
 
 
@@ -345,8 +349,10 @@ def _imports(path: Path, root: Path) -> Iterator[str]:
                     yield str(base / module / "__init__.py")
 
 
-def flow_grants(written: Mapping[str, Any], root: Path) -> Iterator[str]:
-    """Yield the tools that files of workflows grant."""
+def flow_grants(
+    written: Mapping[str, Any], root: Path, flows: Iterable[Path] = ()
+) -> Iterator[str]:
+    """Yield the tools that files of workflows grant, *flows* included."""
     entries = written.get("workflows")
     named = [
         entry if isinstance(entry, str) else entry.get("file")
@@ -354,6 +360,7 @@ def flow_grants(written: Mapping[str, Any], root: Path) -> Iterator[str]:
         if isinstance(entry, (str, dict))
     ]
     paths = [os.path.normpath(root / os.path.expanduser(name)) for name in named if name]  # noqa: PTH111
+    paths += [os.path.realpath(flow) for flow in flows]
     for folder in _FLOW_FOLDERS:
         try:
             names = sorted(os.listdir(root / folder))  # noqa: PTH208 - names, not entries

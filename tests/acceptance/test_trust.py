@@ -195,6 +195,40 @@ def test_steps_prompts_and_lower_caps_are_free(clone: Clone) -> None:
     assert "+ limits.max_steps: no cap" in clone.cli("tick", code=2).stderr
 
 
+FLOW = """
+```mermaid
+flowchart TD
+    a[Do it] --> e((End))
+```
+
+### a
+---
+agent: script
+tools: {%s: true}
+---
+Do it.
+"""
+
+
+@pytest.mark.parametrize("place", ["elsewhere.md", "docs/elsewhere.md", "{outside}/elsewhere.md"])
+def test_a_flow_that_stands_anywhere_grants_only_what_was_trusted(clone: Clone, place: str) -> None:
+    clone.trust()
+    place = place.format(outside=clone.state.parent)
+    path = clone.folder / place
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(FLOW % "bash")
+    clone.cli("simulate", place)
+    clone.cli("run", place, "--dry-run")
+    refused = clone.cli("run", place, code=2).stderr
+    assert "+ steps, file" in refused
+    assert "elsewhere.md" in refused
+    assert not clone.canary.exists()
+    assert f"'sequencer trust {os.path.relpath(path, clone.folder)}'" in refused
+    clone.cli("trust", "--yes", place)
+    # A command can't be given tools, which is looked at behind the question of trust.
+    assert "can't honour tools" in clone.cli("run", place, code=2).stderr
+
+
 def test_a_persons_own_variables_and_flags_need_no_trust(clone: Clone) -> None:
     clone.trust()
     agents = '{"mine": {"kind": "command", "argv": ["true"]}}'
