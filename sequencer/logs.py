@@ -151,7 +151,7 @@ def witness_of(logs_dir: Path, run_folder: str | None) -> Witness:
     below = Path("runs", run_folder, "steps") if run_folder else Path("steps")
 
     def witness(run_id: str) -> Iterator[Trace]:
-        for branch in names_in(logs_dir):
+        for branch in list(names_in(logs_dir)):
             folder = logs_dir / branch / below
             # Not by iteration alone: steps that run side by side, and attempts, share it.
             newest = heapq.nlargest(MAX_LOOKS, names_in(folder), _iteration)

@@ -122,14 +122,16 @@ def tokens_in(data: bytes) -> tuple[int, ...]:
     return tuple(int(match) for match in set(_TOKEN.findall(data)))
 
 
-def names_in(folder: Path) -> list[str]:
-    """Return the names in *folder*; none if it is not there.
+def names_in(folder: Path) -> Iterator[str]:
+    """Yield the names in *folder*; none if it is not there. A long run has a log for each step.
 
     Raises:
         CorruptState: its permissions forbid a look.
     """
     try:
-        return folders.names(folder)
+        yield from (entry.name for entry in folders.opened(folder).entries())
+    except (FileNotFoundError, NotADirectoryError):
+        return
     except OSError as error:
         raise CorruptState(
             f"can't be looked at: {error.strerror}",

@@ -239,7 +239,7 @@ def test_step_logs_that_nobody_may_look_at_are_a_refusal(
     def denied(path: Path) -> list[str]:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
-    monkeypatch.setattr(folders, "names", denied)
+    monkeypatch.setattr(folders, "opened", denied)
     with pytest.raises(CorruptState, match="can't be looked at: Permission denied") as refused:
         list(witness_of(tmp_path, None)("a-run"))
     assert refused.value.where == str(tmp_path)

@@ -368,14 +368,14 @@ def test_a_folder_that_may_not_be_looked_at_is_no_empty_one(
     state_path = begun(tmp_path, 1)
     results = state_path.with_name("results")
     results.mkdir()
-    real = folders.names
+    real = folders.opened
 
-    def refuse(path: Path) -> list[str]:
+    def refuse(path: Path) -> folders.Folder:
         if path == results:
             raise PermissionError(13, "Permission denied", str(path))
         return real(path)
 
-    monkeypatch.setattr(folders, "names", refuse)
+    monkeypatch.setattr(folders, "opened", refuse)
     with pytest.raises(CorruptState, match="can't be looked at: Permission denied") as caught:
         diagnose(state_path)
     assert caught.value.where == str(results)
