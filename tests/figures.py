@@ -31,7 +31,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RATCHET = ROOT / "tests" / "figures.json"
-STEPS = 200
+STEPS = 1000
 ROUNDS = 7
 _KINDS = re.compile(
     r"\b(graph|flow) is (not )?None|\bis_team\b|\bis_graph\b|\bis_flow\b|\bis_line\b"
