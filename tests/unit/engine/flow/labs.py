@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -301,6 +302,8 @@ class Working:
     def end(self) -> Summary | BaseException | None:
         """Wait for the end; return the summary, or what was raised."""
         self._thread.join(LIMIT_S)
+        if self._thread.is_alive():
+            faulthandler.dump_traceback(2)
         assert not self._thread.is_alive(), "it works for ever"
         return self._answer
 
