@@ -117,7 +117,6 @@ def init(invocation: Invocation, folder: Path, workflow: str | None) -> None:
 
 
 def _init(written: _Written, workflow_name: str | None) -> None:
-
     folder = written.folder
     config = folder / CONFIG_NAME
     if not os.path.lexists(config):
@@ -160,7 +159,6 @@ def _trust(written: _Written) -> None:
 def _write_prompts(
     written: _Written, settings: Settings, workflow: Workflow, *, with_all: bool
 ) -> None:
-
     texts = prompt_texts()
     wanted = dict(texts) if with_all else {}
     wanted |= {
@@ -191,7 +189,6 @@ def _prompted_steps(settings: Settings, workflow: Workflow) -> Iterator[Step]:
 
 
 def _write_ignore(written: _Written, settings: Settings, kind: str, folder: Path) -> None:
-
     ours = (settings.project_dir, settings.prompts_dir)
     if any(path == folder or folder in path.parents for path in ours):
         # Ignoring everything there would hide the project itself from git.

@@ -127,7 +127,6 @@ def _tell_of_changes(invocation: Invocation, head: Head, workflow: Workflow) -> 
 
 
 def _show_nodes(invocation: Invocation, run: Run, workflow: Workflow, count: int) -> None:
-
     found = ready_nodes(invocation.project(), run, workflow, count)
     if invocation.is_json:
         invocation.print_json(found)

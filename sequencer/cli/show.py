@@ -364,7 +364,6 @@ def _chart(path: Path) -> Chart:
 
 
 def _words(chart: Chart) -> list[str]:
-
     lines = [f"flowchart {chart.direction}"]
     lines += [f"  node {n.id}  {n.shape or 'plain'}  {n.label!r}" for n in chart.nodes]
     for edge in chart.edges:

@@ -73,7 +73,6 @@ def simulate(invocation: Invocation, flow: str | None, script: Path | None) -> i
 
 
 def _script(path: Path | None) -> Script:
-
     if path is None:
         return read_script({}, "--script")
     try:

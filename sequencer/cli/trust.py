@@ -185,7 +185,6 @@ def trust(
 
 
 def _trust(invocation: Invocation, folder: Path | None, *, is_sure: bool) -> None:
-
     flow = folder if folder is not None and folder.is_file() else None
     project = open_project(Path() if flow else folder or Path(), config=invocation.config)
     ensure_is_one(project)
@@ -212,7 +211,6 @@ def _trust(invocation: Invocation, folder: Path | None, *, is_sure: bool) -> Non
 
 
 def _list(invocation: Invocation) -> None:
-
     found = list(trusted.everything())
     if invocation.is_json:
         told: list[dict[str, Any]] = [

@@ -69,10 +69,9 @@ class NetLoop(EngineLoop):
     def _leave(self, error: BaseException | None) -> None:
         if error is not None:
             self._end_attempts(error)
-        # Who interrupts wants the end now.
-        is_over = isinstance(error, SequencerError) and not isinstance(error, Interrupted)
-        if error is not None and not is_over:
-            return
+            # Who interrupts wants the end now.
+            if isinstance(error, Interrupted) or not isinstance(error, SequencerError):
+                return
         # Removes what nobody needs any more; how the work has ended stands in any case.
         with contextlib.suppress(SequencerError, OSError):
             # What others hold by now must not be taken for theirs who are gone.
