@@ -295,21 +295,23 @@ class NetWorker(Worker):
     ) -> Head | None:
         """Record how each of *ended* ended, and go on from there, in one transition.
 
-        They are of one run. None: their word does not count any more.
+        None: their word does not count any more.
 
         Raises:
             StaleClaim: the run itself is gone.
         """
-        mine = [one for one in ended if one.cancellation.reason not in NOT_OURS]
+        # After a reset there may be some of the run before; nothing of those counts any more.
+        run_id = max(ended, key=lambda one: one.claim.token).head.run_id
+        here = [one for one in ended if one.head.run_id == run_id]
+        mine = [one for one in here if one.cancellation.reason not in NOT_OURS]
         head = self._collect(mine)
         self.code.keep([one for one in ended if one not in mine and one.performed], head)
         # What was told before may have been accepted, and is not counted twice.
-        owed = [one for one in ended if one.has_cost and not one.was_told]
+        owed = [one for one in here if one.has_cost and not one.was_told]
         for one in ended:
             one.was_told = True
         if not mine and not owed:
             return None
-        run_id = ended[0].head.run_id
         try:
             act = partial(self._record_in, ended=mine, owed=owed, steps_left=steps_left)
             changed = self._change(act, steps_left, run_id)
