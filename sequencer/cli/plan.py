@@ -17,8 +17,8 @@ from sequencer.engine.run import Run
 from sequencer.errors import SequencerError
 from sequencer.executors.protocol import Executor
 from sequencer.model.head import Head
+from sequencer.model.kind import Readiness
 from sequencer.model.line.order import describe, place, resolve
-from sequencer.model.standing import Readiness
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.project import Project

@@ -50,12 +50,12 @@ from sequencer.errors import (
     WaitsForPerson,
 )
 from sequencer.model.head import Head
+from sequencer.model.kind import FINAL, standing
+from sequencer.model.kind import Readiness as Answer
 from sequencer.model.limits import InvocationLimits, parse_time
 from sequencer.model.line.order import next_index
 from sequencer.model.net.source import FlowSource
 from sequencer.model.outcome import Usage, duration, spent
-from sequencer.model.standing import FINAL, standing
-from sequencer.model.standing import Readiness as Answer
 from sequencer.model.workflow import Workflow
 from sequencer.project import Project
 from sequencer.store.file import FileStore

@@ -34,9 +34,9 @@ from sequencer.git.sides import take_theirs as theirs_taken
 from sequencer.git.store import GitStore
 from sequencer.git.tree import WorkTree
 from sequencer.model.head import Head
+from sequencer.model.kind import Readiness
 from sequencer.model.names import command, slug
 from sequencer.model.outcome import duration
-from sequencer.model.standing import Readiness
 from sequencer.project import Project
 from sequencer.settings.schema import NONE
 from sequencer.store.leases import Leases

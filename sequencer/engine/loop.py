@@ -30,12 +30,11 @@ from sequencer.errors import (
 )
 from sequencer.executors.protocol import StopReason
 from sequencer.model.head import Claim, Gate, Head, Status
-from sequencer.model.kind import Ended
+from sequencer.model.kind import Ended, Readiness, Standing
 from sequencer.model.limits import InvocationLimits, parse_time
 from sequencer.model.line.line import EndingKind
 from sequencer.model.line.order import position_at
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.model.standing import Readiness, Standing
 
 if TYPE_CHECKING:
     from sequencer.engine.net_worker import NetWorker

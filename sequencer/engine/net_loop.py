@@ -27,12 +27,12 @@ from sequencer.errors import (
 )
 from sequencer.executors.protocol import StopReason
 from sequencer.model.head import Head
+from sequencer.model.kind import Readiness, blocked_by
 from sequencer.model.limits import InvocationLimits, RunLimits, parse_time
 from sequencer.model.net.marking import FlowStatus, Marking
 from sequencer.model.net.net import overdue, time_left_ms
 from sequencer.model.net.transition import bad_end, ensure_none_failed
 from sequencer.model.outcome import OutcomeStatus
-from sequencer.model.standing import Readiness, blocked_by
 from sequencer.store.protocol import Store
 
 LOOK_AT_HOLDERS_S = 5.0

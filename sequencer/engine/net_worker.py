@@ -42,13 +42,12 @@ from sequencer.errors import (
 )
 from sequencer.executors.protocol import StopReason
 from sequencer.model.head import Claim, Head
-from sequencer.model.kind import Ended, Performed, Room
+from sequencer.model.kind import Ended, Performed, Room, blocked_by
 from sequencer.model.limits import RunLimits, tries_of
 from sequencer.model.net.marking import FlowStatus, Marking
 from sequencer.model.net.net import Act
 from sequencer.model.net.transition import OpenTransition
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.model.standing import blocked_by
 from sequencer.model.step import MOST_TRIES, Step
 from sequencer.model.team import TeamRules
 from sequencer.model.transitions import Place

@@ -29,12 +29,11 @@ from sequencer.errors import (
 from sequencer.executors.protocol import Cancellation, StepRequest
 from sequencer.model import transitions
 from sequencer.model.head import Head, Status
-from sequencer.model.kind import Kind
+from sequencer.model.kind import Kind, Readiness, Standing, standing
 from sequencer.model.limits import InvocationLimits, RunLimits, parse_time
 from sequencer.model.line.order import Description, place
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.request import Definition
-from sequencer.model.standing import Readiness, Standing, standing
 from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.store.file import FileStore
 from sequencer.store.protocol import Store, View

@@ -39,12 +39,11 @@ from sequencer.errors import (
 from sequencer.executors.attempt_lock import AttemptLock, lock_path
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model.head import Head
-from sequencer.model.kind import Ended, Performed, Room
+from sequencer.model.kind import Ended, Performed, Room, Standing
 from sequencer.model.limits import RunLimits
 from sequencer.model.line.line import Ending, Line
 from sequencer.model.line.order import place, position_at, round_of
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.model.standing import Standing
 from sequencer.model.transitions import Place
 from sequencer.model.workflow import ensure_definition, has_definition
 from sequencer.store import results

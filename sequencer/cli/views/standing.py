@@ -23,10 +23,10 @@ from sequencer.engine.view import LINE_CHARS, FlowView
 from sequencer.errors import ConfigurationError, CorruptState, DefinitionChanged
 from sequencer.logs import FileLogs, log_name
 from sequencer.model.head import Claim, Head
+from sequencer.model.kind import Readiness, Standing, standing
 from sequencer.model.limits import RunLimits
 from sequencer.model.line.order import Description, describe_at, place, present
 from sequencer.model.outcome import duration, spent
-from sequencer.model.standing import Readiness, Standing, standing
 from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.posting.results import Pending
 from sequencer.store import folder as folders

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from sequencer.errors import UnknownName, UsageRefused
 from sequencer.model import by_hand, transitions
 from sequencer.model.head import Gate, Head, Loop, Owner, Work
-from sequencer.model.kind import Ended, Kind, Performed, Room, Words
+from sequencer.model.kind import Ended, Kind, Performed, Readiness, Room, Words, standing
 from sequencer.model.limits import POSTPONED_S, due_again, is_past, iso, retry_at, utc, why_put_off
 from sequencer.model.line import gates
 from sequencer.model.line.order import (
@@ -35,7 +35,6 @@ from sequencer.model.line.order import (
     present,
 )
 from sequencer.model.outcome import Decision, Move, OutcomeStatus
-from sequencer.model.standing import Readiness, standing
 from sequencer.model.step import Step
 from sequencer.model.transitions import Event, Fact, Place, Transition
 from sequencer.model.workflow import Workflow, ensure_definition

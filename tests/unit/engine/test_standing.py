@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from sequencer.model.head import Status
+from sequencer.model.kind import Readiness, standing
 from sequencer.model.limits import (
     DEFAULT_PAUSE_S,
     JITTER_S,
@@ -16,7 +17,6 @@ from sequencer.model.limits import (
     parse_time,
 )
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.model.standing import Readiness, standing
 from tests.contract.store_cases import WORKFLOW, make_claim, new_head
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
