@@ -6,7 +6,7 @@ The concrete classes are chosen in the modules beside this one; nothing else kno
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, cached_property, partial
 from importlib.resources import files
@@ -33,7 +33,6 @@ from sequencer.engine.run import Run
 from sequencer.errors import StateRefused, UnknownName
 from sequencer.executors.protocol import Executor
 from sequencer.executors.redaction import Redaction
-from sequencer.hooks import load_hooks
 from sequencer.logs import FileLogs, current_branch
 from sequencer.model.head import Head
 from sequencer.model.names import slug
@@ -138,9 +137,8 @@ class Project(Struct, frozen=True, dict=True):
         if self.rehearses:
             return NoHooks()
         files = self.settings.hooks
-        if not files:
-            return load_hooks((), self.settings.project_dir)
-        self.trust.ensure()
+        if files:
+            self.trust.ensure()
         return load_hooks(files, self.settings.project_dir, self.trust.files_of("hooks"))
 
     @property
@@ -262,7 +260,7 @@ class Project(Struct, frozen=True, dict=True):
             project=settings.project_dir,
             with_defaults=lambda step: with_defaults(step, settings.step_defaults),
             redact=self.redaction.hide_text,
-            router=None if self.rehearses else settings.router,
+            router=settings.router if settings.router.enabled and not self.rehearses else None,
             hooks=None if isinstance(hooks, NoHooks) else hooks,
             definition=definition,
             carrier=carrier,
@@ -338,6 +336,28 @@ class ResolvedRun(Struct, frozen=True, dict=True):
         """
         carrier = _carrier(self.project, self.name, self.store)
         return self.project.performer(self.workflow, emit, self.name, self.definition, carrier)
+
+
+def load_hooks(
+    files: Sequence[str], project: Path, trusted: Mapping[Path, str] | None = None
+) -> Hooks:
+    """Return the hooks of *files*, relative to the folder *project*, and of installed packages.
+
+    *trusted* has the fingerprints of files that have to be as they were.
+
+    Raises:
+        NotTrusted: a file has another fingerprint; it was not run.
+        ConfigurationError: a file is missing, leaves the project or can't be loaded, or has
+            something that looks like a hook and is none; the file and its line are named.
+    """
+    from importlib.metadata import entry_points  # noqa: PLC0415 - not for looking at a run
+
+    entries = entry_points(group="sequencer.hooks")
+    if not files and not entries:
+        return NoHooks()
+    from sequencer.hooks.calling import plugged  # noqa: PLC0415 - pluggy only if needed
+
+    return plugged(files, project, trusted or {}, entries)
 
 
 def _carrier(project: Project, run: str | None, store: Store) -> Carrier:

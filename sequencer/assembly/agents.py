@@ -29,6 +29,7 @@ from sequencer.plugins import plugin, plugin_names
 from sequencer.settings.schema import BUILTIN_AGENTS
 from sequencer.settings.settings import Agent, Settings
 from sequencer.workflows.prompts import relative_name
+from sequencer.workflows.router import allowed_prompts
 
 
 class Recipe(NamedTuple):
@@ -314,16 +315,31 @@ def known_agents(settings: Settings) -> frozenset[str]:
     return frozenset(BUILTIN_AGENTS) | settings.agents.keys()
 
 
-def ensure_known_steps(overrides: AgentOverrides, workflow: Workflow) -> None:
-    """Return if every step that ``--agent-step`` names is one of *workflow*.
+def ensure_known_names(settings: Settings, overrides: AgentOverrides, workflow: Workflow) -> None:
+    """Return if what ``--agent-step`` and ``--agent-prompt`` name exists in *workflow*.
 
     Raises:
-        UnknownName: it is not, so that the override would silently do nothing.
+        UnknownName: it doesn't, so that the option would silently do nothing.
     """
     known = {step.name for step in workflow.own_steps}
     for name in overrides.by_step:
         if name not in known and _OLD_ROLES.get(name) not in known:
             raise UnknownName("step", name, known, where="--agent-step")
+    if not overrides.by_prompt:
+        return
+    folder = settings.prompts_dir
+    prompts = set(prompt_files(settings, workflow).values())
+    prompts |= {relative_name(folder, one) for one in allowed_prompts(workflow, settings.router)}
+    for prompt in overrides.by_prompt:
+        if relative_name(folder, prompt) not in prompts:
+            raise UnknownName("prompt", prompt, prompts, where="--agent-prompt")
+
+
+def prompt_files(settings: Settings, workflow: Workflow) -> dict[str, str]:
+    """Return the file of each step of *workflow* that has its prompt in one, by its name."""
+    folder = settings.prompts_dir
+    own = (step for step in workflow.own_steps if step.text is None)
+    return {step.name: relative_name(folder, step.prompt_name) for step in own}
 
 
 def resolve_auto(

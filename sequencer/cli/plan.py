@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
-from sequencer.assembly.agents import choose_agent
+from sequencer.assembly.agents import choose_agent, ensure_known_names
 from sequencer.assembly.flows import locate
 from sequencer.cli.context import Invocation
-from sequencer.cli.run_work import Plan, ensure_sensible, run_of
+from sequencer.cli.run_work import Plan, run_of
 from sequencer.cli.views.text import one_line
 from sequencer.engine.fitting import fitted, optional_of
 from sequencer.engine.loop import Mode
@@ -34,7 +34,7 @@ def show(invocation: Invocation, project: Project, plan: Plan) -> int:
     run = run_of(invocation, plan)
     head = None if plan.mode is Mode.ASYNC else run.view().head
     workflow = run.workflow_for(head)
-    ensure_sensible(project, workflow)
+    ensure_known_names(project.settings, project.agents.overrides, workflow)
     hidden = {"max_steps"} if workflow.nodes else set()
     obstacles: list[str] = []
     report: Report = {

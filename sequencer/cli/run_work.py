@@ -22,7 +22,12 @@ from typing import TYPE_CHECKING, Any, Self
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from sequencer.assembly.agents import AgentOverrides, ensure_known_steps, known_agents
+from sequencer.assembly.agents import (
+    AgentOverrides,
+    ensure_known_names,
+    known_agents,
+    prompt_files,
+)
 from sequencer.assembly.cautions import cost_warnings, permissions, told
 from sequencer.assembly.flows import locate, written_of
 from sequencer.assembly.flows import run_of as flow_run_of
@@ -60,7 +65,6 @@ from sequencer.model.workflow import Workflow
 from sequencer.project import Project
 from sequencer.store.file import FileStore
 from sequencer.workflows.prompts import relative_name
-from sequencer.workflows.router import allowed_prompts
 
 if TYPE_CHECKING:
     from sequencer.cli.views.board import Board
@@ -240,31 +244,6 @@ class WorkCount(Struct):
         return Summary(error.message, usage, self.failures)
 
 
-def ensure_sensible(project: Project, workflow: Workflow) -> None:
-    """Return if what ``--agent-step`` and ``--agent-prompt`` name exists in *workflow*.
-
-    Raises:
-        UnknownName: it doesn't, so that the option would silently do nothing.
-    """
-    overrides, settings = project.agents.overrides, project.settings
-    ensure_known_steps(overrides, workflow)
-    names = {*_prompts_of(project, workflow).values()}
-    names |= {
-        relative_name(settings.prompts_dir, name)
-        for name in allowed_prompts(workflow, settings.router)
-    }
-    for prompt in overrides.by_prompt:
-        if relative_name(settings.prompts_dir, prompt) not in names:
-            raise UnknownName("prompt", prompt, names, where="--agent-prompt")
-
-
-def _prompts_of(project: Project, workflow: Workflow) -> dict[str, str]:
-    """Return the file of each step of *workflow* that has its prompt in one, by its name."""
-    folder = project.settings.prompts_dir
-    own = (step for step in workflow.own_steps if step.text is None)
-    return {step.name: relative_name(folder, step.prompt_name) for step in own}
-
-
 def _started_at(
     invocation: Invocation, project: Project, plan: Plan, name: str, is_dry: bool
 ) -> Plan:
@@ -300,7 +279,7 @@ def _started_at(
 
 def _index_of(project: Project, workflow: Workflow, present: int, name: str) -> int:
     """Return where the step called *name*, or one with this prompt, comes next."""
-    files = _prompts_of(project, workflow)
+    files = prompt_files(project.settings, workflow)
     names = {*files, *workflow.names}
     file = relative_name(project.settings.prompts_dir, name)
     wanted = {name} & names or {one for one in files if files[one] == file}
@@ -342,7 +321,7 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
     run = run_of(invocation, plan)
     head = run.head if plan.mode is not Mode.ASYNC else None
     workflow = run.workflow_for(head)
-    ensure_sensible(project, workflow)
+    ensure_known_names(project.settings, project.agents.overrides, workflow)
     if workflow.default_max_steps is None and _is_default(project, "max_steps"):
         plan = replace(plan, limits=plan.limits.replace(max_steps=None))
     tally, shown = WorkCount(), _view(invocation, project, workflow, plan)

@@ -14,6 +14,7 @@ from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError, UnknownName
 from sequencer.model.fields import FieldSpec, ValidationError
 from sequencer.model.frozen import Frozen
+from sequencer.model.step import Step
 
 HELD_IN = "step"
 """Where a model keeps the fields that stand beside its own in a file; no key of a file."""
@@ -50,13 +51,14 @@ def annotation_at(root: type[Frozen], path: KeyPath) -> Any | None:
 def written_fields(model: type[Frozen]) -> dict[str, FieldSpec]:
     """Return the fields of *model* by the keys that stand for them in a file.
 
-    A model whose ``BESIDE`` has fields of another one takes those instead of its own `HELD_IN`.
+    A model whose ``BESIDE`` names fields of a step takes those instead of its own `HELD_IN`.
     """
     own = {field.alias or name: field for name, field in model.model_fields.items()}
-    beside: Mapping[str, FieldSpec] = getattr(model, "BESIDE", {})
-    if beside:
-        own.pop(HELD_IN, None)
-    return {**beside, **own}
+    beside: frozenset[str] = getattr(model, "BESIDE", frozenset())
+    if not beside:
+        return own
+    own.pop(HELD_IN, None)
+    return {name: field for name, field in Step.model_fields.items() if name in beside} | own
 
 
 def below(annotation: Any, part: str | int) -> Any | None:

@@ -41,7 +41,7 @@ AnswerT = TypeVar("AnswerT")
 def plugged(
     files: Sequence[str], project: Path, trusted: Mapping[Path, str], entries: Iterable[EntryPoint]
 ) -> PluggedHooks:
-    """Return the hooks of *files* and *entries*; see `hooks.load_hooks`."""
+    """Return the hooks of *files* and *entries*; see `project.load_hooks`."""
     plugins = [*load_files(files, project, trusted), *load_entries(entries)]
     return PluggedHooks(implementations(plugins))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from sequencer.model.fields import Field, FieldSpec, model_validator
+from sequencer.model.fields import Field, model_validator
 from sequencer.model.frozen import Frozen
 from sequencer.model.step import ModelName, Name, Step
 
@@ -49,10 +49,8 @@ class Budget(Frozen, allow_inf_nan=False):
 class _WithStepFields(Frozen):
     """Fields of its own, and those of a step beside them."""
 
-    BESIDE: ClassVar[Mapping[str, FieldSpec]] = {
-        name: field for name, field in Step.model_fields.items() if name in STEP_FIELDS
-    }
-    """What may stand in a file beside the model's own fields."""
+    BESIDE: ClassVar[frozenset[str]] = STEP_FIELDS
+    """Which fields of a step may stand in a file beside the model's own."""
     step: dict[str, Any] = Field(default_factory=dict)
     """Step fields; in a file they stand beside the others."""
 

@@ -94,7 +94,7 @@ class Settings:
     agent: AgentSelection
     agents: Mapping[str, Agent]
     hooks: tuple[str, ...]
-    """As written, relative to `project_dir`; for `hooks.load_hooks`."""
+    """As written, relative to `project_dir`; for `project.load_hooks`."""
     limits: RunLimits
     prices: Mapping[str, ModelPrice]
     step_defaults: Mapping[str, Any]

@@ -5,8 +5,8 @@ from typing import cast
 
 import pytest
 
-from sequencer.assembly.agents import AgentOverrides
-from sequencer.cli.run_work import Plan, WorkCount, as_json, ensure_sensible
+from sequencer.assembly.agents import AgentOverrides, ensure_known_names
+from sequencer.cli.run_work import Plan, WorkCount, as_json
 from sequencer.engine.attempt import AttemptEnded, AttemptStarted
 from sequencer.engine.loop import Mode, Summary
 from sequencer.engine.run import Run
@@ -54,12 +54,11 @@ def test_the_end_as_json_without_a_head() -> None:
 
 
 def test_overrides_have_to_name_what_exists(tmp_path: Path) -> None:
-    folder = project(tmp_path / "p", ROUTED)
+    settings = open_project(project(tmp_path / "p", ROUTED)).settings
     workflow = BuiltinWorkflows(BuiltinPrompts())["review_cadence"]
 
     def check(by_prompt: dict[str, str], by_step: dict[str, str]) -> None:
-        overrides = AgentOverrides(by_prompt, by_step)
-        ensure_sensible(open_project(folder, overrides=overrides), workflow)
+        ensure_known_names(settings, AgentOverrides(by_prompt, by_step), workflow)
 
     check({}, {})
     check({"reviewer.md": "claude", "prompts/main.md": "claude", "main": "claude"}, {})

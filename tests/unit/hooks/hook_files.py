@@ -6,12 +6,12 @@ import textwrap
 from pathlib import Path
 
 from sequencer.engine.hooking import HookContext, Hooks
-from sequencer.hooks import load_hooks
 from sequencer.model.head import Head
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.request import Request
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
+from sequencer.project import load_hooks
 
 REQUEST = Request(title="Debug login timeout", labels=("bug",))
 WORKFLOW = Workflow(

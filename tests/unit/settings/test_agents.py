@@ -9,7 +9,7 @@ from sequencer.assembly.agents import (
     CLIENTS,
     AgentOverrides,
     choose_agent,
-    ensure_known_steps,
+    ensure_known_names,
     resolve_auto,
 )
 from sequencer.errors import ConfigurationError, UnknownName
@@ -48,15 +48,18 @@ def test_the_spellings_of_a_prompt_are_one_key(
     assert choose_agent(settings, step, "main", overrides).name == "gemini"
 
 
-def test_an_override_for_a_step_that_is_not_there_is_refused() -> None:
-    reviewed = Registry().get("review_cadence")
+def test_an_override_for_a_step_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    def check(step: str, workflow: str = "review_cadence") -> None:
+        overrides = AgentOverrides(by_step={step: "claude"})
+        ensure_known_names(settings_of(tmp_path, ""), overrides, Registry().get(workflow))
+
     for name in ("supervisor", "main", "reviewer", "galph", "loop"):
-        ensure_known_steps(AgentOverrides(by_step={name: "claude"}), reviewed)
+        check(name)
     with pytest.raises(UnknownName, match="unknown step 'mian'") as refused:
-        ensure_known_steps(AgentOverrides(by_step={"mian": "claude"}), reviewed)
+        check("mian")
     assert refused.value.known == ("main", "reviewer", "supervisor")
     with pytest.raises(UnknownName):
-        ensure_known_steps(AgentOverrides(by_step={"reviewer": "x"}), Registry().get("standard"))
+        check("reviewer", "standard")
 
 
 def resolved(installed: set[str], env: Mapping[str, str]) -> str:
