@@ -1,19 +1,34 @@
 """Whether a project may act here: asked once, before anything of it is run.
 
 The one wall before a project's hooks, its agents and the addresses that get its secrets.
-Looking at a run never asks.
+Looking at a run never asks. The records are in the state folder of the user, never in a
+project. One that somebody else could have written is refused. ``SEQUENCER_TRUST`` does not
+count inside of an agent.
+
+Not promised: an agent that may write any file of its user can write a record as well.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
+import math
 import os
-from collections.abc import Callable, Mapping
+import re
+import secrets
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from shlex import quote
+from typing import Any
 
-from sequencer.errors import NotTrusted
-from sequencer.settings import trust
+from msgspec import Struct, ValidationError, convert, field
+
+from sequencer.errors import NotTrusted, StorageFailed, UnsafePath
+from sequencer.settings.location import CONFIG_NAME, is_inside_agent
 from sequencer.settings.settings import Settings
 from sequencer.settings.trust import Acts, acts_of, fingerprint
 
@@ -36,7 +51,7 @@ class Trust:
     @property
     def key(self) -> str:
         """Return what the record of this project is about."""
-        return trust.project_key(self._settings.project_dir, self._settings.config_path)
+        return project_key(self._settings.project_dir, self._settings.config_path)
 
     @cached_property
     def acts(self) -> Acts:
@@ -63,7 +78,7 @@ class Trust:
     @property
     def is_vouched_for(self) -> bool:
         """Return whether it is trusted whatever it does."""
-        return self._ask is True or trust.is_vouched_for(self._settings.project_dir)
+        return self._ask is True or is_vouched_for(self._settings.project_dir)
 
     def refusal(self) -> NotTrusted | None:
         """Return why nothing of it may run; None: it may.
@@ -73,7 +88,7 @@ class Trust:
         """
         if self._is_sure or self.is_vouched_for:
             return None
-        known = trust.read(self.key)
+        known = read(self.key)
         if known is None:
             return NotTrusted(self.key, self.acts.described)
         changed = self.acts.beyond(known.acts)
@@ -106,7 +121,7 @@ class Trust:
 
     def keep(self) -> None:
         """Record that a person has said yes to what the project can do now."""
-        trust.keep(self.key, self.acts)
+        keep(self.key, self.acts)
 
     def files_of(self, owner: str) -> Mapping[Path, str]:
         """Return the files that *owner* runs whose content was trusted, with fingerprints."""
@@ -143,3 +158,170 @@ def ensure_unchanged(path: Path, trusted: str, owner: str) -> None:
     if trusted not in (now, f'leads to "{real}"'):
         line = f"{owner}, file {path}"
         raise NotTrusted(str(path), (), (f"- {line}: {trusted}", f"+ {line}: {now or 'is gone'}"))
+
+
+VARIABLE = "SEQUENCER_TRUST"
+ALL = "all"
+_NAME = re.compile(r"[0-9a-f]{32}\.json")
+_RECORD_BYTES = 4 * 1024 * 1024
+_OTHERS = 0o077
+_HINT = "remove it, then 'sequencer trust' asks again"
+
+
+class Trusted(Struct, frozen=True):
+    """One record."""
+
+    project: str
+    """The folder, or the configuration file where that has a name of its own."""
+    at: str
+    digest: str
+    lines: tuple[str, ...] = field(name="acts")
+    grants: tuple[str, ...]
+    caps: dict[str, float | None]
+    """None: no cap."""
+
+    @property
+    def acts(self) -> Acts:
+        """Return what was trusted."""
+        caps = {name: math.inf if most is None else most for name, most in self.caps.items()}
+        return Acts(self.lines, frozenset(self.grants), caps)
+
+
+def is_vouched_for(folder: Path, env: Mapping[str, str] | None = None) -> bool:
+    """Return whether ``SEQUENCER_TRUST`` names *folder*, or one that it is in."""
+    given = (os.environ if env is None else env).get(VARIABLE, "").strip()
+    if not given or is_inside_agent(env):
+        return False
+    if given == ALL:
+        return True
+    real = Path(os.path.realpath(folder))
+    named = (Path(entry) for entry in given.split(":") if entry)
+    return any(real.is_relative_to(os.path.realpath(one)) for one in named if one.is_absolute())
+
+
+def project_key(folder: Path, config: Path | None) -> str:
+    """Return what a record is about: the real folder, with the file where it is another one."""
+    real = os.path.realpath(folder)
+    return real if config is None or config.name == CONFIG_NAME else f"{real}/{config.name}"
+
+
+def read(key: str) -> Trusted | None:
+    """Return what was trusted of the project with *key*; None: it was never asked about.
+
+    Raises:
+        UnsafePath: the record is a link, or others could have written it.
+    """
+    with contextlib.suppress(FileNotFoundError), _folder() as folder:
+        found = _read(folder, _name(key))
+        return found if found is not None and found.project == key else None
+    return None
+
+
+def keep(key: str, acts: Acts) -> None:
+    """Record that *acts* of the project with *key* are trusted.
+
+    Raises:
+        StorageFailed: it can't be written. UnsafePath: see `read`.
+    """
+    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    caps = {name: None if math.isinf(most) else most for name, most in acts.caps.items()}
+    content: dict[str, Any] = {"project": key, "at": at, "digest": acts.digest, "acts": acts.lines}
+    content |= {"grants": sorted(acts.grants), "caps": caps}
+    temporary = f".{secrets.token_hex(8)}.tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with _folder(is_made=True) as folder:
+            fd = os.open(temporary, flags, 0o600, dir_fd=folder)
+            with os.fdopen(fd, "w", encoding="utf-8") as file:
+                json.dump(content, file, indent=1)
+                file.flush()
+                os.fsync(fd)
+            os.replace(temporary, _name(key), src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError as error:
+        raise StorageFailed(f"can't be written: {error.strerror}", where=str(place())) from error
+
+
+def forget(key: str) -> bool:
+    """Remove the record of the project with *key*; return whether there was one."""
+    with contextlib.suppress(FileNotFoundError), _folder() as folder:
+        os.unlink(_name(key), dir_fd=folder)
+        return True
+    return False
+
+
+def everything() -> Iterator[Trusted]:
+    """Yield every record, by project; see `read` for what it raises."""
+    with contextlib.suppress(FileNotFoundError), _folder() as folder:
+        names = [name for name in os.listdir(folder) if _NAME.fullmatch(name)]  # noqa: PTH208
+        found = (_read(folder, name) for name in names)
+        yield from sorted(filter(None, found), key=lambda one: one.project)
+
+
+def place() -> Path:
+    """Return the folder of the records."""
+    given = os.environ.get("XDG_STATE_HOME", "")
+    base = Path(given) if given.startswith("/") else Path("~/.local/state").expanduser()
+    return base / "sequencer" / "trust"
+
+
+def _name(key: str) -> str:
+    return f"{hashlib.sha256(os.fsencode(key)).hexdigest()[:32]}.json"
+
+
+@contextlib.contextmanager
+def _folder(*, is_made: bool = False) -> Iterator[int]:
+    """Open the folder of the records; nobody but this user may write in it."""
+    path = place()
+    if is_made:
+        path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (path.parent, path):
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir(mode=0o700)
+    fd = os.open(path.parent.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in path.parts[-2:]:
+            below = _opened(part, os.O_DIRECTORY, fd, path)
+            os.close(fd)
+            fd = below
+            _ensure_own(fd, path)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _opened(name: str, flags: int, folder: int, shown: Path) -> int:
+    try:
+        return os.open(
+            name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | flags, dir_fd=folder
+        )
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise UnsafePath(
+            f"can't be trusted: {error.strerror}", where=str(shown), hint=_HINT
+        ) from error
+
+
+def _ensure_own(fd: int, shown: Path) -> None:
+    facts = os.fstat(fd)
+    if facts.st_uid != os.geteuid():
+        raise UnsafePath("belongs to another user", where=str(shown), hint=_HINT)
+    is_folder = stat.S_ISDIR(facts.st_mode)
+    if not is_folder and not stat.S_ISREG(facts.st_mode):
+        raise UnsafePath("is no regular file", where=str(shown), hint=_HINT)
+    if stat.S_IMODE(facts.st_mode) & _OTHERS:
+        hint = f"'chmod go= {shown}' if nobody else has changed it; or {_HINT}"
+        raise UnsafePath("others may read or write it", where=str(shown), hint=hint)
+
+
+def _read(folder: int, name: str) -> Trusted | None:
+    shown = place() / name
+    with os.fdopen(_opened(name, 0, folder, shown), "rb") as file:
+        _ensure_own(file.fileno(), shown)
+        data = file.read(_RECORD_BYTES + 1)
+    try:
+        found = convert(json.loads(data), Trusted)
+    except (ValueError, ValidationError, RecursionError):
+        # A damaged record is none: the person is asked again.
+        return None
+    return found if found.acts.digest == found.digest else None

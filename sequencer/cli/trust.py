@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from sequencer.assembly import trusting as trusted
 from sequencer.assembly.agents import AgentOverrides
 from sequencer.assembly.flows import all_flows
 from sequencer.cli.context import ALWAYS, Invocation
@@ -16,7 +17,6 @@ from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.text import one_line
 from sequencer.errors import ConfigurationError, DecisionRefused, NotTrusted, UsageRefused
 from sequencer.project import Project, open_project
-from sequencer.settings import trust as trusted
 from sequencer.settings.location import find_config, is_inside_agent
 from sequencer.settings.sources import Given
 

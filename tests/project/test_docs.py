@@ -16,6 +16,7 @@ from pathlib import Path
 import click
 import pytest
 
+from sequencer.assembly.trusting import VARIABLE
 from sequencer.cli.context import Invocation
 from sequencer.cli.program import COMMANDS, group
 from sequencer.documents.keys import annotation_at
@@ -25,7 +26,6 @@ from sequencer.errors import WaitsForPerson
 from sequencer.settings.schema import Schema
 from sequencer.settings.settings import load
 from sequencer.settings.sources import IDENTITY_VARIABLES, PREFIX
-from sequencer.settings.trust import VARIABLE
 from tests.clones import Shared, git
 from tests.project.documents import (
     ROOT,
