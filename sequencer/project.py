@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from sequencer.assembly.agents import AgentOverrides, ConfiguredAgents
+from sequencer.assembly.flows import all_flows
 from sequencer.assembly.runs import (
     began_with,
     definition_of,
@@ -30,7 +31,7 @@ from sequencer.engine.carrier import NOTHING_CARRIED, BranchGuard, Carrier
 from sequencer.engine.hooking import Hooks, NoHooks
 from sequencer.engine.performing import Performer
 from sequencer.engine.run import Run
-from sequencer.errors import StateRefused, UnknownName
+from sequencer.errors import ConfigurationError, StateRefused, UnknownName
 from sequencer.executors.protocol import Executor
 from sequencer.executors.redaction import Redaction
 from sequencer.logs import FileLogs, current_branch
@@ -91,6 +92,21 @@ class Project(Struct, frozen=True, dict=True):
                 self.trust.add_flow(self.settings.project_dir / source.file)
             self.trust.ensure(may_ask=may_ask)
 
+    def ensure_is_one(self) -> None:
+        """Return if there is anything of a project, were it one flowchart.
+
+        Raises:
+            ConfigurationError: there is nothing, so that the settings' defaults are nobody's wish.
+        """
+        settings = self.settings
+        folders_of_it = settings.prompts_dir, settings.state_file.parent
+        if settings.config_path or any(map(Path.exists, folders_of_it)) or all_flows(self):
+            return
+        raise ConfigurationError(
+            "there is no project here: no orchestration.yaml in this folder or above it",
+            hint="'sequencer init' makes a project here; 'cd' to yours, or name it with --config",
+        )
+
     @cached_property
     def allowed(self) -> Mapping[str, str] | None:
         """Return which settings of the repository's own git may act on; None: it only looks.
@@ -144,12 +160,23 @@ class Project(Struct, frozen=True, dict=True):
     @property
     def starter(self) -> Starter:
         """Return what makes runs of requests."""
-        from sequencer.engine.starting import Starter, TeamStarter  # noqa: PLC0415 - few need it
+        # Few commands need it.
+        from sequencer.engine.starting import Questions, Starter, TeamStarter  # noqa: PLC0415
 
-        settings = self.settings
-        agent = None
+        settings, agent = self.settings, None
         if not self.rehearses:
             agent = classifying_agent(settings.routing, self.agents.default_model_agent())
+
+        def classifier(agent: str) -> Callable[[Request], str]:
+            within_s, folder = settings.routing.timeout_s, settings.project_dir
+            questions = Questions(self.agents, agent, within_s=within_s, project=folder)
+
+            def ask(prompt: str) -> str:
+                self.trust.ensure()
+                return questions.ask(prompt)
+
+            return classify_with(ask)
+
         return Starter(
             registry=settings.registry,
             routing=settings.routing,
@@ -157,24 +184,11 @@ class Project(Struct, frozen=True, dict=True):
             prompts=self.prompts,
             step_defaults=settings.step_defaults,
             comment_tools=settings.activity.comment_tools,
-            classifier=None if agent is None else partial(self._classifier, agent),
+            classifier=None if agent is None else partial(classifier, agent),
             hooks=self.hooks,
             agent=settings.agent.default if _was_asked_for(self) else None,
             team=TeamStarter(settings.teams, settings.registry.roles, settings.routing),
         )
-
-    def _classifier(self, agent: str) -> Callable[[Request], str]:
-        settings = self.settings
-        within_s = settings.routing.timeout_s
-        from sequencer.engine.starting import Questions  # noqa: PLC0415 - few need it
-
-        questions = Questions(self.agents, agent, within_s=within_s, project=settings.project_dir)
-
-        def ask(prompt: str) -> str:
-            self.trust.ensure()
-            return questions.ask(prompt)
-
-        return classify_with(ask)
 
     def _place(self, run: str | None) -> SinkPlace:
         folder = state_path_of(self.settings, run).parent

@@ -12,7 +12,6 @@ from msgspec.structs import asdict, replace
 from sequencer import checks
 from sequencer.cli.context import Invocation, near
 from sequencer.cli.options import hide_in, pass_invocation, verb
-from sequencer.cli.trust import ensure_is_one
 from sequencer.cli.views.tables import columns
 from sequencer.cli.views.text import cut, one_line, plain, plural
 from sequencer.errors import ConfigurationError
@@ -72,7 +71,7 @@ def _findings(invocation: Invocation) -> list[Finding]:
     """Return all findings; where the configuration can't be used, those of the run's files."""
     try:
         project = open_project(config=invocation.config, acts=invocation.acts)
-        ensure_is_one(project)
+        project.ensure_is_one()
     except ConfigurationError as error:
         found = of_error(Area.CONFIGURATION, error)
         try:

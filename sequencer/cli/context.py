@@ -17,11 +17,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeVar
 
+import click
+
 from sequencer.cli.unattended import News
-from sequencer.cli.views.text import UNSEEN, columns_of, fitted, plain
-from sequencer.errors import SequencerError, StorageFailed, UnknownName
+from sequencer.cli.views.text import UNSEEN, columns_of, fitted, one_line, plain
+from sequencer.errors import (
+    DecisionRefused,
+    NotTrusted,
+    SequencerError,
+    StorageFailed,
+    UnknownName,
+    UsageRefused,
+)
 from sequencer.executors.redaction import Redaction
 from sequencer.model.names import slug
+from sequencer.settings.location import is_inside_agent
 
 if TYPE_CHECKING:
     from sequencer.assembly.agents import AgentOverrides
@@ -40,6 +50,23 @@ REHEARSING = (
     "rehearsal: no agent runs and nothing is paid or posted; hooks and the router are off, and\n"
     "the run counts the steps as done ('--run NAME' rehearses in a run of its own)"
 )
+
+
+BUILT_IN = "steps can use these agents, and those that are built in as they come"
+_OPTIONS: Mapping[str, tuple[str, str]] = {
+    "workflow": ("workflow", "name"),
+    "review_every": ("workflow", "review_every_n"),
+    "agent": ("agent", "default"),
+    "router": ("router", "enabled"),
+    "mode": ("run", "mode"),
+    "max_steps": ("run", "max_steps"),
+    "max_cycles": ("run", "max_cycles"),
+    "max_cost": ("run", "max_cost_usd"),
+    "max_wait": ("run", "max_wait_s"),
+    "step_timeout": ("run", "step_timeout_s"),
+    "max_parallel": ("run", "max_parallel"),
+}
+"""The options that lie over a setting."""
 
 
 @dataclass(slots=True)
@@ -88,15 +115,29 @@ class Invocation:
             NotTrusted: the verb would run something of the project, or post with its secrets.
         """
         if self._project is None:
-            from sequencer.cli import trust  # noqa: PLC0415 - `--help` needs no project
+            # No project is needed for `--help`, and none of this.
+            from sequencer.project import open_project  # noqa: PLC0415
+            from sequencer.settings.sources import Given  # noqa: PLC0415
 
-            project = trust.opened(self, options or {}, overrides, rehearses=rehearses)
+            given = options or {}
+            project = open_project(
+                config=self.config,
+                flags={
+                    key: Given(_typed(name, value), value)
+                    for name, key in _OPTIONS.items()
+                    if (value := given.get(name)) is not None
+                },
+                overrides=overrides,
+                acts=self.acts,
+                rehearses=rehearses,
+                trust=lambda refused: ask(self, refused),
+            )
             if not may_be_none:
-                trust.ensure_is_one(project)
+                project.ensure_is_one()
             self.notices(in_short(project.settings.notices))
             if rehearses:
                 self.say(REHEARSING)
-            trust.ensure_may_change(self, project)
+            ensure_may_change(self, project)
             self._project = project
         return self._project
 
@@ -148,6 +189,85 @@ class Invocation:
         found = texts if isinstance(texts, Iterable) else texts.notices
         for text in found:
             self.say(f"notice: {text}")
+
+
+def is_watched() -> bool:
+    """Return whether a person can see a question and answer it."""
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
+
+
+def ask(invocation: Invocation, refused: NotTrusted) -> bool:
+    """Return whether a person at the terminal trusts what *refused* lists; nobody there: no.
+
+    Raises:
+        UsageRefused: they said no, with the list before their eyes.
+    """
+    if is_inside_agent() or not can_ask(invocation):
+        return False
+    changed = "what this project can do has changed since you trusted it:"
+    heading = changed if refused.changed else "nobody has trusted this project here. It can:"
+    listed = refused.changed or (*refused.acts, BUILT_IN)
+    # Also with --quiet: the question makes no sense without.
+    for line in (f"{refused.project}: {heading}", *(f"  {line}" for line in listed)):
+        click.echo(safe_line(line), err=True)
+    if agrees():
+        return True
+    raise UsageRefused(
+        "you did not trust it; nothing of it was run",
+        where=refused.project,
+        hint="'sequencer trust' asks again",
+    )
+
+
+def can_ask(invocation: Invocation) -> bool:
+    """Return whether *invocation* may ask a person, and one is there."""
+    return not invocation.is_json and is_watched()
+
+
+def agrees() -> bool:
+    """Return whether the person at the terminal lets the project act."""
+    return click.confirm("Let it act on this machine?", default=False, err=True)
+
+
+def safe_line(line: str) -> str:
+    """Return *line* of a list as it is shown, whatever a project has written in it."""
+    return "  " * line.startswith("  ") + one_line(line)
+
+
+def ensure_may_change(invocation: Invocation, project: Project) -> None:
+    """Return if the verb of *invocation* may be used here, by whoever calls it.
+
+    Raises:
+        DecisionRefused: an agent calls a verb for people, and its project does not allow it.
+        NotTrusted: the verb would reach a remote, run hooks or post with secrets.
+    """
+    settings = project.settings
+    words = (ALWAYS, *(word.partition("=")[0] for word in invocation.arguments))
+    decides = invocation.decides != "" and invocation.decides in words
+    if decides and is_inside_agent():
+        # Of the file and as it was trusted: the variables here are the agent's own.
+        if invocation.verb not in (settings.written.get("agents_may_decide") or ()):
+            refuse(invocation.verb, f"agents_may_decide: [{invocation.verb}] allows it")
+        project.trust.ensure(may_ask=False)
+    acts = settings.store.kind != "file"
+    if decides:
+        acts = acts or bool(settings.hooks) or bool(settings.activity.sinks)
+    if acts and invocation.changes:
+        project.trust.ensure()
+
+
+def refuse(verb_name: str, hint: str) -> None:
+    """Raise that an agent uses a verb for people."""
+    raise DecisionRefused(
+        f"{verb_name}: this is for a person to decide, and an agent calls it "
+        "(SEQUENCER_TOKEN is set)",
+        hint=f"{hint}; nothing was changed",
+    )
+
+
+def _typed(option: str, value: object) -> str:
+    """Return *option* with its *value* as it is typed."""
+    return f"--{'no-' if value is False else ''}{option.replace('_', '-')}"
 
 
 def in_short(notices: Sequence[str]) -> tuple[str, ...]:

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from sequencer.cli.change import tell
-from sequencer.cli.context import Invocation, each_run
+from sequencer.cli.context import Invocation, each_run, is_watched
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.requests import said
-from sequencer.cli.trust import is_watched
 from sequencer.cli.views.text import one_line, plain
 from sequencer.engine.attempt import Noticed, RunEvent
 from sequencer.engine.recall import recall
