@@ -15,8 +15,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from sequencer.documents import keys
 from sequencer.documents.keys import dotted, located
@@ -24,83 +25,74 @@ from sequencer.documents.reader import Document, KeyPath
 from sequencer.errors import ConfigurationError, UnknownName
 from sequencer.settings.checks import Found
 from sequencer.settings.schema import Schema
-from sequencer.settings.sources import Layers, Source, flatten
+from sequencer.settings.sources import Layers, Source, source_in
 
-_TABLES: Mapping[str, Any] = json.loads(
-    Path(__file__).parents[1].joinpath("builtin", "hoidn.json").read_bytes()
-)
-FLAT_KEYS, COMMIT_KEYS = (
-    {key: tuple(path.split(".")) for key, path in _TABLES[name].items()}
-    for name in ("keys", "commit_keys")
-)
-"""What is committed after a step; later ones win over earlier ones of the same meaning."""
-IGNORED_KEYS = frozenset(_TABLES["ignored_keys"])
-VARIABLES: Mapping[str, str | None] = _TABLES["variables"]
-"""The variables that it reads, and what is written here instead; None: nothing is needed."""
+
+class Tables(NamedTuple):
+    """What ``builtin/hoidn.json`` says."""
+
+    flat_keys: dict[str, KeyPath]
+    commit_keys: dict[str, KeyPath]
+    """What is committed after a step; later ones win over earlier ones of the same meaning."""
+    ignored_keys: frozenset[str]
+    variables: dict[str, str | None]
+    """The variables that it reads, and what is written here instead; None: nothing is needed."""
+
+
+@cache
+def tables() -> Tables:
+    """Return its keys and variables, which few projects have."""
+    path = Path(__file__).parents[1].joinpath("builtin", "hoidn.json")
+    found = json.loads(path.read_bytes())
+    flat, commits = (
+        {key: tuple(path.split(".")) for key, path in found[name].items()}
+        for name in ("keys", "commit_keys")
+    )
+    return Tables(flat, commits, frozenset(found["ignored_keys"]), found["variables"])
+
+
 _REPORT_KEYS = ("report_extensions", "report_path_globs")
 _SCRATCH = "tmp/"
 """There, reports below this folder are never committed, whatever else says so."""
 TOLERATING = "tolerate_doc_dirty"
-_OWN_VARIABLE = re.compile(r"(?:ORCHESTRATION|ORCHESTRATOR|SUPERVISOR|LOOP|ROUTER)_", re.ASCII)
-"""Names that only that program has; the others (STATE_FILE) may be anybody's."""
-_OWN_KEYS = ("supervisor_prompt", "main_prompt", "reviewer_prompt", "workflow_name")
+OWN_VARIABLES = ("ORCHESTRATION_", "ORCHESTRATOR_", "SUPERVISOR_", "LOOP_", "ROUTER_")
+"""How names begin that only that program has; the others (STATE_FILE) may be anybody's."""
+OWN_KEYS = frozenset({"supervisor_prompt", "main_prompt", "reviewer_prompt"})
+"""Keys that both programs know."""
 _IGNORED_FAMILIES = re.compile(r"auto_?commit_[a-z_]+|max_[a-z_]+_bytes", re.ASCII)
 
 
-def lay_file(layers: Layers, document: Document) -> None:
-    """Lay what *document* says over *layers*, old spellings translated."""
-    layers.document = document
-    # Flat keys first, so that nested ones are laid over them wherever they stand in the file.
-    for key, path in FLAT_KEYS.items():
+def lay_keys(layers: Layers, document: Document) -> Iterator[str]:
+    """Lay what *document* says in old spellings over *layers*; yield the keys that it knows."""
+    known = tables()
+    for key, path in known.flat_keys.items():
         if key in document.data:
-            layers.put(path, document.data[key], _source(document, (key,)), (key,))
+            layers.put(path, document.data[key], source_in(document, (key,)), (key,))
     _lay_commits(layers, document)
-    lay_team_keys(layers, document)
-    for key, value in document.data.items():
-        if key in FLAT_KEYS or key in COMMIT_KEYS or key in TOP_KEYS or key == TOLERATING:
-            continue
-        if key in IGNORED_KEYS or _IGNORED_FAMILIES.fullmatch(key):
+    _lay_team_keys(layers, document)
+    for key in document.data:
+        if key in (TOLERATING, *TOP_KEYS, *known.flat_keys, *known.commit_keys):
+            yield key
+        elif key in known.ignored_keys or _IGNORED_FAMILIES.fullmatch(key):
             where = document.where((key,))
             layers.notices.append(f"{where}: {key!r} has no effect here")
-        elif key == "workflow" and isinstance(value, str):
-            source = _source(document, (key,))
-            layers.put(("workflow", "name"), value, source, ("workflow",))
-        else:
-            for below, leaf in flatten(value, (key,)):
-                layers.put(below, leaf, _source(document, below))
+            yield key
 
 
 def _lay_commits(layers: Layers, document: Document) -> None:
     """Lay what the flat keys say about commits after a step."""
-    for key, path in COMMIT_KEYS.items():
+    for key, path in tables().commit_keys.items():
         if key in document.data:
             value = document.data[key]
             if isinstance(value, str) and keys.is_list(keys.annotation_at(Schema, path)):
                 value = [part.strip() for part in value.split(",") if part.strip()]
-            layers.put(path, value, _source(document, (key,)), (key,))
+            layers.put(path, value, source_in(document, (key,)), (key,))
     for key in _REPORT_KEYS:
         if key in document.data:
-            layers.put(("commit", "exclude"), [_SCRATCH], _source(document, (key,)), (key,))
+            layers.put(("commit", "exclude"), [_SCRATCH], source_in(document, (key,)), (key,))
     if document.data.get(TOLERATING) in (True, "true", "yes", "on"):
-        source = _source(document, (TOLERATING,))
+        source = source_in(document, (TOLERATING,))
         layers.put(("store", "work", "tolerated"), ["/**"], source, (TOLERATING,))
-
-
-def notice_commits(layers: Layers) -> None:
-    """Say of each key about commits that it has no effect where no code is moved.
-
-    `store.work.branch` has one everywhere.
-    """
-    store = layers.values.get("store")
-    if isinstance(store, dict) and store.get("kind") == "git":
-        return
-    told = set()
-    for path in layers.sources:
-        if path[0] == "commit" or path[:3] == ("store", "work", "tolerated"):
-            where, key = layers.where(path), dotted(layers.origin(path))
-            if key not in told:
-                layers.notices.append(f"{where}: {key!r} has no effect where store.kind is not git")
-                told.add(key)
 
 
 def notice_variables(layers: Layers, env: Mapping[str, str]) -> None:
@@ -109,30 +101,17 @@ def notice_variables(layers: Layers, env: Mapping[str, str]) -> None:
     A name that anybody's program may have is spoken of only beside a sign of that program:
     a variable that nobody else has, or a key of its file.
     """
-    known = sorted(name for name in VARIABLES if env.get(name))
+    old = tables()
+    known = sorted(name for name in old.variables if env.get(name))
     written = layers.document.data.keys() if layers.document else frozenset()
-    old = (*_OWN_KEYS, *FLAT_KEYS, *COMMIT_KEYS, *IGNORED_KEYS)
-    if not any(key in written for key in old):
-        known = known if any(map(_OWN_VARIABLE.match, known)) else []
+    if written.isdisjoint(OWN_KEYS.union(old.flat_keys, old.commit_keys, old.ignored_keys)):
+        known = known if any(name.startswith(OWN_VARIABLES) for name in known) else []
     for name in known:
-        use = VARIABLES[name]
+        use = old.variables[name]
         instead = (
             f"use {use}" if use else "nothing replaces it, because nothing of the kind is needed"
         )
         layers.notices.append(f"the variable {name} has no effect here: {instead}")
-
-
-def inherit_cadence(layers: Layers) -> None:
-    """Let the router's old cadence be the workflow's where that has none of its own."""
-    old, new = ("router", "review_every_n"), ("workflow", "review_every_n")
-    if new in layers.sources or old not in layers.sources:
-        return
-    layers.put(new, layers.values["router"]["review_every_n"], layers.sources[old], old)
-
-
-def _source(document: Document, path: KeyPath) -> Source:
-    line, _ = document.positions[path]
-    return Source("file", document.file, line)
 
 
 CONFIG = "teamConfig"
@@ -144,10 +123,10 @@ TEAM_KEYS: Mapping[KeyPath, KeyPath] = {
     (CONFIG, "leadModel"): ("teams", "lead_model"),
     (CONFIG, "enabledClassifications"): ("teams", "classifications"),
 }
-TOP_KEYS = frozenset(str(path[0]) for path in TEAM_KEYS)
+TOP_KEYS = frozenset({"enableAgentTeams", CONFIG})
 
 
-def lay_team_keys(layers: Layers, document: Document) -> None:
+def _lay_team_keys(layers: Layers, document: Document) -> None:
     """Lay what *document* says about teams by their other names over *layers*."""
     for written, path in TEAM_KEYS.items():
         position = document.positions.get(written)
@@ -164,11 +143,8 @@ def team_name_of(layers: Layers, path: KeyPath) -> KeyPath:
     return origin if origin and origin[0] in TOP_KEYS else path
 
 
-def team_problems(layers: Layers) -> Iterator[Found]:
+def team_problems(document: Document) -> Iterator[Found]:
     """Yield what is wrong with the names themselves; their values are the schema's to judge."""
-    document = layers.document
-    if document is None:
-        return
     config = document.data.get(CONFIG)
     if config is not None and not isinstance(config, dict):
         message = "expected a mapping ('key: value' lines)"

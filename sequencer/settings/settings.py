@@ -42,7 +42,10 @@ from sequencer.settings.sources import (
     Layers,
     Source,
     flatten,
+    inherit_cadence,
     lay_environment,
+    lay_file,
+    notice_commits,
 )
 from sequencer.workflows.definitions import Composition
 from sequencer.workflows.registry import BuiltinPrompts, BuiltinWorkflows, Registry
@@ -168,7 +171,8 @@ def load(
     flows = _flows(schema, project_dir, layers, found)
     registry = Registry(workflows, prompts, flows, lists=lists, roles=roles)
     workflows |= {name: made.workflow for name, made in lists.items()}
-    found += legacy.team_problems(layers)
+    if (document := layers.document) and not legacy.TOP_KEYS.isdisjoint(document.data):
+        found += legacy.team_problems(document)
     found += Check(layers, schema, registry, paths["prompts_dir"]).problems()
     found.sort(key=lambda item: layers.position(item[0]))
     raise_all([error for _, error in found])
@@ -193,17 +197,21 @@ def _laid(
     config_path: Path | None, env: Mapping[str, str], flags: Mapping[KeyPath, Given]
 ) -> tuple[Layers, dict[str, Any]]:
     """Return the layers that `load` lays one over the other, and what the file alone says."""
-    layers = Layers()
+    layers, is_old = Layers(), any(name.startswith(legacy.OWN_VARIABLES) for name in env)
     if config_path is not None:
-        legacy.lay_file(layers, reader.read(config_path))
+        layers.document = document = reader.read(config_path)
+        # Whatever is not of this program alone may be hoidn/orchestration's.
+        is_old = is_old or not document.data.keys() <= Schema.model_fields.keys() - legacy.OWN_KEYS
+        lay_file(layers, document, set(legacy.lay_keys(layers, document)) if is_old else ())
     in_file = cast("dict[str, Any]", _apart(layers.values))
     lay_environment(layers, env)
     for path, given in flags.items():
         for below, value in flatten(given.value, path):
             layers.put(below, value, Source("flag", name=given.flag))
-    legacy.inherit_cadence(layers)
-    legacy.notice_commits(layers)
-    legacy.notice_variables(layers, env)
+    inherit_cadence(layers)
+    notice_commits(layers)
+    if is_old:
+        legacy.notice_variables(layers, env)
     return layers, in_file
 
 

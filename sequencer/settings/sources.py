@@ -7,7 +7,7 @@ on are no settings: an agent may call ``sequencer`` itself and must not thereby 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -166,6 +166,25 @@ def flatten(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
         yield path, value
 
 
+def lay_file(layers: Layers, document: Document, known: Container[str]) -> None:
+    """Lay what *document* says over *layers*, but for its keys that are *known* already."""
+    for key, value in document.data.items():
+        if key in known:
+            continue
+        if key == "workflow" and isinstance(value, str):
+            source = source_in(document, (key,))
+            layers.put(("workflow", "name"), value, source, ("workflow",))
+        else:
+            for below, leaf in flatten(value, (key,)):
+                layers.put(below, leaf, source_in(document, below))
+
+
+def source_in(document: Document, path: KeyPath) -> Source:
+    """Return who set what stands at *path* in *document*."""
+    line, _ = document.positions[path]
+    return Source("file", document.file, line)
+
+
 def lay_environment(layers: Layers, env: Mapping[str, str]) -> None:
     """Lay the ``SEQUENCER_…`` variables over *layers*; unknown ones become notices.
 
@@ -217,3 +236,28 @@ def _unknown_variable(variable: str, annotation: Any, path: KeyPath) -> str:
     nearest = get_close_matches(variable, known, n=1)
     guess = f"; did you mean {nearest[0]}?" if nearest else ""
     return f"{variable} is ignored: there is no such setting{guess}"
+
+
+def inherit_cadence(layers: Layers) -> None:
+    """Let the router's old cadence be the workflow's where that has none of its own."""
+    old, new = ("router", "review_every_n"), ("workflow", "review_every_n")
+    if new in layers.sources or old not in layers.sources:
+        return
+    layers.put(new, layers.values["router"]["review_every_n"], layers.sources[old], old)
+
+
+def notice_commits(layers: Layers) -> None:
+    """Say of each key about commits that it has no effect where no code is moved.
+
+    `store.work.branch` has one everywhere.
+    """
+    store = layers.values.get("store")
+    if isinstance(store, dict) and store.get("kind") == "git":
+        return
+    told = set()
+    for path in layers.sources:
+        if path[0] == "commit" or path[:3] == ("store", "work", "tolerated"):
+            where, key = layers.where(path), keys.dotted(layers.origin(path))
+            if key not in told:
+                layers.notices.append(f"{where}: {key!r} has no effect where store.kind is not git")
+                told.add(key)

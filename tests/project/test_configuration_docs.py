@@ -14,7 +14,7 @@ from sequencer.documents.reader import parse
 from sequencer.model.frozen import Frozen
 from sequencer.model.request import Request
 from sequencer.model.step import Step
-from sequencer.settings.legacy import FLAT_KEYS, IGNORED_KEYS
+from sequencer.settings.legacy import tables
 from sequencer.settings.schema import BUILTIN_AGENTS, AgentEntry, Schema, StepDefaults
 from sequencer.settings.settings import load
 from sequencer.settings.sources import IDENTITY_VARIABLES
@@ -117,7 +117,7 @@ def test_the_keys_of_an_agent() -> None:
     assert all(f"`{name}`" in text for name in BUILTIN_AGENTS)
 
 
-@pytest.mark.parametrize("names", [IDENTITY_VARIABLES, FLAT_KEYS, IGNORED_KEYS])
+@pytest.mark.parametrize("names", [IDENTITY_VARIABLES, tables()[0], tables()[2]])
 def test_every_special_name_is_on_the_page(names: frozenset[str] | dict[str, Any]) -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert [name for name in sorted(names) if f"`{name}`" not in text] == []

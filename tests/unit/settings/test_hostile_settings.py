@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sequencer.documents.keys import ConfigurationErrors, annotation_at, is_mapping, leaves
 from sequencer.errors import ConfigurationError
 from sequencer.model.line.order import describe
-from sequencer.settings.legacy import FLAT_KEYS, IGNORED_KEYS
+from sequencer.settings.legacy import tables
 from sequencer.settings.location import locate
 from sequencer.settings.schema import Schema
 from sequencer.settings.settings import Settings, load
@@ -50,7 +50,8 @@ odd_values = st.recursive(
     ),
     max_leaves=12,
 )
-top_keys = st.sampled_from([*Schema.model_fields, *FLAT_KEYS, *sorted(IGNORED_KEYS), "rooter"])
+old_keys = sorted(tables().ignored_keys.union(tables().flat_keys))
+top_keys = st.sampled_from([*Schema.model_fields, *old_keys, "rooter"])
 
 
 @pytest.fixture(scope="module")

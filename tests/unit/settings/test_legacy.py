@@ -8,7 +8,7 @@ import pytest
 
 from sequencer.errors import ConfigurationError
 from sequencer.model.line.order import resolve
-from sequencer.settings.legacy import COMMIT_KEYS, IGNORED_KEYS
+from sequencer.settings.legacy import tables
 from sequencer.settings.settings import Settings, load
 
 WHOLE = """\
@@ -72,11 +72,8 @@ def test_the_whole_file_loads_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "key",
     [
-        *sorted(IGNORED_KEYS),
-        "auto_commit_anything",
-        "autocommit_anything",
-        "max_odd_bytes",
-        "max_log_file_bytes",
+        *sorted(tables().ignored_keys),
+        *("auto_commit_anything", "autocommit_anything", "max_odd_bytes", "max_log_file_bytes"),
     ],
 )
 @pytest.mark.parametrize("store", ["", "store: {kind: git}\n"])
@@ -142,7 +139,7 @@ def test_each_key_about_commits(tmp_path: Path, text: str, key: str, value: obje
     assert settings.sources["commit", key].kind == "file"
 
 
-@pytest.mark.parametrize("key", sorted(COMMIT_KEYS))
+@pytest.mark.parametrize("key", sorted(tables().commit_keys))
 def test_a_wrong_value_about_commits_is_found_where_it_stands(tmp_path: Path, key: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         loaded(tmp_path, f"{GIT}{key}: {{a: b}}\n")
