@@ -125,3 +125,23 @@ def test_a_paid_attempt_that_others_cancel_is_counted_once(tmp_path: Path) -> No
         other.run().control.reject("enough", by="ann")
         worker.record(ended, no_limit)
     assert other.head.usage.cost_usd == 0.25
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_an_attempt_of_the_run_before_a_reset_takes_no_other_with_it(
+    tmp_path: Path, in_order: bool
+) -> None:
+    made = lab(tmp_path, "s --> a")
+    with at_work(made, 1) as worker:
+        old = taken(worker, 1)
+        made.run().control.stop()
+        made.run().control.take_over()
+        made.run().control.reset()
+        head = made.begun()
+        worker.update(None, no_limit, head.run_id)
+        new = taken(worker, 1)
+        assert old[0].head.run_id != new[0].head.run_id
+        head = worker.record([*old, *new] if in_order else [*new, *old], no_limit)
+        assert head is not None
+        assert [claim.step for claim in head.claims] == ["a"]
+    assert made.accepted()[-1:] == ["s"]
