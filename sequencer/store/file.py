@@ -10,6 +10,8 @@ Not promised: safety on a network file system, where neither lock nor rename nee
 
 from __future__ import annotations
 
+import contextlib
+import os
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -101,6 +103,12 @@ class FileStore:
         self._cached: tuple[_Signature, Recovered] | None = None
         self._is_swept = False
         self._notices: list[str] = []
+        self._published: list[int] = []
+        """Descriptors of what this process has put in place of state.json, oldest first.
+
+        Who replaces a file that nobody has open has to free its blocks: half a millisecond
+        under the lock, in which another process is awake already and waits for it.
+        """
 
     @property
     def state_path(self) -> Path:
@@ -111,6 +119,8 @@ class FileStore:
         """Free descriptors; the store may be used again."""
         self._journal.close()
         self._lock.close()
+        self.leases.close()
+        self._free_replaced(0)
         if self._watch is not None:
             self._watch.close()
             self._watch = None
@@ -119,6 +129,16 @@ class FileStore:
         """Return what was restored or accepted by hand since the last call."""
         taken, self._notices = self._notices, []
         return taken
+
+    def __del__(self) -> None:
+        """Close what is left open where nobody did."""
+        with contextlib.suppress(OSError, AttributeError):
+            self._free_replaced(0)
+
+    def _free_replaced(self, left: int = 1) -> None:
+        """Close what this process has published, but the newest *left*; not under the lock."""
+        while len(self._published) > left:
+            os.close(self._published.pop(0))
 
     # --- reading -------------------------------------------------------------------
 
@@ -196,6 +216,8 @@ class FileStore:
             return self._update(change)
         except OSError as error:
             raise self._storage_failed("written", error) from error
+        finally:
+            self._free_replaced()
 
     def locked(self) -> AbstractContextManager[None]:
         """Hold the lock of the run's folder for a block; not reentrant, see `RunLock`."""
@@ -402,7 +424,8 @@ class FileStore:
     def _publish(self, head: Head, content: bytes | None = None) -> _Mark | None:
         """Replace state.json and return its signature, or None if that was not possible."""
         try:
-            return headfile.write_head(self._state_path, head, content, self._lock.folder)
+            path, within = self._state_path, self._lock.folder
+            return headfile.write_head(path, head, content, within, self._published)
         except OSError as error:
             # The journal has accepted the transition; the head file follows at the next one.
             self._notices.append(f"{self._state_path} could not be replaced: {error.strerror}")
@@ -453,9 +476,12 @@ class FileStore:
         if self._watch is None:
             folders.made(self.folder)
             self._watch = watch(self.folder, self._state_path.name)
+        if self._published and not os.fstat(self._published[-1]).st_nlink:
+            self._free_replaced(0)  # by somebody else
         wakers = (*fds, *(() if wake_fd is None else (wake_fd,)))
+        holder = None if claim is None else self.leases.holder(claim)
         return wait_for_another(
-            revision, self._revision, self._watch, timeout_s, fds=wakers, claim=claim
+            revision, self._revision, self._watch, timeout_s, fds=wakers, claim=claim, holder=holder
         )
 
     def _revision(self) -> int:

@@ -73,11 +73,16 @@ def content_of(head: Head) -> bytes:
 
 
 def write_head(
-    path: Path, head: Head, content: bytes | None = None, within: Folder | None = None
+    path: Path,
+    head: Head,
+    content: bytes | None = None,
+    within: Folder | None = None,
+    kept: list[int] | None = None,
 ) -> tuple[int, int, int]:
     """Replace *path* by *head* and return the signature of what was written.
 
     *content* is what `content_of` returned, and *within* the folder, where they are at hand.
+    The new file's descriptor is added to *kept*, if that is given, and closed otherwise.
 
     Raises:
         OSError: the old file is untouched; a temporary file may be left for `sweep`.
@@ -92,9 +97,14 @@ def write_head(
         while view:
             view = view[os.write(fd, view) :]
         written = os.fstat(fd)
-    finally:
+        within.replace(temporary, name)
+    except BaseException:
         os.close(fd)
-    within.replace(temporary, name)
+        raise
+    if kept is None:
+        os.close(fd)
+    else:
+        kept.append(fd)
     # Not a look at the path: somebody may have edited what stands there since.
     return (written.st_ino, written.st_mtime_ns, written.st_size)
 

@@ -23,10 +23,12 @@ from sequencer.store.identity import (
     boottime,
     is_proven_dead,
     is_same_boot,
+    open_process,
     this_process,
 )
 from sequencer.store.protocol import Liveness
 from sequencer.store.strictjson import parse_object
+from sequencer.store.watch import readable
 
 _NAME = re.compile(r"(\d{1,19})(?:\.seen-[0-9a-z-]{8})?(\.\d{1,10}\.tmp)?")
 """A beat, an observation, or either half written; nothing else in the folder is this program's."""
@@ -43,6 +45,31 @@ class Leases:
         self._folder = str(folder)
         self._beaten: set[int] = set()
         """Tokens of this process's claims that have a beat."""
+        self._holder: tuple[str, int] | None = None
+        """The process that was looked at last: its nonce, and a descriptor of it."""
+
+    def close(self) -> None:
+        """Free the descriptor of a process; it is opened again when it is needed."""
+        holder, self._holder = self._holder, None
+        if holder is not None:
+            os.close(holder[1])
+
+    def __del__(self) -> None:
+        """Close it where nobody did."""
+        with contextlib.suppress(OSError, AttributeError):
+            self.close()
+
+    def holder(self, claim: Claim) -> int | None:
+        """Return a descriptor that is readable once the holder of *claim* has ended.
+
+        It is kept for the next claim of the same process. None: see `open_process`.
+        """
+        if self._holder is None or self._holder[0] != claim.owner.nonce:
+            self.close()
+            if (fd := open_process(claim.owner)) is None:
+                return None
+            self._holder = (claim.owner.nonce, fd)
+        return self._holder[1]
 
     def beat(self, claim: Claim, number: int) -> None:
         """Write beat *number* of *claim* and with it a new deadline.
@@ -86,17 +113,20 @@ class Leases:
 
     def liveness(self, claim: Claim) -> Liveness:
         """Return what is known about the holder of *claim*."""
-        if is_proven_dead(claim.owner):
+        process = self.holder(claim)
+        if (process is None or readable((process,), 0.0)) and is_proven_dead(claim.owner):
             return Liveness.DEAD
+        is_here, granted = is_same_boot(claim.owner), claim.claimed_boottime
+        if is_here and granted is not None and boottime() <= granted + claim.ttl_s:
+            # A beat could only renew it.
+            return Liveness.ALIVE
         beat = self.read(claim.token)
         deadline = beat.get("deadline_boottime")
         if deadline is None and claim.claimed_boottime is not None:
             # The first beat comes a third of the lease after the claim.
             deadline = claim.claimed_boottime + claim.ttl_s
-        if is_same_boot(claim.owner) and isinstance(deadline, (int, float)):
-            if boottime() > deadline:
-                return Liveness.EXPIRED
-            return Liveness.ALIVE
+        if is_here and isinstance(deadline, (int, float)):
+            return Liveness.EXPIRED if boottime() > deadline else Liveness.ALIVE
         return self._observe(claim, beat.get("beat"))
 
     def quiet_s(self, claim: Claim) -> float | None:

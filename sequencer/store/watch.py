@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from sequencer.model.head import Claim
-from sequencer.store.identity import is_proven_dead, open_process
+from sequencer.store.identity import is_proven_dead
 
 SLEEP_S = 0.25
 _ALL_EVENTS = 1024 * 1024
@@ -217,26 +217,23 @@ def wait_for_another(
     *,
     fds: Sequence[int] = (),
     claim: Claim | None = None,
+    holder: int | None = None,
 ) -> bool:
     """Sleep until *newest* gives another revision than *revision*; return whether it does.
 
     *watching* was begun before, so that no change slips through. One of *fds* ends the
-    sleep; for the rest see `Store.wait`.
+    sleep, and so does *holder*, a descriptor of the process that holds *claim*; for the rest
+    see `Store.wait`.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    holder = open_process(claim.owner) if claim is not None else None
     wakers, is_over = [*fds, *(() if holder is None else (holder,))], False
     pause = pause_s(claim)
-    try:
-        while newest() == revision:
-            left = pause if deadline is None else deadline - time.monotonic()
-            if is_over or left <= 0:
-                return False
-            if claim is not None and holder is None and is_proven_dead(claim.owner):
-                return False
-            # The lease of a claim may run out without any notification.
-            is_over = watching.wait(min(left, pause), wakers) or claim is not None
-        return True
-    finally:
-        if holder is not None:
-            os.close(holder)
+    while newest() == revision:
+        left = pause if deadline is None else deadline - time.monotonic()
+        if is_over or left <= 0:
+            return False
+        if claim is not None and holder is None and is_proven_dead(claim.owner):
+            return False
+        # The lease of a claim may run out without any notification.
+        is_over = watching.wait(min(left, pause), wakers) or claim is not None
+    return True

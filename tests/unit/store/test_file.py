@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -321,3 +322,43 @@ def test_an_edit_that_a_stopped_writer_had_accepted_is_no_second_edit(state: Pat
     state.write_bytes(content.replace(b'"x"', b'"y"'))
     with pytest.raises(EditRefused, match="the run has gone on"):
         FileStore(state).view()
+
+
+def opened_states() -> list[str]:
+    """Return what this process has open of state.json; a link's target, if it was replaced."""
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found.append(str(entry.readlink()))
+    return [target for target in found if "state.json" in target and ".lock" not in target]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="looks into /proc")
+def test_what_was_published_is_freed_outside_of_the_lock_and_only_once_it_is_replaced(
+    tmp_path: Path,
+) -> None:
+    path, freed_with = tmp_path / "state.json", list[bool]()
+    store, other = FileStore(path), FileStore(path)
+    free = store._free_replaced
+
+    def watched(left: int = 1) -> None:
+        freed_with.append(store._lock._threads.locked())
+        free(left)
+
+    store._free_replaced = watched  # type: ignore[method-assign]
+    before = opened_states()
+    cases.begin(store)
+    for _ in range(3):
+        cases.commit(store, cases.claim(store).token)
+        assert len(opened_states()) == len(before) + 1
+    head = store.view().head
+    assert head is not None
+    store.wait(head.revision, 0.0)
+    assert len(opened_states()) == len(before) + 1, "it still stands there"
+    cases.claim(other)
+    store.wait(head.revision, 0.0)
+    assert len(opened_states()) == len(before) + 1, "the other's"
+    other.close()
+    store.close()
+    assert opened_states() == before
+    assert not any(freed_with)

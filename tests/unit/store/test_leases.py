@@ -314,3 +314,56 @@ def test_this_process_is_described_once_and_a_fork_is_another() -> None:
     assert os.read(read_fd, 100).decode() != owner.nonce
     os.close(read_fd)
     os.close(write_fd)
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="no descriptors of processes here")
+def test_the_holder_is_seen_to_end_while_its_descriptor_is_kept(table: Leases) -> None:
+    """One descriptor for all claims of one process, and it proves nothing by itself."""
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        started = identity.process_start(child.pid)
+        claims = [
+            owned(pid=child.pid, pid_start=started, nonce="n").replace(
+                token=token, claimed_boottime=identity.boottime(), ttl_s=60.0
+            )
+            for token in (1, 2, 3)
+        ]
+        before = descriptors()
+        assert [table.liveness(claim) for claim in claims] == [ALIVE] * 3
+        assert descriptors() == before + 1
+        child.kill()
+        child.wait()
+        assert [table.liveness(claim) for claim in claims] == [DEAD] * 3
+    finally:
+        child.kill()
+        child.wait()
+    own = owned(nonce="own").replace(claimed_boottime=identity.boottime(), ttl_s=60.0)
+    assert (table.liveness(own), descriptors()) == (ALIVE, before + 1)
+    assert table.liveness(claims[0]) is DEAD
+    assert table.liveness(own) is ALIVE
+    table.close()
+    assert descriptors() == before
+
+
+def test_within_its_first_lease_no_beat_of_a_claim_is_looked_for(
+    table: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = owned().replace(claimed_boottime=clock.now, ttl_s=10.0)
+    table.beat(claim, 0)
+    looks: list[int] = []
+    read = Leases.read
+
+    def watched(self: Leases, token: int) -> dict[str, Any]:
+        looks.append(token)
+        return read(self, token)
+
+    monkeypatch.setattr(Leases, "read", watched)
+    clock.now += 10.0
+    assert (table.liveness(claim), looks) == (ALIVE, [])
+    clock.now += 0.1
+    table.liveness(claim)
+    assert looks == [claim.token]

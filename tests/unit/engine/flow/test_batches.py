@@ -141,7 +141,7 @@ def test_an_attempt_of_the_run_before_a_reset_takes_no_other_with_it(
         worker.update(None, no_limit, head.run_id)
         new = taken(worker, 1)
         assert old[0].head.run_id != new[0].head.run_id
-        head = worker.record([*old, *new] if in_order else [*new, *old], no_limit)
-        assert head is not None
-        assert [claim.step for claim in head.claims] == ["a"]
+        recorded = worker.record([*old, *new] if in_order else [*new, *old], no_limit)
+        assert recorded is not None
+        assert [claim.step for claim in recorded.claims] == ["a"]
     assert made.accepted()[-1:] == ["s"]
