@@ -82,7 +82,7 @@ def write_head(
     """Replace *path* by *head* and return the signature of what was written.
 
     *content* is what `content_of` returned, and *within* the folder, where they are at hand.
-    The new file's descriptor is added to *kept*, if that is given, and closed otherwise.
+    A descriptor of the new file is added to *kept*, if that is given.
 
     Raises:
         OSError: the old file is untouched; a temporary file may be left for `sweep`.
@@ -97,14 +97,12 @@ def write_head(
         while view:
             view = view[os.write(fd, view) :]
         written = os.fstat(fd)
-        within.replace(temporary, name)
-    except BaseException:
+    finally:
         os.close(fd)
-        raise
-    if kept is None:
-        os.close(fd)
-    else:
-        kept.append(fd)
+    if kept is not None:
+        # Not the one that was written with, whose end would wake those who watch the folder.
+        kept.append(within.open(temporary, os.O_RDONLY))
+    within.replace(temporary, name)
     # Not a look at the path: somebody may have edited what stands there since.
     return (written.st_ino, written.st_mtime_ns, written.st_size)
 
