@@ -54,6 +54,32 @@ class ConfigurationError(UsageRefused):
     """The configuration says something that can't be done; nothing was started."""
 
 
+class ConfigurationErrors(ConfigurationError):
+    """Everything that is wrong with a file, in its order."""
+
+    def __init__(self, errors: Iterable[ConfigurationError]) -> None:
+        """Hold *errors*; the message is all of theirs."""
+        self.errors = tuple(errors)
+        super().__init__(str(self))
+
+    @property
+    def each(self) -> tuple[ConfigurationError, ...]:
+        """See `SequencerError.each`."""
+        return self.errors
+
+    def __str__(self) -> str:
+        """Return all of them, as they are now: whoever shows them may know the places."""
+        return "\n".join(str(error) for error in self.errors)
+
+
+def raise_all(errors: list[ConfigurationError]) -> None:
+    """Raise *errors*: one as it is, more of them together; none: return."""
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise ConfigurationErrors(errors)
+
+
 class AgentMissing(ConfigurationError):
     """An agent's program or key is not there; no step was claimed for it."""
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from sequencer.documents.keys import dotted
+from sequencer.documents.reader import dotted
 from sequencer.errors import ConfigurationError, SequencerError, StateRefused
 from sequencer.settings.settings import Settings
 

@@ -6,11 +6,11 @@ the reference page are all derived from it here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin
 
-from sequencer.documents.reader import KeyPath
+from sequencer.documents.reader import KeyPath, located
 from sequencer.errors import ConfigurationError, UnknownName
 from sequencer.model.fields import FieldSpec, ValidationError
 from sequencer.model.frozen import Frozen
@@ -18,21 +18,6 @@ from sequencer.model.step import Step
 
 HELD_IN = "step"
 """Where a model keeps the fields that stand beside its own in a file; no key of a file."""
-
-
-def dotted(path: KeyPath) -> str:
-    """Return *path* as people write it.
-
-    >>> dotted(("workflows", "nightly", "steps", 1, "model"))
-    'workflows.nightly.steps[1].model'
-    """
-    text = ""
-    for part in path:
-        if isinstance(part, int):
-            text += f"[{part}]"
-        else:
-            text += f".{part}" if text else part
-    return text
 
 
 def annotation_at(root: type[Frozen], path: KeyPath) -> Any | None:
@@ -158,37 +143,6 @@ _TEXTS = {
 }
 _MISSING = ("missing", "too_short", "extends_missing", "sink_missing")
 """In a later round these are what taking a wrong value out has left behind."""
-
-
-class ConfigurationErrors(ConfigurationError):
-    """Everything that is wrong with a file, in its order."""
-
-    def __init__(self, errors: Iterable[ConfigurationError]) -> None:
-        """Hold *errors*; the message is all of theirs."""
-        self.errors = tuple(errors)
-        super().__init__(str(self))
-
-    @property
-    def each(self) -> tuple[ConfigurationError, ...]:
-        """See `SequencerError.each`."""
-        return self.errors
-
-    def __str__(self) -> str:
-        """Return all of them, as they are now: whoever shows them may know the places."""
-        return "\n".join(str(error) for error in self.errors)
-
-
-def raise_all(errors: list[ConfigurationError]) -> None:
-    """Raise *errors*: one as it is, more of them together; none: return."""
-    if len(errors) == 1:
-        raise errors[0]
-    if errors:
-        raise ConfigurationErrors(errors)
-
-
-def located(where: str, path: KeyPath) -> str:
-    """Return *where* with the key path behind it."""
-    return f"{where}: {dotted(path)}" if path else where
 
 
 class Problem(NamedTuple):

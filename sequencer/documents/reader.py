@@ -43,6 +43,26 @@ _BOOLEANS = {"true": True, "True": True, "TRUE": True} | dict.fromkeys(
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
+def dotted(path: KeyPath) -> str:
+    """Return *path* as people write it.
+
+    >>> dotted(("workflows", "nightly", "steps", 1, "model"))
+    'workflows.nightly.steps[1].model'
+    """
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += f".{part}" if text else part
+    return text
+
+
+def located(where: str, path: KeyPath) -> str:
+    """Return *where* with the key path behind it."""
+    return f"{where}: {dotted(path)}" if path else where
+
+
 class Document(Struct, frozen=True):
     """What a file says, and where it says it."""
 

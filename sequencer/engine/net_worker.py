@@ -14,7 +14,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from sequencer.documents.keys import raise_all
 from sequencer.engine.attempt import Allowance, HeadMoved, Noticed, Prepared, Running, least, left
 from sequencer.engine.attempts import Attempts
 from sequencer.engine.carrier import accepted
@@ -39,6 +38,7 @@ from sequencer.errors import (
     StateRefused,
     WorkTreeRefused,
     out_of_resources,
+    raise_all,
 )
 from sequencer.executors.protocol import StopReason
 from sequencer.model.head import Claim, Head

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sequencer.documents import keys
-from sequencer.documents.keys import dotted, located
-from sequencer.documents.reader import Document, KeyPath
+from sequencer.documents.reader import Document, KeyPath, dotted, located
 from sequencer.errors import ConfigurationError, UnknownName
 from sequencer.settings.checks import Found
 from sequencer.settings.schema import Schema

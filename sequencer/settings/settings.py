@@ -16,9 +16,9 @@ from typing import Any, cast
 
 from sequencer.documents import reader
 from sequencer.documents.file import leads_out
-from sequencer.documents.keys import dotted, leaves, problems_of, raise_all
-from sequencer.documents.reader import KeyPath
-from sequencer.errors import ConfigurationError, UnsafePath
+from sequencer.documents.keys import leaves, problems_of
+from sequencer.documents.reader import KeyPath, dotted
+from sequencer.errors import ConfigurationError, UnsafePath, raise_all
 from sequencer.executors.prices import ModelPrice
 from sequencer.model.fields import ValidationError
 from sequencer.model.limits import RunLimits

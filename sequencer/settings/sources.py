@@ -107,7 +107,7 @@ class Layers(Struct):
 
     def at(self, path: KeyPath) -> str:
         """Return that place with the key path behind it."""
-        return keys.located(self.where(path), path)
+        return reader.located(self.where(path), path)
 
     def origin(self, path: KeyPath) -> KeyPath:
         """Return where the value at *path* stands in the file; it may have another key there."""
@@ -257,7 +257,7 @@ def notice_commits(layers: Layers) -> None:
     told = set()
     for path in layers.sources:
         if path[0] == "commit" or path[:3] == ("store", "work", "tolerated"):
-            where, key = layers.where(path), keys.dotted(layers.origin(path))
+            where, key = layers.where(path), reader.dotted(layers.origin(path))
             if key not in told:
                 layers.notices.append(f"{where}: {key!r} has no effect where store.kind is not git")
                 told.add(key)

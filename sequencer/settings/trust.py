@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.documents.file import leads_out, read_bytes
-from sequencer.documents.keys import dotted, leaves
-from sequencer.documents.reader import KeyPath
+from sequencer.documents.keys import leaves
+from sequencer.documents.reader import KeyPath, dotted
 from sequencer.errors import ConfigurationError
 from sequencer.settings.schema import Schema
 from sequencer.settings.sources import flatten

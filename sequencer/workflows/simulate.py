@@ -21,8 +21,9 @@ from typing import Annotated, Any
 
 from msgspec import Struct
 
-from sequencer.documents.keys import dotted, problems_of, raise_all
-from sequencer.errors import ConfigurationError, SequencerError, UnknownName
+from sequencer.documents.keys import problems_of
+from sequencer.documents.reader import dotted
+from sequencer.errors import ConfigurationError, SequencerError, UnknownName, raise_all
 from sequencer.model.fields import AfterValidator, BeforeValidator, Field, ValidationError
 from sequencer.model.net import rules as flow_trace
 from sequencer.model.net.graph import Graph, Node, NodeKind

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sequencer.documents.keys import dotted, known_keys, leaves, without_none, written_fields
-from sequencer.documents.reader import parse
+from sequencer.documents.keys import known_keys, leaves, without_none, written_fields
+from sequencer.documents.reader import dotted, parse
 from sequencer.model.frozen import Frozen
 from sequencer.model.request import Request
 from sequencer.model.step import Step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from sequencer.documents.keys import dotted
+from sequencer.documents.reader import dotted
 from sequencer.model.step import Step
 from sequencer.model.team import STEP_FIELDS, Budget, Role
 from sequencer.settings.legacy import TEAM_KEYS

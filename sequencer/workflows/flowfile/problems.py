@@ -11,8 +11,7 @@ import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from sequencer.documents.keys import ConfigurationErrors
-from sequencer.errors import ConfigurationError
+from sequencer.errors import ConfigurationError, ConfigurationErrors
 from sequencer.workflows.finding import MAX_LISTED, nearest
 from sequencer.workflows.mermaid.text import Position
 

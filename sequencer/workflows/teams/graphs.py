@@ -22,9 +22,8 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from sequencer.documents.keys import dotted, raise_all
-from sequencer.documents.reader import KeyPath
-from sequencer.errors import ConfigurationError
+from sequencer.documents.reader import KeyPath, dotted
+from sequencer.errors import ConfigurationError, raise_all
 from sequencer.model.net.graph import Edge, Graph, Growth, Node, NodeKind
 from sequencer.model.step import Step
 from sequencer.model.team import MAX_TASKS, Role, Task, TaskTraits

@@ -13,8 +13,8 @@ from typing import Annotated, Literal, TypeVar
 
 from msgspec import Struct
 
-from sequencer.documents.keys import dotted, problems_of
-from sequencer.documents.reader import KeyPath
+from sequencer.documents.keys import problems_of
+from sequencer.documents.reader import KeyPath, dotted
 from sequencer.errors import ConfigurationError, StepFailed, UnknownName
 from sequencer.model.fields import Field, ValidationError, model_validator
 from sequencer.model.frozen import Frozen

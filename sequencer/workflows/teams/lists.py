@@ -20,9 +20,9 @@ import msgspec
 from msgspec import Struct
 
 from sequencer.documents.file import read_bytes
-from sequencer.documents.keys import problems_of, raise_all
+from sequencer.documents.keys import problems_of
 from sequencer.documents.reader import Document, KeyPath, Position, decode, parse, parse_text
-from sequencer.errors import ConfigurationError
+from sequencer.errors import ConfigurationError, raise_all
 from sequencer.model.fields import ValidationError
 from sequencer.model.team import Role, Task
 from sequencer.workflows.finding import MAX_CHARS, GraphFile

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.documents.keys import ConfigurationErrors
-from sequencer.errors import ConfigurationError
+from sequencer.errors import ConfigurationError, ConfigurationErrors
 from sequencer.executors.redaction import Redaction
 from sequencer.model.fields import ValidationError
 from sequencer.posting.options import KINDS, ActivityOptions, SinkOptions, SinkPlace

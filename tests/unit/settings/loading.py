@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.documents.keys import ConfigurationErrors
-from sequencer.errors import ConfigurationError
+from sequencer.errors import ConfigurationError, ConfigurationErrors
 from sequencer.settings.settings import Settings, load
 
 

@@ -12,8 +12,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequencer.documents.keys import ConfigurationErrors, annotation_at, is_mapping, leaves
-from sequencer.errors import ConfigurationError
+from sequencer.documents.keys import annotation_at, is_mapping, leaves
+from sequencer.errors import ConfigurationError, ConfigurationErrors
 from sequencer.model.line.order import describe
 from sequencer.settings.legacy import tables
 from sequencer.settings.location import locate

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequencer.documents.keys import dotted, leaves
-from sequencer.documents.reader import KeyPath
+from sequencer.documents.keys import leaves
+from sequencer.documents.reader import KeyPath, dotted
 from sequencer.settings.schema import Schema
 from sequencer.settings.settings import load
 from sequencer.settings.trust import Acts, Rule, acts_of, rule_of, rules

@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from sequencer.documents.keys import ConfigurationErrors
-from sequencer.errors import ConfigurationError
+from sequencer.errors import ConfigurationError, ConfigurationErrors
 from sequencer.model.net.graph import Graph, Growth
 from sequencer.model.step import Output, Step, Validation
 from sequencer.model.team import Role, Task

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from sequencer.documents.keys import ConfigurationErrors
 from sequencer.documents.reader import Document
-from sequencer.errors import ConfigurationError
+from sequencer.errors import ConfigurationError, ConfigurationErrors
 from sequencer.model.fields import ValidationError
 from sequencer.model.step import Step
 from sequencer.model.team import MAX_TASKS
