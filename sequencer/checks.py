@@ -110,7 +110,7 @@ def _is_asked_for(project: Project, head: Head | None) -> bool:
 
     A project that has flowcharts, teams or named runs may need no other.
     """
-    was_named = project.settings.sources["workflow", "name"].kind != "default"
+    was_named = project.settings.source_of("workflow", "name").kind != "default"
     has_others = project.run_names() or project.settings.registry.lists or own_flows(project)
     return head is not None or was_named or not has_others
 

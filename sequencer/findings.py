@@ -65,5 +65,5 @@ def of_error(area: Area, error: SequencerError, level: Level = Level.ERROR) -> l
 
 def place_of(settings: Settings, *path: str) -> str:
     """Return file, line and key of the setting at *path*; the key alone where nobody set it."""
-    source = settings.sources[path]
+    source = settings.source_of(*path)
     return dotted(path) if source.kind == "default" else f"{source}: {dotted(path)}"

@@ -414,7 +414,7 @@ def _place(project: Project, workflow: Workflow, run: str | None, emit: Emit) ->
 
 def _was_asked_for(project: Project) -> bool:
     """Return whether ``--agent`` chose the agent of the run, which a rehearsal does not keep."""
-    source = project.settings.sources["agent", "default"]
+    source = project.settings.source_of("agent", "default")
     return source.kind == "flag" and not project.rehearses
 
 

@@ -32,7 +32,7 @@ def caps_of_settings(project: Project, workflow: Workflow) -> Iterator[str]:
     if settings.limits.max_cost_usd is not None:
         yield "limits.max_cost_usd"
     if settings.run.max_cost_usd is not None:
-        is_flag = settings.sources["run", "max_cost_usd"].kind == "flag"
+        is_flag = settings.source_of("run", "max_cost_usd").kind == "flag"
         yield "--max-cost" if is_flag else "run.max_cost_usd"
     if not workflow.tasks:
         return

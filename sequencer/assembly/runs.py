@@ -283,13 +283,11 @@ def _is_asked(settings: Settings, key: str, head: Head | None) -> bool:
     """
     if head is not None and head.run_name is not None:
         return _is_flag(settings, key)
-    source = settings.sources.get(("workflow", key))
-    return source is not None and source.kind != "default"
+    return settings.source_of("workflow", key).kind != "default"
 
 
 def _is_flag(settings: Settings, key: str) -> bool:
-    source = settings.sources.get(("workflow", key))
-    return source is not None and source.kind == "flag"
+    return settings.source_of("workflow", key).kind == "flag"
 
 
 def _file_store(
@@ -340,7 +338,7 @@ def _git_store(
 
     def own(value: Any, unset: Any, *path: str) -> Any:
         """Return *value*, or this kind's default where nothing was written."""
-        return unset if settings.sources[("store", *path)].kind == "default" else value
+        return unset if settings.source_of("store", *path).kind == "default" else value
 
     options = GitOptions(
         remote=chosen.remote,
@@ -398,7 +396,7 @@ def make_store(
         workflow = workflow_for(settings, None)
         legacy_name = raw.get("workflow_name")
         if isinstance(legacy_name, str) and legacy_name in settings.registry.names:
-            is_default = settings.sources[("workflow", "name")].kind == "default"
+            is_default = settings.source_of("workflow", "name").kind == "default"
             workflow = settings.registry.get(legacy_name) if is_default else workflow
         return migrate(
             raw,

@@ -409,7 +409,7 @@ def run_of(invocation: Invocation, plan: Plan) -> Run:
 
 def _is_default(project: Project, name: str) -> bool:
     """Return whether nobody has set ``run.NAME``."""
-    return project.settings.sources["run", name].kind == "default"
+    return project.settings.source_of("run", name).kind == "default"
 
 
 def places(project: Project, workflow: Workflow) -> int:

@@ -115,7 +115,7 @@ class Settings:
     notices: tuple[str, ...]
     """What was accepted and has no effect, one line each."""
     sources: Mapping[KeyPath, Source]
-    """Of each value that is set, and of each key that holds its default."""
+    """Of each value that is set."""
     values: Mapping[str, Any] = field(repr=False)
     """The values as they were written, all layers together."""
     written: Mapping[str, Any] = field(repr=False)
@@ -129,6 +129,10 @@ class Settings:
             return workflow
         return workflow.with_review_every(every)
 
+    def source_of(self, *path: str) -> Source:
+        """Return who set the value of the key at *path*, which may hold its default."""
+        return self.sources.get(path, DEFAULT)
+
     def rows(self) -> Iterator[tuple[str, Any, Source]]:
         """Yield key, value as written, and source, in the order of the schema.
 
@@ -136,8 +140,11 @@ class Settings:
         """
         defaults = dict(leaves(Schema))
         order = {name: index for index, name in enumerate(Schema.model_fields)}
+        # A free mapping with entries is listed entry by entry.
+        unset = [at for at in defaults if not any(key[: len(at)] == at for key in self.sources)]
         for path, source in sorted(
-            self.sources.items(), key=lambda item: (order[str(item[0][0])], dotted(item[0]))
+            {**self.sources, **dict.fromkeys(unset, DEFAULT)}.items(),
+            key=lambda item: (order[str(item[0][0])], dotted(item[0])),
         ):
             value = defaults[path] if source is DEFAULT else _look_up(self.values, path)
             is_secret = _SECRET_KEY.fullmatch(str(path[-1])) is not None
@@ -175,7 +182,8 @@ def load(
         found += legacy.team_problems(document)
     found += Check(layers, schema, registry, paths["prompts_dir"]).problems()
     found.sort(key=lambda item: layers.position(item[0]))
-    raise_all([error for _, error in found])
+    if found:
+        raise_all([error for _, error in found])
     same: dict[str, Any] = {name: getattr(schema, name) for name in _AS_THEY_ARE} | paths
     return Settings(
         config_path=config_path,
@@ -187,7 +195,7 @@ def load(
         agents=MappingProxyType(_agents(schema, layers)),
         step_defaults=MappingProxyType(schema.step_defaults.fields),
         notices=tuple(layers.notices),
-        sources=MappingProxyType(_with_default_sources(layers.sources)),
+        sources=MappingProxyType(layers.sources),
         values=MappingProxyType(layers.values),
         written=MappingProxyType(in_file),
     )
@@ -341,15 +349,6 @@ def _agents(schema: Schema, layers: Layers) -> dict[str, Agent]:
         return Agent(name, entry.kind or name, MappingProxyType(entry.options), locate)
 
     return {name: agent(name) for name in schema.agents}
-
-
-def _with_default_sources(written: Mapping[KeyPath, Source]) -> dict[KeyPath, Source]:
-    sources = dict(written)
-    for path, _ in leaves(Schema):
-        # A free mapping with entries is listed entry by entry.
-        if not any(key[: len(path)] == path for key in written):
-            sources[path] = DEFAULT
-    return sources
 
 
 def _look_up(values: Mapping[str, Any], path: KeyPath) -> Any:

@@ -90,7 +90,9 @@ class Layers(Struct):
             here = below
         if isinstance(here.get(str(path[-1])), dict):
             self._forget_below(path)
-        here[str(path[-1])] = _with_words(value, keys.annotation_at(Schema, path))
+        if _holds_boolean(value):
+            value = _with_words(value, keys.annotation_at(Schema, path))
+        here[str(path[-1])] = value
         self.sources[path] = source
         self._origins[path] = origin or path
 
@@ -133,11 +135,18 @@ def _is_left_empty(path: KeyPath, value: Any) -> bool:
 
     An unknown key is an error even if nothing stands behind it.
     """
-    is_below = any(len(path) > len(top) and path[: len(top)] == top for top in _KEEPS_NULL)
-    if value not in (None, {}) or is_below:
+    if value not in (None, {}):
+        return False
+    if any(len(path) > len(top) and path[: len(top)] == top for top in _KEEPS_NULL):
         return False
     annotation = keys.annotation_at(Schema, path)
     return annotation is not None and (value is None or keys.is_mapping(annotation))
+
+
+def _holds_boolean(value: Any) -> bool:
+    if isinstance(value, (list, dict)):
+        return any(map(_holds_boolean, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, bool)
 
 
 def _with_words(value: Any, annotation: Any) -> Any:

@@ -13,6 +13,7 @@ CODES = {
     "StepFailed": 1,
     "UsageRefused": 2,
     "ConfigurationError": 2,
+    "ConfigurationErrors": 2,
     "UnsafePath": 2,
     "UnknownName": 2,
     "AgentMissing": 2,
