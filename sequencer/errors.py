@@ -8,6 +8,7 @@ not in this tree is a bug, and the command line says so with exit code 70.
 from __future__ import annotations
 
 import errno
+import shlex
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import ClassVar
@@ -279,3 +280,13 @@ def out_of_resources(error: BaseException | None) -> MachineBusy | None:
             return MachineBusy(f"{found[0]} ({error})", hint=found[1])
         error = error.__cause__
     return None
+
+
+def command(run_name: str | None, words: str) -> str:
+    """Return ``sequencer WORDS`` about the run called *run_name*, to be typed as it stands."""
+    if run_name is None:
+        return f"'sequencer {words}'"
+    quoted = shlex.quote(run_name)
+    typed = f"sequencer --run {quoted} {words}"
+    # Quotes around quotes would have to be taken apart by hand.
+    return typed if quoted != run_name else f"'{typed}'"

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
+from sequencer.documents.files import slug
 from sequencer.engine.attempt import Attempt
 from sequencer.errors import UnsafePath
 from sequencer.executors.protocol import Piece
 from sequencer.executors.redaction import Redaction
-from sequencer.model.names import slug
 from sequencer.model.outcome import Outcome, Usage, cost_words
 from sequencer.store import folder as folders
 from sequencer.store.folder import Folder

@@ -25,6 +25,7 @@ from sequencer.assembly.runs import (
     workflow_of_run,
 )
 from sequencer.assembly.trusting import Ask, Trust
+from sequencer.documents.files import slug
 from sequencer.documents.reader import KeyPath
 from sequencer.engine.attempt import Emit, Noticed, ignore
 from sequencer.engine.carrier import NOTHING_CARRIED, BranchGuard, Carrier
@@ -36,7 +37,6 @@ from sequencer.executors.protocol import Executor
 from sequencer.executors.redaction import Redaction
 from sequencer.logs import FileLogs, current_branch
 from sequencer.model.head import Head
-from sequencer.model.names import slug
 from sequencer.model.request import Definition
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sequencer.assembly.runs import began_with, flow_source_of, missing_source, workflow_of_source
+from sequencer.documents.files import slug
 from sequencer.errors import (
     ConfigurationError,
     SequencerError,
@@ -17,7 +18,6 @@ from sequencer.errors import (
     UnknownName,
     UsageRefused,
 )
-from sequencer.model.names import slug
 from sequencer.model.net.source import FlowSource
 from sequencer.workflows.finding import find_flow, flow_files
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sequencer.documents.files import slug
 from sequencer.errors import (
     ConfigurationError,
     CorruptState,
@@ -18,13 +19,13 @@ from sequencer.errors import (
     StateRefused,
     UnknownName,
     UsageRefused,
+    command,
 )
 from sequencer.logs import witness_of
 from sequencer.model.by_hand import Placed
 from sequencer.model.fields import ValidationError
 from sequencer.model.head import FLOW_DOCUMENT, Head
 from sequencer.model.line.order import place, present
-from sequencer.model.names import command, slug
 from sequencer.model.net.source import FlowSource, with_state
 from sequencer.model.request import DEFINITION_FILE, Definition
 from sequencer.model.transitions import Place

@@ -27,8 +27,8 @@ from typing import Any
 
 from msgspec import Struct, ValidationError, convert, field
 
+from sequencer.documents.files import CONFIG_NAME, is_inside_agent
 from sequencer.errors import NotTrusted, StorageFailed, UnsafePath
-from sequencer.settings.location import CONFIG_NAME, is_inside_agent
 from sequencer.settings.settings import Settings
 from sequencer.settings.trust import Acts, acts_of, fingerprint
 

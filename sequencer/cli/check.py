@@ -14,11 +14,10 @@ from sequencer.cli.context import Invocation, near
 from sequencer.cli.options import hide_in, pass_invocation, verb
 from sequencer.cli.views.tables import columns
 from sequencer.cli.views.text import cut, one_line, plain, plural
+from sequencer.documents.files import locate, slug
 from sequencer.errors import ConfigurationError
 from sequencer.findings import Area, Finding, Level, exit_code, of_error
-from sequencer.model.names import slug
 from sequencer.project import open_project
-from sequencer.settings.location import locate
 
 VALUE_CHARS = 80
 PLACES = 3

@@ -21,6 +21,7 @@ import click
 
 from sequencer.cli.unattended import News
 from sequencer.cli.views.text import UNSEEN, columns_of, fitted, one_line, plain
+from sequencer.documents.files import is_inside_agent, slug
 from sequencer.errors import (
     DecisionRefused,
     NotTrusted,
@@ -30,8 +31,6 @@ from sequencer.errors import (
     UsageRefused,
 )
 from sequencer.executors.redaction import Redaction
-from sequencer.model.names import slug
-from sequencer.settings.location import is_inside_agent
 
 if TYPE_CHECKING:
     from sequencer.assembly.agents import AgentOverrides

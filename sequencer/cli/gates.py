@@ -15,13 +15,13 @@ from sequencer.cli.context import Invocation, each_run, is_watched
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.requests import said
 from sequencer.cli.views.text import one_line, plain
+from sequencer.documents.files import is_inside_agent
 from sequencer.engine.attempt import Noticed, RunEvent
 from sequencer.engine.recall import recall
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, TransitionRefused, UnknownName, UsageRefused
 from sequencer.model.head import Gate, Head, Status
 from sequencer.project import Project
-from sequencer.settings.location import is_inside_agent
 
 if TYPE_CHECKING:
     from sequencer.engine.markings import Question

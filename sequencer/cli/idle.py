@@ -22,10 +22,8 @@ from typing import Any, NamedTuple
 
 from sequencer import __version__
 from sequencer.cli import unattended
-from sequencer.documents.file import read_bytes
+from sequencer.documents.files import locate, read_bytes, slug
 from sequencer.errors import SequencerError
-from sequencer.model.names import slug
-from sequencer.settings.location import locate
 from sequencer.store import folder as folders
 from sequencer.store.folder import open_new, read_regular
 from sequencer.store.journal import NAME as JOURNAL

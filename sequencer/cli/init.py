@@ -17,11 +17,11 @@ from msgspec import Struct, field
 from sequencer.assembly.agents import CLIENTS
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
+from sequencer.documents.files import CONFIG_NAME, is_inside_agent
 from sequencer.errors import UsageRefused
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.project import open_project
-from sequencer.settings.location import CONFIG_NAME, is_inside_agent
 from sequencer.settings.settings import Settings, load
 from sequencer.store import folder as folders
 from sequencer.workflows.prompts import relative_name

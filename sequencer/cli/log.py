@@ -16,9 +16,9 @@ from msgspec import Struct
 from sequencer.cli.context import Invocation, near
 from sequencer.cli.options import complete_steps, pass_invocation, verb
 from sequencer.cli.views.text import Sanitiser, one_line
+from sequencer.documents.files import slug
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, UnknownName, UnsafePath
-from sequencer.model.names import slug
 from sequencer.project import Project
 from sequencer.store import folder as folders
 from sequencer.store.watch import watch_files

@@ -14,10 +14,10 @@ import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import MAX_BYTES, complete_workflows, decoded, read_text
+from sequencer.documents.files import slug
 from sequencer.errors import UnsafePath, UsageRefused
 from sequencer.logs import current_branch
 from sequencer.model.fields import ValidationError
-from sequencer.model.names import slug
 from sequencer.model.request import MAX_ITEMS, Request
 from sequencer.project import Project
 from sequencer.store.strictjson import parse_json

@@ -23,8 +23,8 @@ from sequencer.assembly.timers import path_for, programs_of
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.unattended import OPTION
+from sequencer.documents.files import slug
 from sequencer.errors import UsageRefused
-from sequencer.model.names import slug
 from sequencer.settings.settings import Settings
 
 HOUR_MIN, DAY_MIN = 60, 1440

@@ -24,7 +24,7 @@ from sequencer.cli.views.pictures import draw as draw_picture
 from sequencer.cli.views.pictures import flow_svg
 from sequencer.cli.views.tables import columns, purposes
 from sequencer.cli.views.text import columns_of, few, one_line
-from sequencer.documents.file import read_bytes
+from sequencer.documents.files import find_config, read_bytes
 from sequencer.documents.reader import decode
 from sequencer.engine.run import Run
 from sequencer.engine.view import FlowView, view_of
@@ -32,7 +32,6 @@ from sequencer.errors import ConfigurationError, DefinitionChanged, UnknownName,
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.project import Project
-from sequencer.settings.location import find_config
 from sequencer.workflows.finding import MAX_CHARS, GraphFile, ensure_within
 from sequencer.workflows.flowfile.markdown import split
 from sequencer.workflows.flowfile.problems import Findings

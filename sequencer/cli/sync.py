@@ -17,6 +17,7 @@ from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.standing import LABEL_WIDTH, Snapshot, holder_words, take
 from sequencer.cli.views.tables import columns
 from sequencer.cli.views.text import one_line, plural
+from sequencer.documents.files import slug
 from sequencer.engine.run import Run
 from sequencer.errors import (
     ConfigurationError,
@@ -25,6 +26,7 @@ from sequencer.errors import (
     UnknownName,
     WorkTreeBusy,
     WorkTreeRefused,
+    command,
 )
 from sequencer.findings import place_of
 from sequencer.git.carry import GitCarrier, folders_of
@@ -35,7 +37,6 @@ from sequencer.git.store import GitStore
 from sequencer.git.tree import WorkTree
 from sequencer.model.head import Head
 from sequencer.model.kind import Readiness
-from sequencer.model.names import command, slug
 from sequencer.model.outcome import duration
 from sequencer.project import Project
 from sequencer.settings.schema import NONE

@@ -11,9 +11,9 @@ from sequencer.assembly import trusting as trusted
 from sequencer.cli.context import BUILT_IN, Invocation, agrees, can_ask, refuse, safe_line
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.text import one_line
+from sequencer.documents.files import find_config, is_inside_agent
 from sequencer.errors import NotTrusted, UsageRefused
 from sequencer.project import open_project
-from sequencer.settings.location import find_config, is_inside_agent
 
 
 @verb("trust")

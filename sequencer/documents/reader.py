@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 from msgspec import Struct, field
 
-from sequencer.documents.file import read_bytes
+from sequencer.documents.files import read_bytes
 from sequencer.errors import ConfigurationError
 
 MAX_DEPTH = 32

@@ -14,10 +14,10 @@ from sequencer.errors import (
     CorruptState,
     SequencerError,
     StorageFailed,
+    command,
 )
 from sequencer.model.fields import ValidationError
 from sequencer.model.head import FLOW_DOCUMENT, MARKINGS, Flow, Head
-from sequencer.model.names import command
 from sequencer.model.net import record as flow_record
 from sequencer.model.net.graph import Graph, Node, Option
 from sequencer.model.net.marking import Marking, Reference, text_of

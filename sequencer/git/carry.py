@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from shlex import quote
 
+from sequencer.documents.files import is_branch_name, slug
 from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
 from sequencer.errors import RemoteUnreachable, SequencerError, WorkTreeRefused
 from sequencer.executors.redaction import Redaction
@@ -24,7 +25,6 @@ from sequencer.git.store import GitStore
 from sequencer.git.tenancy import Note, Tenancy, changed_since
 from sequencer.git.tree import SHOWN_PATHS, Folders, TreeStatus, WorkTree, listed
 from sequencer.model.head import Claim, Head, Work
-from sequencer.model.names import is_branch_name, slug
 from sequencer.settings.schema import CURRENT, NONE, CommitOptions, WorkOptions
 from sequencer.settings.settings import Settings
 from sequencer.store.identity import this_process

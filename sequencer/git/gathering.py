@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from msgspec import Struct
 
+from sequencer.documents.files import ref_part, slug
 from sequencer.errors import SequencerError
 from sequencer.executors.redaction import Redaction
 from sequencer.git.checkout import PATIENCE_S, QUIET, Checkout
@@ -51,7 +52,6 @@ from sequencer.git.worktrees import (
     name_of,
     remove,
 )
-from sequencer.model.names import ref_part, slug
 from sequencer.settings.schema import MIB
 from sequencer.store.identity import this_process
 

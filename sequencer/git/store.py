@@ -20,6 +20,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from sequencer.documents.files import ref_part, slug
 from sequencer.errors import (
     ClaimHeld,
     RemoteUnreachable,
@@ -35,7 +36,6 @@ from sequencer.git.remote import Refs, RefWatch, Remote, remote_folder
 from sequencer.git.waiting import PollPace, SharedLook, SharedWait
 from sequencer.model.by_hand import Placed
 from sequencer.model.head import Claim, Head, Status
-from sequencer.model.names import ref_part, slug
 from sequencer.model.transitions import Transition
 from sequencer.store.file import FileStore
 from sequencer.store.head import parse_head

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from sequencer.documents.files import ref_part, slug
 from sequencer.errors import CorruptState, WorkTreeBusy
 from sequencer.git.commit import Committer, RefMoved
 from sequencer.git.process import GitFailed
@@ -28,7 +29,6 @@ from sequencer.git.selection import Selection
 from sequencer.git.tree import LOCK_MODE, LOCK_POLL_S, WorkTree, read_note, write_note
 from sequencer.model.frozen import Frozen
 from sequencer.model.head import Claim, Counter, Head, Loop, Owner, Work
-from sequencer.model.names import ref_part, slug
 from sequencer.store.head import read_head
 from sequencer.store.identity import is_proven_dead, is_same_boot, this_process
 

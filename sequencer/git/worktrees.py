@@ -18,10 +18,10 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
+from sequencer.documents.files import ref_part, slug
 from sequencer.git.tree import read_note, write_note
 from sequencer.model.frozen import Frozen
 from sequencer.model.head import Counter, Owner
-from sequencer.model.names import ref_part, slug
 from sequencer.store.identity import is_proven_dead, is_same_boot, pid_namespace
 
 FOLDER = "worktrees"

@@ -10,11 +10,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sequencer.errors import EditRefused, TransitionRefused
+from sequencer.errors import EditRefused, TransitionRefused, command
 from sequencer.model.fields import ValidationError
 from sequencer.model.head import MAX_COUNTER, Head, Loop, Status
 from sequencer.model.line.order import present
-from sequencer.model.names import command
 from sequencer.model.outcome import Usage
 from sequencer.model.transitions import (
     Event,

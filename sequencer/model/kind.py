@@ -17,11 +17,10 @@ from typing import Any, ClassVar, Protocol
 
 from msgspec import Struct, field
 
-from sequencer.errors import SequencerError, TooManyFailures
+from sequencer.errors import SequencerError, TooManyFailures, command
 from sequencer.model.head import Claim, Flow, Gate, Head, Owner, Status, Work
 from sequencer.model.limits import RunLimits, parse_time, utc
 from sequencer.model.line.order import Description, place, present
-from sequencer.model.names import command
 from sequencer.model.outcome import Decision, Outcome, Verdict
 from sequencer.model.step import Step
 from sequencer.model.transitions import Fact, Place, Transition

@@ -13,11 +13,10 @@ from collections import Counter
 from functools import cached_property
 from typing import Any
 
-from sequencer.errors import DefinitionChanged, UsageRefused
+from sequencer.errors import DefinitionChanged, UsageRefused, command
 from sequencer.model.fields import Field, Refusal, model_validator
 from sequencer.model.frozen import Frozen
 from sequencer.model.head import Head
-from sequencer.model.names import command
 from sequencer.model.net.graph import Graph, Growth, Node, NodeKind, grown_graph
 from sequencer.model.outcome import Move
 from sequencer.model.step import Name, Purpose, Step

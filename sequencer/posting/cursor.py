@@ -19,8 +19,8 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import asdict, replace
 
+from sequencer.documents.files import slug
 from sequencer.errors import CorruptState, SequencerError, UnsafeFolder
-from sequencer.model.names import slug
 from sequencer.posting.protocol import LONGEST_PAUSE_S
 from sequencer.store import folder as folders
 from sequencer.store.folder import read_regular, sync_folder

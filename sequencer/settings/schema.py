@@ -10,14 +10,13 @@ import re
 import shlex
 from typing import Annotated, Any, Literal
 
+from sequencer.documents.files import DEFAULT_STATE_FILE, is_branch_name
 from sequencer.executors.prices import ModelPrice
 from sequencer.model.fields import AfterValidator, BeforeValidator, Field, model_validator
 from sequencer.model.frozen import Frozen
 from sequencer.model.limits import RunLimits
-from sequencer.model.names import is_branch_name
 from sequencer.model.step import Approval, ModelName, Name, Step, Validation
 from sequencer.posting.options import ActivityOptions
-from sequencer.settings.location import DEFAULT_STATE_FILE
 from sequencer.workflows.definitions import WorkflowDefinition
 from sequencer.workflows.requests.routing import RoutingSettings
 from sequencer.workflows.router import RouterSettings

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from sequencer.documents import reader
-from sequencer.documents.file import leads_out
+from sequencer.documents.files import find_config, leads_out, misplaced, resolve_path
 from sequencer.documents.keys import leaves, problems_of
 from sequencer.documents.reader import KeyPath, dotted
 from sequencer.errors import ConfigurationError, UnsafePath, raise_all
@@ -26,7 +26,6 @@ from sequencer.model.workflow import Workflow
 from sequencer.posting.options import ActivityOptions
 from sequencer.settings import legacy
 from sequencer.settings.checks import Check, Found, roles_of, task_lists
-from sequencer.settings.location import find_config, misplaced, resolve_path
 from sequencer.settings.schema import (
     AgentSelection,
     CommitOptions,

@@ -24,7 +24,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from sequencer.documents.file import leads_out, read_bytes
+from sequencer.documents.files import leads_out, read_bytes
 from sequencer.documents.keys import leaves
 from sequencer.documents.reader import KeyPath, dotted
 from sequencer.errors import ConfigurationError

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sequencer.documents.file import leads_out, read_bytes
+from sequencer.documents.files import leads_out, read_bytes
 from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
 from sequencer.model.net.graph import Graph

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
+from sequencer.documents.files import slug
 from sequencer.engine.attempt import Attempt
 from sequencer.errors import UnknownName, UnsafePath
 from sequencer.logs import FileLogs, log_name, steps_folder
-from sequencer.model.names import slug
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
 from sequencer.workflows.prompts import PromptReader

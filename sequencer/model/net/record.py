@@ -13,10 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from sequencer.errors import CorruptState
+from sequencer.errors import CorruptState, command
 from sequencer.model.frozen import as_json
 from sequencer.model.head import MARKINGS, Flow, Head, Status
-from sequencer.model.names import command
 from sequencer.model.net.graph import Graph, Growth, grown_graph
 from sequencer.model.net.marking import Active, FlowStatus, Marking, Operation
 from sequencer.model.net.tally import TeamState

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sequencer.errors import StepFailed, StorageFailed, TransitionRefused
+from sequencer.errors import StepFailed, StorageFailed, TransitionRefused, command
 from sequencer.model.head import Claim, Head, Status
 from sequencer.model.kind import Room
-from sequencer.model.names import command
 from sequencer.model.net.graph import Growth, NodeKind
 from sequencer.model.net.marking import Active, FlowStatus, Marking, Reference
 from sequencer.model.net.record import Chain

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from sequencer.documents.file import read_bytes
+from sequencer.documents.files import read_bytes
 from sequencer.documents.reader import KeyPath, decode
 from sequencer.errors import ConfigurationError
 from sequencer.model.fields import ValidationError

@@ -21,8 +21,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from sequencer.documents.files import is_branch_name
 from sequencer.errors import UsageRefused
-from sequencer.model.names import is_branch_name
 from sequencer.model.request import MAX_ITEMS
 
 EXPECTED = (

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from sequencer.documents.file import read_bytes
+from sequencer.documents.files import read_bytes
 from sequencer.documents.keys import problems_of
 from sequencer.documents.reader import Document, KeyPath, Position, decode, parse, parse_text
 from sequencer.errors import ConfigurationError, raise_all

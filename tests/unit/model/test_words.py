@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sequencer.documents.files import MAX_COMPONENT_BYTES, slug
+from sequencer.errors import command
 from sequencer.executors.claude import ClaudeOptions
 from sequencer.executors.codex import CodexOptions
 from sequencer.executors.gemini import GeminiOptions
@@ -17,7 +19,6 @@ from sequencer.executors.messages_loop import MessagesOptions
 from sequencer.executors.opencode import OpencodeOptions
 from sequencer.model.fields import ValidationError
 from sequencer.model.limits import InvocationLimits, RunLimits
-from sequencer.model.names import MAX_COMPONENT_BYTES, command, slug
 from sequencer.model.outcome import Usage
 from sequencer.model.step import Retry, Step
 from sequencer.model.workflow import Review, Workflow

@@ -12,11 +12,11 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sequencer.documents.files import locate
 from sequencer.documents.keys import annotation_at, is_mapping, leaves
 from sequencer.errors import ConfigurationError, ConfigurationErrors
 from sequencer.model.line.order import describe
 from sequencer.settings.legacy import tables
-from sequencer.settings.location import locate
 from sequencer.settings.schema import Schema
 from sequencer.settings.settings import Settings, load
 from sequencer.settings.sources import variable_name

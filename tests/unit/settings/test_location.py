@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from sequencer.documents.files import locate
 from sequencer.errors import ConfigurationError
-from sequencer.settings.location import locate
 from sequencer.settings.settings import load
 
 
@@ -126,7 +126,7 @@ def test_both_refuse_what_is_no_path(project: Path, text: str) -> None:
 PROBE = """
 import sys
 from pathlib import Path
-from sequencer.settings.location import locate
+from sequencer.documents.files import locate
 print(locate(Path(sys.argv[1]), None, {}).state_path)
 print(" ".join(sorted({"pydantic", "yaml", "rich", "click"} & set(sys.modules))))
 """

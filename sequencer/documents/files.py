@@ -1,8 +1,9 @@
-"""Where a project is: its configuration file, its folder, and its state file.
+"""A project's files: where they are, what they may be called, and how one is read.
 
-A timer asks this every minute and mostly for nothing, so the answer costs no more than
-reading one small file: YAML is parsed only where the text can hold the key
-``state_file``, and nothing here validates the rest.
+A timer asks every minute where a run is, and mostly for nothing, so the answer costs no more
+than reading one small file: YAML is parsed only where the text can hold the key
+``state_file``, and nothing here validates the rest. Files are bounded, regular, and never
+waited for.
 
 Not promised: that the configuration is right; `settings` says that, and agrees with this
 module wherever it accepts a file.
@@ -10,12 +11,15 @@ module wherever it accepts a file.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
+import stat
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from sequencer.documents.file import leads_out, read_bytes
 from sequencer.errors import ConfigurationError
 
 CONFIG_NAME = "orchestration.yaml"
@@ -145,3 +149,95 @@ def _state_file_of(config_path: Path) -> tuple[object, str]:
 
     document = reader.parse(text, config_path)
     return document.data.get("state_file"), document.where(("state_file",))
+
+
+MAX_BYTES = 1024 * 1024
+
+
+def leads_out(path: Path, folder: Path) -> bool:
+    """Return whether *path*, written as one in *folder*, is outside of it by way of a link.
+
+    Whoever copied a project did not choose what its links lead to.
+    """
+    real = Path(os.path.realpath(path))
+    return path.is_relative_to(folder) and not real.is_relative_to(os.path.realpath(folder))
+
+
+def read_bytes(path: Path, limit: int = MAX_BYTES, flags: int = 0) -> bytes:
+    """Return the content of a regular file of at most *limit* bytes, opened with *flags* too.
+
+    Raises:
+        ConfigurationError: it can't be read, is no regular file (a fifo would be waited
+            for), or is too large to be a configuration.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
+    except OSError as error:
+        raise ConfigurationError(f"can't be read: {error.strerror}", where=str(path)) from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise ConfigurationError("is not a regular file", where=str(path))
+    with os.fdopen(fd, "rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise ConfigurationError(f"has more than {limit} bytes", where=str(path))
+    return data
+
+
+MAX_COMPONENT_BYTES = 120
+"""A slug is at most this long, so that prefix, suffix and attempt still fit into 255 bytes."""
+
+_PLAIN = re.compile(r"[a-z0-9_](?:[a-z0-9_.]|-(?!-))*", re.ASCII)
+_LIKE_AN_ATTEMPT = re.compile(r".*\.\d+", re.ASCII | re.DOTALL)
+"""``main.2`` is how the log of the second attempt at ``main`` begins."""
+_DIGEST_CHARS = 16
+_NO_BRANCH = re.compile(
+    r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|//|@\{|\A[-/.]|[/.]\Z|/\.|\.lock(?:/|\Z)|\A@\Z"
+)
+
+
+@lru_cache(maxsize=256)
+def slug(name: str) -> str:
+    r"""Return one path component for *name*; different names give different components.
+
+    A name of lower-case ASCII letters, digits, ``_``, ``.`` and single ``-`` that starts with
+    none of the marks is kept as it is; any other gets the first 64 bits of its SHA-256
+    behind ``--``, which no kept name contains. Upper case counts as "other" because
+    macOS folds case, and ``main.2`` because logs count attempts so.
+
+    >>> slug("main"), slug("feature/x")
+    ('main', 'feature-x--217d2bf51f16e9dc')
+    >>> slug("../../etc")[:5], slug("-rf")[:4]
+    ('etc--', 'rf--')
+    """
+    is_kept = (
+        _PLAIN.fullmatch(name) is not None
+        and not name.endswith(("-", "."))
+        and _LIKE_AN_ATTEMPT.fullmatch(name) is None
+        and len(name) <= MAX_COMPONENT_BYTES
+    )
+    if is_kept:
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_CHARS]
+    readable = re.sub(r"[^a-z0-9_]+", "-", name.lower(), flags=re.ASCII).strip("-")[:40].strip("-")
+    return f"{readable or 'x'}--{digest}"
+
+
+def ref_part(slugged: str) -> str:
+    """Return one part of a git ref's name for a slug; git takes fewer names than folders do.
+
+    >>> ref_part("nightly"), ref_part("x.lock")[:8], ref_part("a..b")[:5]
+    ('nightly', 'x-lock--', 'a-b--')
+    """
+    is_refused = slugged.endswith(".lock") or ".." in slugged
+    # No name holds a NUL, so nobody else gets the digest.
+    return slug(f"{slugged}\0") if is_refused else slugged
+
+
+def is_branch_name(text: str) -> bool:
+    """Return whether git takes *text* as the name of a branch (git-check-ref-format).
+
+    >>> is_branch_name("sequencer/default"), is_branch_name("a..b"), is_branch_name("-f")
+    (True, False, False)
+    """
+    return bool(text) and _NO_BRANCH.search(text) is None
