@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from sequencer.assembly.cautions import cost_warnings, permissions, told
+from sequencer.assembly.agents import permissions
+from sequencer.assembly.costs import cost_warnings
 from sequencer.assembly.flows import own_flows
 from sequencer.assembly.runs import state_path_of, witness_for
 from sequencer.assembly.teams import workplaces_of
@@ -142,8 +143,8 @@ def check_workflow(project: Project, workflow: Workflow) -> Iterator[Finding]:
 
 def _check_permissions(project: Project, workflow: Workflow) -> Iterator[Finding]:
     """Yield what each agent may do, and those that can't edit though nobody said so."""
-    for permission in permissions(project, workflow):
-        where, message = f"agent {permission.agent}", told(permission)
+    for permission in permissions(project.agents, workflow):
+        where, message = f"agent {permission.agent}", permission.warning
         if message is None:
             yield Finding(Level.NOTICE, Area.AGENT, f"permissions: {permission.says}", where)
         else:
@@ -152,8 +153,9 @@ def _check_permissions(project: Project, workflow: Workflow) -> Iterator[Finding
 
 def _check_costs(project: Project, workflow: Workflow) -> Iterator[Finding]:
     """Yield the agents that a cap on costs can't hold, because they tell none."""
-    for message, hint in cost_warnings(project, workflow):
-        yield Finding(Level.WARNING, Area.AGENT, message, f"workflow {workflow.name}", hint)
+    if caps := list(project.settings.cost_caps(workflow)):
+        for message, hint in cost_warnings(project, workflow, caps):
+            yield Finding(Level.WARNING, Area.AGENT, message, f"workflow {workflow.name}", hint)
 
 
 def check_flows(project: Project) -> Iterator[Finding]:

@@ -20,7 +20,15 @@ from sequencer.assembly.trusting import Trust
 from sequencer.documents.reader import KeyPath
 from sequencer.errors import AgentMissing, ConfigurationError, UnknownName
 from sequencer.executors.process import ProcessCore
-from sequencer.executors.protocol import EVERY_EXECUTOR, Executor, Installed, Objection, Particular
+from sequencer.executors.protocol import (
+    EVERY_EXECUTOR,
+    Executor,
+    Installed,
+    Objection,
+    Particular,
+    Permits,
+    Permitting,
+)
 from sequencer.executors.stand_ins import RehearsalExecutor, RehearsalOptions
 from sequencer.model.fields import ValidationError
 from sequencer.model.step import Step
@@ -29,6 +37,7 @@ from sequencer.plugins import plugin, plugin_names
 from sequencer.settings.schema import BUILTIN_AGENTS
 from sequencer.settings.settings import Agent, Settings
 from sequencer.workflows.prompts import relative_name
+from sequencer.workflows.registry import with_defaults
 from sequencer.workflows.router import allowed_prompts
 
 
@@ -396,3 +405,76 @@ def _by_role(table: Mapping[str, str], name: str) -> str | None:
         return table[name]
     # A step that is itself called "loop" was found above; only then is it an old word.
     return next((agent for old, agent in table.items() if _OLD_ROLES.get(old) == name), None)
+
+
+def performed(settings: Settings, workflow: Workflow) -> Iterator[Step]:
+    """Yield every step of *workflow*, and what a team's fallback would try once more."""
+    yield from workflow.every_step
+    if workflow.tasks and (rules := settings.teams.rules).has_fallback:
+        yield from map(rules.replaced, workflow.steps)
+
+
+class Permission(NamedTuple):
+    """What one agent may do."""
+
+    agent: str
+    says: str
+    idle_steps: tuple[str, ...] = ()
+    """Steps in which it could not edit, though nobody said so."""
+    hint: str = ""
+    """The lines that change that."""
+
+    @property
+    def warning(self) -> str | None:
+        """Return the warning that it is worth; None: somebody has decided."""
+        if not self.idle_steps:
+            return None
+        steps = ", ".join(self.idle_steps)
+        word = "step" if len(self.idle_steps) == 1 else "steps"
+        return f"can't edit files in {word} {steps}: {self.says}"
+
+
+def permissions(agents: ConfiguredAgents, workflow: Workflow) -> list[Permission]:
+    """Return what each agent of *workflow* may do; a program of one's own has no permissions.
+
+    A client that is told nothing about files refuses to edit where nobody is there to be asked,
+    so a loop would be paid for and change nothing. Whoever says what an agent may do, be it to
+    read only, has decided, and is not warned. Not promised: what a client's own settings add.
+
+    An agent that can't even be chosen is left out; who looks for that says it.
+    """
+    settings, found = agents.settings, dict[str, tuple[Permits, list[str]]]()
+    for step in performed(settings, workflow):
+        whole = with_defaults(step, settings.step_defaults)
+        try:
+            name, executor = agents.choose(whole, step.name)
+        except ConfigurationError:
+            continue
+        if isinstance(executor, Permitting):
+            permits, idle = found.setdefault(name, (executor.permits(), []))
+            if permits.to_edit and _is_left_to_the_entry(whole):
+                idle.append(step.name)
+    return [
+        Permission(
+            name, permits.says, tuple(dict.fromkeys(idle)), _lines(settings, name, permits.to_edit)
+        )
+        for name, (permits, idle) in found.items()
+    ]
+
+
+def _is_left_to_the_entry(step: Step) -> bool:
+    """Return whether *step* is to do what its agent may, and says nothing about edits itself."""
+    words = step.tools or {}
+    has_none = step.single_turn or step.disallow_all_tools
+    return not has_none and step.allowed_tools is None and not words.keys() & {"write", "edit"}
+
+
+def _lines(settings: Settings, name: str, to_edit: tuple[str, ...]) -> str:
+    agents = settings.agents
+    if name in agents:
+        added = "".join(f"\n    {line}" for line in to_edit)
+        return f"add to the entry ({agents[name].locate(())}), for example:{added}"
+    entry = f"{name}: {{{', '.join(to_edit)}}}"
+    if agents:
+        return f"add below 'agents:' in orchestration.yaml, for example:\n    {entry}"
+    return f"add to orchestration.yaml, for example:\n    agents:\n      {entry}"

@@ -26,9 +26,10 @@ from sequencer.assembly.agents import (
     AgentOverrides,
     ensure_known_names,
     known_agents,
+    permissions,
     prompt_files,
 )
-from sequencer.assembly.cautions import cost_warnings, permissions, told
+from sequencer.assembly.costs import cost_warnings
 from sequencer.assembly.flows import locate, written_of
 from sequencer.assembly.flows import run_of as flow_run_of
 from sequencer.cli import gates, idle
@@ -386,17 +387,17 @@ def _tell_of_agents(
     """
     if head is not None and plan.mode is Mode.TICK:
         return
-    for permission in permissions(project, workflow):
-        message = told(permission)
-        if message is None:
-            invocation.say(f"permissions: {permission.agent}: {permission.says}")
+    for one in permissions(project.agents, workflow):
+        if one.warning is None:
+            invocation.say(f"permissions: {one.agent}: {one.says}")
         else:
-            invocation.say(f"warning: agent {permission.agent!r} {message}\n  {permission.hint}")
+            invocation.say(f"warning: agent {one.agent!r} {one.warning}\n  {one.hint}")
 
+    settings = project.settings
     # `start` has an option of its own for it.
-    is_own = plan.limits.max_cost_usd is not None and project.settings.run.max_cost_usd is None
-    more = "--max-cost" if is_own else ""
-    for message, hint in cost_warnings(project, workflow, more):
+    is_own = plan.limits.max_cost_usd is not None and settings.run.max_cost_usd is None
+    caps = [*(["--max-cost"] if is_own else []), *settings.cost_caps(workflow)]
+    for message, hint in cost_warnings(project, workflow, caps) if caps else ():
         invocation.say(f"warning: {message}; {hint}")
 
 

@@ -132,6 +132,25 @@ class Settings:
         """Return who set the value of the key at *path*, which may hold its default."""
         return self.sources.get(path, DEFAULT)
 
+    def cost_caps(self, workflow: Workflow) -> Iterator[str]:
+        """Yield the keys of the caps on costs that are set for a run of *workflow*."""
+        if self.limits.max_cost_usd is not None:
+            yield "limits.max_cost_usd"
+        if self.run.max_cost_usd is not None:
+            is_flag = self.source_of("run", "max_cost_usd").kind == "flag"
+            yield "--max-cost" if is_flag else "run.max_cost_usd"
+        if not workflow.tasks:
+            return
+        rules = self.teams.rules
+        if rules.budget.max_cost_usd is not None:
+            yield "teams.budget"
+        for role, budget in rules.role_budgets.items():
+            if budget.max_cost_usd is not None:
+                yield f"teams.roles.{role}.budget"
+        for node in workflow.tasks:
+            if node.task is not None and node.task.budget.max_cost_usd is not None:
+                yield f"the budget of task {node.id!r}"
+
     def rows(self) -> Iterator[tuple[str, Any, Source]]:
         """Yield key, value as written, and source, in the order of the schema.
 
