@@ -52,9 +52,7 @@ class Shared:
         self.bare = folder / "remote.git"
         self._made: list[GitStore] = []
         if like is not None:
-            shutil.copytree(like.folder, folder, symlinks=True, dirs_exist_ok=True)
-            for config in folder.glob("*/.git/config"):
-                config.write_text(config.read_text().replace(str(like.folder), str(folder)))
+            copy_of(like.folder, folder)
             return
         folder.mkdir(parents=True, exist_ok=True)
         git(folder, "init", "-q", "--bare", "-b", "main", *options, str(self.bare))
@@ -103,14 +101,27 @@ class Shared:
         return git(self.bare, "rev-parse", "--verify", "-q", ref, check=False)
 
 
+def copy_of(made: Path, folder: Path) -> Path:
+    """Let *folder* have all that *made* has, clones of each other included."""
+    shutil.copytree(made, folder, symlinks=True, dirs_exist_ok=True)
+    for config in folder.glob("*/.git/config"):
+        config.write_text(config.read_text().replace(str(made), str(folder)))
+    return folder
+
+
+def folder_at_rest() -> Path:
+    """Return a new folder that goes when the process ends."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 def copied(make: Callable[[Path, str], Shared]) -> Callable[..., Shared]:
     """Let *make* work once for each text, and copy what it made: that is cheaper than git."""
 
     @functools.cache
     def made(text: str) -> Shared:
-        folder = Path(tempfile.mkdtemp())
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        return make(folder / "shared", text)
+        return make(folder_at_rest() / "shared", text)
 
     def copy(folder: Path, text: str = "") -> Shared:
         return Shared(folder, made(text))

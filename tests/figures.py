@@ -12,7 +12,6 @@ import ast
 import contextlib
 import cProfile
 import inspect
-import io
 import json
 import os
 import pstats
@@ -22,7 +21,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import tokenize
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,6 +36,7 @@ _KINDS = re.compile(
     r"|\bisinstance\([^)]*\b(Line|Net)\b|\bkind (==|!=|is|is not) [\"'](graph|flow|team|line|cycle)"
 )
 """A question for the kind of a run, which is the kind object's own business."""
+_LONG = ('"' * 3, "'" * 3)
 _CHART = """---
 id: two
 ---
@@ -58,17 +57,20 @@ x
 def code_lines(path: Path) -> int:
     """Return how many lines of *path* have code: no comments, docstrings or blanks."""
     text = path.read_text(encoding="utf-8")
-    skipped = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
-    found: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type not in skipped and token.type != tokenize.ENDMARKER:
-            found |= set(range(token.start[0], token.end[0] + 1))
-    nodes = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Expr))
-    for node in nodes:
-        # A string that stands alone is a docstring, of a name or of the field above it.
-        if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            found -= set(range(node.lineno, (node.end_lineno or 0) + 1))
-    return len(found)
+    rows = text.split("\n")
+    found = {n for n, row in enumerate(rows, 1) if row.strip() and row.lstrip()[0] != "#"}
+    alone: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str())):
+                # A string that stands alone is a docstring, of a name or of the field above it.
+                alone |= set(range(node.lineno, (node.end_lineno or 0) + 1))
+            case ast.Constant(value=str()) | ast.JoinedStr():
+                # What looks like a comment or a blank in a long text is none.
+                lines = range(node.lineno, (node.end_lineno or 0) + 1)
+                if len(lines) > 1 and any(quote in rows[n - 1] for n in lines for quote in _LONG):
+                    found |= set(lines)
+    return len(found - alone)
 
 
 def modules(root: Path, folder: str) -> list[Path]:

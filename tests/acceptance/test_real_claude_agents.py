@@ -45,7 +45,6 @@ def tools(body: dict[str, Any]) -> set[str]:
         {},
         {"tools": {"task": True}},
         {"allowed_tools": ["Read", "Task"]},
-        {"allowed_tools": ["Read", "Agent"]},
         {"allowed_tools": ["Read", "Agent(scout)"]},
     ],
 )

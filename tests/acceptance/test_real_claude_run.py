@@ -67,12 +67,12 @@ def events(project: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in shown.stdout.splitlines()]
 
 
-def test_eight_steps_of_a_review_cadence(tmp_path: Path) -> None:
+def test_four_steps_of_a_review_cadence(tmp_path: Path) -> None:
     with fake_model() as model:
         project = make_project(tmp_path, model.url)
-        ran = cli(project, "run", "--max-steps", "8", timeout_s=200)
+        ran = cli(project, "run", "--max-steps", "4", timeout_s=100)
     assert ran.returncode == 0, ran.stderr
-    order = ["supervisor", "main", "reviewer", "reviewer"] * 2
+    order = ["supervisor", "main", "reviewer", "reviewer"]
     logs = sorted((project / "logs/local/steps").iterdir())
     assert [log.name for log in logs] == [
         f"iter-{number:05d}_{name}.log" for number, name in enumerate(order, 1)
@@ -81,7 +81,7 @@ def test_eight_steps_of_a_review_cadence(tmp_path: Path) -> None:
     # The newest edit stands first, because each one puts its word behind "start".
     assert (project / "notes.txt").read_text() == f"start {' '.join(reversed(order))}\n"
     state = head(project)
-    assert (state["step_index"], state["status"]) == (8, "waiting-next")
+    assert (state["step_index"], state["status"]) == (4, "waiting-next")
     assert state["usage"]["input_tokens"] > 0
     assert state["usage"]["cost_usd"] > 0
     accepted = [e for e in events(project) if e["event"] == "succeeded"]
@@ -92,42 +92,3 @@ def test_eight_steps_of_a_review_cadence(tmp_path: Path) -> None:
     )
     for path in (*(project / "sync").glob("*.json*"), *logs):
         assert b"dummy-key-of-a-test" not in path.read_bytes(), path
-
-
-def test_an_error_of_the_api_is_a_failed_step(tmp_path: Path) -> None:
-    """The program says "success" then, and only ``is_error`` tells."""
-    with fake_model() as model:
-        project = make_project(tmp_path, model.url)
-        prompt = f"Do it. {script({'error': 400, 'message': 'no such thing'})}"
-        (project / "prompts/supervisor.md").write_text(prompt)
-        ran = cli(project, "run", timeout_s=120)
-    assert ran.returncode == 1
-    assert "no such thing" in ran.stderr
-    state = head(project)
-    assert (state["step_index"], state["status"], state["failures_in_row"]) == (0, "failed", 1)
-
-
-def test_refused_tools_are_seen(tmp_path: Path) -> None:
-    with fake_model() as model:
-        project = make_project(tmp_path, model.url, permission_mode="default")
-        ran = cli(project, "run", "--max-steps", "1", timeout_s=120)
-        shown = cli(project, "status")
-    assert ran.returncode == 0, ran.stderr
-    assert (project / "notes.txt").read_text() == "start\n"
-    denials = next(e["outcome"]["denials"] for e in events(project) if e["event"] == "succeeded")
-    assert any("Edit" in line for line in denials)
-    assert "Edit" in shown.stdout + shown.stderr
-
-
-def test_a_usage_limit_is_nobodys_failure(tmp_path: Path) -> None:
-    with fake_model() as model:
-        project = make_project(tmp_path, model.url)
-        turn = {"error": 429, "message": "You've hit your limit", "retry_after": 3600}
-        (project / "prompts/supervisor.md").write_text(f"Do it. {script(turn)}")
-        first = cli(project, "tick", timeout_s=120)
-        again = cli(project, "tick", timeout_s=120)
-    assert (first.returncode, again.returncode) == (0, 0), first.stderr
-    assert "nothing due" in again.stdout + again.stderr
-    state = head(project)
-    assert (state["status"], state["failures_in_row"], state["claims"]) == ("idle", 0, [])
-    assert state["not_before"] is not None

@@ -46,6 +46,7 @@ OFFERED = {
     "COMP_WORDS": "sequencer --run ",
     "COMP_CWORD": "2",
 }
+"""Variables of a shell that asks what could be typed next: of the command without words."""
 REFUSED_TO_ACT = (2, 3)
 OF_AN_INTERPRETER = ("shadows", "agent-beside")
 """Traps for whoever starts an interpreter there; all are tried so in the long programme."""
@@ -55,21 +56,23 @@ _ACTING = {argv[0] for argv in ACTS}
 def looks_of(clones: Clones, trap: Trap, looks: Iterable[tuple[str, ...]]) -> list[Command]:
     """Return what is called in a project with *trap* that nobody has trusted."""
     project = clones.make(trap.name.replace("/", "-"), trap)
-    commands = [Command(project, argv) for argv in dict.fromkeys((*trap.looks, *looks))]
-    commands = [
-        Command(project, c.argv, REFUSED_TO_ACT, names=trap.names) if {*c.argv} & _ACTING else c
-        for c in commands
+    return [
+        Command(project, argv, REFUSED_TO_ACT, names=trap.names)
+        if {*argv} & _ACTING
+        else Command(project, argv, variables=() if argv else tuple(OFFERED.items()))
+        for argv in dict.fromkeys((*trap.looks, *looks))
     ]
-    return [*commands, Command(project, (), variables=tuple(OFFERED.items()))]
 
 
 def portion(size: Size, number: int) -> tuple[tuple[str, ...], ...]:
     """Return the commands for the trap *number*: a few in turn on every push, else all."""
     if size is Size.LONG:
-        return (*LOOKS, *ACTS, *CHANGES)
+        return (*LOOKS, *ACTS, *CHANGES, ())
     rest = (*LOOKS[2:], *CHANGES)
     acts = ACTS[number % 3 :][: number % 2]
-    return (LOOKS[number % 2], *acts) if number % 2 else (rest[number % len(rest)], *acts)
+    offered = ((),) if number % 4 == 0 else ()
+    look = LOOKS[1] if number % 2 else rest[number % len(rest)]
+    return (look, *acts, *offered)
 
 
 def untrusted(folder: Path, names: Iterable[str], size: Size) -> tuple[int, list[str]]:

@@ -6,16 +6,20 @@ tells on every machine; where there is strace, each program and each connection 
 
 from __future__ import annotations
 
-import re
+import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from tests.acceptance.cli_process import environment
 from tests.acceptance.two_clones import TWO_NODES
+from tests.boundary import looks
+from tests.boundary.traced import Asked, asked, traced, tracer
+from tests.boundary.world import ROOT
 from tests.clones import ENVIRONMENT, git
 
 VERBS = (
@@ -40,6 +44,17 @@ KEYS = (
     *("interactive.diffFilter", "uploadpack.packObjectsHook", "trailer.x.command"),
 )
 HOOKS = ("post-checkout", "pre-push", "fsmonitor-watchman", "post-index-change", "pre-commit")
+
+
+def as_config(settings: Mapping[str, str]) -> str:
+    """Return *settings* as a file of git's."""
+    text = ""
+    for key, value in settings.items():
+        section, _, rest = key.partition(".")
+        below, _, name = rest.rpartition(".")
+        text += f'[{section} "{below}"]\n' if below else f"[{section}]\n"
+        text += f'\t{name} = "{value}"\n'
+    return text
 
 
 class Trap:
@@ -75,19 +90,19 @@ class Trap:
             shutil.copy(self.evil, hooks / name)
         more = self.folder / f"{config.parent.name}-more"
 
-        def put(file: Path, key: str, value: str) -> None:
-            git(self.folder, "config", "--file", str(file), key, value)
-
-        for key in KEYS:
-            put(config, key, str(self.evil))
-            put(more, key, str(self.evil))
-        put(more, "core.hooksPath", str(hooks))
-        put(config, "filter.evil.required", "true")
-        put(config, "alias.status", f"!{self.evil}")
-        put(config, "protocol.ext.allow", "always")
-        put(config, "remote.origin.url", url)
-        put(config, "include.path", str(more))
-        put(config, "includeIf.onbranch:main.path", str(more))
+        evil = dict.fromkeys(KEYS, str(self.evil))
+        more.write_text(as_config({**evil, "core.hooksPath": str(hooks)}))
+        settings = {
+            **evil,
+            "filter.evil.required": "true",
+            "alias.status": f"!{self.evil}",
+            "protocol.ext.allow": "always",
+            "remote.origin.url": url,
+            "include.path": str(more),
+            "includeIf.onbranch:main.path": str(more),
+        }
+        with config.open("a") as file:
+            file.write(as_config(settings))
         alternates = config.parent / "objects" / "info" / "alternates"
         alternates.write_text(f"{self.folder}/nowhere/objects\n")
 
@@ -159,33 +174,24 @@ def files(top: Path) -> dict[str, tuple[int, int]]:
     }
 
 
-def looked(top: Path, verb: str, trace: Path | None) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "sequencer", *verb.split()]
-    if trace is not None:
-        argv = ["strace", "-f", "-s", "400", "-e", "trace=execve,connect", "-o", str(trace), *argv]
+def looked(top: Path, verbs: Iterable[str], place: Path) -> Iterator[tuple[str, str, Asked]]:
+    """Call *verbs* in *top*; yield each with what it told, exit code first, and what it asked."""
+    place.mkdir()
+    commands = [{"folder": str(top), "argv": verb.split()} for verb in verbs]
+    plan, trace = place / "plan.json", place / "trace"
+    plan.write_text(json.dumps({"commands": commands, "starts": [], "limit_s": 60}))
     identity = {name: text for name, text in ENVIRONMENT.items() if name.startswith("GIT_CONFIG")}
-    return subprocess.run(
-        argv,
-        cwd=top,
-        env=environment(**identity),
+    subprocess.run(
+        [*(traced(trace) if tracer() else ()), sys.executable, "-P", "-m", looks.__name__, plan],
+        env=environment(**identity, PYTHONPATH=str(ROOT)),
         stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
         timeout=120,
-        check=False,
+        check=True,
     )
-
-
-def strangers(trace: Path) -> list[str]:
-    """Return every program that was run and every connection, but for git's own."""
-    found = []
-    for line in trace.read_text(errors="replace").splitlines():
-        is_ours = re.search(r'execve\("([^"]*/)?(git|python[0-9.]*|strace)", \["', line)
-        if "connect(" in line and "AF_UNIX" not in line:
-            found.append(line)
-        if "execve(" in line and " = 0" in line and not is_ours:
-            found.append(line)
-    return found
+    found = asked(trace) if tracer() else {}
+    for number, ended in enumerate(json.loads((place / "ended.json").read_text())):
+        told = f"{ended['code']}: {(place / f'{number}.err').read_text()}"
+        yield " ".join(commands[number]["argv"]), told, found.get(str(number), Asked())
 
 
 @pytest.mark.parametrize("kind", sorted(MAKERS))
@@ -193,16 +199,16 @@ def test_looking_runs_nothing_of_a_hostile_repository(tmp_path: Path, kind: str)
     trap = Trap(tmp_path / "trap")
     top = MAKERS[kind](trap)
     trap.canary.unlink(missing_ok=True)
-    before = files(top)
-    trace = tmp_path / "trace" if shutil.which("strace") else None
-    for verb in VERBS if kind == "ssh" else OF_GIT:
-        done = looked(top, verb, trace)
-        assert done.returncode in {0, 1, 2, 3}, (verb, done.stderr)
-        assert "Traceback" not in done.stderr
-        assert not trap.canary.exists(), (verb, trap.canary.read_text())
-        if trace is not None:
-            assert strangers(trace) == [], verb
-        assert files(top) == before, verb
+    before, asked_git = files(top), False
+    for verb, told, did in looked(top, VERBS if kind == "ssh" else OF_GIT, tmp_path / "looks"):
+        assert told[:2] in {"0:", "1:", "2:", "3:"}, (verb, told)
+        assert "Traceback" not in told, verb
+        assert {Path(program).name for program, _ in did.executed} <= {"git"}, verb
+        assert did.network == [], verb
+        asked_git |= bool(did.executed)
+    assert asked_git or not tracer()
+    assert not trap.canary.exists(), trap.canary.read_text()
+    assert files(top) == before
 
 
 def test_the_traps_are_traps(tmp_path: Path) -> None:

@@ -36,6 +36,8 @@ def call(folder: Path, *arguments: str) -> Called:
     """Run ``sequencer ARGUMENTS`` in *folder*, with what it left open freed as at its end."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
+        # What thousands of tests before have left is not looked at again.
+        gc.freeze()
         called = call_here(folder, *arguments)
         gc.collect()
     return called

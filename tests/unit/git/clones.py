@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from sequencer.git.remote import PushVerdict, Remote
 from sequencer.git.tree import Folders, WorkTree
 from sequencer.model.head import Claim, Head, Owner, Work
 from sequencer.settings.schema import CommitOptions, WorkOptions
+from tests.clones import copy_of, folder_at_rest
 
 ENVIRONMENT = {
     **{name: text for name, text in os.environ.items() if not name.startswith("GIT_")},
@@ -49,14 +51,39 @@ def said(folder: Path, *arguments: str) -> str:
     return git(folder, *arguments).decode("utf-8", "surrogateescape").strip()
 
 
-def repository(folder: Path, files: Mapping[str, str] | None = None) -> Path:
-    """Make a repository with one commit on ``main``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    git(folder, "init", "-q", "-b", "main")
-    write(folder, {"README.md": "read me\n", ".gitignore": "*.tmp\nignored/\n"} | dict(files or {}))
+Files = Mapping[str, str]
+
+
+def made_once(make: Callable[[Path, Files], None]) -> Callable[[Path, Files], Path]:
+    """Let *make* work once for the same files, and copy what it made: that is cheaper than git."""
+
+    @functools.cache
+    def made(files: tuple[tuple[str, str], ...]) -> Path:
+        folder = folder_at_rest()
+        make(folder, dict(files))
+        return folder
+
+    def copy(folder: Path, files: Files) -> Path:
+        return copy_of(made(tuple(files.items())), folder)
+
+    return copy
+
+
+@made_once
+def first_commit(folder: Path, files: Files) -> None:
+    """Make a repository whose first commit, on ``main``, has *files*."""
+    # Without the examples of hooks.
+    git(folder, "init", "-q", "-b", "main", "--template=")
+    write(folder, files)
     git(folder, "add", "-A")
     git(folder, "commit", "-q", "-m", "first")
-    return folder
+
+
+def repository(folder: Path, files: Files | None = None) -> Path:
+    """Make a repository with one commit on ``main``."""
+    return first_commit(
+        folder, {"README.md": "read me\n", ".gitignore": "*.tmp\nignored/\n"} | dict(files or {})
+    )
 
 
 def write(folder: Path, files: Mapping[str, str]) -> None:
@@ -73,14 +100,19 @@ def commit(folder: Path, files: Mapping[str, str], message: str = "by hand") -> 
     return said(folder, "rev-parse", "HEAD")
 
 
-def pair(tmp_path: Path, files: Mapping[str, str] | None = None) -> tuple[Path, Path, Path]:
-    """Make a bare remote with one commit, and two clones of it."""
-    seed = repository(tmp_path / "seed", files)
-    bare = tmp_path / "remote.git"
-    git(tmp_path, "clone", "-q", "--bare", str(seed), str(bare))
+@made_once
+def _pair(folder: Path, files: Files) -> None:
+    seed = repository(folder / "seed", files)
+    bare = folder / "remote.git"
+    git(folder, "clone", "-q", "--bare", "--template=", str(seed), str(bare))
     for name in ("here", "there"):
-        git(tmp_path, "clone", "-q", str(bare), name)
-    return bare, tmp_path / "here", tmp_path / "there"
+        git(folder, "clone", "-q", "--template=", str(bare), name)
+
+
+def pair(tmp_path: Path, files: Files | None = None) -> tuple[Path, Path, Path]:
+    """Make a bare remote with one commit, and two clones of it."""
+    _pair(tmp_path, files or {})
+    return tmp_path / "remote.git", tmp_path / "here", tmp_path / "there"
 
 
 def everything(folder: Path) -> dict[str, str]:

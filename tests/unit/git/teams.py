@@ -15,7 +15,7 @@ from sequencer.git.process import Git
 from sequencer.git.tree import Folders
 from sequencer.model.net.graph import Node, NodeKind
 from sequencer.model.team import TaskTraits
-from tests.unit.git.clones import ENVIRONMENT, everything, git, said, write
+from tests.unit.git.clones import ENVIRONMENT, everything, first_commit, git, said
 
 RUN_ID = "01run"
 IGNORED = "*.tmp\nignored/\nsync/\nlogs/\n"
@@ -23,13 +23,7 @@ IGNORED = "*.tmp\nignored/\nsync/\nlogs/\n"
 
 def project(folder: Path, files: dict[str, str] | None = None) -> Path:
     """Make a repository whose run is ignored, as `sequencer init` does it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    # Without the examples of hooks.
-    git(folder, "init", "-q", "-b", "main", "--template=")
-    write(folder, {"README.md": "read me\n", ".gitignore": IGNORED} | (files or {}))
-    git(folder, "add", "-A")
-    git(folder, "commit", "-q", "-m", "first")
-    return folder
+    return first_commit(folder, {"README.md": "read me\n", ".gitignore": IGNORED} | (files or {}))
 
 
 def folders(folder: Path, below: str = "") -> Folders:

@@ -101,6 +101,8 @@ def test_a_file_that_was_changed_in_between_is_left_out(tmp_path: Path) -> None:
 
 def test_the_index_knows_the_files_times(tmp_path: Path) -> None:
     folder = repository(tmp_path / "r", {"changed": "1", "gone": "1"})
+    # A copy's files have other times.
+    git(folder, "update-index", "--refresh")
     write(folder, {"changed": "2", "new": "2"})
     (folder / "gone").unlink()
     (folder / "link").symlink_to("new")
