@@ -6,9 +6,11 @@ The concrete classes are chosen in the modules beside this one; nothing else kno
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache, cached_property, partial
+from importlib.machinery import PathFinder
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -364,7 +366,9 @@ def load_hooks(
         ConfigurationError: a file is missing, leaves the project or can't be loaded, or has
             something that looks like a hook and is none; the file and its line are named.
     """
-    from importlib.metadata import entry_points  # noqa: PLC0415 - not for looking at a run
+    if not files and not _packages_may_add("sequencer.hooks"):
+        return NoHooks()
+    from importlib.metadata import entry_points  # noqa: PLC0415 - it takes long to load
 
     entries = entry_points(group="sequencer.hooks")
     if not files and not entries:
@@ -372,6 +376,33 @@ def load_hooks(
     from sequencer.hooks.calling import plugged  # noqa: PLC0415 - pluggy only if needed
 
     return plugged(files, project, trusted or {}, entries)
+
+
+def _packages_may_add(group: str) -> bool:
+    """Return whether an installed package may have entry points in *group*.
+
+    The files that importlib.metadata would read are looked through, without loading that: it
+    takes ten times as long. What is no folder of packages, or found in another way, may have some.
+    """
+    finders = (one for one in sys.meta_path if one is not PathFinder)
+    if any(hasattr(one, "find_distributions") for one in finders):
+        return True
+    for folder in sys.path:
+        try:
+            names = os.listdir(folder or ".")  # noqa: PTH208 - no Path for each name
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return True
+        for name in names:
+            if name.endswith(".egg"):
+                return True
+            if name.endswith((".dist-info", ".egg-info")):
+                with suppress(OSError):
+                    listed = Path(folder, name, "entry_points.txt").read_bytes()
+                    if group.encode() in listed:
+                        return True
+    return False
 
 
 def _carrier(project: Project, run: str | None, store: Store) -> Carrier:

@@ -13,11 +13,11 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeVar
 
 import click
+from msgspec import Struct, field
 
 from sequencer.cli.unattended import News
 from sequencer.cli.views.text import UNSEEN, columns_of, fitted, one_line, plain
@@ -68,8 +68,7 @@ _OPTIONS: Mapping[str, tuple[str, str]] = {
 """The options that lie over a setting."""
 
 
-@dataclass(slots=True)
-class Invocation:
+class Invocation(Struct):
     """The global options, and the project that they lead to."""
 
     arguments: tuple[str, ...] = ()
@@ -88,8 +87,8 @@ class Invocation:
     """Only a person may use it: `ALWAYS`, or if this option is among the arguments."""
     news: News = field(default_factory=News)
     """How it ended, for a timer that tells a person only what has changed."""
-    _project: Project | None = field(default=None, repr=False)
-    _runs: dict[str | None, Run] = field(default_factory=dict, repr=False)
+    _project: Project | None = None
+    _runs: dict[str | None, Run] = field(default_factory=dict)
 
     # --- the project and its run ---------------------------------------------------
 

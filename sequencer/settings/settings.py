@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
+
+from msgspec import Struct
 
 from sequencer.documents import reader
 from sequencer.documents.files import find_config, leads_out, misplaced, resolve_path
@@ -62,20 +63,22 @@ _AS_THEY_ARE = (
 """Sections that the settings have as the schema does."""
 
 
-@dataclass(frozen=True, slots=True)
-class Agent:
+class Agent(Struct, frozen=True):
     """A named executor as the file has it; its kind says which options have a meaning."""
 
     name: str
     kind: str
-    options: Mapping[str, Any] = field(repr=False)
+    options: Mapping[str, Any]
     """As written; may hold a key, so it is not shown."""
-    locate: Callable[[KeyPath], str] = field(compare=False, repr=False)
+    locate: Callable[[KeyPath], str]
     """From an option's path (``("argv", 0)``; empty: the entry) to file, line and key."""
 
+    def __repr__(self) -> str:
+        """Return what is no secret."""
+        return f"Agent(name={self.name!r}, kind={self.kind!r})"
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+
+class Settings(Struct, frozen=True, kw_only=True):
     """Everything that was configured; paths are absolute."""
 
     config_path: Path | None
@@ -115,10 +118,14 @@ class Settings:
     """What was accepted and has no effect, one line each."""
     sources: Mapping[KeyPath, Source]
     """Of each value that is set."""
-    values: Mapping[str, Any] = field(repr=False)
+    values: Mapping[str, Any]
     """The values as they were written, all layers together."""
-    written: Mapping[str, Any] = field(repr=False)
+    written: Mapping[str, Any]
     """The values of the file alone, under the keys of today."""
+
+    def __repr__(self) -> str:
+        """Return whose they are; a value may be a secret."""
+        return f"Settings(config_path={self.config_path!r}, project_dir={self.project_dir!r})"
 
     def chosen_workflow(self) -> Workflow:
         """Return the workflow that `workflow` names, with its cadence of reviews."""

@@ -10,7 +10,6 @@ compared.
 from __future__ import annotations
 
 import ast
-import dataclasses
 import hashlib
 import json
 import math
@@ -18,11 +17,12 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from sequencer.documents.files import leads_out, read_bytes
 from sequencer.documents.keys import leaves
@@ -90,8 +90,7 @@ _GRANTS = frozenset({"allowed_tools", "tools", "agents"})
 _SECRET = re.compile(r"(?:.*[_-])?(?:key|token|secret|password)", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class Acts:
+class Acts(Struct, frozen=True, dict=True):
     """What a project can do."""
 
     lines: tuple[str, ...]
@@ -100,7 +99,7 @@ class Acts:
     """Tools that steps give to their agents; one that is gone is no change."""
     caps: Mapping[str, float]
     """Key -> the most that it allows, infinity for no cap."""
-    files: Mapping[str, Mapping[Path, str]] = dataclasses.field(default_factory=dict, compare=False)
+    files: Mapping[str, Mapping[Path, str]] = field(default_factory=dict)
     """Files of the project that are run: by agent, or ``hooks``, each with its fingerprint."""
 
     @cached_property
