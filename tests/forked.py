@@ -29,7 +29,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -37,6 +37,8 @@ ROOT = Path(__file__).parent.parent
 _COMMAND = [sys.executable, "-m", "sequencer"]
 _FOLLOWED = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONUNBUFFERED")
 """What Python reads at its start and a fork can still follow, or has no use for."""
+_PRELOADED = ("LD_PRELOAD", "FAKETIME_NO_CACHE", "DONT_FAKE_MONOTONIC", "NO_FAKE_STAT")
+"""What only one that starts can follow: there is a process that waits for each set of values."""
 _STREAMS = slice(3, 9)
 """Where in the arguments of `_execute_child` the ends of the pipes are, from *startupinfo* on:
 for each of the three streams one for the child and one for the parent."""
@@ -50,7 +52,7 @@ def _read_at_start(variables: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in variables.items()
-        if (name.startswith(("PYTHON", "LD_")) and name not in _FOLLOWED)
+        if (name.startswith(("PYTHON", "LD_")) and name not in {*_FOLLOWED, *_PRELOADED})
         # Python takes every locale for UTF-8 that does not name another encoding.
         or (name.startswith(("LC_", "LANG")) and "." in value and "utf" not in value.lower())
     }
@@ -164,7 +166,7 @@ def put_on_path(folder: Path) -> dict[str, str]:
 class _Waiting:
     """Forks a command for each request; ends with the process that started it."""
 
-    def __init__(self) -> None:
+    def __init__(self, preloaded: Iterable[tuple[str, str]]) -> None:
         # Only this user's processes get as far as the socket.
         self.path = Path(tempfile.mkdtemp(prefix="sequencer-forks-")) / "socket"
         listener = socket.socket(socket.AF_UNIX)
@@ -175,6 +177,7 @@ class _Waiting:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.forked", str(listener.fileno()), str(read_fd)],
                 cwd=ROOT,
+                env=os.environ | dict(preloaded),
                 pass_fds=[listener.fileno(), read_fd],
                 stdin=subprocess.DEVNULL,
             )
@@ -187,13 +190,16 @@ class _Waiting:
 
 
 @functools.cache
-def _waiting_process() -> _Waiting:
-    return _Waiting()
+def _waiting_process(preloaded: tuple[tuple[str, str], ...] = ()) -> _Waiting:
+    return _Waiting(preloaded)
 
 
-def _connected(fds: list[int], request: Mapping[str, object]) -> socket.socket:
+def _connected(fds: list[int], request: Mapping[str, Any]) -> socket.socket:
     """Ask for a command; return where its pid and its exit code will come."""
-    path = os.environ.get(_SOCKET) or str(_waiting_process().path)
+    variables = request["variables"]
+    preloaded = tuple((name, variables[name]) for name in _PRELOADED if name in variables)
+    shared = "" if preloaded else os.environ.get(_SOCKET)
+    path = shared or str(_waiting_process(preloaded).path)
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(path)
     socket.send_fds(connection, [b"?"], fds)

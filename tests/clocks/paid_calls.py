@@ -28,7 +28,7 @@ FAILURES = 3
 IN_A_ROW = 8
 """Calls in an hour of an agent that says each time that a limit is reached."""
 AGENT = f"""\
-#!{sys.executable}
+#!{sys.executable} -IS
 import json, pathlib, sys, time
 here = pathlib.Path(__file__).parent
 prompt = sys.stdin.read()

@@ -70,10 +70,11 @@ def notes(herd: Herd, name: str) -> list[list[str]]:
 
 def random_kills(folder: Path, size: Size) -> Report:
     """See `tests.long.report.Campaign`; SIGKILL at any moment, half with small journals."""
-    number, kills = (2, 60) if size is Size.SHORT else (20, 1_000)
+    number, kills, steps = (2, 30, 100) if size is Size.SHORT else (20, 1_000, 200)
     return _reported(
         Herd(
             str(folder / str(seed)),
+            steps=steps,
             kills=kills,
             kill_every_s=0.01,
             seed=seed,
