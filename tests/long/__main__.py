@@ -17,13 +17,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from sequencer.store.folder import put
 from tests.long import documents
 from tests.long.report import Campaign, Report, Size
 from tests.scratch_folders import scratch_folder
@@ -145,26 +146,21 @@ def totals(reports: Iterable[dict[str, Any]]) -> tuple[dict[str, int], int]:
     return dict(counts), violations
 
 
-def run_all(given: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
-    """Run the campaigns that are *given*, and print each as it ends."""
-    reports = []
+def run_all(given: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
+    """Run the campaigns that are *given*; yield the report of each as it ends."""
     size = Size.SHORT if given.short else Size.LONG
     names = [] if given.list else given.only
 
     def run(name: str) -> dict[str, Any]:
         return in_own_process(name, size, folder / f"{name}.log", given.limit)
 
-    def keep(report: dict[str, Any]) -> None:
-        print("\n".join(lines(report)), flush=True)
-        reports.append(report)
-
-    for name in names:
-        if name in ALONE:
-            keep(run(name))
+    yield from (run(name) for name in names if name in ALONE)
     with ThreadPoolExecutor(given.jobs) as pool:
-        for report in pool.map(run, [name for name in names if name not in ALONE]):
-            keep(report)
-    return reports
+        begun = [pool.submit(run, name) for name in names if name not in ALONE]
+        try:
+            yield from (one.result() for one in as_completed(begun))
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def known(name: str) -> str:
@@ -213,13 +209,13 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def whole_report(reports: list[dict[str, Any]], size: Size, minutes: float) -> dict[str, Any]:
+def whole_report(reports: list[dict[str, Any]], size: Size) -> dict[str, Any]:
     """Return what ``--json`` writes."""
     counts, violations = totals(reports)
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "size": size,
-        "minutes": round(minutes, 1),
+        "minutes": round(sum(report["seconds"] for report in reports) / 60, 1),
         "machine": {
             "platform": platform.platform(),
             "processors": os.cpu_count(),
@@ -229,6 +225,13 @@ def whole_report(reports: list[dict[str, Any]], size: Size, minutes: float) -> d
         "counts": counts,
         "violations": violations,
     }
+
+
+def save(file: Path | None, whole: dict[str, Any]) -> None:
+    """Write the report *whole* to *file*, if one was asked for."""
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        put(file, json.dumps(whole, indent=1).encode() + b"\n")
 
 
 def main() -> int:
@@ -242,18 +245,21 @@ def main() -> int:
         size = Size.SHORT if given.short else Size.LONG
         before = kept(given.again, given.only, size) if given.again else []
         done = {report["name"] for report in before}
+        order = {name: place for place, name in enumerate(given.only)}
         given.only = [name for name in given.only if name not in done]
-        reports = [*before, *run_all(given, folder)]
-    seconds = sum(report["seconds"] for report in reports)
-    whole = whole_report(reports, size, seconds / 60)
+        reports = list(before)
+        save(given.json, whole_report(reports, size))
+        for report in run_all(given, folder):
+            print("\n".join(lines(report)), flush=True)
+            reports = sorted([*reports, report], key=lambda one: order[one["name"]])
+            # Who ends the programme here continues with --again.
+            save(given.json, whole_report(reports, size))
+    whole = whole_report(reports, size)
     print("\n" + ", ".join(f"{what}: {count:,}" for what, count in whole["counts"].items()))
     print(
         f"{len(reports)} campaigns of {whole['minutes']:.1f} minutes together, "
         f"violations: {whole['violations']}"
     )
-    if given.json:
-        given.json.parent.mkdir(parents=True, exist_ok=True)
-        given.json.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
     if given.docs:
         documents.write(given.docs, whole, {name: campaign(name) for name in CAMPAIGNS})
     return 1 if whole["violations"] else 0

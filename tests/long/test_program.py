@@ -85,6 +85,20 @@ def test_a_stuck_campaign_is_ended_and_is_a_violation(tmp_path: Path) -> None:
     assert held["counts"] == {"rounds": 20}
 
 
+def test_the_report_is_there_before_the_last_campaign_has_ended(tmp_path: Path) -> None:
+    """Who ends the programme in between loses nothing of it, see --again."""
+    report = tmp_path / "report.json"
+    names = [SAMPLES["sticks"], SAMPLES["holds"]]
+    argv = [sys.executable, "-m", "tests.long", "--json", str(report), "--jobs", "2"]
+    program = subprocess.Popen([*argv, "--limit", "6", "--only", *names], cwd=ROOT)
+    found: list[str] = []
+    while not found and program.poll() is None:
+        told = json.loads(report.read_text()) if report.exists() else {"campaigns": []}
+        found = [one["name"] for one in told["campaigns"]]
+    assert found == [SAMPLES["holds"]]
+    assert program.wait(timeout=60) == 1
+
+
 def test_again_runs_what_was_violated_or_is_missing(tmp_path: Path) -> None:
     first = run(tmp_path, "holds", "breaks")
     report = tmp_path / "made" / "report.json"
