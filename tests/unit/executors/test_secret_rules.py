@@ -79,16 +79,14 @@ HOSTILE = [
 
 @pytest.mark.parametrize("piece", HOSTILE, ids=range(len(HOSTILE)))
 def test_no_text_takes_more_than_its_length(piece: bytes) -> None:
-    def seconds(size: int) -> float:
-        text = (piece * (size // len(piece) + 1))[:size]
-        best = 1000.0
-        for _ in range(2):
-            stream, begin = REDACTION.stream(), time.process_time()
-            for place in range(0, size, 65_536):
-                stream.feed(text[place : place + 65_536])
-            stream.finish()
-            best = min(best, time.process_time() - begin)
-        return best
+    text = (piece * (250_000 // len(piece) + 1))[:250_000]
+
+    def seconds() -> float:
+        stream, begin = REDACTION.stream(), time.process_time()
+        for place in range(0, len(text), 65_536):
+            stream.feed(text[place : place + 65_536])
+        stream.finish()
+        return time.process_time() - begin
 
     # The slowest takes a quarter of a second; the square of a piece of 64 KiB takes minutes.
-    assert seconds(250_000) < 2.5
+    assert any(seconds() < 2.5 for _ in range(2))
