@@ -7,7 +7,8 @@ import fcntl
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 
@@ -149,9 +150,9 @@ def test_a_process_that_can_start_no_thread_does_not_queue(
     two.leave()
 
 
-def until_no_thread_waits() -> None:
+def until_no_thread_waits(but: Collection[threading.Thread]) -> None:
     deadline = time.monotonic() + 20
-    while any(thread.name == "turnstile" for thread in threading.enumerate()):
+    while any(one.name == "turnstile" for one in {*threading.enumerate()} - {*but}):
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -170,7 +171,8 @@ def opened_here(folder: Path) -> list[str]:
 
 @pytest.mark.skipif(not OWN_FDS.is_dir(), reason="needs /proc")
 def test_nothing_stays_open(tmp_path: Path) -> None:
-    until_no_thread_waits()
+    # A run of another test that nobody closed may still have one.
+    of_others = threading.enumerate()
     first = FileTurnstile(tmp_path / file_name(()))
     asleep, write_fd = os.pipe()
     # The folder stays open for the next time.
@@ -186,7 +188,7 @@ def test_nothing_stays_open(tmp_path: Path) -> None:
             assert other.is_awaited()
         for turnstile in (*others, first):
             turnstile.leave()
-    until_no_thread_waits()
-    assert opened_here(tmp_path) == before
+    until_no_thread_waits(of_others)
+    assert Counter(opened_here(tmp_path)) <= Counter(before)
     os.close(asleep)
     os.close(write_fd)
