@@ -32,6 +32,8 @@ from sequencer.errors import NotTrusted, StorageFailed, UnsafePath
 from sequencer.settings.settings import Settings
 from sequencer.settings.trust import Acts, acts_of, fingerprint
 
+VARIABLE = "SEQUENCER_TRUST"
+"""Folders that are trusted with what is below them, or ``all``."""
 Ask = Callable[[NotTrusted], bool]
 """Whether a person says yes to what the error lists."""
 
@@ -77,8 +79,13 @@ class Trust:
 
     @property
     def is_vouched_for(self) -> bool:
-        """Return whether it is trusted whatever it does."""
-        return self._ask is True or is_vouched_for(self._settings.project_dir)
+        """Return whether it is trusted whatever it does: the program or `VARIABLE` says so."""
+        given = os.environ.get(VARIABLE, "").strip()
+        if self._ask is True or not given or is_inside_agent():
+            return self._ask is True
+        real = Path(os.path.realpath(self._settings.project_dir))
+        named = (entry for entry in given.split(":") if os.path.isabs(entry))  # noqa: PTH117
+        return given == "all" or any(real.is_relative_to(os.path.realpath(one)) for one in named)
 
     def refusal(self) -> NotTrusted | None:
         """Return why nothing of it may run; None: it may.
@@ -120,8 +127,30 @@ class Trust:
             vars(self).pop("acts", None)
 
     def keep(self) -> None:
-        """Record that a person has said yes to what the project can do now."""
-        keep(self.key, self.acts)
+        """Record that a person has said yes to what the project can do now.
+
+        Raises:
+            StorageFailed: it can't be written. UnsafePath: see `read`.
+        """
+        key, acts = self.key, self.acts
+        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        caps = {name: None if math.isinf(most) else most for name, most in acts.caps.items()}
+        content: dict[str, Any] = {"project": key, "at": at, "digest": acts.digest}
+        content |= {"acts": acts.lines, "grants": sorted(acts.grants), "caps": caps}
+        temporary = f".{secrets.token_hex(8)}.tmp"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            with _folder(is_made=True) as folder:
+                fd = os.open(temporary, flags, 0o600, dir_fd=folder)
+                with os.fdopen(fd, "w", encoding="utf-8") as file:
+                    json.dump(content, file, indent=1)
+                    file.flush()
+                    os.fsync(fd)
+                os.replace(temporary, _name(key), src_dir_fd=folder, dst_dir_fd=folder)
+        except OSError as error:
+            raise StorageFailed(
+                f"can't be written: {error.strerror}", where=str(place())
+            ) from error
 
     def files_of(self, owner: str) -> Mapping[Path, str]:
         """Return the files that *owner* runs whose content was trusted, with fingerprints."""
@@ -160,8 +189,6 @@ def ensure_unchanged(path: Path, trusted: str, owner: str) -> None:
         raise NotTrusted(str(path), (), (f"- {line}: {trusted}", f"+ {line}: {now or 'is gone'}"))
 
 
-VARIABLE = "SEQUENCER_TRUST"
-ALL = "all"
 _NAME = re.compile(r"[0-9a-f]{32}\.json")
 _RECORD_BYTES = 4 * 1024 * 1024
 _OTHERS = 0o077
@@ -187,18 +214,6 @@ class Trusted(Struct, frozen=True):
         return Acts(self.lines, frozenset(self.grants), caps)
 
 
-def is_vouched_for(folder: Path, env: Mapping[str, str] | None = None) -> bool:
-    """Return whether ``SEQUENCER_TRUST`` names *folder*, or one that it is in."""
-    given = (os.environ if env is None else env).get(VARIABLE, "").strip()
-    if not given or is_inside_agent(env):
-        return False
-    if given == ALL:
-        return True
-    real = Path(os.path.realpath(folder))
-    named = (Path(entry) for entry in given.split(":") if entry)
-    return any(real.is_relative_to(os.path.realpath(one)) for one in named if one.is_absolute())
-
-
 def project_key(folder: Path, config: Path | None) -> str:
     """Return what a record is about: the real folder, with the file where it is another one."""
     real = os.path.realpath(folder)
@@ -215,30 +230,6 @@ def read(key: str) -> Trusted | None:
         found = _read(folder, _name(key))
         return found if found is not None and found.project == key else None
     return None
-
-
-def keep(key: str, acts: Acts) -> None:
-    """Record that *acts* of the project with *key* are trusted.
-
-    Raises:
-        StorageFailed: it can't be written. UnsafePath: see `read`.
-    """
-    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    caps = {name: None if math.isinf(most) else most for name, most in acts.caps.items()}
-    content: dict[str, Any] = {"project": key, "at": at, "digest": acts.digest, "acts": acts.lines}
-    content |= {"grants": sorted(acts.grants), "caps": caps}
-    temporary = f".{secrets.token_hex(8)}.tmp"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        with _folder(is_made=True) as folder:
-            fd = os.open(temporary, flags, 0o600, dir_fd=folder)
-            with os.fdopen(fd, "w", encoding="utf-8") as file:
-                json.dump(content, file, indent=1)
-                file.flush()
-                os.fsync(fd)
-            os.replace(temporary, _name(key), src_dir_fd=folder, dst_dir_fd=folder)
-    except OSError as error:
-        raise StorageFailed(f"can't be written: {error.strerror}", where=str(place())) from error
 
 
 def forget(key: str) -> bool:

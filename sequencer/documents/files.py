@@ -38,9 +38,9 @@ class Location(NamedTuple):
     state_path: Path
 
 
-def is_inside_agent(env: Mapping[str, str] | None = None) -> bool:
+def is_inside_agent() -> bool:
     """Return whether this process was started by an agent at its step."""
-    return bool((os.environ if env is None else env).get(_TOKEN))
+    return bool(os.environ.get(_TOKEN))
 
 
 def find_config(start: Path, explicit: Path | None = None) -> Path | None:

@@ -7,7 +7,6 @@ installed or an agent's options suit its kind is found by those who use them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -38,6 +37,7 @@ from sequencer.settings.schema import (
 )
 from sequencer.settings.sources import (
     DEFAULT,
+    SECRET_KEY,
     Given,
     Layers,
     Source,
@@ -53,7 +53,6 @@ from sequencer.workflows.requests.routing import RoutingSettings
 from sequencer.workflows.router import RouterSettings
 from sequencer.workflows.teams.options import TeamOptions
 
-_SECRET_KEY = re.compile(r"(?:.*[_-])?(?:key|token|secret|password)", re.IGNORECASE)
 HIDDEN = "(hidden)"
 _AS_THEY_ARE = (
     *("workflow", "router", "routing", "agent", "hooks", "limits", "prices", "store", "commit"),
@@ -172,7 +171,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             key=lambda item: (order[str(item[0][0])], dotted(item[0])),
         ):
             value = defaults[path] if source is DEFAULT else _look_up(self.values, path)
-            is_secret = _SECRET_KEY.fullmatch(str(path[-1])) is not None
+            is_secret = SECRET_KEY.fullmatch(str(path[-1])) is not None
             yield dotted(path), HIDDEN if is_secret else value, source
 
 

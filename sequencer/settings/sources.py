@@ -7,6 +7,7 @@ on are no settings: an agent may call ``sequencer`` itself and must not thereby 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -40,6 +41,10 @@ _TRUST = f"{PREFIX}TRUST"
 """Says whose code may run on this machine, so it is no setting of a project."""
 _KEEPS_NULL = (("agents",), ("step_defaults",), ("workflows",), ("teams", "roles"))
 """There ``null`` is a statement ("no time limit"); elsewhere it is a key left empty."""
+
+
+SECRET_KEY = re.compile(r"(?:.*[_-])?(?:key|token|secret|password)", re.IGNORECASE)
+"""The last name of a key whose value is not shown."""
 
 
 class Source(Struct, frozen=True):

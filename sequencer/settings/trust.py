@@ -29,7 +29,7 @@ from sequencer.documents.keys import leaves
 from sequencer.documents.reader import KeyPath, dotted
 from sequencer.errors import ConfigurationError
 from sequencer.settings.schema import Schema
-from sequencer.settings.sources import flatten
+from sequencer.settings.sources import SECRET_KEY, flatten
 
 
 class Rule(StrEnum):
@@ -87,7 +87,6 @@ _COST = "limits.max_cost_usd"
 """Told also where there is none."""
 _GRANTS = frozenset({"allowed_tools", "tools", "agents"})
 """Fields of a step that give an agent more than its entry does."""
-_SECRET = re.compile(r"(?:.*[_-])?(?:key|token|secret|password)", re.IGNORECASE)
 
 
 class Acts(Struct, frozen=True, dict=True):
@@ -200,7 +199,7 @@ def _amount(most: float) -> str:
 
 
 def _line(path: KeyPath, value: Any) -> str:
-    is_secret = _SECRET.fullmatch(str(path[-1])) is not None
+    is_secret = SECRET_KEY.fullmatch(str(path[-1])) is not None
     text = text_of(value)
     if is_secret:
         text = f"(hidden, {hashlib.sha256(text.encode()).hexdigest()[:12]})"
