@@ -395,12 +395,9 @@ def _packages_may_add(group: str) -> bool:
         except OSError:
             return True
         for name in names:
-            if name.endswith(".egg"):
-                return True
-            if name.endswith((".dist-info", ".egg-info")):
+            if name.endswith((".dist-info", ".egg-info", "EGG-INFO")):
                 with suppress(OSError):
-                    listed = Path(folder, name, "entry_points.txt").read_bytes()
-                    if group.encode() in listed:
+                    if group.encode() in Path(folder, name, "entry_points.txt").read_bytes():
                         return True
     return False
 

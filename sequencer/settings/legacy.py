@@ -12,12 +12,13 @@ mistake that a silent choice would hide.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+
+from msgspec import Struct, field
+from msgspec.json import decode
 
 from sequencer.documents import keys
 from sequencer.documents.reader import Document, KeyPath, dotted, located
@@ -27,27 +28,22 @@ from sequencer.settings.schema import Schema
 from sequencer.settings.sources import Layers, Source, source_in
 
 
-class Tables(NamedTuple):
-    """What ``builtin/hoidn.json`` says."""
+class Tables(Struct):
+    """What ``builtin/hoidn.json`` says; the key that is written here stands with dots."""
 
-    flat_keys: dict[str, KeyPath]
-    commit_keys: dict[str, KeyPath]
+    commit_keys: dict[str, str]
     """What is committed after a step; later ones win over earlier ones of the same meaning."""
     ignored_keys: frozenset[str]
     variables: dict[str, str | None]
     """The variables that it reads, and what is written here instead; None: nothing is needed."""
+    flat_keys: dict[str, str] = field(name="keys")
 
 
 @cache
 def tables() -> Tables:
     """Return its keys and variables, which few projects have."""
     path = Path(__file__).parents[1].joinpath("builtin", "hoidn.json")
-    found = json.loads(path.read_bytes())
-    flat, commits = (
-        {key: tuple(path.split(".")) for key, path in found[name].items()}
-        for name in ("keys", "commit_keys")
-    )
-    return Tables(flat, commits, frozenset(found["ignored_keys"]), found["variables"])
+    return decode(path.read_bytes(), type=Tables)
 
 
 _REPORT_KEYS = ("report_extensions", "report_path_globs")
@@ -64,9 +60,10 @@ _IGNORED_FAMILIES = re.compile(r"auto_?commit_[a-z_]+|max_[a-z_]+_bytes", re.ASC
 def lay_keys(layers: Layers, document: Document) -> Iterator[str]:
     """Lay what *document* says in old spellings over *layers*; yield the keys that it knows."""
     known = tables()
-    for key, path in known.flat_keys.items():
+    for key, dots in known.flat_keys.items():
         if key in document.data:
-            layers.put(path, document.data[key], source_in(document, (key,)), (key,))
+            path, source = tuple(dots.split(".")), source_in(document, (key,))
+            layers.put(path, document.data[key], source, (key,))
     _lay_commits(layers, document)
     _lay_team_keys(layers, document)
     for key in document.data:
@@ -80,9 +77,9 @@ def lay_keys(layers: Layers, document: Document) -> Iterator[str]:
 
 def _lay_commits(layers: Layers, document: Document) -> None:
     """Lay what the flat keys say about commits after a step."""
-    for key, path in tables().commit_keys.items():
+    for key, dots in tables().commit_keys.items():
         if key in document.data:
-            value = document.data[key]
+            path, value = tuple(dots.split(".")), document.data[key]
             if isinstance(value, str) and keys.is_list(keys.annotation_at(Schema, path)):
                 value = [part.strip() for part in value.split(",") if part.strip()]
             layers.put(path, value, source_in(document, (key,)), (key,))
