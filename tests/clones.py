@@ -47,24 +47,11 @@ class Shared:
     def __init__(
         self, folder: Path, like: Shared | None = None, options: Sequence[str] = ()
     ) -> None:
-        """Make them anew, with *options* of `git init`, or copy the folder of *like*."""
+        """Copy the folder of *like*, or one made with *options* of `git init`."""
         self.folder = folder
         self.bare = folder / "remote.git"
         self._made: list[GitStore] = []
-        if like is not None:
-            copy_of(like.folder, folder)
-            return
-        folder.mkdir(parents=True, exist_ok=True)
-        git(folder, "init", "-q", "--bare", "-b", "main", *options, str(self.bare))
-        # A clone of what is empty does not know in which format.
-        git(folder, "init", "-q", "-b", "main", *options, "first")
-        first = folder / "first"
-        git(first, "remote", "add", "origin", str(self.bare))
-        (first / "README.md").write_text("a project\n")
-        (first / ".gitignore").write_text("sync/\nlogs/\n")
-        git(first, "add", ".")
-        git(first, "commit", "-q", "-m", "begin")
-        git(first, "push", "-q", "-u", "origin", "main")
+        copy_of(like.folder if like else _one_commit(tuple(options)), folder)
 
     def clone(self, name: str) -> Path:
         """Return the clone *name*, made when it is first asked for."""
@@ -72,14 +59,8 @@ class Shared:
         if not path.exists():
             git(self.folder, "clone", "-q", str(self.bare), name)
             git(path, "checkout", "-q", "-B", "main")
-            self._tidy()
+            _tidy(self.folder)
         return path
-
-    def _tidy(self) -> None:
-        """Remove the examples of hooks, of which each copy would have a dozen files."""
-        for hooks in (*self.folder.glob("*/hooks"), *self.folder.glob("*/.git/hooks")):
-            for example in hooks.glob("*.sample"):
-                example.unlink()
 
     def store(self, name: str, run: str | None = None, **options: Any) -> GitStore:
         """Return a store of *run* in the clone *name*."""
@@ -114,6 +95,30 @@ def folder_at_rest() -> Path:
     folder = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
+
+
+@functools.cache
+def _one_commit(options: tuple[str, ...]) -> Path:
+    folder = folder_at_rest()
+    first, bare = folder / "first", folder / "remote.git"
+    git(folder, "init", "-q", "--bare", "-b", "main", *options, str(bare))
+    # A clone of what is empty does not know in which format.
+    git(folder, "init", "-q", "-b", "main", *options, "first")
+    git(first, "remote", "add", "origin", str(bare))
+    (first / "README.md").write_text("a project\n")
+    (first / ".gitignore").write_text("sync/\nlogs/\n")
+    git(first, "add", ".")
+    git(first, "commit", "-q", "-m", "begin")
+    git(first, "push", "-q", "-u", "origin", "main")
+    _tidy(folder)
+    return folder
+
+
+def _tidy(folder: Path) -> None:
+    """Remove the examples of hooks, of which each copy would have a dozen files."""
+    for hooks in (*folder.glob("*/hooks"), *folder.glob("*/.git/hooks")):
+        for example in hooks.glob("*.sample"):
+            example.unlink()
 
 
 def copied(make: Callable[[Path, str], Shared]) -> Callable[..., Shared]:
