@@ -97,18 +97,3 @@ def test_teammates_work_at_once_in_trees_of_their_own(tmp_path: Path) -> None:
     assert "FOUND" in said
     offered = {tool["name"] for body in bodies if "Look" in str(body) for tool in body["tools"]}
     assert "Read" in offered
-
-
-def test_a_budget_stops_real_teammates(tmp_path: Path) -> None:
-    dear = script({"text": "dear", "model_usage": {"input_tokens": 200_000}})
-    tasks: list[Task] = [
-        {"id": "dear", "subject": "Dear", "text": dear},
-        {"id": "next", "subject": "Next", "blocked_by": ["dear"], "text": script({"text": "x"})},
-    ]
-    with fake_model() as model:
-        project = make_project(tmp_path, model.url)
-        as_team(project, tasks, teams={"budget": {"max_tokens": 100_000}})
-        ran = cli(project, "run", timeout_s=120)
-    assert ran.returncode == 0, ran.stderr
-    assert accepted(project) == ["dear"]
-    assert "of 100000 tokens" in ran.stdout + ran.stderr

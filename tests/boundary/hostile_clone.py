@@ -69,7 +69,7 @@ def portion(size: Size, number: int) -> tuple[tuple[str, ...], ...]:
     if size is Size.LONG:
         return (*LOOKS, *ACTS, *CHANGES, ())
     rest = (*LOOKS[2:], *CHANGES)
-    acts = ACTS[number % 3 :][: number % 2]
+    acts = (ACTS[number // 4 % 3],) if number % 4 == 1 else ()
     offered = ((),) if number % 4 == 0 else ()
     look = LOOKS[1] if number % 2 else rest[number % len(rest)]
     return (look, *acts, *offered)

@@ -253,7 +253,7 @@ HARMLESS = {
 USUAL = (
     *("no journal", "an empty tree", "a journal of another run", "a journal without its middle"),
     *("a journal with a torn end", "a journal with its lines reversed", "a journal too large"),
-    *("a state.json that is a link", "a document too large", "a name that goes up far"),
+    *("a state.json that is a link", "a name that goes up far"),
     *("a folder that is .git", "an attempt that goes up", "an output that is a link"),
     *("what is known of the remote", "ten thousand names"),
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.errors import CorruptState, RemoteUnreachable, UsageRefused
+from sequencer.errors import CorruptState, RemoteUnreachable
 from sequencer.git.sides import OtherRun, Relation, Sides, compare, runs_elsewhere, take_theirs
 from tests.clones import Shared, git
 from tests.unit.cli.sharing import compared, diverged, shared_project, steps, store_of
@@ -173,15 +173,6 @@ def test_what_a_crash_has_left_half_done_is_done_again(shared: Shared) -> None:
     _, after = taken(a)
     assert after.there == compared(b).there
     assert (aside / "state.json").exists()
-
-
-def test_where_there_is_no_need_it_is_refused(shared: Shared) -> None:
-    a = shared.clone("a")
-    steps(a, 1)
-    before = content(a / "sync")
-    with pytest.raises(UsageRefused, match="one history"):
-        taken(a)
-    assert content(a / "sync") == before
 
 
 @pytest.mark.parametrize("why", ["gone", "away", "no run"])
