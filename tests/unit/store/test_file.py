@@ -22,7 +22,7 @@ from sequencer.errors import (
     TransitionRefused,
 )
 from sequencer.model.head import Head
-from sequencer.model.transitions import Place
+from sequencer.model.transitions import Place, Transition
 from sequencer.store import watch as module
 from sequencer.store.file import FileStore
 from sequencer.store.watch import InotifyWatch, SleepingWatch, Watch, WatchdogWatch, watch
@@ -362,3 +362,25 @@ def test_what_was_published_is_freed_outside_of_the_lock_and_only_once_it_is_rep
     store.close()
     assert opened_states() == before
     assert not any(freed_with)
+
+
+def test_who_has_lost_the_lock_while_it_decided_writes_no_line_that_does_not_count(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "state.json"
+    store, other = FileStore(path), FileStore(path)
+    cases.begin(store)
+    seen: list[int] = []
+
+    def overtaken(head: Head) -> Transition:
+        seen.append(head.revision)
+        if len(seen) == 1:
+            path.with_name("state.json.lock").unlink()
+            cases.claim(other)
+            cases.release(other, 1)
+        return cases.claiming(store, head)
+
+    assert store.update(cases.on_run(overtaken)).token == 2
+    assert seen == [1, 3]
+    lines = (tmp_path / "journal.jsonl").read_text().splitlines()
+    assert [json.loads(line)["revision"] for line in lines] == [1, 2, 3, 4]
