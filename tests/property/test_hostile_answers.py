@@ -74,6 +74,15 @@ def test_an_answer_near_an_allowed_name_is_that_name_or_refused() -> None:
     for_all(check, answers, st.lists(st.sampled_from(ALLOWED), unique=True))
 
 
+class Quoting(yaml.SafeDumper):
+    """Quotes texts: 0E0 is a number to whoever reads YAML 1.2, and none to PyYAML."""
+
+
+Quoting.add_representer(
+    str, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"')
+)
+
+
 def routed(folder: Path, answer: str) -> Path:
     """Write a project whose router answers *answer*, with a prompt outside the list."""
     (folder / "prompts").mkdir(parents=True)
@@ -86,7 +95,7 @@ def routed(folder: Path, answer: str) -> Path:
         "agent": {"default": "canned"},
         "agents": {"canned": {"kind": "scripted", "outcomes": outcomes}},
     }
-    (folder / "orchestration.yaml").write_text(yaml.safe_dump(document))
+    (folder / "orchestration.yaml").write_text(yaml.dump(document, Dumper=Quoting))
     return folder
 
 
