@@ -14,7 +14,7 @@ from inotify_simple import INotify, flags
 from bench.project import Marks, no_op_run
 from bench.rows.handoff_child import LONGEST_WAIT_S
 from bench.serving import Answer, serve
-from sequencer.engine.loop import Mode
+from sequencer.engine.stint import Mode
 from sequencer.git.store import GitStore
 from sequencer.model.limits import InvocationLimits
 from sequencer.project import open_project

@@ -15,7 +15,7 @@ from bench.peers.installing import interpreter, why_absent
 from bench.project import Marks, make_project, no_op_run
 from bench.result import Row, absent, compared
 from bench.rows import Setting
-from sequencer.engine.loop import Mode
+from sequencer.engine.stint import Mode
 from sequencer.model.limits import InvocationLimits
 
 BARS = {"doit": 0.6, "python": 4.0}

@@ -46,8 +46,8 @@ from sequencer.engine.attempt import (
     ignore,
     several,
 )
-from sequencer.engine.loop import Mode, Summary
 from sequencer.engine.run import Run
+from sequencer.engine.stint import Mode, Summary
 from sequencer.errors import (
     SequencerError,
     StateRefused,

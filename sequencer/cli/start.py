@@ -25,8 +25,8 @@ from sequencer.cli.views.mermaid import chart
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.tables import columns, purposes
 from sequencer.cli.views.text import one_line
-from sequencer.engine.loop import Mode
 from sequencer.engine.starting import WantedTeam
+from sequencer.engine.stint import Mode
 from sequencer.engine.view import view_of
 from sequencer.errors import UsageRefused
 from sequencer.model.limits import InvocationLimits

@@ -10,90 +10,31 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
-
-from sequencer.engine.attempt import Allowance, HeadMoved, Noticed, Running, Waiting, least, left
+from sequencer.engine.attempt import HeadMoved, Noticed, Running, Waiting, left
 from sequencer.engine.patience import followed
 from sequencer.engine.queue import Queue
+from sequencer.engine.stint import LineStint, Mode, Summary
 from sequencer.engine.worker import LineWorker
 from sequencer.errors import (
     ClaimHeld,
     Interrupted,
     StaleClaim,
-    StepFailed,
-    TooManyFailures,
-    WaitsForPerson,
     out_of_resources,
 )
 from sequencer.executors.protocol import StopReason
 from sequencer.model.head import Claim, Gate, Head, Status
-from sequencer.model.kind import Ended, Readiness, Standing
+from sequencer.model.kind import Readiness, Standing
 from sequencer.model.limits import InvocationLimits, parse_time
-from sequencer.model.line.line import EndingKind
 from sequencer.model.line.order import position_at
-from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.outcome import OutcomeStatus
 
 if TYPE_CHECKING:
     from sequencer.engine.net_worker import NetWorker
 
-_NO_LIMIT = Allowance()
 LONGEST_SLEEP_S = 60.0
 """A date is compared with the wall clock at least this often, since people set that clock."""
-
-
-def counted(number: int, noun: str) -> str:
-    """Return how many are done, as a person would say it.
-
-    >>> counted(1, "step"), counted(2, "step")
-    ('1 step is', '2 steps are')
-    """
-    return f"{number} {noun} is" if number == 1 else f"{number} {noun}s are"
-
-
-class Mode(StrEnum):
-    """How a process takes part in a run."""
-
-    COMBINED = "combined"
-    SYNC = "sync"
-    ASYNC = "async"
-    TICK = "tick"
-
-
-class Summary(Struct):
-    """What one invocation did, and why it ended."""
-
-    reason: str = ""
-    usage: Usage = field(default_factory=Usage)
-    failures: int = 0
-    limits_met: int = 0
-    """Attempts that ended at a usage limit."""
-    head: Head | None = None
-
-    @property
-    def has_worked(self) -> bool:
-        """Return whether an agent was called."""
-        return self.usage != Usage() or bool(self.failures or self.limits_met)
-
-    def steps_left(self, max_steps: int) -> int:
-        """Return how many of *max_steps* are left.
-
-        None is left behind more usage limits than that: each was a call, and an invocation
-        makes at most twice as many calls as it may do steps, failures aside.
-        """
-        return 0 if self.limits_met > max_steps else max_steps - self.usage.steps
-
-    def reached(self, max_steps: int | None) -> str | None:
-        """Return in words that none of *max_steps* is left, if that is so."""
-        # As `steps_left` says it; this is asked in each step.
-        if max_steps is None or (self.limits_met <= max_steps and self.usage.steps < max_steps):
-            return None
-        done = f"{counted(self.usage.steps, 'step')} done"
-        if self.limits_met > max_steps:
-            done += f", and a usage limit was met {self.limits_met} times"
-        return f"{done} (--max-steps)"
 
 
 class EngineLoop(ABC):
@@ -195,20 +136,6 @@ class EngineLoop(ABC):
             raise ClaimHeld(message, hint=hint)
         return rest
 
-    def _count(self, outcome: Outcome, steps: int) -> None:
-        """Count an attempt that has ended, and was worth so many *steps*."""
-        self.summary.usage = self.summary.usage.plus(outcome.usage, steps=steps)
-        self.summary.limits_met += int(outcome.status is OutcomeStatus.LIMITED)
-
-    def _used_up(self) -> str | None:
-        """Return which of this invocation's limits on steps and money is reached."""
-        limits, usage = self._limits, self.summary.usage
-        if (done := self.summary.reached(limits.max_steps)) is not None:
-            return done
-        if limits.max_cost_usd is not None and usage.cost_usd >= limits.max_cost_usd:
-            return f"{usage.cost_usd:.4f} USD are spent (--max-cost)"
-        return None
-
 
 class LineLoop(EngineLoop):
     """Works on a run in one mode until a limit, an end or an error."""
@@ -219,16 +146,14 @@ class LineLoop(EngineLoop):
         """Start at *head*, the run as it is."""
         super().__init__(worker, mode, limits, head)
         self._worker = worker
-        self._cycle_length = len(worker.workflow.steps)
-        self._first_cycle = head.step_index // self._cycle_length
-        self._failing_at, self._failures_seen = head.step_index, head.failures_in_row
+        self._stint = LineStint(
+            worker.workflow, mode, limits, worker.limits, head, positions=worker.positions
+        )
+        self.summary = self._stint.summary
         self._turn: Running | None = None
         """The step that this process holds, and that is to be run."""
         self._default_wait_s = None if mode is Mode.SYNC else 0.0
         self._queue = self._new_queue()
-        own, run = limits, worker.limits
-        caps = (own.max_cost_usd, own.step_timeout_s, run.max_cost_usd, run.max_seconds)
-        self._has_budget = any(cap is not None for cap in caps)
 
     def _begin(self) -> None:
         self._seen()
@@ -244,14 +169,14 @@ class LineLoop(EngineLoop):
         if self._turn is None:
             head = self._known
             # An end of the run is news; that the last allowed step reached it is not.
-            reached = None if head.status is Status.COMPLETE else self._reached(head)
+            reached = None if head.status is Status.COMPLETE else self._stint.reached(head)
             if reached is not None:
                 return reached
             here = self._worker.standing_for_claim(head)
             if here.kind is Readiness.EXPIRED and head.gate is not None:
                 self._expire(here, head.gate)
                 return None
-            if (reason := self._reason_to_end(here, head)) is not None:
+            if (reason := self._stint.reason_to_end(here, head)) is not None:
                 return reason
             self._turn = self._take_turn(here, head)
             if self._turn is None:
@@ -268,61 +193,6 @@ class LineLoop(EngineLoop):
             self._performer.tell_completed(gate.step_index, was)
         self._seen()
 
-    # --- why to end ----------------------------------------------------------------
-
-    def _reached(self, head: Head) -> str | None:
-        """Return which limit of this invocation is reached."""
-        if self._mode is Mode.TICK and self.summary.usage.steps:
-            return "the step that was due is done"
-        if (done := self._used_up()) is not None:
-            return done
-        cycles, most = (
-            head.step_index // self._cycle_length - self._first_cycle,
-            self._limits.max_cycles,
-        )
-        if most is not None and cycles >= most:
-            return f"{counted(cycles, 'cycle')} done (--max-cycles)"
-        return None
-
-    def _reason_to_end(self, here: Standing, head: Head) -> str | None:
-        """Return why this mode ends now, or None if it waits or works.
-
-        Raises: see `EngineLoop.work`.
-        """
-        if self._mode is Mode.ASYNC and (why := _end_beside(here, head)) is not None:
-            return why
-        if here.is_final:
-            return here.message
-        if here.kind is Readiness.PERSON:
-            raise WaitsForPerson(here.message)
-        self._ensure_not_failed_elsewhere(head)
-        if here.kind is Readiness.REFUSED:
-            self._worker.limits.ensure_may_try(head)
-            raise TooManyFailures(here.message)
-        if here.kind is Readiness.PAUSED and self._mode is not Mode.SYNC:
-            return here.message
-        if here.kind is Readiness.NOT_YET and self._mode is Mode.TICK:
-            return f"nothing due: {here.message}"
-        is_mine = self._worker.is_mine(head.step_index)
-        if self._mode is Mode.TICK and here.kind is Readiness.READY and not is_mine:
-            return f"nothing due: step {here.place.step!r} is at another position"
-        return None
-
-    def _ensure_not_failed_elsewhere(self, head: Head) -> None:
-        """Raise if a step failed for good in another process while this one looked on.
-
-        A failure from before is no reason to end: whoever starts now is to try again.
-        """
-        if head.step_index != self._failing_at:
-            self._failing_at, self._failures_seen = head.step_index, 0
-        has_failed = head.status is Status.FAILED and head.failures_in_row > self._failures_seen
-        if has_failed and head.not_before is None:
-            raise StepFailed(
-                f"step {head.expected_step!r} failed in another process",
-                hint="look at 'sequencer log', then start again",
-            )
-        self._failures_seen = min(self._failures_seen, head.failures_in_row)
-
     # --- taking a turn -------------------------------------------------------------
 
     def _take_turn(self, here: Standing, head: Head) -> Running | None:
@@ -330,7 +200,7 @@ class LineLoop(EngineLoop):
         if here.kind is Readiness.NOT_YET:
             self._sleep_until(here, head)
             return None
-        if here.kind in (Readiness.READY, Readiness.HELD) and self._worker.is_mine(head.step_index):
+        if here.kind in (Readiness.READY, Readiness.HELD) and self._stint.is_mine(head.step_index):
             if here.claim is not None or not self._may_claim(head):
                 self._wait(here, head)
                 return None
@@ -389,7 +259,7 @@ class LineLoop(EngineLoop):
     def _waits_for(self, here: Standing, head: Head) -> str:
         if here.kind is Readiness.READY:
             why = "is left to who has waited longer"
-            if not self._worker.is_mine(head.step_index):
+            if not self._stint.is_mine(head.step_index):
                 why = "is not ours"
             return f"step {head.expected_step!r} (step_index {head.step_index}) {why}"
         return here.message
@@ -407,14 +277,14 @@ class LineLoop(EngineLoop):
 
     def _run(self, turn: Running) -> tuple[Head, Running | None]:
         try:
-            ended = self._worker.perform(turn, self._budget(turn.head))
+            ended = self._worker.perform(turn, self._stint.budget(turn.head))
         except BaseException as error:
             self._worker.abandon(turn, error)
             if (busy := out_of_resources(error)) is not None:
                 raise busy from error
             raise
         outcome = ended.performed.outcome
-        self._count(outcome, steps=int(ended.ending.has_worked))
+        self._stint.count(ended)
         head, following = self._worker.finish(turn, ended, self._may_go_on)
         if self._mode is not Mode.ASYNC:
             self._worker.performer.emit(HeadMoved(head))
@@ -423,28 +293,13 @@ class LineLoop(EngineLoop):
             self._worker.performer.tell_completed(turn.claim.step_index, head)
         if outcome.status is OutcomeStatus.INTERRUPTED:
             self._raise_interrupted(turn)
-        if ended.ending.kind is EndingKind.FAIL:
-            self.summary.failures += 1
-            self._failing_at, self._failures_seen = head.step_index, head.failures_in_row
-            if head.not_before is None or self._mode is Mode.TICK:
-                raise self._step_failed(turn, ended)
+        self._stint.ensure_goes_on(ended, head)
         return head, following
 
     def _may_go_on(self, head: Head) -> bool:
-        if self._reached(head) is not None:
+        if self._stint.reached(head) is not None:
             return False
         return self._queue is None or not self._queue.yields(head.step_index)
-
-    def _step_failed(self, turn: Running, ended: Ended) -> StepFailed:
-        hint = "start again to try it again, or 'sequencer skip' / 'stamp ok'"
-        if self._mode is Mode.ASYNC:
-            hint = f"--step-index {turn.claim.step_index} starts with it again"
-        return StepFailed(
-            f"step {turn.claim.step!r} (iteration {turn.claim.step_index + 1}, attempt "
-            f"{turn.claim.attempt}) failed: {ended.performed.outcome.error or 'no reason given'}",
-            where=str(ended.record.get("log")),
-            hint=hint,
-        )
 
     def _raise_interrupted(self, turn: Running) -> None:
         if turn.cancellation.reason is StopReason.INTERRUPTED:
@@ -457,27 +312,3 @@ class LineLoop(EngineLoop):
                 f"the heartbeat of step {turn.claim.step!r} could not be written; it was stopped",
                 where=str(self._worker.store.state_path.parent),
             )
-
-    def _budget(self, head: Head) -> Allowance:
-        """Return what is left for one attempt under the invocation's and the run's limits."""
-        limits, run, spent = self._limits, self._worker.limits, self.summary.usage
-        if not self._has_budget:
-            return _NO_LIMIT
-        return Allowance(
-            least(
-                left(limits.max_cost_usd, spent.cost_usd),
-                left(run.max_cost_usd, head.usage.cost_usd),
-            ),
-            least(limits.step_timeout_s, left(run.max_seconds, head.usage.seconds)),
-        )
-
-
-def _end_beside(here: Standing, head: Head) -> str | None:
-    """Return why nothing follows in mode async, which has nobody to wait for."""
-    if head.gate is not None and head.gate.is_open:
-        return f"{head.gate.step!r} asks for a decision, and mode async has no run to keep it in"
-    if here.kind is not Readiness.COMPLETE:
-        return None
-    if here.place.is_end:
-        return "the procedure is complete"
-    return "the agent says that everything is done"

@@ -14,10 +14,11 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from sequencer.engine.attempt import HeadMoved, Running, Waiting, left
-from sequencer.engine.loop import LONGEST_SLEEP_S, EngineLoop, Mode
+from sequencer.engine.loop import LONGEST_SLEEP_S, EngineLoop
 from sequencer.engine.markings import NetChanges
 from sequencer.engine.net_worker import NetWorker
 from sequencer.engine.performing import Performer
+from sequencer.engine.stint import Mode
 from sequencer.errors import (
     Interrupted,
     SequencerError,
@@ -129,7 +130,7 @@ class NetLoop(EngineLoop):
             outcome = ended.performed.outcome
             if outcome.status is OutcomeStatus.FAILED:
                 self._failure = f"node {ended.claim.step!r} failed: {outcome.error}"
-            self._count(outcome, steps=int(outcome.is_accepted))
+            self.summary.count(outcome, steps=int(outcome.is_accepted))
             self.summary.failures += int(outcome.status is OutcomeStatus.FAILED)
 
     def _count_anew(self, ended: Running) -> None:
@@ -214,7 +215,7 @@ class NetLoop(EngineLoop):
             if self._failure is not None:
                 raise StepFailed(self._failure, hint="'sequencer status' shows what comes next")
             return self._then or "the step that was due is done"
-        return self._used_up()
+        return self.summary.used_up(self._limits)
 
     # --- reasons to end ------------------------------------------------------------
 

@@ -16,9 +16,10 @@ from msgspec.structs import replace
 from sequencer.engine.attempt import Emit, Noticed, Prepared, Running, ignore
 from sequencer.engine.by_hand import Control, fresh_head
 from sequencer.engine.carrier import NOTHING_CARRIED
-from sequencer.engine.loop import LONGEST_SLEEP_S, EngineLoop, LineLoop, Mode, Summary
+from sequencer.engine.loop import LONGEST_SLEEP_S, EngineLoop, LineLoop
 from sequencer.engine.patience import followed
 from sequencer.engine.performing import Performer
+from sequencer.engine.stint import Mode, Summary
 from sequencer.engine.worker import LineWorker, Worker
 from sequencer.errors import (
     ClaimHeld,

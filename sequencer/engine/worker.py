@@ -42,7 +42,7 @@ from sequencer.model.head import Head
 from sequencer.model.kind import Ended, Performed, Room, Standing
 from sequencer.model.limits import RunLimits
 from sequencer.model.line.line import Ending, Line
-from sequencer.model.line.order import place, position_at, round_of
+from sequencer.model.line.order import is_among, place, round_of
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.transitions import Place
 from sequencer.model.workflow import ensure_definition, has_definition
@@ -197,11 +197,7 @@ class LineWorker(Worker):
 
     def is_mine(self, step_index: int) -> bool:
         """Return whether the step at *step_index* is at one of this worker's positions."""
-        if not self.positions:
-            return True
-        if place(self.workflow, step_index).is_end:
-            return True
-        return position_at(self.workflow, step_index) in self.positions
+        return is_among(self.workflow, self.positions, step_index)
 
     def claim(self, seen: Head, prepared: Prepared) -> Running | None:
         """Claim the step at which *seen* stands for *prepared*; None: the run went on meanwhile.

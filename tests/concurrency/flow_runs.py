@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 
 from sequencer.assembly.flows import run_of
-from sequencer.engine.loop import Mode, Summary
 from sequencer.engine.run import Run
+from sequencer.engine.stint import Mode, Summary
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.net.marking import FlowStatus
 from sequencer.model.net.rules import line

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sequencer.checks import check_project
-from sequencer.engine.loop import Mode
+from sequencer.engine.stint import Mode
 from sequencer.findings import Level
 from sequencer.model.head import Head, Status
 from sequencer.model.net.graph import NodeKind

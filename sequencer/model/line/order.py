@@ -10,7 +10,7 @@ own, so that a crash anywhere repeats one attempt and not the whole loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypedDict
 
 from sequencer.errors import UsageRefused
@@ -138,6 +138,16 @@ def index_of(workflow: Workflow, name: str) -> int | None:
     """Return the place of the step called *name* in a cycle or procedure, from 0."""
     names = [step.name for step in workflow.steps]
     return names.index(name) if name in names else None
+
+
+def is_among(workflow: Workflow, positions: Collection[str], step_index: int) -> bool:
+    """Return whether the step at *step_index* is at one of *positions*; none means each is.
+
+    The end of a procedure is everybody's.
+    """
+    if not positions or place(workflow, step_index).is_end:
+        return True
+    return position_at(workflow, step_index) in positions
 
 
 def position_at(workflow: Workflow, step_index: int) -> str:

@@ -8,8 +8,8 @@ import pytest
 from sequencer.assembly.agents import AgentOverrides, ensure_known_names
 from sequencer.cli.run_work import Plan, WorkCount, as_json
 from sequencer.engine.attempt import AttemptEnded, AttemptStarted
-from sequencer.engine.loop import Mode, Summary
 from sequencer.engine.run import Run
+from sequencer.engine.stint import Mode, Summary
 from sequencer.errors import Interrupted, StaleClaim, StorageFailed, UnknownName
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.outcome import Outcome, Usage

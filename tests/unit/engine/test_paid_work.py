@@ -9,8 +9,8 @@ import pytest
 
 from sequencer.engine import worker
 from sequencer.engine.carrier import Carrier, NothingCarried
-from sequencer.engine.loop import Mode, Summary
 from sequencer.engine.run import Run
+from sequencer.engine.stint import Mode, Summary
 from sequencer.errors import StepFailed, StorageFailed
 from sequencer.model import limits as due
 from sequencer.model.limits import InvocationLimits

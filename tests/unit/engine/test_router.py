@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.loop import Mode
 from sequencer.engine.run import Run
+from sequencer.engine.stint import Mode
 from sequencer.errors import ConfigurationError, StepFailed
 from sequencer.model.limits import InvocationLimits
 from tests.unit.engine.projects import OK, Recorder, head_of, open_scripted

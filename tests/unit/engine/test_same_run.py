@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from sequencer.engine.loop import LineLoop, Mode
+from sequencer.engine.loop import LineLoop
 from sequencer.engine.patience import followed, of_run, still_there
 from sequencer.engine.run import Run
+from sequencer.engine.stint import Mode
 from sequencer.engine.worker import LineWorker
 from sequencer.errors import CorruptState, StaleClaim, StepFailed, WorkTreeRefused
 from sequencer.logs import FileLogs

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.loop import Mode
+from sequencer.engine.stint import Mode
 from sequencer.errors import ConfigurationError, DefinitionChanged, UnknownName
 from sequencer.model import limits as due
 from sequencer.model.limits import InvocationLimits

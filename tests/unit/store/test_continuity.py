@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.checks import check_state
-from sequencer.engine.loop import Mode
+from sequencer.engine.stint import Mode
 from sequencer.findings import Level
 from sequencer.model.limits import InvocationLimits
 from sequencer.store.diagnosis import diagnose, misfit

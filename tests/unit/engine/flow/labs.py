@@ -15,11 +15,11 @@ from bench.project import Fixed
 from sequencer.engine.attempt import Emit, Noticed, ignore
 from sequencer.engine.by_hand import Control
 from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
-from sequencer.engine.loop import Mode, Summary
 from sequencer.engine.markings import NetChanges
 from sequencer.engine.net_worker import NetWorker
 from sequencer.engine.performing import Performer
 from sequencer.engine.run import Run
+from sequencer.engine.stint import Mode, Summary
 from sequencer.errors import SequencerError
 from sequencer.executors.protocol import Cancellation, Executor, Listener, StepRequest
 from sequencer.logs import FileLogs

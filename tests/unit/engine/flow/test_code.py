@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 import pytest
 
 from sequencer.engine.carrier import CodeMover
-from sequencer.engine.loop import Mode
 from sequencer.engine.patience import Patience
+from sequencer.engine.stint import Mode
 from sequencer.errors import (
     ClaimHeld,
     ConfigurationError,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.loop import Mode
+from sequencer.engine.stint import Mode
 from sequencer.errors import StepFailed, StorageFailed
 from sequencer.model.head import Status
 from sequencer.model.limits import RunLimits

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from sequencer.engine.attempt import Emit, Noticed, RunEvent
-from sequencer.engine.loop import Mode
 from sequencer.engine.performing import Performer
+from sequencer.engine.stint import Mode
 from sequencer.errors import ConfigurationError, DefinitionChanged
 from sequencer.executors.protocol import EVERY_EXECUTOR, Executor
 from sequencer.model.outcome import OutcomeStatus

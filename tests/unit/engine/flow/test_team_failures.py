@@ -10,9 +10,9 @@ import pytest
 from msgspec import structs
 
 from sequencer.engine.attempt import Emit
-from sequencer.engine.loop import Mode
 from sequencer.engine.perform import Left
 from sequencer.engine.performing import Performer
+from sequencer.engine.stint import Mode
 from sequencer.errors import ConfigurationError, StepFailed, StorageFailed
 from sequencer.executors.protocol import Executor
 from sequencer.model.step import Step

@@ -1,0 +1,244 @@
+"""What one invocation may still do in a run, and why it ends: decided from heads and counts.
+
+It neither waits nor works. A process that works on a run in files asks it between two steps,
+and so does a run that is worked on elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from enum import StrEnum
+from typing import Any
+
+from msgspec import Struct, field
+
+from sequencer.engine.attempt import Allowance, least, left
+from sequencer.errors import StepFailed, TooManyFailures, WaitsForPerson
+from sequencer.model.head import Head, Status
+from sequencer.model.kind import Ended
+from sequencer.model.limits import InvocationLimits, RunLimits
+from sequencer.model.line.line import EndingKind
+from sequencer.model.line.order import is_among
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.standing import Readiness, Standing
+from sequencer.model.workflow import Workflow
+
+NO_LIMIT = Allowance()
+
+
+def counted(number: int, noun: str) -> str:
+    """Return how many are done, as a person would say it.
+
+    >>> counted(1, "step"), counted(2, "step")
+    ('1 step is', '2 steps are')
+    """
+    return f"{number} {noun} is" if number == 1 else f"{number} {noun}s are"
+
+
+class Mode(StrEnum):
+    """How a process takes part in a run."""
+
+    COMBINED = "combined"
+    SYNC = "sync"
+    ASYNC = "async"
+    TICK = "tick"
+
+
+class Summary(Struct):
+    """What one invocation did, and why it ended."""
+
+    reason: str = ""
+    usage: Usage = field(default_factory=Usage)
+    failures: int = 0
+    limits_met: int = 0
+    """Attempts that ended at a usage limit."""
+    head: Head | None = None
+
+    @property
+    def has_worked(self) -> bool:
+        """Return whether an agent was called."""
+        return self.usage != Usage() or bool(self.failures or self.limits_met)
+
+    def steps_left(self, max_steps: int) -> int:
+        """Return how many of *max_steps* are left.
+
+        None is left behind more usage limits than that: each was a call, and an invocation
+        makes at most twice as many calls as it may do steps, failures aside.
+        """
+        return 0 if self.limits_met > max_steps else max_steps - self.usage.steps
+
+    def reached(self, max_steps: int | None) -> str | None:
+        """Return in words that none of *max_steps* is left, if that is so."""
+        # As `steps_left` says it; this is asked in each step.
+        if max_steps is None or (self.limits_met <= max_steps and self.usage.steps < max_steps):
+            return None
+        done = f"{counted(self.usage.steps, 'step')} done"
+        if self.limits_met > max_steps:
+            done += f", and a usage limit was met {self.limits_met} times"
+        return f"{done} (--max-steps)"
+
+    def count(self, outcome: Outcome, steps: int) -> None:
+        """Count an attempt that has ended, and was worth so many *steps*."""
+        self.usage = self.usage.plus(outcome.usage, steps=steps)
+        self.limits_met += int(outcome.status is OutcomeStatus.LIMITED)
+
+    def used_up(self, limits: InvocationLimits) -> str | None:
+        """Return which of the invocation's *limits* on steps and money is reached."""
+        if (done := self.reached(limits.max_steps)) is not None:
+            return done
+        if limits.max_cost_usd is not None and self.usage.cost_usd >= limits.max_cost_usd:
+            return f"{self.usage.cost_usd:.4f} USD are spent (--max-cost)"
+        return None
+
+
+class LineStint:
+    """One invocation's part in the run of a cycle or a procedure."""
+
+    def __init__(
+        self,
+        workflow: Workflow,
+        mode: Mode,
+        limits: InvocationLimits,
+        run_limits: RunLimits,
+        head: Head,
+        *,
+        positions: Collection[str] = (),
+    ) -> None:
+        """Start at *head*; with *positions*, only their steps are this invocation's."""
+        self.workflow, self.mode, self.limits = workflow, mode, limits
+        self.run_limits = run_limits
+        self.positions = frozenset(positions)
+        self.summary = Summary(head=head)
+        self._cycle_length = len(workflow.steps)
+        self._first_cycle = head.step_index // self._cycle_length
+        self._failing_at, self._failures_seen = head.step_index, head.failures_in_row
+        own, run = limits, run_limits
+        caps = (own.max_cost_usd, own.step_timeout_s, run.max_cost_usd, run.max_seconds)
+        self._has_budget = any(cap is not None for cap in caps)
+
+    def is_mine(self, step_index: int) -> bool:
+        """Return whether the step at *step_index* is at one of the positions."""
+        return is_among(self.workflow, self.positions, step_index)
+
+    def reached(self, head: Head) -> str | None:
+        """Return which limit of this invocation is reached."""
+        if self.mode is Mode.TICK and self.summary.usage.steps:
+            return "the step that was due is done"
+        if (done := self.summary.used_up(self.limits)) is not None:
+            return done
+        cycles = head.step_index // self._cycle_length - self._first_cycle
+        most = self.limits.max_cycles
+        if most is not None and cycles >= most:
+            return f"{counted(cycles, 'cycle')} done (--max-cycles)"
+        return None
+
+    def reason_to_end(self, here: Standing, head: Head) -> str | None:
+        """Return why this mode ends now, or None if it waits or works.
+
+        Raises: see `EngineLoop.work`.
+        """
+        if self.mode is Mode.ASYNC and (why := _end_beside(here, head)) is not None:
+            return why
+        if here.is_final:
+            return here.message
+        if here.kind is Readiness.PERSON:
+            raise WaitsForPerson(here.message)
+        self._ensure_not_failed_elsewhere(head)
+        if here.kind is Readiness.REFUSED:
+            self.run_limits.ensure_may_try(head)
+            raise TooManyFailures(here.message)
+        if here.kind is Readiness.PAUSED and self.mode is not Mode.SYNC:
+            return here.message
+        if here.kind is Readiness.NOT_YET and self.mode is Mode.TICK:
+            return f"nothing due: {here.message}"
+        is_ready = here.kind is Readiness.READY
+        if self.mode is Mode.TICK and is_ready and not self.is_mine(head.step_index):
+            return f"nothing due: step {here.place.step!r} is at another position"
+        return None
+
+    def _ensure_not_failed_elsewhere(self, head: Head) -> None:
+        """Raise if a step failed for good in another process while this one looked on.
+
+        A failure from before is no reason to end: whoever starts now is to try again.
+        """
+        if head.step_index != self._failing_at:
+            self._failing_at, self._failures_seen = head.step_index, 0
+        has_failed = head.status is Status.FAILED and head.failures_in_row > self._failures_seen
+        if has_failed and head.not_before is None:
+            raise StepFailed(
+                f"step {head.expected_step!r} failed in another process",
+                hint="look at 'sequencer log', then start again",
+            )
+        self._failures_seen = min(self._failures_seen, head.failures_in_row)
+
+    def budget(self, head: Head) -> Allowance:
+        """Return what is left for one attempt under the invocation's and the run's limits."""
+        limits, run, spent = self.limits, self.run_limits, self.summary.usage
+        if not self._has_budget:
+            return NO_LIMIT
+        return Allowance(
+            least(
+                left(limits.max_cost_usd, spent.cost_usd),
+                left(run.max_cost_usd, head.usage.cost_usd),
+            ),
+            least(limits.step_timeout_s, left(run.max_seconds, head.usage.seconds)),
+        )
+
+    def count(self, ended: Ended) -> None:
+        """Count *ended*, an attempt of this invocation, before it is recorded."""
+        steps = int(ended.ending.has_worked)
+        self.summary.count(ended.performed.outcome, steps)
+
+    def ensure_goes_on(self, ended: Ended, head: Head) -> None:
+        """Return if the invocation continues after *ended*, by which the run has come to *head*.
+
+        Raises:
+            StepFailed: it has failed, and is not tried again by itself.
+        """
+        if ended.ending.kind is not EndingKind.FAIL:
+            return
+        self.summary.failures += 1
+        self._failing_at, self._failures_seen = head.step_index, head.failures_in_row
+        if head.not_before is None or self.mode is Mode.TICK:
+            raise self._step_failed(ended)
+
+    def _step_failed(self, ended: Ended) -> StepFailed:
+        claim, hint = ended.claim, "start again to try it again, or 'sequencer skip' / 'stamp ok'"
+        if self.mode is Mode.ASYNC:
+            hint = f"--step-index {claim.step_index} starts with it again"
+        return StepFailed(
+            f"step {claim.step!r} (iteration {claim.step_index + 1}, attempt "
+            f"{claim.attempt}) failed: {ended.performed.outcome.error or 'no reason given'}",
+            where=str(ended.record.get("log")),
+            hint=hint,
+        )
+
+    def kept(self) -> dict[str, Any]:
+        """Return what it has counted and seen, as plain data."""
+        known, usage = self.summary, self.summary.usage
+        return {
+            "usage": usage.model_dump(exclude_defaults=True),
+            "failures": known.failures,
+            "limits_met": known.limits_met,
+            "first_cycle": self._first_cycle,
+            "failing_at": self._failing_at,
+            "failures_seen": self._failures_seen,
+        }
+
+    def restore(self, kept: dict[str, Any]) -> None:
+        """Continue with what `kept` has returned."""
+        self.summary.usage = Usage.model_validate(kept["usage"])
+        self.summary.failures, self.summary.limits_met = kept["failures"], kept["limits_met"]
+        self._first_cycle = kept["first_cycle"]
+        self._failing_at, self._failures_seen = kept["failing_at"], kept["failures_seen"]
+
+
+def _end_beside(here: Standing, head: Head) -> str | None:
+    """Return why nothing follows in mode async, which has nobody to wait for."""
+    if head.gate is not None and head.gate.is_open:
+        return f"{head.gate.step!r} asks for a decision, and mode async has no run to keep it in"
+    if here.kind is not Readiness.COMPLETE:
+        return None
+    if here.place.is_end:
+        return "the procedure is complete"
+    return "the agent says that everything is done"
