@@ -118,6 +118,15 @@ class Heartbeat:
                 if ended.cancellation is not None and ended.number and self._is_pushing:
                     self._numbers[claim.token] = ended.number
 
+    @contextlib.contextmanager
+    def of(self, claim: Claim, cancellation: Cancellation) -> Iterator[None]:
+        """Renew the lease of *claim* in the block; see `begin`."""
+        self.begin(claim, cancellation)
+        try:
+            yield
+        finally:
+            self.end(claim)
+
     def going_on(self, claim: Claim) -> contextlib.AbstractContextManager[None]:
         """Renew the lease of *claim* in the block too, where its end is collected and pushed."""
         return self._going_on(claim) if self._is_pushing else _NOTHING

@@ -7,6 +7,7 @@ Every change goes through `Changes.update`; what takes time happens in the threa
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -40,7 +41,7 @@ from sequencer.errors import (
     out_of_resources,
     raise_all,
 )
-from sequencer.executors.protocol import StopReason
+from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model.head import Claim, Head
 from sequencer.model.kind import Ended, Performed, Room, blocked_by
 from sequencer.model.limits import RunLimits, tries_of
@@ -50,7 +51,7 @@ from sequencer.model.net.transition import OpenTransition
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import MOST_TRIES, Step
 from sequencer.model.team import TeamRules
-from sequencer.model.transitions import Place
+from sequencer.model.transitions import Place, held_claim
 from sequencer.model.workflow import Workflow
 
 _LOST = str(StopReason.CLAIM_LOST)
@@ -76,6 +77,8 @@ class NetWorker(Worker):
         self.attempt_timeout_s: float | None = None
         """Of each attempt, as the invocation says."""
         self.attempts = Attempts(self._heartbeat)
+        self._starting = threading.Lock()
+        """Several threads may make attempts that others decide over."""
         self._prepared: dict[str, Prepared] = {}
         self._honouring = Honouring(performer, control.workflow)
         self._performances = Performances(control, performer)
@@ -242,22 +245,47 @@ class NetWorker(Worker):
             claim = head.claim_with(token)
             if claim is None:
                 continue
-            failure, known = None, None
-            try:
-                known = self.prepare(claim.step, workflow, marking.active[claim.step].failures)
-            except (SequencerError, OSError) as error:
-                failure = error
-            # After a failure what it was before, for the record.
-            known = known or self._prepared.get(claim.step)
-            known = known or self._unprepared(workflow, claim.step)
-            prepared = replace(known, place=Place(claim.step_index, claim.step, ""))
-            running = Running(claim, prepared, head)
-            if failure is None:
-                allowance = self.allowance(head, claim)
-                task = self._performances.task(running, head, marking, allowance)
-            else:
-                task = self._failing(failure)
+            running, task = self._begun(claim, head, marking, workflow)
             self.attempts.start(running, task)
+
+    def _begun(
+        self, claim: Claim, head: Head, marking: Marking, workflow: Workflow
+    ) -> tuple[Running, Callable[[Running], None]]:
+        """Return the attempt of *claim*, and what is to be done for it in a thread."""
+        failure, known = None, None
+        try:
+            known = self.prepare(claim.step, workflow, marking.active[claim.step].failures)
+        except (SequencerError, OSError) as error:
+            failure = error
+        # After a failure what it was before, for the record.
+        known = known or self._prepared.get(claim.step)
+        known = known or self._unprepared(workflow, claim.step)
+        prepared = replace(known, place=Place(claim.step_index, claim.step, ""))
+        running = Running(claim, prepared, head)
+        if failure is not None:
+            return running, self._failing(failure)
+        allowance = self.allowance(head, claim)
+        return running, self._performances.task(running, head, marking, allowance)
+
+    def attempt(
+        self, head: Head, token: int, budget: Allowance, cancellation: Cancellation
+    ) -> tuple[Ended, BaseException | None]:
+        """See `Worker.attempt`; *budget* is in the claim's share."""
+        claim = held_claim(head, token)
+        with self._starting:
+            _, marking = self.control.marking(head)
+            self.attempt_timeout_s = budget.timeout_s
+            workflow = self.control.net.workflow_at(marking)
+            running, task = self._begun(claim, head, marking, workflow)
+        running.cancellation = cancellation
+        try:
+            with self._heartbeat.of(claim, cancellation):
+                task(running)
+        except Exception as error:  # noqa: BLE001 - the claim has to end in a record
+            running.error = error
+        finally:
+            cancellation.close()
+        return self._end_of(running), running.error
 
     def _unprepared(self, workflow: Workflow, name: str) -> Prepared:
         """Return what a record needs of a task that was added, and can't even start."""

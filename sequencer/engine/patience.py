@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, TypeVar
 
 from sequencer import plugins
@@ -108,6 +109,8 @@ class Changes:
         self.kind = kind
         self.patience: Patience | None = None
         """Of a process that works; by hand nothing is waited for."""
+        self.now: Callable[[], datetime] = partial(datetime.now, UTC)
+        """The clock; where a run is decided over elsewhere, that place has its own."""
         self.work: Work | None = None
         """The code that the next change of a process that works moves with it."""
 
@@ -136,7 +139,7 @@ class Changes:
                 present = still_there(self.store, head)
             else:
                 present = of_run(self.store, run_id, head)
-            opened: OpenChange = self.kind.open(present, at=datetime.now(UTC))
+            opened: OpenChange = self.kind.open(present, at=self.now())
             made[:] = [opened]
             if act is not None:
                 act(opened)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -75,6 +75,20 @@ class Resolution(Protocol):
 
     def performer(self, emit: Emit) -> Performer:
         """Return what performs its steps."""
+        ...
+
+
+@runtime_checkable
+class Dispatching(Protocol):
+    """A store that hands out the attempts of a run itself, to every process that works on it."""
+
+    def work(
+        self, worker: Worker, mode: Mode, limits: InvocationLimits, head: Head, places: int
+    ) -> Summary:
+        """Work with *worker*, at *places* attempts at once, until a limit, an end or an error.
+
+        Raises: see `EngineLoop.work`.
+        """
         ...
 
 
@@ -291,6 +305,8 @@ class Run:
                 head = self.head or head
             if on_ready is not None:
                 on_ready(worker.interrupt)
+            if isinstance(self.store, Dispatching):
+                return self.store.work(worker, mode, limits, head, places)
             return loop(worker, mode, limits, head).work()
         finally:
             worker.leave()

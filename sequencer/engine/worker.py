@@ -8,6 +8,7 @@ store's exclusion and is pure; everything that takes time happens outside.
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from pathlib import Path
@@ -42,9 +43,9 @@ from sequencer.model.head import Head
 from sequencer.model.kind import Ended, Performed, Room, Standing
 from sequencer.model.limits import RunLimits
 from sequencer.model.line.line import Ending, Line
-from sequencer.model.line.order import is_among, place, round_of
+from sequencer.model.line.order import is_among, place, present, round_of
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.model.transitions import Place
+from sequencer.model.transitions import Place, held_claim
 from sequencer.model.workflow import ensure_definition, has_definition
 from sequencer.store import results
 from sequencer.store.identity import boottime
@@ -68,7 +69,7 @@ def _begun(changed: tuple[Head, list[int]], prepared: Prepared) -> Running | Non
     return None if claim is None else Running(claim, prepared, head)
 
 
-class Worker:
+class Worker(ABC):
     """One process's part in a run, of whatever kind."""
 
     def __init__(self, changes: Changes, performer: Performer, limits: RunLimits) -> None:
@@ -96,6 +97,7 @@ class Worker:
         """Ask for the end of what runs and of the work; safe in a signal handler."""
         self.stop.set(StopReason.INTERRUPTED)
 
+    @abstractmethod
     def ensure_startable(self, head: Head | None) -> None:
         """Return if the run of *head* can start; None: it was never started.
 
@@ -125,6 +127,20 @@ class Worker:
         usage = performed.outcome.usage if performed else Usage()
         outcome, made = broken(error, usage, self.performer.redact), ended.prepared
         return Performed(outcome, made.step, made.place, made.agent)
+
+    @abstractmethod
+    def attempt(
+        self, head: Head, token: int, budget: Allowance, cancellation: Cancellation
+    ) -> tuple[Ended, BaseException | None]:
+        """Make the attempt that *head* grants *token* for, where somebody else records its end.
+
+        Returns how it ended and what was raised instead of a result, if anything was.
+        *cancellation* ends it, and is closed.
+
+        Raises:
+            StaleClaim: *head* has no such claim.
+            SequencerError: it can't start; nothing has begun.
+        """
 
     def _room(self, slots: int, gone: frozenset[int], **more: Any) -> Room:
         """Return that *slots* steps may be claimed, and those with the tokens *gone* again."""
@@ -234,6 +250,18 @@ class LineWorker(Worker):
 
     def _tell_waiting(self, text: str) -> None:
         self.performer.emit(Waiting(text))
+
+    def attempt(
+        self, head: Head, token: int, budget: Allowance, cancellation: Cancellation
+    ) -> tuple[Ended, BaseException | None]:
+        """See `Worker.attempt`."""
+        prepared = self.performer.prepare(present(self.workflow, head))
+        running = Running(held_claim(head, token), prepared, head, cancellation)
+        try:
+            return self.perform(running, budget), None
+        except Exception as error:  # noqa: BLE001 - the claim has to end in a record
+            running.error = error
+            return self._ended(running), error
 
     def perform(self, running: Running, budget: Allowance) -> Ended:
         """Run the step of *running*; return how it ended and what that means.

@@ -301,6 +301,13 @@ class Kind(Protocol):
                 the same.
         """
 
+    def take(self, change: Any, ended: Ended) -> object:
+        """Let *ended* end in *change*, opened here; a graph returns what the run makes of it.
+
+        Raises:
+            StaleClaim: its claim is gone.
+        """
+
     def close(self, change: Any, work: Work | None = None) -> Transition:
         """Return what *change*, opened here, makes of its head; *work* is what moves with it."""
 

@@ -382,6 +382,11 @@ class Line(Kind):
         return LineChange(self.workflow, head, at)
 
     @staticmethod
+    def take(change: LineChange, ended: Ended) -> None:
+        """See `Kind.take`."""
+        change.end(ended)
+
+    @staticmethod
     def close(change: LineChange, work: Work | None = None) -> Transition:
         """See `Kind.close`."""
         head = change.head if work is None else change.head.replace(work=work)
