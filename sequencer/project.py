@@ -33,7 +33,7 @@ from sequencer.engine.attempt import Emit, Noticed, ignore
 from sequencer.engine.carrier import NOTHING_CARRIED, BranchGuard, Carrier
 from sequencer.engine.hooking import Hooks, NoHooks
 from sequencer.engine.performing import Performer
-from sequencer.engine.run import Run
+from sequencer.engine.run import Dispatching, Run
 from sequencer.errors import ConfigurationError, StateRefused, UnknownName
 from sequencer.executors.protocol import Executor
 from sequencer.executors.redaction import Redaction
@@ -141,8 +141,15 @@ class Project(Struct, frozen=True, dict=True):
 
     def store(self, run: str | None) -> Store:
         """Return the store of the run called *run*, which reaches no more than the project may."""
-        is_git = self.settings.store.kind == "git"
-        return make_store(self.settings, run, self.allowed if is_git else None)
+        kind = self.settings.store.kind
+        if kind != "temporal":
+            return make_store(self.settings, run, self.allowed if kind == "git" else None)
+        # To look at it is to reach a server that the project names.
+        self.trust.ensure()
+        store = make_store(self.settings, run)
+        if isinstance(store, Dispatching):
+            store.worker_of = lambda name: self.run(name).worker()
+        return store
 
     @cached_property
     def hooks(self) -> Hooks:

@@ -5,6 +5,7 @@ A new store is one module and one line in `STORES`.
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -362,9 +363,44 @@ def _git_store(
     )
 
 
+def _fleet_store(
+    settings: Settings,
+    state_path: Path,
+    to_head: Callable[..., Head],
+    *,
+    placed: Placed = lambda _: None,
+) -> Store:
+    del to_head, placed
+    try:
+        from sequencer.fleet.client import (  # noqa: PLC0415 - an extra, which takes half a second
+            FleetOptions,
+            FleetStore,
+        )
+    except ImportError as error:
+        raise ConfigurationError(
+            "runs on Temporal need a package that is not installed",
+            where="store.kind",
+            hint="pip install 'step-sequencer[fleet]'",
+        ) from error
+    chosen = settings.store
+    tls = None if chosen.tls is None else chosen.tls.model_dump(exclude_none=True)
+    key = None if chosen.api_key_env is None else os.environ.get(chosen.api_key_env)
+    options = FleetOptions(
+        project=chosen.project or settings.project_dir.name,
+        address=chosen.address,
+        namespace=chosen.namespace,
+        tls=None if tls is None else tuple(tls.items()),
+        api_key=key,
+        ttl_s=chosen.ttl_s,
+    )
+    is_default = state_path == settings.state_file
+    return FleetStore(state_path, None if is_default else state_path.parent.name, options)
+
+
 STORES: Mapping[str, Callable[..., Store]] = {
     "file": _file_store,
     "git": _git_store,
+    "temporal": _fleet_store,
 }
 """``store.kind`` -> how it is made."""
 

@@ -26,4 +26,10 @@ def main() -> None:
     gc.set_threshold(_OBJECTS)
     from sequencer.cli.program import run  # noqa: PLC0415
 
-    sys.exit(run(arguments))
+    code = run(arguments)
+    if "temporalio" in sys.modules:
+        # Its threads may abort the interpreter while that ends, and the exit code with it.
+        from sequencer.cli.program import leave  # noqa: PLC0415
+
+        leave(code)
+    sys.exit(code)

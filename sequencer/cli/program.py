@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import click
 from click.shell_completion import CompletionItem
@@ -299,6 +299,15 @@ def _run(invocation: Invocation, reports: Callable[..., int]) -> int:
             raise
         return reports(error, is_verbose=is_verbose or invocation.is_verbose)
     return result if isinstance(result, int) else 0
+
+
+def leave(code: int) -> NoReturn:
+    """End the process with *code* at once; what was said is written."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            if stream is not None:
+                stream.flush()
+    os._exit(code)
 
 
 def _heard(invocation: Invocation, error: BaseException, *, is_verbose: bool) -> int:

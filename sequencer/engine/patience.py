@@ -116,7 +116,7 @@ class Changes:
 
     def update(
         self,
-        act: Callable[[Any], None] | None,
+        act: Callable[[Any], object] | None,
         room: Callable[[Head], Room | None],
         *,
         run_id: str | None = None,

@@ -82,6 +82,9 @@ class Resolution(Protocol):
 class Dispatching(Protocol):
     """A store that hands out the attempts of a run itself, to every process that works on it."""
 
+    worker_of: Callable[[str | None], Worker] | None
+    """Returns who makes attempts at the run of this name."""
+
     def work(
         self, worker: Worker, mode: Mode, limits: InvocationLimits, head: Head, places: int
     ) -> Summary:
@@ -310,6 +313,15 @@ class Run:
             return loop(worker, mode, limits, head).work()
         finally:
             worker.leave()
+
+    def worker(self, on_event: Emit = ignore) -> Worker:
+        """Return who makes attempts at the run, where others decide over it.
+
+        Raises: see `workflow`.
+        """
+        resolved = self._current()
+        kind, performer = self._control_of(resolved).kind, resolved.performer(on_event)
+        return self._workers(kind, performer, (), 1)[0]
 
     def _workers(
         self, kind: Kind, performer: Performer, positions: Collection[str], places: int

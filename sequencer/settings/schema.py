@@ -273,6 +273,17 @@ class PollOptions(Section):
         return self
 
 
+class TlsOptions(Section):
+    """``store.tls:``, files in the form PEM."""
+
+    ca: str | None = None
+    """Of who has signed the server's certificate; absent: as this machine believes."""
+    cert: str | None = None
+    """This side's certificate."""
+    key: str | None = None
+    """Its key."""
+
+
 class StoreOptions(Section):
     """``store:``, where a run is kept."""
 
@@ -294,6 +305,16 @@ class StoreOptions(Section):
     poll: PollOptions = PollOptions()
     max_commits: int = Field(default=2000, ge=0, le=10_000_000)
     """Commits after which the state branch begins anew, with the same files; 0: never."""
+    address: Annotated[str, Field(pattern=r"^[^\s/@]+:[0-9]+$", max_length=300)] = "127.0.0.1:7233"
+    """Host and port of the server (kind temporal)."""
+    namespace: Name = "default"
+    """Of the server (kind temporal)."""
+    project: Name | None = None
+    """What the project's runs and workers are called on the server; absent: as its folder."""
+    tls: TlsOptions | None = None
+    """Files of certificates, where the server asks for them (kind temporal)."""
+    api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
+    """Name of the variable that has the server's key (kind temporal)."""
 
 
 def _split(value: object) -> object:

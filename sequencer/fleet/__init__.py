@@ -1,0 +1,1 @@
+"""The same run on Temporal: many machines, many runs, one promise."""

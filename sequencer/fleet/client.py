@@ -1,0 +1,508 @@
+"""A run on Temporal as a store: what everybody can see of it, and changes by hand.
+
+Looking takes no worker: the memo has the head, and the events are the journal. A change is
+decided here, over the newest head and by the same code as for a run in files; the workflow
+takes it if nothing has happened since, and else it is decided again.
+
+Not promised: that outputs of more than 64 KiB are anywhere but where they were made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping
+from concurrent.futures import Future
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import Struct
+from temporalio.client import (
+    Client,
+    PayloadLimitsConfig,
+    WorkflowExecutionDescription,
+    WorkflowExecutionStatus,
+    WorkflowHandle,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
+from temporalio.common import WorkflowIDConflictPolicy
+from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode, TLSConfig
+
+from sequencer.errors import RemoteUnreachable, StaleClaim, StorageFailed
+from sequencer.fleet.wire import FACTS, HEAD, RUN, fact_of, head_of, own_facts, owner_of, packed
+from sequencer.fleet.workflow import OVERTAKEN, WORKFLOW
+from sequencer.model.head import Claim, Head, Owner
+from sequencer.model.names import slug
+from sequencer.store import results
+from sequencer.store.protocol import Change, Liveness, View
+from sequencer.store.queue import FileTurnstile, file_name
+from sequencer.store.watch import readable
+
+if TYPE_CHECKING:
+    from sequencer.engine.stint import Mode, Summary
+    from sequencer.engine.worker import Worker
+    from sequencer.model.limits import InvocationLimits
+
+ANSWER_S = timedelta(seconds=2)
+"""So long a worker has time to take a change; then this process brings one itself."""
+CALL_S = timedelta(seconds=30)
+MOST_RACES = 1_000
+DEFAULT_RUN = "default"
+LOOKS_S = (0.1, 2.0)
+"""Between two looks at a run that somebody watches: the shortest and the longest pause."""
+T = TypeVar("T")
+
+
+class FleetOptions(Struct, frozen=True):
+    """Where the runs of a project are; see ``store:`` in docs/configuration.md."""
+
+    project: str
+    address: str = "127.0.0.1:7233"
+    namespace: str = "default"
+    tls: tuple[tuple[str, str], ...] | None = None
+    """What each file of a certificate is, and where."""
+    api_key: str | None = None
+    ttl_s: float = 60.0
+
+    @property
+    def queue(self) -> str:
+        """Return the queue that the workers of the project serve."""
+        return f"seq/{self.project}"
+
+    def workflow_id(self, run: str | None) -> str:
+        """Return the id of the run whose folder is called *run*; None: the default run.
+
+        >>> FleetOptions("shop").workflow_id(None), FleetOptions("shop").workflow_id("nightly")
+        ('seq/shop/default', 'seq/shop/nightly')
+        """
+        part = DEFAULT_RUN if run is None else run
+        if run == DEFAULT_RUN:
+            part = slug(f"{run}\0")
+        return f"{self.queue}/{part}"
+
+
+def identity() -> str:
+    """Return how this process is called among workers."""
+    return f"{os.getpid()}@{socket.gethostname()}"
+
+
+class Connection:
+    """This process's way to one server: a loop in a thread of its own, and a client on it."""
+
+    def __init__(self, options: FleetOptions) -> None:
+        """Connect when something is asked for first."""
+        self._options = options
+        self._client: Client | None = None
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="fleet", daemon=True).start()
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start *work* on the loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return what *work* returns.
+
+        Raises:
+            RemoteUnreachable: the server does not answer, or lets nobody in.
+        """
+        try:
+            return self.submit(work).result()
+        except RPCError as error:
+            raise self._unreachable(error) from error
+
+    def _unreachable(self, error: RPCError | RuntimeError) -> RemoteUnreachable:
+        denied = (RPCStatusCode.UNAUTHENTICATED, RPCStatusCode.PERMISSION_DENIED)
+        is_denied = isinstance(error, RPCError) and error.status in denied
+        verb = "lets nobody in" if is_denied else "does not answer"
+        return RemoteUnreachable(
+            f"the Temporal server {verb}: {str(error)[:300]}",
+            where=self._options.address,
+            hint="'sequencer fleet up' starts one for a trial; store.address names another",
+            is_denied=is_denied,
+        )
+
+    async def client(self) -> Client:
+        """Return the client, connected.
+
+        Raises: see `call`.
+        """
+        if self._client is None:
+            chosen = self._options
+            try:
+                self._client = await Client.connect(
+                    chosen.address,
+                    namespace=chosen.namespace,
+                    tls=_tls(chosen.tls),
+                    api_key=chosen.api_key,
+                    identity=identity(),
+                    payload_limits=PayloadLimitsConfig(memo_warn_size=0),
+                )
+            except RuntimeError as error:
+                raise self._unreachable(error) from error
+        return self._client
+
+
+def _tls(files: tuple[tuple[str, str], ...] | None) -> TLSConfig | bool:
+    if files is None:
+        return False
+    data = {name: Path(path).read_bytes() for name, path in files}
+    return TLSConfig(
+        server_root_ca_cert=data.get("ca"),
+        client_cert=data.get("cert"),
+        client_private_key=data.get("key"),
+    )
+
+
+@functools.cache
+def connection(options: FleetOptions) -> Connection:
+    """Return the connection of this process to the server of *options*."""
+    return Connection(options)
+
+
+class _Seen(Struct, frozen=True):
+    """A run as the server has told of it."""
+
+    memo: dict[str, Any]
+    execution: str
+    is_open: bool
+    pending: frozenset[int]
+    """Tokens of attempts that are being made, or wait for a worker."""
+
+
+class FleetStore:
+    """One run on Temporal; see `store.protocol.Store`."""
+
+    def __init__(self, state_path: Path, run: str | None, options: FleetOptions) -> None:
+        """Use the run whose folder is called *run*; *state_path* is where its outputs go here."""
+        self.ttl_s, self.patience_s = options.ttl_s, 0.0
+        self.state_path = state_path
+        self.run, self.options = run, options
+        self.id = options.workflow_id(run)
+        self._results = state_path.parent / results.NAME
+        self._seen: _Seen | None = None
+        self._changed: dict[str, str | None] = {}
+        self._is_reached = True
+        self.worker_of: Callable[[str | None], Worker] | None = None
+        """Returns who makes attempts at the run of this name, in a project that may act."""
+
+    def made_worker(self, run: str) -> Worker:
+        """Return who makes attempts at *run*, which has this id, one of the project's others.
+
+        Raises:
+            StaleClaim: there is no such run any more.
+            SequencerError: this project can't work on it.
+        """
+        other = FleetStore(self.state_path, None, self.options)
+        other.id = run
+        head = other.view().head
+        if head is None or self.worker_of is None:
+            raise StaleClaim("the run is gone", where=run)
+        return self.worker_of(head.run_name)
+
+    @property
+    def connection(self) -> Connection:
+        """Return this process's way to the server."""
+        return connection(self.options)
+
+    async def handle(self, execution: str | None = None) -> WorkflowHandle[Any, Any]:
+        """Return the handle of the run's newest *execution*, or of that one."""
+        client = await self.connection.client()
+        return client.get_workflow_handle(self.id, run_id=execution)
+
+    def close(self) -> None:
+        """See `Store.close`: the connection is the process's."""
+
+    def take_notices(self) -> list[str]:
+        """See `Store.take_notices`: nothing is ever restored here."""
+        return []
+
+    # --- reading -------------------------------------------------------------------
+
+    def view(self) -> View:
+        """See `Store.view`."""
+        seen = self._look()
+        return View(None if seen is None else head_of(seen.memo))
+
+    def _look(self) -> _Seen | None:
+        self._is_reached = False
+        self._seen = self.connection.call(self._described())
+        self._is_reached = True
+        return self._seen
+
+    async def _described(self) -> _Seen | None:
+        handle = await self.handle()
+        try:
+            found = await handle.describe(rpc_timeout=CALL_S)
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return None
+            raise
+        is_open = found.status is WorkflowExecutionStatus.RUNNING
+        memo = dict(await found.memo())
+        return _Seen(memo, found.run_id, is_open, _pending(found))
+
+    def history(self, after: int = 0) -> Iterator[dict[str, Any]]:
+        """See `Store.history`: whole, over all executions that the run has had."""
+        for record in self.connection.call(self._records()):
+            if record["revision"] > after:
+                yield record
+
+    async def _records(self) -> list[dict[str, Any]]:
+        chain = await self._chain()
+        found: list[dict[str, Any]] = []
+        reader = _Reader()
+        for execution in chain:
+            reader.scheduled.clear()
+            async for event in self._events(execution):
+                found += reader.read(event)
+        return found
+
+    async def _chain(self) -> list[str]:
+        """Return the executions of the run, the oldest first."""
+        seen, found = await self._described(), list[str]()
+        before = "" if seen is None else seen.execution
+        while before:
+            found.insert(0, before)
+            first = await anext(self._events(before, page_size=1))
+            began = first.workflow_execution_started_event_attributes
+            state = _plain(began.input.payloads[0]) if began.input.payloads else {}
+            before = began.continued_execution_run_id or state.get("after", "")
+        return found
+
+    async def _events(self, execution: str, page_size: int = 1000) -> AsyncIterator[Any]:
+        handle = await self.handle(execution)
+        async for event in handle.fetch_history_events(page_size=page_size, rpc_timeout=CALL_S):
+            yield event
+
+    def document(self, name: str) -> bytes | None:
+        """See `Store.document`."""
+        if name in self._changed:
+            text = self._changed[name]
+        else:
+            seen = self._seen or self._look()
+            text = None if seen is None else seen.memo.get(name)
+        return None if text is None else str(text).encode()
+
+    def keep_document(self, name: str, data: bytes) -> None:
+        """See `Store.keep_document`."""
+        self._changed[name] = data.decode()
+
+    def forget_documents(self, prefix: str, keep: Collection[str]) -> None:
+        """See `Store.forget_documents`."""
+        known = () if self._seen is None else self._seen.memo
+        gone = [name for name in known if name.startswith(prefix) and name not in keep]
+        self._changed.update(dict.fromkeys(gone))
+
+    # --- changing ------------------------------------------------------------------
+
+    def update(self, change: Change) -> Head:
+        """See `Store.update`."""
+        for _ in range(MOST_RACES):
+            seen, self._changed = self._look(), {}
+            before = None if seen is None else head_of(seen.memo)
+            try:
+                made = change(before)
+                if made is None and before is not None:
+                    return before
+                if made is None:
+                    message = "a change of a run that was never begun has to begin it"
+                    raise ValueError(message)
+                revision = 1 if before is None else before.revision + 1
+                head = made.head.replace(revision=revision, journal_offset=0)
+                parts = {**packed(head), FACTS: own_facts(made.facts, None)}
+                if self.connection.call(self._accepted(seen, parts)):
+                    return head
+            finally:
+                self._changed = {}
+        raise StorageFailed(f"lost {MOST_RACES} races for the run in a row", where=self.id)
+
+    async def _accepted(self, seen: _Seen | None, parts: dict[str, Any]) -> bool:
+        """Return whether *parts* were accepted; False: the run was not as it was *seen*."""
+        if seen is None or not seen.is_open:
+            return await self._started(seen, parts)
+        change = {**parts, "documents": self._changed} if self._changed else parts
+        number, is_unknown = uuid.uuid4().hex, False
+        handle = await self.handle()
+
+        async def ask(wait: timedelta) -> None:
+            await handle.execute_update("accept", change, id=number, rpc_timeout=wait)
+
+        try:
+            try:
+                await ask(ANSWER_S)
+            except WorkflowUpdateRPCTimeoutOrCancelledError:
+                from sequencer.fleet.worker import deciding  # noqa: PLC0415 - it imports this
+
+                is_unknown = True
+                async with deciding(await self.connection.client(), self.options.queue):
+                    await ask(CALL_S)
+        except WorkflowUpdateFailedError as error:
+            if isinstance(error.cause, ApplicationError) and error.cause.type == OVERTAKEN:
+                return is_unknown and await self._was_accepted(number)
+            raise
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return False
+            raise
+        return True
+
+    async def _was_accepted(self, number: str) -> bool:
+        """Return whether the change *number*, of which nobody could tell, was accepted."""
+        for execution in await self._chain():
+            async for event in self._events(execution):
+                told = event.workflow_execution_update_accepted_event_attributes
+                if told.protocol_instance_id == number:
+                    return True
+        return False
+
+    async def _started(self, seen: _Seen | None, parts: dict[str, Any]) -> bool:
+        known = {} if seen is None else _documents(seen.memo)
+        kept = {k: v for k, v in {**known, **self._changed}.items() if v is not None}
+        client = await self.connection.client()
+        try:
+            await client.start_workflow(
+                WORKFLOW,
+                {"after": "" if seen is None else seen.execution},
+                id=self.id,
+                task_queue=self.options.queue,
+                memo={**parts, **kept},
+                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                rpc_timeout=CALL_S,
+            )
+        except WorkflowAlreadyStartedError:
+            return False
+        return True
+
+    # --- claims and waiting --------------------------------------------------------
+
+    def owner(self) -> Owner:
+        """See `Store.owner`: the run grants claims to whoever takes them."""
+        seen = self._seen or self._look()
+        return owner_of("" if seen is None else seen.memo[RUN]["run_id"])
+
+    def liveness(self, claim: Claim) -> Liveness:
+        """See `Store.liveness`."""
+        seen = self._seen or self._look()
+        is_pending = seen is not None and claim.token in seen.pending
+        return Liveness.ALIVE if is_pending else Liveness.EXPIRED
+
+    def beat(self, claim: Claim, number: int) -> None:
+        """See `Store.beat`: the activity beats; here shows whether the server can be reached."""
+        del claim, number
+        if not self._is_reached:
+            raise OSError("the server does not answer")
+
+    def kept_result(self, name: str) -> Path:
+        """See `Store.kept_result`; one of another machine is fetched from the history."""
+        folder = results.kept(self._results, name)
+        attempt = results.attempt_of(name)
+        if attempt is not None and not (folder / results.OUTPUT).exists():
+            output = self.connection.call(self._output(attempt[1]))
+            if output:
+                results.keep(folder, output.encode("utf-8", "replace"))
+        return folder
+
+    async def _output(self, token: int) -> str | None:
+        for execution in reversed(await self._chain()):
+            reader = _Reader()
+            async for event in self._events(execution):
+                reader.read(event)
+            if token in reader.reports:
+                report = reader.reports[token]
+                output: str | None = report.get("output") or report["record"].get("output")
+                return output
+        return None
+
+    def result_folder(self, step_index: int, token: int) -> Path:
+        """See `Store.result_folder`."""
+        return results.folder(self._results, step_index, token)
+
+    def wait(
+        self,
+        revision: int,
+        timeout_s: float | None,
+        *,
+        wake_fd: int | None = None,
+        claim: Claim | None = None,
+    ) -> bool:
+        """See `Store.wait`: looks now and then, ever less often."""
+        del claim
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        pause, longest = LOOKS_S
+        while True:
+            head = self.view().head
+            if head is not None and head.revision != revision:
+                return True
+            left = pause if until is None else min(pause, until - time.monotonic())
+            fds = () if wake_fd is None else (wake_fd,)
+            if left <= 0 or readable(fds, left):
+                return False
+            pause = min(2 * pause, longest)
+
+    def turnstile(self, positions: Collection[str]) -> FileTurnstile:
+        """See `Store.turnstile`: of this machine; the server keeps the order of all."""
+        return FileTurnstile(self.state_path.parent / file_name(positions))
+
+    def work(
+        self, worker: Worker, mode: Mode, limits: InvocationLimits, head: Head, places: int
+    ) -> Summary:
+        """See `engine.run.Dispatching`."""
+        from sequencer.fleet.worker import work_on  # noqa: PLC0415 - looking needs none
+
+        return work_on(self, worker, mode, limits, head=head, places=places)
+
+
+def _pending(found: WorkflowExecutionDescription) -> frozenset[int]:
+    raw = found.raw_description.pending_activities
+    return frozenset(int(one.activity_id) for one in raw if one.activity_id.isdecimal())
+
+
+def _documents(memo: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in memo.items() if key not in (RUN, HEAD, FACTS)}
+
+
+def _plain(payload: Any) -> Any:
+    return json.loads(payload.data) if payload.data else None
+
+
+class _Reader:
+    """Makes the journal out of the events of a run, which come in their order."""
+
+    def __init__(self) -> None:
+        self.scheduled: dict[int, int] = {}
+        """Event that has scheduled an attempt -> its token."""
+        self.reports: dict[int, dict[str, Any]] = {}
+        """By tokens."""
+
+    def read(self, event: Any) -> list[dict[str, Any]]:
+        """Return the facts that *event* tells of."""
+        which = event.WhichOneof("attributes")
+        told = getattr(event, which)
+        if which == "activity_task_scheduled_event_attributes":
+            self.scheduled[event.event_id] = int(told.activity_id)
+        elif which == "activity_task_completed_event_attributes":
+            token = self.scheduled[told.scheduled_event_id]
+            self.reports[token] = _plain(told.result.payloads[0])
+        elif which == "workflow_execution_started_event_attributes":
+            return self._facts(told.memo.fields)
+        elif which == "workflow_properties_modified_event_attributes":
+            return self._facts(told.upserted_memo.fields)
+        return []
+
+    def _facts(self, fields: Mapping[str, Any]) -> list[dict[str, Any]]:
+        if FACTS not in fields or HEAD not in fields:
+            return []
+        head = _plain(fields[HEAD])
+        shared = {"revision": head["revision"], "at": head["last_update"]}
+        records = {token: report["record"] for token, report in self.reports.items()}
+        return [{**shared, **fact_of(one, records)} for one in _plain(fields[FACTS])]

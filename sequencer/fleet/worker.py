@@ -1,0 +1,268 @@
+"""Works on runs of a project: makes attempts, and lends hands.
+
+An attempt is the engine's own: prompt, agent, guard and log are what they are for a run in
+files. Here it gets its claim from the run's head, beats to the server, and reports its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket as sockets
+import threading
+import uuid
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from datetime import timedelta
+from typing import Any
+
+from msgspec import convert
+from temporalio import activity
+from temporalio.client import Client, WorkflowUpdateRPCTimeoutOrCancelledError
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
+from temporalio.worker import Worker as Server
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+
+from sequencer.engine.attempt import Allowance
+from sequencer.engine.stint import Mode, Summary
+from sequencer.engine.worker import Worker
+from sequencer.errors import SequencerError
+from sequencer.executors.protocol import Cancellation, StopReason
+from sequencer.fleet.client import CALL_S, FleetStore, identity
+from sequencer.fleet.wire import Ticket, error_of, packed_error, report_of
+from sequencer.fleet.workflow import ATTEMPT, REFUSED, RunWorkflow
+from sequencer.model.head import Head, Status
+from sequencer.model.limits import InvocationLimits
+from sequencer.model.outcome import Usage
+from sequencer.store.watch import readable
+
+LONGEST_LOOK_S = 3600.0
+BEATS_S = 5.0
+"""Between two beats to the server, which says with its answer that an attempt is to end."""
+STICKY_S = timedelta(seconds=1)
+"""So long a run waits for the worker that knew it, before another one reads its history."""
+_RUNNER = SandboxedWorkflowRunner(
+    restrictions=SandboxRestrictions.default.with_passthrough_modules("sequencer", "msgspec")
+)
+
+
+@contextlib.asynccontextmanager
+async def deciding(client: Client, queue: str) -> AsyncIterator[None]:
+    """Let runs of *queue* be decided over in this process while the block lasts; no attempts."""
+    async with Server(
+        client,
+        task_queue=queue,
+        workflows=[RunWorkflow],
+        workflow_runner=_RUNNER,
+        sticky_queue_schedule_to_start_timeout=STICKY_S,
+    ):
+        yield
+
+
+class Attempts:
+    """Makes the attempts that the server hands to this process."""
+
+    def __init__(self, worker_of: Callable[[str], Worker]) -> None:
+        """Make each with the worker that *worker_of* returns for the id of its run."""
+        self._worker_of = worker_of
+        self._running: dict[tuple[str, int], Cancellation] = {}
+        self._lock = threading.Lock()
+        self._is_ending = False
+
+    def interrupt(self) -> None:
+        """Ask for the end of all that run; none starts any more."""
+        with self._lock:
+            self._is_ending = True
+            for one in self._running.values():
+                one.set(StopReason.INTERRUPTED)
+
+    @activity.defn(name=ATTEMPT)
+    async def attempt(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Make the attempt of one ticket and return its report."""
+        run, ticket = activity.info().workflow_id or "", convert(data, Ticket)
+        cancellation = Cancellation()
+        with self._lock:
+            self._running[run, ticket.token] = cancellation
+            if self._is_ending:
+                cancellation.set(StopReason.INTERRUPTED)
+        timeout = activity.info().heartbeat_timeout or timedelta(seconds=60)
+        pause_s = min(BEATS_S, timeout.total_seconds() / 4)
+        work = asyncio.ensure_future(asyncio.to_thread(self._made, run, ticket, cancellation))
+        try:
+            while not work.done():
+                activity.heartbeat(identity())
+                await asyncio.wait([work], timeout=pause_s)
+            return work.result()
+        except asyncio.CancelledError:
+            cancellation.set(_why())
+            await asyncio.wait([work])
+            if self._is_ending and not work.exception():
+                # The server is told at once, instead of after a timeout.
+                return work.result()
+            raise
+        finally:
+            with self._lock:
+                self._running.pop((run, ticket.token), None)
+
+    def _made(self, run: str, ticket: Ticket, cancellation: Cancellation) -> dict[str, Any]:
+        """Make an attempt in a thread of its own."""
+        try:
+            worker = self._worker_of(run)
+            head = worker.store.view().head
+            if head is None or head.claim_with(ticket.token) is None:
+                raise ApplicationError("its claim is gone", non_retryable=True)
+            budget = Allowance(ticket.cost_usd, ticket.timeout_s)
+            ended, error = worker.attempt(head, ticket.token, budget, cancellation)
+        except SequencerError as refusal:
+            facts = packed_error(refusal)
+            raise ApplicationError(
+                refusal.message, facts, type=REFUSED, non_retryable=True
+            ) from refusal
+        return report_of(ended, error, identity() if self._is_ending else None)
+
+
+def _why() -> StopReason:
+    details = activity.cancellation_details()
+    is_ours = details is not None and details.worker_shutdown
+    return StopReason.INTERRUPTED if is_ours else StopReason.CLAIM_LOST
+
+
+def server_of(client: Client, queue: str, attempts: Attempts, places: int) -> Server:
+    """Return what takes work from *queue*, and makes at most so many attempts at once."""
+    return Server(
+        client,
+        task_queue=queue,
+        workflows=[RunWorkflow],
+        activities=[attempts.attempt],
+        workflow_runner=_RUNNER,
+        max_concurrent_activities=places,
+        max_heartbeat_throttle_interval=timedelta(seconds=BEATS_S),
+        default_heartbeat_throttle_interval=timedelta(seconds=BEATS_S),
+        sticky_queue_schedule_to_start_timeout=STICKY_S,
+    )
+
+
+# --- one invocation ----------------------------------------------------------------
+
+
+def work_on(
+    store: FleetStore,
+    worker: Worker,
+    mode: Mode,
+    limits: InvocationLimits,
+    *,
+    head: Head,
+    places: int,
+) -> Summary:
+    """Lend the run in *store* a hand, and make attempts until it has ended.
+
+    Raises: see `EngineLoop.work`.
+    """
+    hand = _hand(worker, mode, limits, store.ttl_s)
+    workers = Workers(store)
+    workers.add(store.id, worker)
+    attempts = Attempts(workers.of)
+    future = store.connection.submit(_lent(store, hand, attempts, places))
+    _wait_for(future, worker.stop, lambda: _interrupted(store, hand["id"], attempts))
+    end = future.result()
+    summary = Summary(
+        end["reason"],
+        Usage.model_validate(end["usage"]),
+        end["failures"],
+        end["limits_met"],
+        store.view().head,
+    )
+    now = summary.head
+    if now is not None and now.status is Status.COMPLETE and head.status is not Status.COMPLETE:
+        worker.performer.tell_completed(max(now.step_index - 1, 0), now)
+    if "error" in end:
+        raise error_of(end["error"])
+    return summary
+
+
+class Workers:
+    """Who makes the attempts of each run that this process meets."""
+
+    def __init__(self, store: FleetStore) -> None:
+        """Know none yet; *store* knows the project's others."""
+        self._store = store
+        self._known: dict[str, Worker] = {}
+        self._lock = threading.Lock()
+
+    def add(self, run: str, worker: Worker) -> None:
+        """Let *worker* make the attempts of *run*, which has this id."""
+        self._known[run] = worker
+
+    def of(self, run: str) -> Worker:
+        """Return who makes the attempts of *run*.
+
+        Raises:
+            SequencerError: this project has no such run, or can't work on it.
+        """
+        with self._lock:
+            if run not in self._known:
+                self._known[run] = self._store.made_worker(run)
+            return self._known[run]
+
+    def leave(self) -> None:
+        """Leave nothing of theirs behind."""
+        for one in self._known.values():
+            one.leave()
+
+
+def _hand(worker: Worker, mode: Mode, limits: InvocationLimits, ttl_s: float) -> dict[str, Any]:
+    performer = worker.performer
+    hand = {
+        "id": uuid.uuid4().hex,
+        "by": identity(),
+        "mode": str(mode),
+        "ttl_s": ttl_s,
+        "workflow": performer.workflow.model_dump(mode="json", exclude_defaults=True),
+        "limits": _plain(limits),
+        "run_limits": worker.limits.model_dump(mode="json", exclude_defaults=True),
+        "positions": sorted(getattr(worker, "positions", ())),
+    }
+    return {key: value for key, value in hand.items() if value not in ({}, [])}
+
+
+def _plain(limits: InvocationLimits) -> dict[str, Any]:
+    # None is a choice here, and no default.
+    return limits.model_dump(mode="json")
+
+
+def _wait_for(future: Future[Any], stop: Cancellation, interrupt: Callable[[], None]) -> None:
+    """Wait for the end of *future*; *interrupt* once when *stop* is set."""
+    mine, other = sockets.socketpair()
+    with mine, other:
+        future.add_done_callback(lambda _: other.send(b"x"))
+        fds = [mine.fileno(), stop.fileno()]
+        while not future.done():
+            readable(fds, LONGEST_LOOK_S)
+            if stop.is_set() and len(fds) > 1:
+                fds.pop()
+                interrupt()
+
+
+def _interrupted(store: FleetStore, hand: str, attempts: Attempts) -> None:
+    attempts.interrupt()
+
+    async def leave() -> None:
+        handle = await store.handle()
+        with contextlib.suppress(RPCError, WorkflowUpdateRPCTimeoutOrCancelledError):
+            await handle.execute_update("leave", hand, rpc_timeout=CALL_S)
+
+    store.connection.submit(leave())
+
+
+async def _lent(
+    store: FleetStore, hand: dict[str, Any], attempts: Attempts, places: int
+) -> dict[str, Any]:
+    """Lend *hand*, and return how it has ended."""
+    client = await store.connection.client()
+    async with server_of(client, store.options.queue, attempts, places):
+        while True:
+            handle = await store.handle()
+            end: dict[str, Any] = await handle.execute_update("work", hand, id=uuid.uuid4().hex)
+            if end:
+                return end

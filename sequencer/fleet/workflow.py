@@ -1,0 +1,219 @@
+"""One run as one Temporal workflow: it holds the head, and hands let it go on.
+
+The memo is the run's folder: head, newest facts and documents stand there, so that everybody
+can look without a worker; its changes in the server's history are the journal. An attempt is
+an activity, whose id is the claim's token. Without a hand nothing happens.
+
+No clock, no chance, no file and no environment: every worker repeats what was decided here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from msgspec import Struct, to_builtins
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    CancelledError,
+    TimeoutError,  # noqa: A004 - the server's
+    TimeoutType,
+)
+
+from sequencer.errors import Interrupted
+from sequencer.fleet.hands import Hand, MemoStore, hand_of, report_from
+from sequencer.fleet.wire import FACTS, HEAD, head_of, packed
+from sequencer.model.head import Status
+
+WORKFLOW, ATTEMPT = "sequencer.run", "sequencer.attempt"
+OVERTAKEN, REFUSED = "Overtaken", "Refused"
+"""A change by hand that was decided over an older head; an attempt that can't start."""
+UNTAKEN_S = 600.0
+"""After so long without a worker an attempt is given back, and its hand is gone."""
+LONGEST_ATTEMPT_S = 7 * 86_400.0
+"""Of a step without a time limit of its own."""
+MORE_S = 60.0
+"""For the end of an agent whose own time is over; its guard ends it."""
+LONGEST_SLEEP_S = 86_400.0
+
+
+class Attempt(Struct):
+    """An activity that is being made, and whose permission it uses."""
+
+    hand: Hand
+    task: asyncio.Task[None]
+
+
+@workflow.defn(name=WORKFLOW)
+class RunWorkflow:
+    """Holds the head of one run."""
+
+    @workflow.init
+    def __init__(self, state: dict[str, Any]) -> None:
+        """Start with the memo, and with what an earlier execution hands on as *state*."""
+        known = {key: workflow.memo_value(key) for key in workflow.memo()}
+        self._store = MemoStore(known, workflow.upsert_memo)
+        self._store.outputs.update(state.get("outputs", {}))
+        self._hands = {one["id"]: hand_of(one, self._store) for one in state.get("hands", ())}
+        self._attempts: dict[int, Attempt] = {}
+        """By the tokens of their claims."""
+        self._is_woken = False
+        self._is_moving = False
+        """This execution ends, and the next one goes on."""
+
+    @workflow.run
+    async def run(self, state: dict[str, Any]) -> None:
+        """Let hands work until the run is complete."""
+        del state
+        while True:
+            self._is_woken = False
+            self._advance()
+            if not self._attempts:
+                if self._is_over():
+                    await workflow.wait_condition(workflow.all_handlers_finished)
+                    if self._is_over():
+                        return
+                if self._is_long():
+                    await self._move()
+            try:
+                await workflow.wait_condition(lambda: self._is_woken, timeout=self._pause())
+            except builtins.TimeoutError:
+                continue
+
+    def _is_over(self) -> bool:
+        return self._store.head.status is Status.COMPLETE and not self._hands
+
+    @staticmethod
+    def _is_long() -> bool:
+        """Return whether the history is so long that nothing more is to be claimed in it."""
+        return workflow.info().is_continue_as_new_suggested()
+
+    async def _move(self) -> None:
+        """Continue as a new execution, whose history is short."""
+        self._is_moving = True
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        hands = [one.kept() for one in self._hands.values() if one.end is None]
+        memo = {**packed(self._store.head), FACTS: [], **self._store.documents}
+        state = {"hands": hands, "outputs": self._store.outputs}
+        workflow.continue_as_new(state, memo=memo)
+
+    def _pause(self) -> timedelta | None:
+        """Return how long nothing can become due; None: until somebody wakes us."""
+        dues = [one.until for one in self._hands.values() if one.until is not None]
+        if not dues:
+            return None
+        left_s = (min(dues) - workflow.now()).total_seconds()
+        return timedelta(seconds=min(max(left_s, 0.01), LONGEST_SLEEP_S))
+
+    def _advance(self) -> None:
+        """Do all that can be done now."""
+        for token in [one for one in self._attempts if not self._store.head.claim_with(one)]:
+            self._attempts.pop(token).task.cancel()
+        for hand in self._hands.values():
+            if hand.end is None:
+                live, may_claim = tuple(self._attempts), not self._is_long()
+                for token in hand.advance(live, workflow.now(), may_claim=may_claim):
+                    self._begin(token, hand)
+
+    # --- what is asked of it -------------------------------------------------------
+
+    @workflow.update
+    async def work(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Take a hand and return how it has ended; nothing: ask the next execution."""
+        if data["id"] not in self._hands:
+            self._hands[data["id"]] = hand_of(data, self._store)
+        hand, self._is_woken = self._hands[data["id"]], True
+        await workflow.wait_condition(lambda: hand.end is not None or self._is_moving)
+        if hand.end is None:
+            return {}
+        self._hands.pop(data["id"], None)
+        self._is_woken = True
+        return hand.end
+
+    @workflow.update
+    async def leave(self, hand: str) -> None:
+        """Take a hand away: its process is to end."""
+        if hand in self._hands:
+            told = Interrupted("interrupted; no step is running", hint="start again to go on")
+            self._hands[hand].finish("", told)
+
+    @workflow.update
+    async def accept(self, change: dict[str, Any]) -> None:
+        """Accept what a person has made of the head, which everybody can see."""
+        self._store.change_documents(change.get("documents", {}))
+        self._store.write(head_of(change), change[FACTS])
+        self._is_woken = True
+
+    @accept.validator
+    def _is_newest(self, change: dict[str, Any]) -> None:
+        if change[HEAD]["revision"] != self._store.head.revision + 1:
+            raise ApplicationError("the run went on meanwhile", type=OVERTAKEN)
+
+    # --- attempts ------------------------------------------------------------------
+
+    def _begin(self, token: int, hand: Hand) -> None:
+        self._attempts[token] = Attempt(hand, asyncio.create_task(self._attempt(token, hand)))
+
+    async def _attempt(self, token: int, hand: Hand) -> None:
+        """Let a worker make the attempt with *token*, and record how it has ended."""
+        own_s = hand.timeout_s(token)
+        most_s = LONGEST_ATTEMPT_S if own_s is None else own_s + MORE_S
+        try:
+            data = await workflow.start_activity(
+                ATTEMPT,
+                to_builtins(hand.ticket(token)),
+                # The head counts attempts, and grants their tokens; the server does neither.
+                activity_id=str(token),
+                retry_policy=RetryPolicy(maximum_attempts=1),
+                start_to_close_timeout=timedelta(seconds=most_s),
+                schedule_to_start_timeout=timedelta(seconds=UNTAKEN_S),
+                heartbeat_timeout=timedelta(seconds=hand.ttl_s),
+                cancellation_type=workflow.ActivityCancellationType.TRY_CANCEL,
+            )
+        except ActivityError as error:
+            self._lose(token, hand, error)
+        else:
+            self._record(token, hand, data)
+
+    def _record(self, token: int, hand: Hand, data: Any) -> None:
+        if self._attempts.pop(token, None) is None:
+            return
+        granted = hand.record(
+            token,
+            report_from(data),
+            tuple(self._attempts),
+            workflow.now(),
+            jitter=workflow.random().random(),
+            may_claim=not self._is_long(),
+        )
+        for one in granted:
+            self._begin(one, hand)
+        self._is_woken = True
+
+    def _lose(self, token: int, hand: Hand, error: ActivityError) -> None:
+        """Note that the attempt with *token* has vanished; whoever goes on takes its place."""
+        if self._attempts.pop(token, None) is None:
+            return
+        self._is_woken, cause = True, error.cause
+        if isinstance(cause, ApplicationError) and cause.type == REFUSED:
+            facts: Mapping[str, Any] = cause.details[0]
+            hand.give_back(token, facts, workflow.now())
+        elif isinstance(cause, TimeoutError):
+            # Who has beaten last is gone; one that nobody took has nobody to take it.
+            is_untaken = cause.type is TimeoutType.SCHEDULE_TO_START
+            if is_untaken or hand.by in cause.last_heartbeat_details:
+                hand.vanish()
+        elif not isinstance(cause, CancelledError) and not _is_shutdown(cause):
+            facts = {"type": "", "message": str(cause)}
+            hand.give_back(token, facts, workflow.now())
+
+
+def _is_shutdown(cause: BaseException | None) -> bool:
+    """Return whether a worker that ends has given its attempt back."""
+    return isinstance(cause, ApplicationError) and cause.type == "WorkerShutdown"
