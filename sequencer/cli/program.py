@@ -122,6 +122,7 @@ COMMANDS: Mapping[str, Command] = {
     "run": Command(_WORK, "run", "Run steps until a limit.", "--start-at"),
     "tick": Command(_WORK, "run", "Run one step if one is due; for cron and timers."),
     "start": Command(_WORK, "start", "Make a run of a request, and work on it."),
+    "worker": Command(_WORK, "fleet", "Make attempts for runs on Temporal."),
     "next": Command(_LOOK, "next", "Show which steps come next."),
     "status": Command(_LOOK, "status", "Show where the run stands."),
     "history": Command(_LOOK, "history", "Show what happened, from the journal."),
@@ -158,6 +159,7 @@ COMMANDS: Mapping[str, Command] = {
     "check": Command(_SET_UP, "check", "Look for everything that is wrong."),
     "crontab": Command(_SET_UP, "schedule", "Print a crontab entry for ticks."),
     "systemd": Command(_SET_UP, "schedule", "Print a systemd timer for ticks."),
+    "fleet": Command(_SET_UP, "fleet", "Start a Temporal server for a trial."),
     "demo": Command(_SET_UP, "demo", "Watch two processes take turns; no agent needed."),
 }  # fmt: skip
 """Verb -> its module below `sequencer.cli`, where it has its name or, as `next_`, almost."""

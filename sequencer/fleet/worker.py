@@ -38,6 +38,8 @@ from sequencer.model.outcome import Usage
 from sequencer.store.watch import readable
 
 LONGEST_LOOK_S = 3600.0
+LONGEST_END = timedelta(days=7)
+"""Of attempts that may end before their worker does."""
 BEATS_S = 5.0
 """Between two beats to the server, which says with its answer that an attempt is to end."""
 STICKY_S = timedelta(seconds=1)
@@ -128,8 +130,13 @@ def _why() -> StopReason:
     return StopReason.INTERRUPTED if is_ours else StopReason.CLAIM_LOST
 
 
-def server_of(client: Client, queue: str, attempts: Attempts, places: int) -> Server:
-    """Return what takes work from *queue*, and makes at most so many attempts at once."""
+def server_of(
+    client: Client, queue: str, attempts: Attempts, places: int, grace: timedelta = timedelta(0)
+) -> Server:
+    """Return what takes work from *queue*, and makes at most so many attempts at once.
+
+    When it is to end, those that run have *grace* for it.
+    """
     return Server(
         client,
         task_queue=queue,
@@ -140,6 +147,7 @@ def server_of(client: Client, queue: str, attempts: Attempts, places: int) -> Se
         max_heartbeat_throttle_interval=timedelta(seconds=BEATS_S),
         default_heartbeat_throttle_interval=timedelta(seconds=BEATS_S),
         sticky_queue_schedule_to_start_timeout=STICKY_S,
+        graceful_shutdown_timeout=grace,
     )
 
 
@@ -179,6 +187,34 @@ def work_on(
     if "error" in end:
         raise error_of(end["error"])
     return summary
+
+
+def serve(store: FleetStore, places: int, on_ready: Callable[[Callable[[], None]], None]) -> None:
+    """Make attempts for all runs of the project of *store* until somebody ends it.
+
+    *on_ready* gets what ends it: the first call takes nothing more and lets what runs end, the
+    second stops that too.
+    """
+    workers = Workers(store)
+    attempts, stop = Attempts(workers.of), Cancellation()
+
+    def end() -> None:
+        if stop.is_set():
+            attempts.interrupt()
+        stop.set(StopReason.INTERRUPTED)
+
+    on_ready(end)
+    try:
+        store.connection.submit(_served(store, attempts, places, stop)).result()
+    finally:
+        workers.leave()
+        stop.close()
+
+
+async def _served(store: FleetStore, attempts: Attempts, places: int, stop: Cancellation) -> None:
+    client = await store.connection.client()
+    async with server_of(client, store.options.queue, attempts, places, LONGEST_END):
+        await asyncio.to_thread(stop.wait)
 
 
 class Workers:

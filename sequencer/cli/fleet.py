@@ -1,0 +1,100 @@
+"""`worker` and `fleet`: make attempts for the runs of a project that is kept on Temporal."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, cast
+
+import click
+
+from sequencer.cli.context import Invocation
+from sequencer.cli.options import pass_invocation, verb
+from sequencer.cli.run_work import EndOnSignal
+from sequencer.errors import UsageRefused
+
+if TYPE_CHECKING:
+    from sequencer.fleet.client import FleetStore
+
+UI_PORTS = 1000
+"""The web view of a trial's server listens so far above the server."""
+_LOOPBACK = ("127.0.0.1", "localhost")
+
+
+def _store(invocation: Invocation) -> FleetStore:
+    """Return the store of the default run.
+
+    Raises:
+        UsageRefused: the project's runs are not on Temporal.
+    """
+    project = invocation.project()
+    if (kind := project.settings.store.kind) != "temporal":
+        raise UsageRefused(
+            f"{invocation.verb} is for runs on Temporal, and these are in a {kind} store",
+            where="store.kind",
+            hint="'store: {kind: temporal}' in orchestration.yaml; 'sequencer run' works here",
+        )
+    return cast("FleetStore", project.store(None))
+
+
+@verb("worker")
+@click.option(
+    "--max-parallel",
+    type=click.IntRange(1, 1000),
+    metavar="N",
+    help="Attempts at once in this process; default run.max_parallel.",
+)
+@pass_invocation
+def worker(invocation: Invocation, *, max_parallel: int | None) -> None:
+    """Make attempts for every run of the project, until a signal ends it.
+
+    It helps whoever runs a run: 'sequencer run' says how far it may go on, and the workers make
+    the attempts. The first Ctrl-C or SIGTERM lets running attempts end and takes no other; the
+    second one stops them, and others make them again.
+
+    \b
+    Examples:
+      sequencer worker --max-parallel 2
+    """
+    store, project = _store(invocation), invocation.project()
+    project.ensure_may_act()
+    from sequencer.fleet.worker import serve  # noqa: PLC0415 - an extra, see `make_store`
+
+    places = max_parallel or project.settings.run.max_parallel
+    invocation.say(f"serving {store.options.queue} at {store.options.address}")
+    with EndOnSignal(lambda _: invocation.say("ending: what runs may end")) as signals:
+        serve(store, places, signals.on_ready)
+
+
+@verb("fleet", has_json=False)
+@click.argument("what", type=click.Choice(("up",)))
+@pass_invocation
+def fleet(invocation: Invocation, what: str) -> None:
+    """Start a Temporal server for a trial on this machine, until Ctrl-C.
+
+    Its data stays below the state folder. Anybody on this machine can use it.
+
+    \b
+    Examples:
+      sequencer fleet up
+    """
+    del what
+    store, settings = _store(invocation), invocation.project().settings
+    options = store.options
+    host, _, port = options.address.rpartition(":")
+    if host not in _LOOPBACK:
+        raise UsageRefused(
+            f"a trial's server listens on this machine, and store.address is {options.address}",
+            where="store.address",
+        )
+    from sequencer.fleet.server import TrialServer  # noqa: PLC0415 - an extra
+
+    ended = threading.Event()
+    folder = settings.state_file.parent / "fleet"
+    server = TrialServer(options, folder, int(port) + UI_PORTS)
+    with EndOnSignal(lambda _: invocation.say("ending")) as signals, server:
+        signals.on_ready(ended.set)
+        invocation.echo(f"Temporal listens on {options.address}; look at {server.web}")
+        while not ended.wait(1.0):
+            if server.wait(0) is not None:
+                invocation.say("the server has ended")
+                return

