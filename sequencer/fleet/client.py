@@ -169,7 +169,7 @@ def connection(options: FleetOptions) -> Connection:
     return Connection(options)
 
 
-class _Seen(Struct, frozen=True):
+class Seen(Struct, frozen=True):
     """A run as the server has told of it."""
 
     memo: dict[str, Any]
@@ -189,7 +189,7 @@ class FleetStore:
         self.run, self.options = run, options
         self.id = options.workflow_id(run)
         self._results = state_path.parent / results.NAME
-        self._seen: _Seen | None = None
+        self._seen: Seen | None = None
         self._changed: dict[str, str | None] = {}
         self._is_reached = True
         self.worker_of: Callable[[str | None], Worker] | None = None
@@ -230,16 +230,17 @@ class FleetStore:
 
     def view(self) -> View:
         """See `Store.view`."""
-        seen = self._look()
+        seen = self.look()
         return View(None if seen is None else head_of(seen.memo))
 
-    def _look(self) -> _Seen | None:
+    def look(self) -> Seen | None:
+        """Return the run as the server tells of it now; None: it was never begun."""
         self._is_reached = False
         self._seen = self.connection.call(self._described())
         self._is_reached = True
         return self._seen
 
-    async def _described(self) -> _Seen | None:
+    async def _described(self) -> Seen | None:
         handle = await self.handle()
         try:
             found = await handle.describe(rpc_timeout=CALL_S)
@@ -249,7 +250,7 @@ class FleetStore:
             raise
         is_open = found.status is WorkflowExecutionStatus.RUNNING
         memo = dict(await found.memo())
-        return _Seen(memo, found.run_id, is_open, _pending(found))
+        return Seen(memo, found.run_id, is_open, _pending(found))
 
     def history(self, after: int = 0) -> Iterator[dict[str, Any]]:
         """See `Store.history`: whole, over all executions that the run has had."""
@@ -289,7 +290,7 @@ class FleetStore:
         if name in self._changed:
             text = self._changed[name]
         else:
-            seen = self._seen or self._look()
+            seen = self._seen or self.look()
             text = None if seen is None else seen.memo.get(name)
         return None if text is None else str(text).encode()
 
@@ -308,7 +309,7 @@ class FleetStore:
     def update(self, change: Change) -> Head:
         """See `Store.update`."""
         for _ in range(MOST_RACES):
-            seen, self._changed = self._look(), {}
+            seen, self._changed = self.look(), {}
             before = None if seen is None else head_of(seen.memo)
             try:
                 made = change(before)
@@ -326,7 +327,7 @@ class FleetStore:
                 self._changed = {}
         raise StorageFailed(f"lost {MOST_RACES} races for the run in a row", where=self.id)
 
-    async def _accepted(self, seen: _Seen | None, parts: dict[str, Any]) -> bool:
+    async def _accepted(self, seen: Seen | None, parts: dict[str, Any]) -> bool:
         """Return whether *parts* were accepted; False: the run was not as it was *seen*."""
         if seen is None or not seen.is_open:
             return await self._started(seen, parts)
@@ -365,7 +366,7 @@ class FleetStore:
                     return True
         return False
 
-    async def _started(self, seen: _Seen | None, parts: dict[str, Any]) -> bool:
+    async def _started(self, seen: Seen | None, parts: dict[str, Any]) -> bool:
         known = {} if seen is None else _documents(seen.memo)
         kept = {k: v for k, v in {**known, **self._changed}.items() if v is not None}
         client = await self.connection.client()
@@ -387,12 +388,12 @@ class FleetStore:
 
     def owner(self) -> Owner:
         """See `Store.owner`: the run grants claims to whoever takes them."""
-        seen = self._seen or self._look()
+        seen = self._seen or self.look()
         return owner_of("" if seen is None else seen.memo[RUN]["run_id"])
 
     def liveness(self, claim: Claim) -> Liveness:
         """See `Store.liveness`."""
-        seen = self._seen or self._look()
+        seen = self._seen or self.look()
         is_pending = seen is not None and claim.token in seen.pending
         return Liveness.ALIVE if is_pending else Liveness.EXPIRED
 

@@ -13,7 +13,7 @@ import threading
 import uuid
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from msgspec import convert
@@ -30,6 +30,7 @@ from sequencer.engine.worker import Worker
 from sequencer.errors import SequencerError
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.fleet.client import CALL_S, FleetStore, identity
+from sequencer.fleet.hands import MemoStore, hand_of
 from sequencer.fleet.wire import Ticket, error_of, packed_error, report_of
 from sequencer.fleet.workflow import ATTEMPT, REFUSED, RunWorkflow
 from sequencer.model.head import Head, Status
@@ -72,12 +73,13 @@ class Attempts:
         self._lock = threading.Lock()
         self._is_ending = False
 
-    def interrupt(self) -> None:
-        """Ask for the end of all that run; none starts any more."""
+    def interrupt(self) -> set[str]:
+        """Ask for the end of all that run, and return their runs; none starts any more."""
         with self._lock:
             self._is_ending = True
             for one in self._running.values():
                 one.set(StopReason.INTERRUPTED)
+            return {run for run, _ in self._running}
 
     @activity.defn(name=ATTEMPT)
     async def attempt(self, data: dict[str, Any]) -> dict[str, Any]:
@@ -168,12 +170,14 @@ def work_on(
     Raises: see `EngineLoop.work`.
     """
     hand = _hand(worker, mode, limits, store.ttl_s)
-    workers = Workers(store)
-    workers.add(store.id, worker)
-    attempts = Attempts(workers.of)
-    future = store.connection.submit(_lent(store, hand, attempts, places))
-    _wait_for(future, worker.stop, lambda: _interrupted(store, hand["id"], attempts))
-    end = future.result()
+    end = _ends_at_once(store, hand)
+    if end is None:
+        workers = Workers(store)
+        workers.add(store.id, worker)
+        attempts = Attempts(workers.of)
+        future = store.connection.submit(_lent(store, hand, attempts, places))
+        _wait_for(future, worker.stop, lambda: _interrupted(store, hand["id"], attempts))
+        end = future.result()
     summary = Summary(
         end["reason"],
         Usage.model_validate(end["usage"]),
@@ -187,6 +191,21 @@ def work_on(
     if "error" in end:
         raise error_of(end["error"])
     return summary
+
+
+def _ends_at_once(store: FleetStore, data: dict[str, Any]) -> dict[str, Any] | None:
+    """Return how the hand of *data* ends if nothing can begin; it is asked here first.
+
+    None: the run itself has to say. It may be over there, and then nobody answers.
+    """
+    seen = store.look()
+    if seen is None:
+        return None
+    here = MemoStore(seen.memo, lambda _: None)
+    hand, revision = hand_of(data, here), here.head.revision
+    hand.advance(seen.pending, datetime.now(UTC), may_claim=False)
+    # What was agreed for a gate whose time is over has to be recorded there.
+    return hand.end if here.head.revision == revision else None
 
 
 def serve(store: FleetStore, places: int, on_ready: Callable[[Callable[[], None]], None]) -> None:
@@ -281,7 +300,9 @@ def _wait_for(future: Future[Any], stop: Cancellation, interrupt: Callable[[], N
 
 
 def _interrupted(store: FleetStore, hand: str, attempts: Attempts) -> None:
-    attempts.interrupt()
+    if store.id in attempts.interrupt():
+        # Its report tells it, and nothing is claimed in between.
+        return
 
     async def leave() -> None:
         handle = await store.handle()
