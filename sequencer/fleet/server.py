@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -44,8 +45,13 @@ def program() -> str:
 class TrialServer:
     """One server, from its start to its end; a context manager."""
 
-    def __init__(self, options: FleetOptions, folder: Path, ui_port: int) -> None:
-        """Listen where *options* say, on this machine; keep all data in *folder*."""
+    def __init__(
+        self, options: FleetOptions, folder: Path, ui_port: int, more: Sequence[str] = ()
+    ) -> None:
+        """Listen where *options* say, on this machine; keep all data in *folder*.
+
+        *more* are arguments of its own.
+        """
         self._connection, self._folder = Connection(options), folder
         self._process: subprocess.Popen[bytes] | None = None
         self.web = f"http://127.0.0.1:{ui_port}/namespaces/{options.namespace}/workflows"
@@ -54,6 +60,7 @@ class TrialServer:
         self._argv = [program(), "server", "start-dev", "--ip", "127.0.0.1", "--port", port]
         self._argv += ["--ui-port", str(ui_port), "--namespace", options.namespace]
         self._argv += ["--db-filename", str(folder / "fleet.db"), "--log-level", "warn"]
+        self._argv += more
 
     def __enter__(self) -> Self:
         """Start it, and return once it answers.

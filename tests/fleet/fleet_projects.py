@@ -1,0 +1,164 @@
+"""Projects whose runs are on a real Temporal server, and the same in files beside them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+AGENT = """\
+import os, sys, time
+sys.stdin.read()
+name = os.environ["SEQUENCER_STEP"]
+with open("done.txt", "a") as file:
+    index, token = os.environ["SEQUENCER_STEP_INDEX"], os.environ["SEQUENCER_TOKEN"]
+    file.write(f"{name} {index} {token} {os.getpid()}\\n")
+while os.path.exists("hold") or os.path.exists(f"hold-{name}"):
+    time.sleep(0.02)
+print("did", name, index)
+"""
+AGENTS = """\
+agent: {default: script}
+agents:
+  script: {kind: command, argv: ["{python}", -IS, agent.py]}
+"""
+CYCLE = AGENTS + "workflow: {name: review_cadence, review_every_n: 2}\n"
+PROCEDURE = (
+    AGENTS
+    + """\
+workflow: {name: release}
+workflows:
+  release:
+    kind: procedure
+    steps: [{name: plan, prompt: main.md, requires_approval: true}, {name: build, prompt: main.md}]
+"""
+)
+
+
+class FleetProject:
+    """One folder, and what is run in it."""
+
+    def __init__(self, folder: Path, configuration: str, store: str) -> None:
+        """Write the project."""
+        self.folder = folder
+        (folder / "prompts").mkdir(parents=True)
+        for name in ("supervisor", "main", "reviewer"):
+            (folder / "prompts" / f"{name}.md").write_text(f"Do {name}.\n")
+        (folder / "agent.py").write_text(AGENT)
+        (folder / "orchestration.yaml").write_text(f"{configuration}{store}\n")
+
+    def cli(self, *arguments: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+        """Run ``sequencer ARGUMENTS`` to its end."""
+        return subprocess.run(
+            _command(arguments),
+            cwd=self.folder,
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    def facts(self, *arguments: str) -> Any:
+        """Return what ``sequencer ARGUMENTS --json`` prints; of several lines a list."""
+        ended = self.cli(*arguments, "--json")
+        assert ended.returncode == 0, ended.stderr
+        lines = [json.loads(line) for line in ended.stdout.splitlines()]
+        return lines if arguments[0] == "history" else lines[0]
+
+    @contextlib.contextmanager
+    def process(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """Run ``sequencer ARGUMENTS`` while the block lasts; it is killed if it is still there."""
+        process = subprocess.Popen(
+            _command(arguments),
+            cwd=self.folder,
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+    @contextlib.contextmanager
+    def worker(self, *more: str) -> Iterator[subprocess.Popen[str]]:
+        """Let a worker serve while the block lasts."""
+        with self.process("worker", *more) as process:
+            assert process.stderr is None
+            assert process.stdout is not None
+            assert "serving" in process.stdout.readline()
+            yield process
+
+    @property
+    def done(self) -> list[list[str]]:
+        """Return step, step_index, token and process of every agent that has begun."""
+        path = self.folder / "done.txt"
+        return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+    def hold(self, step: str = "") -> Path:
+        """Let every agent wait, or those of one step, until the file is gone."""
+        path = self.folder / (f"hold-{step}" if step else "hold")
+        path.touch()
+        return path
+
+
+def _command(arguments: tuple[str, ...]) -> list[str]:
+    return [sys.executable, "-m", "sequencer", *arguments]
+
+
+def _environment() -> dict[str, str]:
+    clean = {key: one for key, one in os.environ.items() if not key.startswith("SEQUENCER_")}
+    return clean | {"SEQUENCER_TRUST": "all"}
+
+
+def until(is_so: Callable[[], object], timeout_s: float = 30.0) -> float:
+    """Wait until *is_so*; return how long that took."""
+    began = time.monotonic()
+    while not is_so():
+        assert time.monotonic() - began < timeout_s, "it did not come to be"
+        time.sleep(0.02)
+    return time.monotonic() - began
+
+
+def told(facts: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """Return what of a history has to be the same everywhere."""
+    return [
+        (
+            one["revision"],
+            one["event"],
+            one["step"],
+            one["step_index"],
+            one["token"],
+            one["attempt"],
+            _steady(one["outcome"] or {}),
+        )
+        for one in facts
+    ]
+
+
+def _steady(outcome: dict[str, Any]) -> dict[str, Any]:
+    """Return *outcome* without what a clock has said."""
+    varying = ("usage", "began_at", "note")
+    return {key: value for key, value in outcome.items() if key not in varying}
+
+
+def steady(text: str) -> str:
+    """Return *text* without times, durations and ids."""
+    text = re.sub(r"\d{4}-\d\d-\d\dT[0-9:.]+Z", "TIME", text)
+    text = re.sub(r"^\d\d:\d\d:\d\d", "TIME", text, flags=re.MULTILINE)
+    text = re.sub(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}", "ID", text)
+    text = re.sub(r'"(seconds|journal_offset|age_s)": [0-9.]+', r'"\1": N', text)
+    return re.sub(r"\b\d+(\.\d+)? s\b", "N s", text)

@@ -1,0 +1,132 @@
+"""A run on a real Temporal server says and does what one in files does."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from tests.fleet.fleet_projects import (
+    CYCLE,
+    PROCEDURE,
+    FleetProject,
+    steady,
+    told,
+    until,
+)
+
+pytestmark = [pytest.mark.fleet, pytest.mark.timeout(240)]
+Make = Callable[[str], FleetProject]
+Pair = Callable[[str], tuple[FleetProject, FleetProject]]
+
+
+def same(pair: tuple[FleetProject, FleetProject], *arguments: str) -> str:
+    """Run the same command on both; return what both have said."""
+    fleet, files = (one.cli(*arguments) for one in pair)
+    assert fleet.returncode == files.returncode, (fleet.stderr, files.stderr)
+    assert steady(fleet.stdout) == steady(files.stdout)
+    if arguments[0] not in ("run", "log"):
+        assert steady(fleet.stderr) == steady(files.stderr)
+    return fleet.stdout
+
+
+def test_a_cycle_is_the_same_as_in_files(pair: Pair) -> None:
+    both = pair(CYCLE)
+    same(both, "status")
+    for arguments in (["run", "--max-steps", "3"], ["run", "--max-steps", "2", "--json"]):
+        same(both, *arguments)
+    status = json.loads(same(both, "status", "--json"))
+    assert (status["step_index"], status["revision"], status["status"]) == (5, 8, "waiting-next")
+    for arguments in (["status"], ["next", "--count", "4"], ["next", "--json"], ["runs"]):
+        same(both, *arguments)
+    fleet, files = (one.facts("history") for one in both)
+    assert told(fleet) == told(files)
+    logs = [[row["path"] for row in map(json.loads, one.cli("log", "--json").stdout.splitlines())]
+            for one in both]  # fmt: skip
+    assert [path.rsplit("/", 1)[1] for path in logs[0]] == [p.rsplit("/", 1)[1] for p in logs[1]]
+
+
+def test_a_procedure_with_a_gate_is_decided_over_without_a_worker(pair: Pair) -> None:
+    both = pair(PROCEDURE)
+    for words in (
+        "pause", "run", "resume", "run", "status --json", "run", "feedback again", "feedback more",
+        "run", "gates --json", "approve --note fine", "approve", "stop --reason enough", "run",
+        "resume", "run", "run", "status", "reject", "rewind 1", "run", "status --json",
+    ):  # fmt: skip
+        same(both, *words.split())
+    fleet, files = (one.facts("history") for one in both)
+    assert told(fleet) == told(files)
+    assert [one["event"] for one in fleet].count("approved") == 1
+
+
+def test_decisions_reach_a_run_whose_worker_lives(project: Make) -> None:
+    here = project(PROCEDURE)
+    with here.worker():
+        assert here.cli("run").returncode == 4
+        assert here.cli("feedback", "more").returncode == 0
+        assert here.cli("run").returncode == 4
+        assert here.cli("reject", "--note", "no").returncode == 0
+    assert here.facts("status")["status"] == "complete"
+    assert len(here.done) == 2
+
+
+def test_two_workers_and_who_lets_it_go_on_share_the_steps(project: Make) -> None:
+    here = project(CYCLE)
+    with here.worker(), here.worker():
+        assert here.cli("run", "--max-steps", "8").returncode == 0
+    assert [one[1] for one in here.done] == [str(index) for index in range(8)]
+    assert here.facts("status")["usage"]["steps"] == 8
+
+
+def test_a_killed_worker_is_replaced_and_nothing_is_doubled(project: Make) -> None:
+    here = project(CYCLE)
+    gate = here.hold()
+    with (
+        here.worker("--max-parallel", "1") as one,
+        here.worker("--max-parallel", "1") as other,
+        here.process("run", "--max-steps", "3") as run,
+    ):
+        until(lambda: here.done)
+        processes = {one.pid: one, other.pid: other, run.pid: run}
+        victim = processes[_parent_of(int(here.done[0][3]))]
+        os.kill(victim.pid, signal.SIGKILL)
+        took = until(lambda: len(here.done) == 2, 30)
+        gate.unlink()
+        if victim is run:
+            until(lambda: here.facts("status")["status"] == "waiting-next")
+        else:
+            assert run.wait(30) == 0
+    assert took < 3 + 3 + 2  # heartbeat timeout, 3 s, and a process of the guard under load
+    facts = here.facts("history")
+    events = [(one["event"], one["step_index"]) for one in facts if one["event"] != "claimed"]
+    accepted = [index for event, index in events if event == "succeeded"]
+    assert accepted == sorted(set(accepted))
+    assert ("taken-over", 0) in events or victim is run
+
+
+def test_a_long_run_continues_as_a_new_execution_with_its_history_whole(project: Make) -> None:
+    here = project(CYCLE)
+    assert here.cli("run", "--max-steps", "40", timeout_s=120).returncode == 0
+    facts = here.facts("history")
+    accepted = [one["step_index"] for one in facts if one["event"] == "succeeded"]
+    assert accepted == list(range(40))
+    assert all(one["outcome"]["output"] for one in facts if one["event"] == "succeeded")
+    revisions = [one["revision"] for one in facts]
+    assert sorted(set(revisions)) == list(range(1, revisions[-1] + 1))
+    assert [one["event"] for one in facts[:2]] == ["initialised", "claimed"]
+    # It was more than one: what ends a step there claims no other.
+    assert revisions[-1] > 42
+    assert len(here.done) == 40
+
+
+def _parent_of(agent: int) -> int:
+    """Return the process that has started *agent* through its guard."""
+    import psutil  # noqa: PLC0415 - of this test
+
+    for parent in psutil.Process(agent).parents():
+        if {"worker", "run"} & set(parent.cmdline()) and "sequencer" in parent.cmdline():
+            return parent.pid
+    raise AssertionError("nobody has started it")
