@@ -15,12 +15,11 @@ from msgspec import Struct, field
 from sequencer.engine.attempt import Allowance, least, left
 from sequencer.errors import StepFailed, TooManyFailures, WaitsForPerson
 from sequencer.model.head import Head, Status
-from sequencer.model.kind import Ended
+from sequencer.model.kind import Ended, Readiness, Standing
 from sequencer.model.limits import InvocationLimits, RunLimits
 from sequencer.model.line.line import EndingKind
 from sequencer.model.line.order import is_among
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.model.standing import Readiness, Standing
 from sequencer.model.workflow import Workflow
 
 NO_LIMIT = Allowance()

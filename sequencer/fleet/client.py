@@ -37,11 +37,11 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode, TLSConfig
 
+from sequencer.documents.files import slug
 from sequencer.errors import RemoteUnreachable, StaleClaim, StorageFailed
 from sequencer.fleet.wire import FACTS, HEAD, RUN, fact_of, head_of, own_facts, owner_of, packed
 from sequencer.fleet.workflow import OVERTAKEN, WORKFLOW
 from sequencer.model.head import Claim, Head, Owner
-from sequencer.model.names import slug
 from sequencer.store import results
 from sequencer.store.protocol import Change, Liveness, View
 from sequencer.store.queue import FileTurnstile, file_name

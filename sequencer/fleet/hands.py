@@ -34,10 +34,9 @@ from sequencer.fleet.wire import (
     packed_error,
 )
 from sequencer.model.head import Claim, Head, Status
-from sequencer.model.kind import Ended, Room
+from sequencer.model.kind import Ended, Readiness, Room, Standing
 from sequencer.model.limits import InvocationLimits, RunLimits
 from sequencer.model.line.order import present, step_at
-from sequencer.model.standing import Readiness, Standing
 from sequencer.model.transitions import Transition
 from sequencer.model.workflow import Workflow, ensure_definition, has_definition
 from sequencer.store.protocol import Change, Store, View
