@@ -27,7 +27,8 @@ def main() -> None:
     from sequencer.cli.program import run  # noqa: PLC0415
 
     code = run(arguments)
-    if "temporalio" in sys.modules:
+    fleet = sys.modules.get("sequencer.fleet.client")
+    if fleet is not None and fleet.Connection.is_open:
         # Its threads may abort the interpreter while that ends, and the exit code with it.
         from sequencer.cli.program import leave  # noqa: PLC0415
 

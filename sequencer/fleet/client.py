@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iter
 from concurrent.futures import Future
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from msgspec import Struct
 from temporalio.client import (
@@ -98,11 +98,15 @@ def identity() -> str:
 class Connection:
     """This process's way to one server: a loop in a thread of its own, and a client on it."""
 
+    is_open: ClassVar[bool] = False
+    """Whether this process has had one: then it has to end without the interpreter's own end."""
+
     def __init__(self, options: FleetOptions) -> None:
         """Connect when something is asked for first."""
         self._options = options
         self._client: Client | None = None
         self._loop = asyncio.new_event_loop()
+        Connection.is_open = True
         threading.Thread(target=self._loop.run_forever, name="fleet", daemon=True).start()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
