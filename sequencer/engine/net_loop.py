@@ -13,27 +13,23 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from sequencer.engine.attempt import HeadMoved, Running, Waiting, left
+from sequencer.engine.attempt import HeadMoved, Running, Waiting
 from sequencer.engine.loop import LONGEST_SLEEP_S, EngineLoop
 from sequencer.engine.markings import NetChanges
+from sequencer.engine.net_stint import NetStint, waiting_words
 from sequencer.engine.net_worker import NetWorker
 from sequencer.engine.performing import Performer
 from sequencer.engine.stint import Mode
 from sequencer.errors import (
     Interrupted,
     SequencerError,
-    StepFailed,
-    WaitsForPerson,
     out_of_resources,
 )
 from sequencer.executors.protocol import StopReason
 from sequencer.model.head import Head
-from sequencer.model.kind import Readiness, blocked_by
 from sequencer.model.limits import InvocationLimits, RunLimits, parse_time
-from sequencer.model.net.marking import FlowStatus, Marking
+from sequencer.model.net.marking import Marking
 from sequencer.model.net.net import overdue, time_left_ms
-from sequencer.model.net.transition import bad_end, ensure_none_failed
-from sequencer.model.outcome import OutcomeStatus
 from sequencer.store.protocol import Store
 
 LOOK_AT_HOLDERS_S = 5.0
@@ -52,15 +48,11 @@ class NetLoop(EngineLoop):
         self._was_over = self._control.net.is_over(head)
         self._told_of = ""
         """When the next try comes, as it was told last."""
-        self._tried = 0
-        """Attempts of this process that have ended."""
-        self._failure: str | None = None
-        """What the last one said that failed."""
         self._unrecorded: list[Running] = []
         """Those that have ended and could not be recorded."""
-        self._then: str | None = None
-        """What comes by itself of the last one that was not accepted."""
-        worker.shares.own_usd = self._usd_left
+        self._stint = NetStint(mode, limits, worker.limits, head, worker.budgets)
+        self.summary = self._stint.summary
+        worker.shares.own_usd = self._stint.usd_left
         worker.attempt_timeout_s = limits.step_timeout_s
 
     def _begin(self) -> None:
@@ -87,7 +79,7 @@ class NetLoop(EngineLoop):
         pause_s = None
         if self._control.net.is_over(head):
             if not attempts.running:
-                return self._end_of_the_run(head, marking)
+                return self._stint.end_of_the_run(head, marking)
         elif self._worker.is_stopped:
             if not attempts.running:
                 raise Interrupted("interrupted", hint="start again to go on")
@@ -125,28 +117,15 @@ class NetLoop(EngineLoop):
         if ended.ends_the_work:
             # A process that can't go on begins nothing else.
             self._worker.is_stopped = True
-        self._tried += 1
+        self._stint.tried()
         if ended.performed is not None and ended.error is None:
-            outcome = ended.performed.outcome
-            if outcome.status is OutcomeStatus.FAILED:
-                self._failure = f"node {ended.claim.step!r} failed: {outcome.error}"
-            self.summary.count(outcome, steps=int(outcome.is_accepted))
-            self.summary.failures += int(outcome.status is OutcomeStatus.FAILED)
+            self._stint.count(ended.claim.step, ended.performed.outcome)
 
     def _count_anew(self, ended: Running) -> None:
         """Correct what was counted before it was known what the run makes of *ended*."""
-        performed, made = ended.performed, ended.taken
-        taken = None if made is None else made.outcome
-        if taken is not None and performed is not None and ended.error is None:
-            more = int(taken.is_accepted) - int(performed.outcome.is_accepted)
-            usage = self.summary.usage
-            self.summary.usage = usage.replace(steps=usage.steps + more)
-            self.summary.failures -= more
-            failed = f"node {ended.claim.step!r} failed: {taken.error}"
-            self._failure = None if taken.is_accepted else failed
-        if made is not None and made.then is not None:
-            # The run goes on by itself, so nobody need look after it.
-            self._failure, self._then = None, made.then
+        is_whole = ended.performed is not None and ended.error is None
+        outcome = ended.performed.outcome if ended.performed and is_whole else None
+        self._stint.count_again(ended.claim.step, outcome, ended.taken)
 
     def _went_on(self, head: Head) -> None:
         self._known, self._waiting_since = head, None
@@ -198,86 +177,26 @@ class NetLoop(EngineLoop):
     def _steps_left(self, head: Head) -> int | None:
         """Return how many steps this invocation may still begin and end."""
         del head
-        limits, usage = self._limits, self.summary.usage
-        if limits.max_cost_usd is not None and usage.cost_usd >= limits.max_cost_usd:
-            return 0
-        if self._mode is Mode.TICK:
-            return 1 - self._tried
-        return None if limits.max_steps is None else self.summary.steps_left(limits.max_steps)
-
-    def _reached(self) -> str | None:
-        """Return which limit of this invocation is reached.
-
-        Raises:
-            StepFailed: a tick's one attempt failed, and nothing comes of it by itself.
-        """
-        if self._mode is Mode.TICK and self._tried:
-            if self._failure is not None:
-                raise StepFailed(self._failure, hint="'sequencer status' shows what comes next")
-            return self._then or "the step that was due is done"
-        return self.summary.used_up(self._limits)
+        return self._stint.steps_left()
 
     # --- reasons to end ------------------------------------------------------------
-
-    @staticmethod
-    def _end_of_the_run(head: Head, marking: Marking) -> str:
-        status, steps = marking.status, head.usage.steps
-        if status in (FlowStatus.COMPLETED, FlowStatus.CANCELLED):
-            return f"the run is {status} after {steps} step{'s' * (steps != 1)}"
-        raise bad_end(head, marking)
 
     def _reason_to_end(self, head: Head, marking: Marking) -> str | None:
         """Return why this invocation ends, though the flow goes on; None: it waits.
 
         Raises: see `EngineLoop.work`.
         """
-        if (reached := self._reached()) is not None:
-            return reached
-        blocked = blocked_by(head, self._worker.limits, datetime.now(UTC))
-        kind, message = blocked or (Readiness.READY, "")
-        if kind is Readiness.LIMIT:
-            ensure_none_failed(head, marking, message)
-        if kind in (Readiness.STOPPED, Readiness.LIMIT) or (
-            kind is Readiness.PAUSED and self._mode is not Mode.SYNC
-        ):
-            return message
-        if head.claims or kind is Readiness.PAUSED:
-            self._wait_for_others(head)
-            return None
-        caps = self._worker.budgets
-        # What a budget has closed is not begun when its time comes either.
-        closed = () if caps is None else caps.closed(marking)
-        waiting = [one for name, one in marking.active.items() if name not in closed]
-        rests = [one.due for one in waiting if one.due and not one.since]
-        if rests:
-            return self._until_next_try(min(rests))
-        stopped = None if caps is None else caps.end_of_the_work(marking)
-        if stopped is None:
-            _ensure_nobody_is_asked(marking)
-        else:
-            ensure_none_failed(head, marking, stopped)
-        return stopped
-
-    def _until_next_try(self, first: str) -> str | None:
-        """Say that nothing is due before *first*; a tick does not wait for it."""
-        if self._mode is Mode.TICK:
-            return f"nothing due: the next try comes at {first}"
-        if first != self._told_of:
+        now = datetime.now(UTC)
+        if (reason := self._stint.reason_to_end(head, marking, now)) is not None:
+            return reason
+        if self._stint.waits_for_others(head, now):
+            message = waiting_words(head)
+            hint = "'sequencer takeover --force' if their processes are really gone"
+            self._left_to_wait(message, hint, f"{message}; this process waits")
+        elif (first := self._stint.next_try(marking)) is not None and first != self._told_of:
             self._told_of = first
-            self._worker.performer.emit(Waiting("the next try starts", first))
+            self._performer.emit(Waiting("the next try starts", first))
         return None
-
-    def _wait_for_others(self, head: Head) -> None:
-        """Say that others hold all that could be done.
-
-        Raises:
-            ClaimHeld: this mode has waited as long as it may.
-        """
-        names = ", ".join(repr(claim.step) for claim in head.claims)
-        verb = "runs" if len(head.claims) == 1 else "run"
-        message = f"{names} {verb} in another process" if names else "the run is paused"
-        hint = "'sequencer takeover --force' if their processes are really gone"
-        self._left_to_wait(message, hint, f"{message}; this process waits")
 
     # --- sleeping ------------------------------------------------------------------
 
@@ -332,25 +251,6 @@ class NetLoop(EngineLoop):
             # What has ended the work is told, and no other agent may be left behind for this one.
             return error
         return None
-
-    def _usd_left(self) -> float | None:
-        """Return what this invocation may still spend; None: it has no limit."""
-        return left(self._limits.max_cost_usd, self.summary.usage.cost_usd)
-
-
-def _ensure_nobody_is_asked(marking: Marking) -> None:
-    """Return if no person has to answer.
-
-    Raises:
-        WaitsForPerson: somebody has to.
-    """
-    asks = [name for name, active in marking.active.items() if active.since]
-    if asks:
-        verb = "waits" if len(asks) == 1 else "wait"
-        raise WaitsForPerson(
-            f"{', '.join(map(repr, asks))} {verb} for an answer",
-            hint="'sequencer gates' shows what is asked, 'sequencer answer NODE VALUE' answers",
-        )
 
 
 def _dues(marking: Marking) -> Iterator[datetime]:

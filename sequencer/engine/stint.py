@@ -6,7 +6,7 @@ and so does a run that is worked on elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -88,6 +88,16 @@ class Summary(Struct):
         if limits.max_cost_usd is not None and self.usage.cost_usd >= limits.max_cost_usd:
             return f"{self.usage.cost_usd:.4f} USD are spent (--max-cost)"
         return None
+
+    def kept(self) -> dict[str, Any]:
+        """Return the counts as plain data."""
+        usage = self.usage.model_dump(exclude_defaults=True)
+        return {"usage": usage, "failures": self.failures, "limits_met": self.limits_met}
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """Continue with what `kept` has returned."""
+        self.usage = Usage.model_validate(kept["usage"])
+        self.failures, self.limits_met = kept["failures"], kept["limits_met"]
 
 
 class LineStint:
@@ -214,11 +224,8 @@ class LineStint:
 
     def kept(self) -> dict[str, Any]:
         """Return what it has counted and seen, as plain data."""
-        known, usage = self.summary, self.summary.usage
         return {
-            "usage": usage.model_dump(exclude_defaults=True),
-            "failures": known.failures,
-            "limits_met": known.limits_met,
+            **self.summary.kept(),
             "first_cycle": self._first_cycle,
             "failing_at": self._failing_at,
             "failures_seen": self._failures_seen,
@@ -226,8 +233,7 @@ class LineStint:
 
     def restore(self, kept: dict[str, Any]) -> None:
         """Continue with what `kept` has returned."""
-        self.summary.usage = Usage.model_validate(kept["usage"])
-        self.summary.failures, self.summary.limits_met = kept["failures"], kept["limits_met"]
+        self.summary.restore(kept)
         self._first_cycle = kept["first_cycle"]
         self._failing_at, self._failures_seen = kept["failing_at"], kept["failures_seen"]
 

@@ -1,0 +1,186 @@
+"""What one invocation may still do in a graph's run, and why it ends; see `engine.stint`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sequencer.engine.attempt import left
+from sequencer.engine.shares import TeamBudgets
+from sequencer.engine.stint import Mode, Summary
+from sequencer.errors import StepFailed, WaitsForPerson
+from sequencer.model.head import Head
+from sequencer.model.kind import Readiness, blocked_by
+from sequencer.model.limits import InvocationLimits, RunLimits
+from sequencer.model.net.marking import FlowStatus, Marking
+from sequencer.model.net.net import Taken
+from sequencer.model.net.transition import bad_end, ensure_none_failed
+from sequencer.model.outcome import Outcome, OutcomeStatus
+
+
+class NetStint:
+    """One invocation's part in the run of a flowchart or a team."""
+
+    def __init__(
+        self,
+        mode: Mode,
+        limits: InvocationLimits,
+        run_limits: RunLimits,
+        head: Head,
+        budgets: TeamBudgets | None = None,
+    ) -> None:
+        """Start at *head*; *budgets* are those of a team."""
+        self.mode, self.limits, self.run_limits = mode, limits, run_limits
+        self.summary = Summary(head=head)
+        self._budgets = budgets
+        self._tried = 0
+        """Attempts of this invocation that have ended."""
+        self._failure: str | None = None
+        """What the last one said that failed."""
+        self._then: str | None = None
+        """What comes by itself of the last one that was not accepted."""
+
+    # --- counting ------------------------------------------------------------------
+
+    def tried(self) -> None:
+        """Count an attempt that has ended, if only with an exception."""
+        self._tried += 1
+
+    def count(self, step: str, outcome: Outcome) -> None:
+        """Count the *outcome* of an attempt at *step*, before it is recorded."""
+        if outcome.status is OutcomeStatus.FAILED:
+            self._failure = f"node {step!r} failed: {outcome.error}"
+        self.summary.count(outcome, steps=int(outcome.is_accepted))
+        self.summary.failures += int(outcome.status is OutcomeStatus.FAILED)
+
+    def count_again(self, step: str, outcome: Outcome | None, made: Taken | None) -> None:
+        """Correct what was counted before it was known what the run has *made* of *outcome*."""
+        taken = None if made is None else made.outcome
+        if taken is not None and outcome is not None:
+            more = int(taken.is_accepted) - int(outcome.is_accepted)
+            usage = self.summary.usage
+            self.summary.usage = usage.replace(steps=usage.steps + more)
+            self.summary.failures -= more
+            self._failure = None if taken.is_accepted else f"node {step!r} failed: {taken.error}"
+        if made is not None and made.then is not None:
+            # The run goes on by itself, so nobody need look after it.
+            self._failure, self._then = None, made.then
+
+    # --- limits --------------------------------------------------------------------
+
+    def steps_left(self) -> int | None:
+        """Return how many steps this invocation may still begin and end."""
+        limits, usage = self.limits, self.summary.usage
+        if limits.max_cost_usd is not None and usage.cost_usd >= limits.max_cost_usd:
+            return 0
+        if self.mode is Mode.TICK:
+            return 1 - self._tried
+        return None if limits.max_steps is None else self.summary.steps_left(limits.max_steps)
+
+    def usd_left(self) -> float | None:
+        """Return what this invocation may still spend; None: it has no limit."""
+        return left(self.limits.max_cost_usd, self.summary.usage.cost_usd)
+
+    def _reached(self) -> str | None:
+        """Return which limit of this invocation is reached.
+
+        Raises:
+            StepFailed: a tick's one attempt failed, and nothing comes of it by itself.
+        """
+        if self.mode is Mode.TICK and self._tried:
+            if self._failure is not None:
+                raise StepFailed(self._failure, hint="'sequencer status' shows what comes next")
+            return self._then or "the step that was due is done"
+        return self.summary.used_up(self.limits)
+
+    # --- reasons to end ------------------------------------------------------------
+
+    @staticmethod
+    def end_of_the_run(head: Head, marking: Marking) -> str:
+        """Return how the run, which is over, has ended.
+
+        Raises:
+            StepFailed: badly.
+        """
+        status, steps = marking.status, head.usage.steps
+        if status in (FlowStatus.COMPLETED, FlowStatus.CANCELLED):
+            return f"the run is {status} after {steps} step{'s' * (steps != 1)}"
+        raise bad_end(head, marking)
+
+    def reason_to_end(self, head: Head, marking: Marking, at: datetime) -> str | None:
+        """Return why this invocation ends, though the flow goes on; None: it waits.
+
+        Asked while it makes no attempt itself.
+
+        Raises: see `EngineLoop.work`.
+        """
+        if (reached := self._reached()) is not None:
+            return reached
+        blocked = blocked_by(head, self.run_limits, at)
+        kind, message = blocked or (Readiness.READY, "")
+        if kind is Readiness.LIMIT:
+            ensure_none_failed(head, marking, message)
+        if kind in (Readiness.STOPPED, Readiness.LIMIT) or (
+            kind is Readiness.PAUSED and self.mode is not Mode.SYNC
+        ):
+            return message
+        if self.waits_for_others(head, at):
+            return None
+        if (first := self.next_try(marking)) is not None:
+            is_tick = self.mode is Mode.TICK
+            return f"nothing due: the next try comes at {first}" if is_tick else None
+        caps = self._budgets
+        stopped = None if caps is None else caps.end_of_the_work(marking)
+        if stopped is None:
+            _ensure_nobody_is_asked(marking)
+        else:
+            ensure_none_failed(head, marking, stopped)
+        return stopped
+
+    def waits_for_others(self, head: Head, at: datetime) -> bool:
+        """Return whether others hold all that could be done, or have paused the run."""
+        blocked = blocked_by(head, self.run_limits, at)
+        return bool(head.claims) or (blocked is not None and blocked[0] is Readiness.PAUSED)
+
+    def next_try(self, marking: Marking) -> str | None:
+        """Return when the first node that failed is tried again; None: none is."""
+        # What a budget has closed is not begun when its time comes either.
+        closed = () if self._budgets is None else self._budgets.closed(marking)
+        waiting = [one for name, one in marking.active.items() if name not in closed]
+        return min((one.due for one in waiting if one.due and not one.since), default=None)
+
+    def kept(self) -> dict[str, Any]:
+        """Return what it has counted, as plain data."""
+        return {
+            **self.summary.kept(),
+            "tried": self._tried,
+            "failure": self._failure,
+            "then": self._then,
+        }
+
+    def restore(self, kept: dict[str, Any]) -> None:
+        """Continue with what `kept` has returned."""
+        self.summary.restore(kept)
+        self._tried, self._failure, self._then = kept["tried"], kept["failure"], kept["then"]
+
+
+def waiting_words(head: Head) -> str:
+    """Return whom an invocation waits for."""
+    names = ", ".join(repr(claim.step) for claim in head.claims)
+    verb = "runs" if len(head.claims) == 1 else "run"
+    return f"{names} {verb} in another process" if names else "the run is paused"
+
+
+def _ensure_nobody_is_asked(marking: Marking) -> None:
+    """Return if no person has to answer.
+
+    Raises:
+        WaitsForPerson: somebody has to.
+    """
+    asks = [name for name, active in marking.active.items() if active.since]
+    if asks:
+        verb = "waits" if len(asks) == 1 else "wait"
+        raise WaitsForPerson(
+            f"{', '.join(map(repr, asks))} {verb} for an answer",
+            hint="'sequencer gates' shows what is asked, 'sequencer answer NODE VALUE' answers",
+        )
