@@ -308,6 +308,9 @@ class Project(Struct, frozen=True, dict=True):
         """Return the names of the named runs that exist, as ``--run`` takes them."""
         folder = self.settings.state_file.parent / "runs"
         state = self.settings.state_file.name
+        if self.settings.store.kind == "temporal":
+            store = self.store(None)
+            return store.run_names() if isinstance(store, Dispatching) else []
         return sorted(_run_name(folder / name / state) or name for name in folders.names(folder))
 
 

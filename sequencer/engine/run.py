@@ -85,6 +85,10 @@ class Dispatching(Protocol):
     worker_of: Callable[[str | None], Worker] | None
     """Returns who makes attempts at the run of this name."""
 
+    def run_names(self) -> list[str]:
+        """Return the names of the project's named runs."""
+        ...
+
     def work(
         self, worker: Worker, mode: Mode, limits: InvocationLimits, head: Head, places: int
     ) -> Summary:

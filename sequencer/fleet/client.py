@@ -195,6 +195,8 @@ class FleetStore:
         self._results = state_path.parent / results.NAME
         self._seen: Seen | None = None
         self._changed: dict[str, str | None] = {}
+        self._made: list[Path] | None = None
+        """Where a change that is being made may have kept what a person has said."""
         self._is_reached = True
         self.worker_of: Callable[[str | None], Worker] | None = None
         """Returns who makes attempts at the run of this name, in a project that may act."""
@@ -222,6 +224,18 @@ class FleetStore:
         """Return the handle of the run's newest *execution*, or of that one."""
         client = await self.connection.client()
         return client.get_workflow_handle(self.id, run_id=execution)
+
+    def run_names(self) -> list[str]:
+        """See `engine.run.Dispatching`; one that has just begun may not be listed yet."""
+        return self.connection.call(self._names())
+
+    async def _names(self) -> list[str]:
+        client, found = await self.connection.client(), set[str]()
+        asked = f"WorkflowType = '{WORKFLOW}' AND WorkflowId STARTS_WITH '{self.options.queue}/'"
+        async for one in client.list_workflows(asked, rpc_timeout=CALL_S):
+            name = (await one.memo()).get(RUN, {}).get("run_name")
+            found.update([] if name is None else [name])
+        return sorted(found)
 
     def close(self) -> None:
         """See `Store.close`: the connection is the process's."""
@@ -313,7 +327,7 @@ class FleetStore:
     def update(self, change: Change) -> Head:
         """See `Store.update`."""
         for _ in range(MOST_RACES):
-            seen, self._changed = self.look(), {}
+            seen, self._changed, self._made = self.look(), {}, []
             before = None if seen is None else head_of(seen.memo)
             try:
                 made = change(before)
@@ -328,14 +342,15 @@ class FleetStore:
                 if self.connection.call(self._accepted(seen, parts)):
                     return head
             finally:
-                self._changed = {}
+                self._changed, self._made = {}, None
         raise StorageFailed(f"lost {MOST_RACES} races for the run in a row", where=self.id)
 
     async def _accepted(self, seen: Seen | None, parts: dict[str, Any]) -> bool:
         """Return whether *parts* were accepted; False: the run was not as it was *seen*."""
         if seen is None or not seen.is_open:
             return await self._started(seen, parts)
-        change = {**parts, "documents": self._changed} if self._changed else parts
+        more = {"documents": self._changed, "outputs": self._said()}
+        change = {**parts, **{key: value for key, value in more.items() if value}}
         number, is_unknown = uuid.uuid4().hex, False
         handle = await self.handle()
 
@@ -360,6 +375,11 @@ class FleetStore:
                 return False
             raise
         return True
+
+    def _said(self) -> dict[str, str]:
+        """Return what was kept here during a change, for those who read it elsewhere."""
+        kept = [folder / results.OUTPUT for folder in self._made or ()]
+        return {path.parent.name: path.read_text("utf-8") for path in kept if path.exists()}
 
     async def _was_accepted(self, number: str) -> bool:
         """Return whether the change *number*, of which nobody could tell, was accepted."""
@@ -412,16 +432,18 @@ class FleetStore:
         folder = results.kept(self._results, name)
         attempt = results.attempt_of(name)
         if attempt is not None and not (folder / results.OUTPUT).exists():
-            output = self.connection.call(self._output(attempt[1]))
+            output = self.connection.call(self._output(name, attempt[1]))
             if output:
                 results.keep(folder, output.encode("utf-8", "replace"))
         return folder
 
-    async def _output(self, token: int) -> str | None:
+    async def _output(self, name: str, token: int) -> str | None:
         for execution in reversed(await self._chain()):
             reader = _Reader()
             async for event in self._events(execution):
                 reader.read(event)
+            if name in reader.outputs:
+                return reader.outputs[name]
             if token in reader.reports:
                 report = reader.reports[token]
                 output: str | None = report.get("output") or report["record"].get("output")
@@ -430,7 +452,10 @@ class FleetStore:
 
     def result_folder(self, step_index: int, token: int) -> Path:
         """See `Store.result_folder`."""
-        return results.folder(self._results, step_index, token)
+        made = results.folder(self._results, step_index, token)
+        if self._made is not None:
+            self._made.append(made)
+        return made
 
     def wait(
         self,
@@ -488,6 +513,8 @@ class _Reader:
         """Event that has scheduled an attempt -> its token."""
         self.reports: dict[int, dict[str, Any]] = {}
         """By tokens."""
+        self.outputs: dict[str, str] = {}
+        """What people have said, by the names of their results."""
 
     def read(self, event: Any) -> list[dict[str, Any]]:
         """Return the facts that *event* tells of."""
@@ -498,6 +525,10 @@ class _Reader:
         elif which == "activity_task_completed_event_attributes":
             token = self.scheduled[told.scheduled_event_id]
             self.reports[token] = _plain(told.result.payloads[0])
+        elif which == "workflow_execution_update_accepted_event_attributes":
+            for payload in told.accepted_request.input.args.payloads:
+                given = _plain(payload)
+                self.outputs |= given.get("outputs", {}) if isinstance(given, dict) else {}
         elif which == "workflow_execution_started_event_attributes":
             return self._facts(told.memo.fields)
         elif which == "workflow_properties_modified_event_attributes":

@@ -7,8 +7,11 @@ decided here: which worker makes an attempt, and whether that worker is alive.
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,9 +19,11 @@ from msgspec import convert
 from msgspec.structs import replace
 
 from sequencer.engine.markings import NetChanges
+from sequencer.engine.net_stint import NetStint, waiting_words
 from sequencer.engine.patience import Changes, changes_of
+from sequencer.engine.shares import Shares
 from sequencer.engine.stint import LineStint, Mode
-from sequencer.errors import ClaimHeld, Interrupted, SequencerError, StaleClaim
+from sequencer.errors import ClaimHeld, Interrupted, MachineBusy, SequencerError, StaleClaim
 from sequencer.fleet.wire import (
     FACTS,
     HEAD,
@@ -34,10 +39,13 @@ from sequencer.fleet.wire import (
     packed_error,
 )
 from sequencer.model.head import Claim, Head, Status
-from sequencer.model.kind import Ended, Readiness, Room, Standing
-from sequencer.model.limits import InvocationLimits, RunLimits
+from sequencer.model.kind import Ended, Readiness, Room, blocked_by
+from sequencer.model.limits import InvocationLimits, RunLimits, parse_time
 from sequencer.model.line.order import present, step_at
-from sequencer.model.transitions import Transition
+from sequencer.model.net.marking import Marking
+from sequencer.model.net.net import Taken, overdue, time_left_ms
+from sequencer.model.net.transition import OpenTransition
+from sequencer.model.transitions import Place, Transition
 from sequencer.model.workflow import Workflow, ensure_definition, has_definition
 from sequencer.store.protocol import Change, Store, View
 
@@ -127,8 +135,10 @@ class HeldNet(NetChanges):
         return name
 
 
-class Hand:
-    """One process's permission to go on in a run of one place, and why it ends."""
+class Hand(ABC):
+    """One process's permission to go on, and why it ends."""
+
+    stint: LineStint | NetStint
 
     def __init__(self, data: Mapping[str, Any], store: MemoStore) -> None:
         """Take what a process has sent, or what `kept` has returned."""
@@ -138,19 +148,8 @@ class Hand:
         self.ttl_s: float = data["ttl_s"]
         self.workflow = Workflow.model_validate(data["workflow"])
         self._run_limits = RunLimits.model_validate(data.get("run_limits", {}))
-        self._changes = self._made(cast("Store", store))
-        self._changes.now = lambda: self._at
-        limits = InvocationLimits.model_validate(data.get("limits", {}))
-        self._stint = LineStint(
-            self.workflow,
-            Mode(data["mode"]),
-            limits,
-            self._run_limits,
-            store.head,
-            positions=data.get("positions", ()),
-        )
-        if "kept" in data:
-            self._stint.restore(data["kept"])
+        self._mode = Mode(data["mode"])
+        self._limits = InvocationLimits.model_validate(data.get("limits", {}))
         self.end: dict[str, Any] | None = None
         """What its process is told; None: it goes on."""
         self.until: datetime | None = None
@@ -159,18 +158,18 @@ class Hand:
         self._mine: set[int] = set()
         self._live: Collection[int] = ()
         self._at = datetime.min.replace(tzinfo=UTC)
-
-    def _made(self, store: Store) -> Changes:
-        return changes_of(store, self.workflow)
+        self._may_claim = False
+        self._is_leaving = False
+        """Its process ends, once it makes no attempt any more."""
 
     def kept(self) -> dict[str, Any]:
         """Return it as plain data, to continue elsewhere."""
-        return {**self._data, "kept": self._stint.kept()}
+        return {**self._data, "kept": self.stint.kept()}
 
     def finish(self, reason: str, error: BaseException | None = None) -> None:
         """End it, for a *reason* or with an *error*."""
         if self.end is None:
-            self.end = {"reason": reason, **self._stint.kept()}
+            self.end = {"reason": reason, **self.stint.kept()}
             if error is not None:
                 self.end["error"] = packed_error(error)
 
@@ -178,10 +177,9 @@ class Hand:
         """End it because its process is gone."""
         self.finish("", Interrupted(f"{self.by} is gone", hint="start again to go on"))
 
+    @abstractmethod
     def ticket(self, token: int) -> Ticket:
         """Return what the attempt with *token* is told."""
-        budget = self._stint.budget(self._store.head)
-        return Ticket(token, budget.cost_usd, budget.timeout_s)
 
     def timeout_s(self, token: int) -> float | None:
         """Return how long the attempt with *token* may take, if its step says it."""
@@ -197,9 +195,9 @@ class Hand:
         The attempts with the tokens *live* are being made; others have vanished. It is not to
         claim anything unless it *may_claim*.
         """
-        self._live, self._at, self.until = live, at, None
+        self._live, self._at, self._may_claim, self.until = live, at, may_claim, None
         try:
-            granted = self._advanced(may_claim=may_claim)
+            granted = self._advanced()
         except SequencerError as error:
             self.finish("", error)
             return []
@@ -218,14 +216,14 @@ class Hand:
     ) -> list[int]:
         """Record how its attempt with *token* has ended; else see `advance`."""
         self._live, self._at, head = live, at, self._store.head
+        self._may_claim = may_claim and self.end is None and report.left != self.by
         self._mine.discard(token)
         if (claim := head.claim_with(token)) is None:
             return []
         ended = replace(self._ended(report, claim), jitter=jitter)
-        self._count(ended)
         self._store.told = token, report.record
         try:
-            granted = self._recorded(ended, report, may_claim=may_claim)
+            granted = self._recorded(ended, report)
         except StaleClaim:
             return []
         except SequencerError as error:
@@ -236,108 +234,260 @@ class Hand:
         self._mine.update(granted)
         return granted
 
+    @abstractmethod
+    def _advanced(self) -> list[int]:
+        """See `advance`."""
+
+    @abstractmethod
+    def _ended(self, report: Report, claim: Claim) -> Ended:
+        """Return the end of the attempt of *claim*, of which *report* tells."""
+
+    @abstractmethod
+    def _recorded(self, ended: Ended, report: Report) -> list[int]:
+        """See `record`."""
+
     def give_back(self, token: int, facts: Mapping[str, Any], at: datetime) -> None:
         """Give the claim with *token* back, whose attempt could not start; that ends it."""
         self._mine.discard(token)
-        self._at, error = at, error_of(facts)
+        self._at = at
         if self._store.head.claim_with(token) is not None:
             self._store.update(lambda head: self._expired(head, token, str(facts["message"])))
-        self.finish("", error)
+        self.finish("", error_of(facts))
 
     def _expired(self, head: Head | None, token: int, why: str) -> Transition | None:
         return None if head is None else self._changes.kind.expire(head, token, why, at=self._at)
 
-    # --- of a line -----------------------------------------------------------------
+    def _changing(self, changes: Changes) -> Changes:
+        """Return *changes*, by this hand's clock."""
+        changes.now = lambda: self._at
+        self._changes = changes
+        return changes
 
-    def _advanced(self, *, may_claim: bool) -> list[int]:
-        head, stint = self._store.head, self._stint
-        if self._mine.intersection(self._live):
+    @property
+    def _busy(self) -> set[int]:
+        """Return the tokens of its attempts that are being made."""
+        return self._mine.intersection(self._live)
+
+    def _seen(self, head: Head) -> Head:
+        """Return *head* without claims whose attempts have vanished: they are in nobody's way."""
+        live = tuple(one for one in head.claims if one.token in self._live)
+        return head if len(live) == len(head.claims) else head.replace(claims=live)
+
+    def _gone(self, head: Head) -> frozenset[int]:
+        return frozenset(one.token for one in head.claims if one.token not in self._live)
+
+    def _wait(self, message: str, *, is_default_long: bool) -> None:
+        """Wait for others.
+
+        Raises:
+            ClaimHeld: it has waited as long as it may.
+        """
+        most = 0.0 if self._mode is Mode.TICK else self._limits.max_wait_s
+        if most is None and (is_default_long or self._mode is Mode.SYNC):
+            return
+        self._waiting_since = self._waiting_since or self._at
+        until = self._waiting_since + timedelta(seconds=most or 0.0)
+        if until <= self._at:
+            raise ClaimHeld(message, hint="wait for it with --max-wait")
+        self.until = until
+
+
+class LineHand(Hand):
+    """In the run of a cycle or a procedure."""
+
+    def __init__(self, data: Mapping[str, Any], store: MemoStore) -> None:
+        """See `Hand`."""
+        super().__init__(data, store)
+        self._changing(changes_of(cast("Store", store), self.workflow))
+        self.stint: LineStint = LineStint(
+            self.workflow,
+            self._mode,
+            self._limits,
+            self._run_limits,
+            store.head,
+            positions=data.get("positions", ()),
+        )
+
+    def _advanced(self) -> list[int]:
+        head, stint = self._store.head, self.stint
+        if self._busy:
             return []
         ensure_definition(head, self.workflow)
         if head.status is not Status.COMPLETE and (reached := stint.reached(head)) is not None:
             self.finish(reached)
             return []
-        here = self._standing(head)
+        seen = self._seen(head)
+        here = self._changes.kind.ready(seen, self._run_limits, at=self._at)
         if here.kind is Readiness.EXPIRED:
             self._store.update(self._lapsed)
-            return self._advanced(may_claim=may_claim)
+            return self._advanced()
         if (reason := stint.reason_to_end(here, head)) is not None:
             self.finish(reason)
         elif here.kind is Readiness.NOT_YET:
             self.until = datetime.fromisoformat(here.until or "")
         elif here.kind is Readiness.READY and stint.is_mine(head.step_index):
             self._waiting_since = None
-            return self._changes.update(None, self._room)[1] if may_claim else []
+            return self._changes.update(None, self._room)[1] if self._may_claim else []
         else:
-            self._wait(here)
+            self._wait(here.message, is_default_long=False)
         return []
 
-    def _standing(self, head: Head) -> Standing:
-        """Return what may happen; claims whose attempts have vanished are in nobody's way."""
-        live = tuple(one for one in head.claims if one.token in self._live)
-        seen = head if len(live) == len(head.claims) else head.replace(claims=live)
-        return self._changes.kind.ready(seen, self._run_limits, at=self._at)
+    def ticket(self, token: int) -> Ticket:
+        """See `Hand.ticket`."""
+        budget = self.stint.budget(self._store.head)
+        return Ticket(token, budget.cost_usd, budget.timeout_s)
 
     def _lapsed(self, head: Head | None) -> Transition | None:
         return None if head is None else self._changes.kind.lapse(head, at=self._at)
 
-    def _wait(self, here: Standing) -> None:
-        """Wait for others.
-
-        Raises:
-            ClaimHeld: it has waited as long as it may.
-        """
-        own, mode = self._stint.limits.max_wait_s, self._stint.mode
-        most = 0.0 if mode is Mode.TICK else own
-        if most is None and mode is Mode.SYNC:
-            return
-        self._waiting_since = self._waiting_since or self._at
-        until = self._waiting_since + timedelta(seconds=most or 0.0)
-        if until <= self._at:
-            raise ClaimHeld(here.message, hint="wait for it with --max-wait")
-        self.until = until
-
     def _room(self, head: Head) -> Room | None:
-        gone = frozenset(one.token for one in head.claims if one.token not in self._live)
-        return Room(owner_of(head.run_id), self.ttl_s, None, 1, gone, self._run_limits)
+        owner = owner_of(head.run_id)
+        return Room(owner, self.ttl_s, None, 1, self._gone(head), self._run_limits)
 
     def _ended(self, report: Report, claim: Claim) -> Ended:
         here = present(self.workflow, self._store.head)
         return ended_of(report, claim, here, step_at(self.workflow, here), self.workflow)
 
-    def _count(self, ended: Ended) -> None:
-        self._stint.count(ended)
-
-    def _recorded(self, ended: Ended, report: Report, *, may_claim: bool) -> list[int]:
+    def _recorded(self, ended: Ended, report: Report) -> list[int]:
+        self.stint.count(ended)
         following = ended.ending.next_place
-        is_on = may_claim and self.end is None and following is not None
-        is_on = is_on and report.raised is None and self._stint.is_mine(following.step_index)
+        is_on = self._may_claim and report.raised is None
+        is_on = is_on and following is not None and self.stint.is_mine(following.step_index)
 
         def room(head: Head) -> Room | None:
-            may_go_on = is_on and self._stint.reached(head) is None
+            may_go_on = is_on and self.stint.reached(head) is None
             return self._room(head) if may_go_on and has_definition(head, self.workflow) else None
 
-        kind = self._changes.kind
-        run_id = self._store.head.run_id
+        kind, run_id = self._changes.kind, self._store.head.run_id
         head, granted = self._changes.update(
             lambda change: kind.take(change, ended), room, run_id=run_id
         )
-        self._end_with(ended, report)
-        self._stint.ensure_goes_on(ended, head)
-        return granted
-
-    def _end_with(self, ended: Ended, report: Report) -> None:
-        """End with an attempt whose process is to end, or has raised something."""
         if report.raised is not None:
             self.finish("", error_of(report.raised))
         elif report.left is not None and report.left == self.by:
             text = f"interrupted in step {ended.claim.step!r}; the claim was released"
             self.finish("", Interrupted(text, hint="start again to go on"))
+        self.stint.ensure_goes_on(ended, head)
+        return granted
+
+
+class NetHand(Hand):
+    """In the run of a flowchart."""
+
+    def __init__(self, data: Mapping[str, Any], store: MemoStore) -> None:
+        """See `Hand`."""
+        super().__init__(data, store)
+        self._nodes = HeldNet(cast("Store", store), self.workflow)
+        self._changing(self._nodes)
+        self.stint: NetStint = NetStint(self._mode, self._limits, self._run_limits, store.head)
+        self._places: int = data["places"]
+        self._shares = Shares(self._run_limits, None, owner_of(store.head.run_id))
+        self._shares.own_usd = self.stint.usd_left
+
+    def _advanced(self) -> list[int]:
+        head, marking = self._nodes.marking(self._store.head)
+        ensure_definition(head, self.workflow)
+        granted: list[int] = []
+        if not self._nodes.net.is_over(head):
+            for act in overdue(marking, self._at, self._left_ms(head, marking)):
+                granted += self._nodes.update(act, self._room)[1]
+            granted += self._nodes.update(None, self._room)[1] if self._may_claim else []
+            head, marking = self._nodes.marking(self._store.head)
+        if granted or self._busy:
+            self._waiting_since = None
+        elif self._is_leaving:
+            self.finish("", Interrupted("interrupted", hint="start again to go on"))
+        elif self._nodes.net.is_over(head):
+            self.finish(self.stint.end_of_the_run(head, marking))
+        elif (reason := self._reason_to_end(self._seen(head), marking)) is not None:
+            self.finish(reason)
+        self._look_ahead(head, marking)
+        return granted
+
+    def ticket(self, token: int) -> Ticket:
+        """See `Hand.ticket`; what it may cost is its claim's share."""
+        return Ticket(token, timeout_s=self._limits.step_timeout_s)
+
+    def _reason_to_end(self, head: Head, marking: Marking) -> str | None:
+        if (reason := self.stint.reason_to_end(head, marking, self._at)) is not None:
+            return reason
+        if self.stint.waits_for_others(head, self._at):
+            self._wait(waiting_words(head), is_default_long=True)
+        return None
+
+    def _look_ahead(self, head: Head, marking: Marking) -> None:
+        """Find when something becomes due by itself."""
+        dues = [parse_time(one.due) for one in marking.active.values() if one.due]
+        found = [due for due in dues if due is not None and due > self._at]
+        left_ms = self._left_ms(head, marking)
+        if left_ms < math.inf:
+            found.append(self._at + timedelta(milliseconds=left_ms))
+        self.until = min([*found, *([] if self.until is None else [self.until])], default=None)
+
+    def _left_ms(self, head: Head, marking: Marking) -> float:
+        # How long a worker that has vanished has worked is settled when its nodes are taken over.
+        return math.inf if self._gone(head) else time_left_ms(head, marking, self._at)
+
+    def _room(self, head: Head) -> Room | None:
+        gone, mine, limits = self._gone(head), len(self._busy), self._run_limits
+        free = self._places - mine
+        if (left := self.stint.steps_left()) is not None:
+            free = min(free, left - mine)
+        if not self._may_claim or blocked_by(head, limits, self._at) is not None:
+            free = 0
+        if limits.max_steps is not None:
+            # Those that run now may all be accepted.
+            free = min(free, limits.max_steps - head.usage.steps - len(head.claims) + len(gone))
+        return Room(
+            owner_of(head.run_id),
+            self.ttl_s,
+            None,
+            max(free, 0),
+            gone,
+            limits,
+            closed=partial(self._shares.closed, gone=gone),
+            share=partial(self._shares.of, gone=gone),
+        )
+
+    def _ended(self, report: Report, claim: Claim) -> Ended:
+        _, marking = self._nodes.marking(self._store.head)
+        workflow = self._nodes.net.workflow_at(marking)
+        step, here = workflow.steps_by_name[claim.step], Place(claim.step_index, claim.step, "")
+        ended = ended_of(report, claim, here, step, workflow)
+        if (name := report.reference) is None:
+            return ended
+        self._store.outputs[name] = ended.performed.outcome.output
+        return replace(ended, reference=name)
+
+    def _recorded(self, ended: Ended, report: Report) -> list[int]:
+        error = None if report.raised is None else error_of(report.raised)
+        outcome, step, made = ended.performed.outcome, ended.claim.step, list[Taken]()
+        self.stint.tried()
+        if error is None:
+            self.stint.count(step, outcome)
+
+        def act(change: OpenTransition) -> None:
+            made.append(self._nodes.net.take(change, ended))
+
+        run_id = self._store.head.run_id
+        if isinstance(error, SequencerError) and not isinstance(error, MachineBusy):
+            self._may_claim = False
+            self.finish("", error)
+        self._is_leaving = self._is_leaving or report.left == self.by
+        granted = self._nodes.update(act, self._room, run_id=run_id)[1]
+        self.stint.count_again(step, None if error else outcome, made[-1] if made else None)
+        if isinstance(error, MachineBusy) and not self._busy and not granted:
+            self.finish("", error)
+        return granted
+
+
+HANDS: Mapping[str, type[LineHand | NetHand]] = {"graph": NetHand}
+"""By the kind of the workflow; every other one goes from step to step."""
 
 
 def hand_of(data: Mapping[str, Any], store: MemoStore) -> Hand:
     """Return the hand that a process has sent as *data*."""
-    return Hand(data, store)
+    return HANDS.get(data["workflow"].get("kind", ""), LineHand)(data, store)
 
 
 def report_from(data: Any) -> Report:

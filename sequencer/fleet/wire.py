@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, convert, to_builtins
-from msgspec.structs import replace
 
 from sequencer import errors
 from sequencer.errors import SequencerError
@@ -155,6 +154,8 @@ class Report(Struct, frozen=True, omit_defaults=True):
     verdict: Verdict | None = None
     retry: dict[str, Any] | None = None
     """Of its step, which may have it from the project's defaults."""
+    reference: str | None = None
+    """What its output is called, where a graph keeps it."""
     postponed: str | None = None
     raised: dict[str, Any] | None = None
     """What was raised instead of a result; it ends the invocation."""
@@ -181,6 +182,7 @@ def report_of(ended: Ended, error: BaseException | None, left: str | None) -> di
         is_final=performed.is_final,
         verdict=performed.verdict,
         retry=None if step.retry is None else step.retry.model_dump(exclude_defaults=True),
+        reference=ended.reference,
         postponed=ended.postponed,
         raised=None if error is None else packed_error(error),
         left=left if outcome.status is OutcomeStatus.INTERRUPTED else None,
@@ -236,11 +238,6 @@ def ended_of(report: Report, claim: Claim, here: Place, step: Step, workflow: Wo
         began_at=record.get("began_at"),
     )
     return Ended(claim, performed, record, ending, postponed=report.postponed)
-
-
-def with_reference(ended: Ended, name: str | None) -> Ended:
-    """Return *ended*, whose output is called *name*."""
-    return replace(ended, reference=name)
 
 
 def own_facts(

@@ -169,7 +169,7 @@ def work_on(
 
     Raises: see `EngineLoop.work`.
     """
-    hand = _hand(worker, mode, limits, store.ttl_s)
+    hand = _hand(worker, mode, limits, store.ttl_s, places)
     end = _ends_at_once(store, hand)
     if end is None:
         workers = Workers(store)
@@ -266,13 +266,16 @@ class Workers:
             one.leave()
 
 
-def _hand(worker: Worker, mode: Mode, limits: InvocationLimits, ttl_s: float) -> dict[str, Any]:
+def _hand(
+    worker: Worker, mode: Mode, limits: InvocationLimits, ttl_s: float, places: int
+) -> dict[str, Any]:
     performer = worker.performer
     hand = {
         "id": uuid.uuid4().hex,
         "by": identity(),
         "mode": str(mode),
         "ttl_s": ttl_s,
+        "places": places,
         "workflow": performer.workflow.model_dump(mode="json", exclude_defaults=True),
         "limits": _plain(limits),
         "run_limits": worker.limits.model_dump(mode="json", exclude_defaults=True),

@@ -146,6 +146,7 @@ class RunWorkflow:
     @workflow.update
     async def accept(self, change: dict[str, Any]) -> None:
         """Accept what a person has made of the head, which everybody can see."""
+        self._store.outputs.update(change.get("outputs", {}))
         self._store.change_documents(change.get("documents", {}))
         self._store.write(head_of(change), change[FACTS])
         self._is_woken = True

@@ -15,14 +15,14 @@ from typing import Any
 
 AGENT = """\
 import os, sys, time
-sys.stdin.read()
+text = sys.stdin.read()
 name = os.environ["SEQUENCER_STEP"]
 with open("done.txt", "a") as file:
     index, token = os.environ["SEQUENCER_STEP_INDEX"], os.environ["SEQUENCER_TOKEN"]
     file.write(f"{name} {index} {token} {os.getpid()}\\n")
 while os.path.exists("hold") or os.path.exists(f"hold-{name}"):
     time.sleep(0.02)
-print("did", name, index)
+print(text.split("Say ")[-1].strip() if "Say " in text else f"did {name} {index}")
 """
 AGENTS = """\
 agent: {default: script}
@@ -40,6 +40,39 @@ workflows:
     steps: [{name: plan, prompt: main.md, requires_approval: true}, {name: build, prompt: main.md}]
 """
 )
+
+FLOW = """\
+---
+id: review
+name: Review
+state:
+  who: nobody
+---
+
+# Review
+
+```mermaid
+flowchart TD
+  draft[Draft] --> prose & facts
+  prose & facts --> join((All))
+  join --> fine{{Fine?}}
+  fine -->|approve| publish
+  fine -->|"send back"| draft
+  publish --> done((Done))
+```
+
+### draft
+Say a draft for {{state.who}}
+
+### prose
+Say prose of {{output}}
+
+### facts
+Say facts
+
+### publish
+Say published: {{nodes.prose.output}}
+"""
 
 
 class FleetProject:
@@ -72,7 +105,7 @@ class FleetProject:
         ended = self.cli(*arguments, "--json")
         assert ended.returncode == 0, ended.stderr
         lines = [json.loads(line) for line in ended.stdout.splitlines()]
-        return lines if arguments[0] == "history" else lines[0]
+        return lines if "history" in arguments else lines[0]
 
     @contextlib.contextmanager
     def process(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:

@@ -10,7 +10,9 @@ from collections.abc import Callable
 import pytest
 
 from tests.fleet.fleet_projects import (
+    AGENTS,
     CYCLE,
+    FLOW,
     PROCEDURE,
     FleetProject,
     steady,
@@ -120,6 +122,47 @@ def test_a_long_run_continues_as_a_new_execution_with_its_history_whole(project:
     # It was more than one: what ends a step there claims no other.
     assert revisions[-1] > 42
     assert len(here.done) == 40
+
+
+def _with_flow(here: FleetProject) -> FleetProject:
+    (here.folder / "flows").mkdir()
+    (here.folder / "flows" / "review.md").write_text(FLOW)
+    return here
+
+
+def test_a_flow_makes_two_nodes_at_once_and_asks_a_person(pair: Pair) -> None:
+    both = pair(AGENTS)
+    for one in both:
+        _with_flow(one)
+    same(both, "run", "flows/review.md", "--state", "who=Ann")
+    fleet = both[0]
+    assert fleet.facts("status", "--run", "review")["status"] == "waiting-approval"
+    for words in ("status", "gates", "answer fine nonsense", "answer fine approve"):
+        same(both, "--run", "review", *words.split())
+    same(both, "run", "flows/review.md")
+    same(both, "--run", "review", "status")
+    events = [[(f["event"], f["step"]) for f in one.facts("--run", "review", "history")]
+              for one in both]  # fmt: skip
+    assert sorted(events[0]) == sorted(events[1])
+    last = fleet.facts("--run", "review", "history")
+    published = [one for one in last if (one["event"], one["step"]) == ("succeeded", "publish")]
+    assert published[0]["outcome"]["output"] == "published: prose of a draft for Ann"
+
+
+def test_parallel_nodes_are_made_by_two_workers(project: Make) -> None:
+    here = _with_flow(project(AGENTS))
+    hold = here.hold("prose"), here.hold("facts")
+    with (
+        here.worker("--max-parallel", "1"),
+        here.worker("--max-parallel", "1"),
+        here.process("run", "flows/review.md", "--max-parallel", "2") as run,
+    ):
+        until(lambda: len(here.done) == 3, 60)
+        assert len(here.facts("status", "--run", "review")["claims"]) == 2
+        for path in hold:
+            path.unlink()
+        assert run.wait(60) == 4
+    assert sorted(one[0] for one in here.done) == ["draft", "facts", "prose"]
 
 
 def _parent_of(agent: int) -> int:
