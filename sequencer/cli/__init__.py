@@ -24,13 +24,11 @@ def main() -> None:
         if idle.answers(arguments):
             sys.exit(0)
     gc.set_threshold(_OBJECTS)
-    from sequencer.cli.program import run  # noqa: PLC0415
+    from sequencer.cli.program import leave, run  # noqa: PLC0415
 
     code = run(arguments)
     fleet = sys.modules.get("sequencer.fleet.client")
     if fleet is not None and fleet.Connection.is_open:
         # Its threads may abort the interpreter while that ends, and the exit code with it.
-        from sequencer.cli.program import leave  # noqa: PLC0415
-
         leave(code)
     sys.exit(code)

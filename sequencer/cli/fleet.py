@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.run_work import EndOnSignal
-from sequencer.errors import UsageRefused
+from sequencer.errors import ConfigurationError, UsageRefused
 
-if TYPE_CHECKING:
+try:
     from sequencer.fleet.client import FleetStore
+    from sequencer.fleet.server import TrialServer
+    from sequencer.fleet.worker import serve
+except ImportError as error:
+    hint = "pip install 'step-sequencer[fleet]'"
+    raise ConfigurationError("Temporal's package is not installed", hint=hint) from error
 
 UI_PORTS = 1000
 """The web view of a trial's server listens so far above the server."""
@@ -57,8 +62,6 @@ def worker(invocation: Invocation, *, max_parallel: int | None) -> None:
     """
     store, project = _store(invocation), invocation.project()
     project.ensure_may_act()
-    from sequencer.fleet.worker import serve  # noqa: PLC0415 - an extra, see `make_store`
-
     places = max_parallel or project.settings.run.max_parallel
     invocation.say(f"serving {store.options.queue} at {store.options.address}")
     with EndOnSignal(lambda _: invocation.say("ending: what runs may end")) as signals:
@@ -86,8 +89,6 @@ def fleet(invocation: Invocation, what: str) -> None:
             f"a trial's server listens on this machine, and store.address is {options.address}",
             where="store.address",
         )
-    from sequencer.fleet.server import TrialServer  # noqa: PLC0415 - an extra
-
     ended = threading.Event()
     folder = settings.state_file.parent / "fleet"
     server = TrialServer(options, folder, int(port) + UI_PORTS)

@@ -127,7 +127,7 @@ class LineStint:
 
     def is_mine(self, step_index: int) -> bool:
         """Return whether the step at *step_index* is at one of the positions."""
-        return is_among(self.workflow, self.positions, step_index)
+        return not self.positions or is_among(self.workflow, self.positions, step_index)
 
     def reached(self, head: Head) -> str | None:
         """Return which limit of this invocation is reached."""
@@ -195,8 +195,9 @@ class LineStint:
 
     def count(self, ended: Ended) -> None:
         """Count *ended*, an attempt of this invocation, before it is recorded."""
-        steps = int(ended.ending.has_worked)
-        self.summary.count(ended.performed.outcome, steps)
+        known, outcome = self.summary, ended.performed.outcome
+        known.usage = known.usage.plus(outcome.usage, steps=int(ended.ending.has_worked))
+        known.limits_met += int(outcome.status is OutcomeStatus.LIMITED)
 
     def ensure_goes_on(self, ended: Ended, head: Head) -> None:
         """Return if the invocation continues after *ended*, by which the run has come to *head*.

@@ -213,7 +213,7 @@ class LineWorker(Worker):
 
     def is_mine(self, step_index: int) -> bool:
         """Return whether the step at *step_index* is at one of this worker's positions."""
-        return is_among(self.workflow, self.positions, step_index)
+        return not self.positions or is_among(self.workflow, self.positions, step_index)
 
     def claim(self, seen: Head, prepared: Prepared) -> Running | None:
         """Claim the step at which *seen* stands for *prepared*; None: the run went on meanwhile.

@@ -173,7 +173,7 @@ def connection(options: FleetOptions) -> Connection:
     return Connection(options)
 
 
-class Seen(Struct, frozen=True):
+class RunSeen(Struct, frozen=True):
     """A run as the server has told of it."""
 
     memo: dict[str, Any]
@@ -193,7 +193,7 @@ class FleetStore:
         self.run, self.options = run, options
         self.id = options.workflow_id(run)
         self._results = state_path.parent / results.NAME
-        self._seen: Seen | None = None
+        self._seen: RunSeen | None = None
         self._changed: dict[str, str | None] = {}
         self._made: list[Path] | None = None
         """Where a change that is being made may have kept what a person has said."""
@@ -251,14 +251,14 @@ class FleetStore:
         seen = self.look()
         return View(None if seen is None else head_of(seen.memo))
 
-    def look(self) -> Seen | None:
+    def look(self) -> RunSeen | None:
         """Return the run as the server tells of it now; None: it was never begun."""
         self._is_reached = False
         self._seen = self.connection.call(self._described())
         self._is_reached = True
         return self._seen
 
-    async def _described(self) -> Seen | None:
+    async def _described(self) -> RunSeen | None:
         handle = await self.handle()
         try:
             found = await handle.describe(rpc_timeout=CALL_S)
@@ -268,7 +268,7 @@ class FleetStore:
             raise
         is_open = found.status is WorkflowExecutionStatus.RUNNING
         memo = dict(await found.memo())
-        return Seen(memo, found.run_id, is_open, _pending(found))
+        return RunSeen(memo, found.run_id, is_open, _pending(found))
 
     def history(self, after: int = 0) -> Iterator[dict[str, Any]]:
         """See `Store.history`: whole, over all executions that the run has had."""
@@ -345,7 +345,7 @@ class FleetStore:
                 self._changed, self._made = {}, None
         raise StorageFailed(f"lost {MOST_RACES} races for the run in a row", where=self.id)
 
-    async def _accepted(self, seen: Seen | None, parts: dict[str, Any]) -> bool:
+    async def _accepted(self, seen: RunSeen | None, parts: dict[str, Any]) -> bool:
         """Return whether *parts* were accepted; False: the run was not as it was *seen*."""
         if seen is None or not seen.is_open:
             return await self._started(seen, parts)
@@ -390,7 +390,7 @@ class FleetStore:
                     return True
         return False
 
-    async def _started(self, seen: Seen | None, parts: dict[str, Any]) -> bool:
+    async def _started(self, seen: RunSeen | None, parts: dict[str, Any]) -> bool:
         known = {} if seen is None else _documents(seen.memo)
         kept = {k: v for k, v in {**known, **self._changed}.items() if v is not None}
         client = await self.connection.client()

@@ -28,7 +28,7 @@ from sequencer.fleet.wire import (
     FACTS,
     HEAD,
     RUN,
-    Report,
+    AttemptReport,
     Ticket,
     ended_of,
     error_of,
@@ -207,7 +207,7 @@ class Hand(ABC):
     def record(
         self,
         token: int,
-        report: Report,
+        report: AttemptReport,
         live: Collection[int],
         at: datetime,
         *,
@@ -239,11 +239,11 @@ class Hand(ABC):
         """See `advance`."""
 
     @abstractmethod
-    def _ended(self, report: Report, claim: Claim) -> Ended:
+    def _ended(self, report: AttemptReport, claim: Claim) -> Ended:
         """Return the end of the attempt of *claim*, of which *report* tells."""
 
     @abstractmethod
-    def _recorded(self, ended: Ended, report: Report) -> list[int]:
+    def _recorded(self, ended: Ended, report: AttemptReport) -> list[int]:
         """See `record`."""
 
     def give_back(self, token: int, facts: Mapping[str, Any], at: datetime) -> None:
@@ -344,11 +344,11 @@ class LineHand(Hand):
         owner = owner_of(head.run_id)
         return Room(owner, self.ttl_s, None, 1, self._gone(head), self._run_limits)
 
-    def _ended(self, report: Report, claim: Claim) -> Ended:
+    def _ended(self, report: AttemptReport, claim: Claim) -> Ended:
         here = present(self.workflow, self._store.head)
         return ended_of(report, claim, here, step_at(self.workflow, here), self.workflow)
 
-    def _recorded(self, ended: Ended, report: Report) -> list[int]:
+    def _recorded(self, ended: Ended, report: AttemptReport) -> list[int]:
         self.stint.count(ended)
         following = ended.ending.next_place
         is_on = self._may_claim and report.raised is None
@@ -449,7 +449,7 @@ class NetHand(Hand):
             share=partial(self._shares.of, gone=gone),
         )
 
-    def _ended(self, report: Report, claim: Claim) -> Ended:
+    def _ended(self, report: AttemptReport, claim: Claim) -> Ended:
         _, marking = self._nodes.marking(self._store.head)
         workflow = self._nodes.net.workflow_at(marking)
         step, here = workflow.steps_by_name[claim.step], Place(claim.step_index, claim.step, "")
@@ -459,7 +459,7 @@ class NetHand(Hand):
         self._store.outputs[name] = ended.performed.outcome.output
         return replace(ended, reference=name)
 
-    def _recorded(self, ended: Ended, report: Report) -> list[int]:
+    def _recorded(self, ended: Ended, report: AttemptReport) -> list[int]:
         error = None if report.raised is None else error_of(report.raised)
         outcome, step, made = ended.performed.outcome, ended.claim.step, list[Taken]()
         self.stint.tried()
@@ -490,6 +490,6 @@ def hand_of(data: Mapping[str, Any], store: MemoStore) -> Hand:
     return HANDS.get(data["workflow"].get("kind", ""), LineHand)(data, store)
 
 
-def report_from(data: Any) -> Report:
+def report_from(data: Any) -> AttemptReport:
     """Return the report that an attempt has returned as plain *data*."""
-    return convert(data, Report)
+    return convert(data, AttemptReport)

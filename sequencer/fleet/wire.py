@@ -135,7 +135,7 @@ class Ticket(Struct, frozen=True, omit_defaults=True):
     timeout_s: float | None = None
 
 
-class Report(Struct, frozen=True, omit_defaults=True):
+class AttemptReport(Struct, frozen=True, omit_defaults=True):
     """How an attempt has ended, as its worker tells it."""
 
     record: dict[str, Any]
@@ -170,7 +170,7 @@ def report_of(ended: Ended, error: BaseException | None, left: str | None) -> di
     output = None if "output" in record or not outcome.output else outcome.output
     if output is not None and len(output.encode("utf-8", "replace")) > ANSWER_BYTES:
         output = None
-    report = Report(
+    report = AttemptReport(
         record,
         ending=None if ending is None else _packed_ending(ending),
         output=output,
@@ -198,7 +198,9 @@ def _packed_ending(ending: Ending) -> dict[str, Any]:
     return {"kind": str(ending.kind), **said}
 
 
-def ended_of(report: Report, claim: Claim, here: Place, step: Step, workflow: Workflow) -> Ended:
+def ended_of(
+    report: AttemptReport, claim: Claim, here: Place, step: Step, workflow: Workflow
+) -> Ended:
     """Return the end that *report* tells of, of the attempt of *claim* at *step*, *here*."""
     record, ending, decision = report.record, None, None
     if report.retry is not None:

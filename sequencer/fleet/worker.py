@@ -63,7 +63,7 @@ async def deciding(client: Client, queue: str) -> AsyncIterator[None]:
         yield
 
 
-class Attempts:
+class Activities:
     """Makes the attempts that the server hands to this process."""
 
     def __init__(self, worker_of: Callable[[str], Worker]) -> None:
@@ -133,7 +133,7 @@ def _why() -> StopReason:
 
 
 def server_of(
-    client: Client, queue: str, attempts: Attempts, places: int, grace: timedelta = timedelta(0)
+    client: Client, queue: str, attempts: Activities, places: int, grace: timedelta = timedelta(0)
 ) -> Server:
     """Return what takes work from *queue*, and makes at most so many attempts at once.
 
@@ -174,7 +174,7 @@ def work_on(
     if end is None:
         workers = Workers(store)
         workers.add(store.id, worker)
-        attempts = Attempts(workers.of)
+        attempts = Activities(workers.of)
         future = store.connection.submit(_lent(store, hand, attempts, places))
         _wait_for(future, worker.stop, lambda: _interrupted(store, hand["id"], attempts))
         end = future.result()
@@ -215,7 +215,7 @@ def serve(store: FleetStore, places: int, on_ready: Callable[[Callable[[], None]
     second stops that too.
     """
     workers = Workers(store)
-    attempts, stop = Attempts(workers.of), Cancellation()
+    attempts, stop = Activities(workers.of), Cancellation()
 
     def end() -> None:
         if stop.is_set():
@@ -230,7 +230,7 @@ def serve(store: FleetStore, places: int, on_ready: Callable[[Callable[[], None]
         stop.close()
 
 
-async def _served(store: FleetStore, attempts: Attempts, places: int, stop: Cancellation) -> None:
+async def _served(store: FleetStore, attempts: Activities, places: int, stop: Cancellation) -> None:
     client = await store.connection.client()
     async with server_of(client, store.options.queue, attempts, places, LONGEST_END):
         await asyncio.to_thread(stop.wait)
@@ -302,7 +302,7 @@ def _wait_for(future: Future[Any], stop: Cancellation, interrupt: Callable[[], N
                 interrupt()
 
 
-def _interrupted(store: FleetStore, hand: str, attempts: Attempts) -> None:
+def _interrupted(store: FleetStore, hand: str, attempts: Activities) -> None:
     if store.id in attempts.interrupt():
         # Its report tells it, and nothing is claimed in between.
         return
@@ -316,7 +316,7 @@ def _interrupted(store: FleetStore, hand: str, attempts: Attempts) -> None:
 
 
 async def _lent(
-    store: FleetStore, hand: dict[str, Any], attempts: Attempts, places: int
+    store: FleetStore, hand: dict[str, Any], attempts: Activities, places: int
 ) -> dict[str, Any]:
     """Lend *hand*, and return how it has ended."""
     client = await store.connection.client()

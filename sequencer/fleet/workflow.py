@@ -43,7 +43,7 @@ MORE_S = 60.0
 LONGEST_SLEEP_S = 86_400.0
 
 
-class Attempt(Struct):
+class Dispatched(Struct):
     """An activity that is being made, and whose permission it uses."""
 
     hand: Hand
@@ -61,7 +61,7 @@ class RunWorkflow:
         self._store = MemoStore(known, workflow.upsert_memo)
         self._store.outputs.update(state.get("outputs", {}))
         self._hands = {one["id"]: hand_of(one, self._store) for one in state.get("hands", ())}
-        self._attempts: dict[int, Attempt] = {}
+        self._attempts: dict[int, Dispatched] = {}
         """By the tokens of their claims."""
         self._is_woken = False
         self._is_moving = False
@@ -159,7 +159,7 @@ class RunWorkflow:
     # --- attempts ------------------------------------------------------------------
 
     def _begin(self, token: int, hand: Hand) -> None:
-        self._attempts[token] = Attempt(hand, asyncio.create_task(self._attempt(token, hand)))
+        self._attempts[token] = Dispatched(hand, asyncio.create_task(self._attempt(token, hand)))
 
     async def _attempt(self, token: int, hand: Hand) -> None:
         """Let a worker make the attempt with *token*, and record how it has ended."""
