@@ -307,6 +307,8 @@ class LineHand(Hand):
             store.head,
             positions=data.get("positions", ()),
         )
+        if "kept" in data:
+            self.stint.restore(data["kept"])
 
     def _advanced(self) -> list[int]:
         head, stint = self._store.head, self.stint
@@ -380,6 +382,8 @@ class NetHand(Hand):
         self._nodes = HeldNet(cast("Store", store), self.workflow)
         self._changing(self._nodes)
         self.stint: NetStint = NetStint(self._mode, self._limits, self._run_limits, store.head)
+        if "kept" in data:
+            self.stint.restore(data["kept"])
         self._places: int = data["places"]
         self._shares = Shares(self._run_limits, None, owner_of(store.head.run_id))
         self._shares.own_usd = self.stint.usd_left

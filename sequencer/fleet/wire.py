@@ -57,7 +57,11 @@ def _packed_claim(claim: Claim, head: Head) -> dict[str, Any]:
     data = claim.model_dump(mode="json", exclude_defaults=True)
     known = {"owner": owner_of(head.run_id), "step_index": head.step_index}
     known |= {"step": head.expected_step, "claimed_at": head.last_update}
-    return {key: one for key, one in data.items() if getattr(claim, key, None) != known.get(key)}
+    return {
+        key: one
+        for key, one in data.items()
+        if key not in known or getattr(claim, key) != known[key]
+    }
 
 
 def head_of(memo: Mapping[str, Any]) -> Head:

@@ -31,8 +31,10 @@ def free_ports() -> tuple[int, int]:
 
 
 @pytest.fixture(scope="session")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def address(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[str]:
     """Start a server; return where it listens."""
+    if "fleet" not in pytestconfig.option.markexpr:
+        pytest.skip("takes minutes; run with: pytest -m fleet")
     try:
         program()
     except ConfigurationError as error:

@@ -1,0 +1,146 @@
+"""What travels comes back as it was."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from msgspec import convert
+
+from sequencer import errors
+from sequencer.errors import ClaimHeld, SequencerError, StepFailed, UnknownName, WaitsForPerson
+from sequencer.fleet.wire import (
+    HEAD,
+    RUN,
+    AttemptReport,
+    ended_of,
+    error_of,
+    fact_of,
+    head_of,
+    owner_of,
+    packed,
+    packed_error,
+    packed_fact,
+    report_of,
+)
+from sequencer.model.head import Claim, Gate, Head, Loop, Status
+from sequencer.model.kind import Ended, Performed
+from sequencer.model.line.line import Ending, EndingKind
+from sequencer.model.line.order import place
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage, Verdict
+from sequencer.model.step import Retry, Step
+from sequencer.model.transitions import Event, Fact
+from sequencer.model.workflow import Workflow
+
+AT = "2026-01-02T03:04:05Z"
+PLAIN: dict[str, Any] = {
+    "run_id": "r-1",
+    "workflow_name": "w",
+    "workflow_digest": "sha256:0",
+    "expected_step": "main",
+    "last_update": AT,
+}
+
+
+def claim(**more: Any) -> Claim:
+    values = {"token": 7, "step": "main", "step_index": 3, "attempt": 2, "claimed_at": AT}
+    return Claim.model_validate({**values, "owner": owner_of("r-1"), "ttl_s": 60.0, **more})
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"step_index": 3, "iteration": 4, "status": Status.RUNNING, "claims": (claim(),)},
+        {"claims": (claim(step="other", step_index=9, share_usd=0.5),), "iteration": 1},
+        {"params": {"review_every_n_cycles": 2}, "run_name": "nightly", "has_definition": True},
+        {"iteration": 9},
+        {"usage": Usage(steps=2, cost_usd=0.25, seconds=1.5), "note of a person": [1, {"a": None}]},
+        {"gate": Gate(step="a", step_index=1, token=2, opened_at=AT), "exit": True},
+        {"loop": Loop(stage="fix", round=1, reason="no"), "told": [["main", 4]]},
+        {"not_before": AT, "not_before_reason": "retry", "pause_requested": True},
+    ],
+)  # fmt: skip
+def test_a_head_comes_back_as_it_was(more: dict[str, Any]) -> None:
+    head = Head.model_validate({**PLAIN, **more})
+    memo = json.loads(json.dumps(packed(head)))
+    assert head_of(memo) == head
+    assert head_of(memo).told == head.told
+
+
+def test_what_stays_is_apart_from_what_changes() -> None:
+    head = Head.model_validate({**PLAIN, "revision": 4, "claims": (claim(),)})
+    parts = packed(head)
+    assert set(parts[RUN]) == {"run_id", "workflow_name", "workflow_digest"}
+    assert packed(head.replace(revision=5, step_index=8, iteration=9))[RUN] == parts[RUN]
+    assert "owner" not in parts[HEAD]["claims"][0]
+
+
+def test_a_fact_has_its_record_again() -> None:
+    record = {"status": "ok", "output": "x"}
+    fact = Fact(Event.SUCCEEDED, "main", 3, 7, 1, {**record, "gate": True})
+    told = packed_fact(fact, record)
+    assert told["outcome"] == {"gate": True}
+    assert fact_of(told, {7: record})["outcome"] == {**record, "gate": True}
+    other = Fact(Event.SUCCEEDED, "main", 3, 7, 1, {"status": "failed"})
+    assert fact_of(packed_fact(other, record), {7: record})["outcome"] == {"status": "failed"}
+    none = Fact(Event.CLAIMED, "main", 3, 8, 1)
+    assert fact_of(packed_fact(none, record), {7: record})["outcome"] is None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        WaitsForPerson("who?", where="here", hint="say it"),
+        ClaimHeld("held"),
+        StepFailed("no", hint="again"),
+        UnknownName("step", "a", ["b"]),
+    ],
+)
+def test_a_refusal_keeps_its_class_words_and_exit_code(error: SequencerError) -> None:
+    found = error_of(packed_error(error))
+    assert type(found) is type(error)
+    assert str(found) == str(error)
+    assert isinstance(found, SequencerError)
+    assert found.exit_code == error.exit_code
+
+
+def test_every_error_can_travel() -> None:
+    for name in dir(errors):
+        kind = getattr(errors, name)
+        if isinstance(kind, type) and issubclass(kind, SequencerError):
+            found = error_of({"type": name, "message": "m"})
+            assert type(found) is kind
+    assert isinstance(error_of(packed_error(ValueError("x"))), RuntimeError)
+
+
+WORKFLOW = Workflow("w", (Step(name="a"), Step(name="b")))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "more"),
+    [
+        (Outcome(status=OutcomeStatus.OK, output="o", session_id="s"), {}),
+        (Outcome(status=OutcomeStatus.FAILED, error="e" * 5000, exit_code=3), {}),
+        (Outcome(status=OutcomeStatus.LIMITED, not_before=AT), {}),
+        (
+            Outcome(status=OutcomeStatus.FAILED, is_timed_out=True, structured={"a": [1]}),
+            {"verdict": Verdict(is_pass=False, reason="r", source="json"), "is_final": True},
+        ),
+    ],
+)
+def test_an_attempt_ends_there_as_it_ended_here(outcome: Outcome, more: dict[str, Any]) -> None:
+    step = Step(name="a", retry=Retry(max_attempts=3))
+    here, held = place(WORKFLOW, 0), claim(step="a", step_index=0)
+    record: dict[str, Any] = {"status": str(outcome.status), "agent": "x", "began_at": AT}
+    record |= {"output": outcome.output} if outcome.output else {}
+    record |= {"error": outcome.error[:4000]} if outcome.error else {}
+    record |= {"exit_code": outcome.exit_code} if outcome.exit_code else {}
+    ending = Ending(EndingKind.ACCEPT, place(WORKFLOW, 0), has_gate=True)
+    performed = Performed(outcome, step, here, "x", began_at=AT, **more)
+    ended = Ended(held, performed, record, ending)
+    report = json.loads(json.dumps(report_of(ended, None, None)))
+    again = ended_of(convert(report, AttemptReport), held, here, Step(name="a"), WORKFLOW)
+    assert again.performed == performed
+    assert (again.ending, again.record) == (ending, record)
