@@ -104,11 +104,16 @@ class TrialServer:
         except subprocess.TimeoutExpired:
             return None
 
+    def kill(self) -> None:
+        """End it as a power loss would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
     def __exit__(self, *_: object) -> None:
         """End it; its data stays."""
         if self._process is None or self._process.poll() is not None:
             return
         self._process.send_signal(signal.SIGTERM)
         if self.wait(END_S) is None:
-            self._process.kill()
-            self._process.wait()
+            self.kill()

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 AGENT = """\
 import os, sys, time
 text = sys.stdin.read()
@@ -107,10 +109,9 @@ class FleetProject:
         lines = [json.loads(line) for line in ended.stdout.splitlines()]
         return lines if "history" in arguments else lines[0]
 
-    @contextlib.contextmanager
-    def process(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-        """Run ``sequencer ARGUMENTS`` while the block lasts; it is killed if it is still there."""
-        process = subprocess.Popen(
+    def launched(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start ``sequencer ARGUMENTS``; whoever does ends it."""
+        return subprocess.Popen(
             _command(arguments),
             cwd=self.folder,
             env=_environment(),
@@ -119,6 +120,11 @@ class FleetProject:
             stderr=subprocess.STDOUT,
             text=True,
         )
+
+    @contextlib.contextmanager
+    def process(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """Run ``sequencer ARGUMENTS`` while the block lasts; it is killed if it is still there."""
+        process = self.launched(*arguments)
         try:
             yield process
         finally:
@@ -164,6 +170,14 @@ def until(is_so: Callable[[], object], timeout_s: float = 30.0) -> float:
         assert time.monotonic() - began < timeout_s, "it did not come to be"
         time.sleep(0.02)
     return time.monotonic() - began
+
+
+def started_by(agent: int) -> int:
+    """Return the process that has started *agent*, through its guard."""
+    for parent in psutil.Process(agent).parents():
+        if {"worker", "run"} & set(parent.cmdline()) and "sequencer" in parent.cmdline():
+            return parent.pid
+    raise AssertionError("nobody has started it")
 
 
 def told(facts: list[dict[str, Any]]) -> list[tuple[Any, ...]]:

@@ -15,6 +15,7 @@ from tests.fleet.fleet_projects import (
     FLOW,
     PROCEDURE,
     FleetProject,
+    started_by,
     steady,
     told,
     until,
@@ -93,7 +94,7 @@ def test_a_killed_worker_is_replaced_and_nothing_is_doubled(project: Make) -> No
     ):
         until(lambda: here.done)
         processes = {one.pid: one, other.pid: other, run.pid: run}
-        victim = processes[_parent_of(int(here.done[0][3]))]
+        victim = processes[started_by(int(here.done[0][3]))]
         os.kill(victim.pid, signal.SIGKILL)
         took = until(lambda: len(here.done) == 2, 30)
         gate.unlink()
@@ -163,13 +164,3 @@ def test_parallel_nodes_are_made_by_two_workers(project: Make) -> None:
             path.unlink()
         assert run.wait(60) == 4
     assert sorted(one[0] for one in here.done) == ["draft", "facts", "prose"]
-
-
-def _parent_of(agent: int) -> int:
-    """Return the process that has started *agent* through its guard."""
-    import psutil  # noqa: PLC0415 - of this test
-
-    for parent in psutil.Process(agent).parents():
-        if {"worker", "run"} & set(parent.cmdline()) and "sequencer" in parent.cmdline():
-            return parent.pid
-    raise AssertionError("nobody has started it")

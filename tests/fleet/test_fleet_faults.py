@@ -1,0 +1,159 @@
+"""What goes wrong between a run, its workers and the server loses and doubles nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sequencer.fleet.client import FleetOptions
+from sequencer.fleet.server import TrialServer
+from tests.fleet.conftest import free_ports
+from tests.fleet.fleet_projects import CYCLE, PROCEDURE, FleetProject, started_by, until
+
+pytestmark = [pytest.mark.fleet, pytest.mark.timeout(240)]
+Make = Callable[[str], FleetProject]
+
+
+def accepted(here: FleetProject) -> list[int]:
+    """Return the indexes of the accepted steps, in order."""
+    return [one["step_index"] for one in here.facts("history") if one["event"] == "succeeded"]
+
+
+def test_a_frozen_workers_late_report_is_not_accepted_and_its_agent_ends(project: Make) -> None:
+    here = project(CYCLE)
+    hold = here.hold()
+    with here.worker() as one, here.process("run", "--max-steps", "2") as run:
+        until(lambda: here.done)
+        agent = int(here.done[0][3])
+        holder = {one.pid: one, run.pid: run}[started_by(agent)]
+        os.kill(holder.pid, signal.SIGSTOP)
+        until(lambda: len(here.done) == 2)
+        os.kill(holder.pid, signal.SIGCONT)
+        # It hears that its attempt is another's by now.
+        until(lambda: not psutil.pid_exists(agent), 30)
+        hold.unlink()
+        run.wait(60)
+    if holder is run:
+        here.cli("run", "--max-steps", "2")
+    indexes = accepted(here)
+    assert indexes == list(range(len(indexes)))
+    assert len(indexes) >= 1
+
+
+def test_a_server_that_is_killed_and_started_again_goes_on(tmp_path: Path) -> None:
+    port, ui_port = free_ports()
+    options = FleetOptions("tests", address=f"127.0.0.1:{port}")
+    name = tmp_path.name
+    store = f'store: {{kind: temporal, address: "{options.address}", ttl_s: 3, project: {name}}}'
+    here = FleetProject(tmp_path / name, CYCLE, store)
+    hold = here.hold()
+    with TrialServer(options, tmp_path / "server", ui_port) as first:
+        run = here.launched("run", "--max-steps", "3")
+        until(lambda: here.done)
+        first.kill()
+    time.sleep(1)
+    hold.unlink()
+    with TrialServer(options, tmp_path / "server", ui_port):
+        assert run.wait(90) == 0
+        assert accepted(here) == [0, 1, 2]
+        assert here.facts("status")["status"] == "waiting-next"
+
+
+def test_an_interrupted_run_gives_its_step_back(project: Make) -> None:
+    here = project(CYCLE)
+    here.hold()
+    with here.process("run", "--max-steps", "3") as run:
+        until(lambda: here.done)
+        run.send_signal(signal.SIGTERM)
+        said = run.communicate(timeout=30)[0]
+        assert run.returncode == 130
+    assert "interrupted in step 'supervisor'; the claim was released" in said
+    status = here.facts("status")
+    assert (status["status"], status["claims"], status["busy"]) == ("idle", [], False)
+    assert [one["event"] for one in here.facts("history")][-1] == "released"
+    assert not psutil.pid_exists(int(here.done[0][3]))
+
+
+def test_a_worker_that_is_to_end_lets_its_attempt_end(project: Make) -> None:
+    here = project(CYCLE)
+    hold = here.hold()
+    with here.worker() as worker, here.process("run", "--max-steps", "1") as run:
+        until(lambda: here.done)
+        worker.send_signal(signal.SIGTERM)
+        hold.unlink()
+        assert worker.wait(30) == 0
+        assert run.wait(30) == 0
+    assert len(here.done) == 1
+
+
+def test_what_cannot_start_ends_the_invocation_as_in_files(project: Make) -> None:
+    here = project(CYCLE)
+    assert here.cli("run", "--max-steps", "1").returncode == 0
+    (here.folder / "prompts" / "main.md").unlink()
+    ended = here.cli("run", "--max-steps", "2")
+    assert ended.returncode == 2
+    assert "main" in ended.stderr
+    status = here.facts("status")
+    assert (status["step_index"], status["claims"]) == (1, [])
+
+
+def test_a_refusal_leaves_no_event(project: Make) -> None:
+    here = project(PROCEDURE)
+    here.cli("run")
+    before = here.facts("history")
+    with here.worker():
+        for _ in range(3):
+            assert here.cli("stamp", "ok", "--note", "x").returncode == 3
+    assert here.facts("history") == before
+
+
+def test_looking_takes_no_worker_and_says_where_the_server_is_if_it_is_gone(tmp_path: Path) -> None:
+    port, ui_port = free_ports()
+    address = f"127.0.0.1:{port}"
+    store = f'store: {{kind: temporal, address: "{address}", project: p}}'
+    here = FleetProject(tmp_path / "p", CYCLE, store)
+    with TrialServer(FleetOptions("p", address=address), tmp_path / "server", ui_port):
+        assert here.cli("run", "--max-steps", "1").returncode == 0
+        for verb in ("status", "history", "runs", "next", "log"):
+            assert here.cli(verb).returncode == 0
+    ended = here.cli("status")
+    assert ended.returncode == 3
+    assert address in ended.stderr
+    assert "sequencer fleet up" in ended.stderr
+
+
+def test_forty_commands_in_a_row_end_with_their_exit_code(project: Make) -> None:
+    here = project(CYCLE)
+    here.cli("run", "--max-steps", "1")
+    codes = [here.cli("next", "--json").returncode for _ in range(20)]
+    codes += [here.cli("approve").returncode for _ in range(20)]
+    assert codes == [0] * 20 + [3] * 20
+
+
+def test_no_secret_is_on_the_server(tmp_path: Path) -> None:
+    port, ui_port = free_ports()
+    address = f"127.0.0.1:{port}"
+    store = f'store: {{kind: temporal, address: "{address}", project: p}}'
+    here = FleetProject(tmp_path / "p", CYCLE, store)
+    text = (here.folder / "orchestration.yaml").read_text()
+    text = text.replace("agent.py]}", "agent.py], pass_env: [CANARY_TOKEN]}")
+    (here.folder / "orchestration.yaml").write_text(text)
+    agent = here.folder / "agent.py"
+    agent.write_text(agent.read_text() + 'print("it is", os.environ["CANARY_TOKEN"])\n')
+    secret = "canary-3f9b1c7d55aa"  # noqa: S105 - it is to be found
+    os.environ["CANARY_TOKEN"] = secret
+    try:
+        with TrialServer(FleetOptions("p", address=address), tmp_path / "server", ui_port):
+            assert here.cli("run", "--max-steps", "2").returncode == 0
+            assert "[secret]" in json.dumps(here.facts("history"))
+    finally:
+        del os.environ["CANARY_TOKEN"]
+    for path in (tmp_path / "server").iterdir():
+        assert secret.encode() not in path.read_bytes()
