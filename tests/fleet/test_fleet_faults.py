@@ -19,6 +19,7 @@ from tests.fleet.fleet_projects import CYCLE, PROCEDURE, FleetProject, started_b
 
 pytestmark = [pytest.mark.fleet, pytest.mark.timeout(240)]
 Make = Callable[[str], FleetProject]
+RUN_3 = ("run", "--max-steps", "3")
 
 
 def accepted(here: FleetProject) -> list[int]:
@@ -34,7 +35,7 @@ def test_a_frozen_workers_late_report_is_not_accepted_and_its_agent_ends(project
         agent = int(here.done[0][3])
         holder = {one.pid: one, run.pid: run}[started_by(agent)]
         os.kill(holder.pid, signal.SIGSTOP)
-        until(lambda: len(here.done) == 2)
+        until(lambda: len(here.done) == 2, 70)
         os.kill(holder.pid, signal.SIGCONT)
         # It hears that its attempt is another's by now.
         until(lambda: not psutil.pid_exists(agent), 30)
@@ -54,16 +55,17 @@ def test_a_server_that_is_killed_and_started_again_goes_on(tmp_path: Path) -> No
     store = f'store: {{kind: temporal, address: "{options.address}", ttl_s: 3, project: {name}}}'
     here = FleetProject(tmp_path / name, CYCLE, store)
     hold = here.hold()
-    with TrialServer(options, tmp_path / "server", ui_port) as first:
-        run = here.launched("run", "--max-steps", "3")
+    folder = tmp_path / "server"
+    with TrialServer(options, folder, ui_port) as first, here.process(*RUN_3) as run:
         until(lambda: here.done)
         first.kill()
-    time.sleep(1)
-    hold.unlink()
-    with TrialServer(options, tmp_path / "server", ui_port):
-        assert run.wait(90) == 0
-        assert accepted(here) == [0, 1, 2]
-        assert here.facts("status")["status"] == "waiting-next"
+        time.sleep(1)
+        hold.unlink()
+        with TrialServer(options, folder, ui_port):
+            said = run.communicate(timeout=90)[0]
+            assert run.returncode == 0, said
+            assert accepted(here) == [0, 1, 2]
+            assert here.facts("status")["status"] == "waiting-next"
 
 
 def test_an_interrupted_run_gives_its_step_back(project: Make) -> None:
