@@ -43,6 +43,9 @@ LONGEST_END = timedelta(days=7)
 """Of attempts that may end before their worker does."""
 BEATS_S = 5.0
 """Between two beats to the server, which says with its answer that an attempt is to end."""
+FIRST_BEAT_S = 0.5
+"""A step that is over sooner needs none: a call of the server costs as much as such a step."""
+MOST_POLLS = 5
 STICKY_S = timedelta(seconds=1)
 """So long a run waits for the worker that knew it, before another one reads its history."""
 _RUNNER = SandboxedWorkflowRunner(
@@ -94,6 +97,7 @@ class Activities:
         pause_s = min(BEATS_S, timeout.total_seconds() / 4)
         work = asyncio.ensure_future(asyncio.to_thread(self._made, run, ticket, cancellation))
         try:
+            await asyncio.wait([work], timeout=FIRST_BEAT_S)
             while not work.done():
                 activity.heartbeat(identity())
                 await asyncio.wait([work], timeout=pause_s)
@@ -146,6 +150,9 @@ def server_of(
         activities=[attempts.attempt],
         workflow_runner=_RUNNER,
         max_concurrent_activities=places,
+        # Each poll holds a place: with one that is left, the server need not be asked for the
+        # next attempt of a run that is decided over here.
+        max_concurrent_activity_task_polls=max(1, min(MOST_POLLS, places // 2)),
         max_heartbeat_throttle_interval=timedelta(seconds=BEATS_S),
         default_heartbeat_throttle_interval=timedelta(seconds=BEATS_S),
         sticky_queue_schedule_to_start_timeout=STICKY_S,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.fleet.conftest import TTL_S
 from tests.fleet.fleet_projects import (
     AGENTS,
     CYCLE,
@@ -87,27 +88,26 @@ def test_two_workers_and_who_lets_it_go_on_share_the_steps(project: Make) -> Non
 def test_a_killed_worker_is_replaced_and_nothing_is_doubled(project: Make) -> None:
     here = project(CYCLE)
     gate = here.hold()
-    with (
-        here.worker("--max-parallel", "1") as one,
-        here.worker("--max-parallel", "1") as other,
-        here.process("run", "--max-steps", "3") as run,
-    ):
+    with here.worker("--max-parallel", "1") as one:
+        run = here.launched("run", "--max-steps", "3")
         until(lambda: here.done)
-        processes = {one.pid: one, other.pid: other, run.pid: run}
-        victim = processes[started_by(int(here.done[0][3]))]
+        victim, rest = (one, run) if started_by(int(here.done[0][3])) == one.pid else (run, one)
         os.kill(victim.pid, signal.SIGKILL)
-        took = until(lambda: len(here.done) == 2, 30)
+        victim.wait()
+        if rest is one:
+            # Who let it go on is gone, and nobody else has.
+            until(lambda: not here.facts("status")["busy"])
+            run = here.launched("run", "--max-steps", "3")
+        took = until(lambda: len(here.done) == 2, 60)
         gate.unlink()
-        if victim is run:
-            until(lambda: here.facts("status")["status"] == "waiting-next")
-        else:
-            assert run.wait(30) == 0
-    assert took < 3 + 3 + 2  # heartbeat timeout, 3 s, and a process of the guard under load
+        assert run.wait(60) == 0
+        run.communicate()
     facts = here.facts("history")
-    events = [(one["event"], one["step_index"]) for one in facts if one["event"] != "claimed"]
-    accepted = [index for event, index in events if event == "succeeded"]
-    assert accepted == sorted(set(accepted))
-    assert ("taken-over", 0) in events or victim is run
+    assert [one["step_index"] for one in facts if one["event"] == "succeeded"] == [0, 1, 2]
+    taken = [one for one in facts if one["event"] == "taken-over"]
+    assert [one["token"] for one in taken] == [1]
+    # Heartbeat timeout and 3 s; here with the start of an agent on a machine that others use.
+    assert rest is one or took < 3 * TTL_S + 3
 
 
 def test_a_long_run_continues_as_a_new_execution_with_its_history_whole(project: Make) -> None:
