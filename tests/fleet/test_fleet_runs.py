@@ -164,3 +164,29 @@ def test_parallel_nodes_are_made_by_two_workers(project: Make) -> None:
             path.unlink()
         assert run.wait(60) == 4
     assert sorted(one[0] for one in here.done) == ["draft", "facts", "prose"]
+
+
+def test_two_positions_take_turns_and_a_tick_does_one_step(project: Make) -> None:
+    here = project(AGENTS + "workflow: {name: standard}\n")
+    with (
+        here.process("run", "--mode", "sync", "--position", "supervisor", "--max-steps", "3"),
+        here.process("run", "--mode", "sync", "--position", "main", "--max-steps", "3"),
+    ):
+        until(lambda: len(here.done) == 6, 90)
+        until(lambda: not here.facts("status")["busy"])
+    assert here.facts("status")["usage"]["steps"] == 6
+    assert here.cli("tick").returncode == 0
+    assert len(here.done) == 7
+
+
+def test_two_runs_of_a_project_do_not_mix(project: Make) -> None:
+    here = project(CYCLE)
+    with (
+        here.process("run", "--max-steps", "4", "--run", "one") as one,
+        here.process("run", "--max-steps", "4", "--run", "two") as two,
+    ):
+        assert (one.wait(90), two.wait(90)) == (0, 0)
+    for name in ("one", "two"):
+        status = here.facts("status", "--run", name)
+        assert (status["run_name"], status["step_index"]) == (name, 4)
+    until(lambda: len(here.facts("runs")) == 2)
