@@ -30,6 +30,7 @@ RUN, HEAD, FACTS = "run", "head", "facts"
 document of the run."""
 ANSWER_BYTES = 64 * 1024
 """Of an answer that travels; a larger one stays on the machine that has it."""
+ERROR_CHARS = 16 * 1024
 _STAYS = frozenset(
     {"run_id", "run_name", "workflow_name", "workflow_digest", "params", "has_definition"}
 )
@@ -171,15 +172,14 @@ def report_of(ended: Ended, error: BaseException | None, left: str | None) -> di
     """Return the report of *ended*, of whose attempt *error* was raised."""
     performed, outcome, ending = ended.performed, ended.performed.outcome, ended.ending
     record, step = dict(ended.record), ended.performed.step
-    output = None if "output" in record or not outcome.output else outcome.output
-    if output is not None and len(output.encode("utf-8", "replace")) > ANSWER_BYTES:
-        output = None
+    output = None if "output" in record else _fitting(outcome.output)
+    error_text = None if outcome.error == record.get("error") else outcome.error
     report = AttemptReport(
         record,
         ending=None if ending is None else _packed_ending(ending),
         output=output,
-        error=outcome.error if outcome.error != record.get("error") else None,
-        structured=outcome.structured,
+        error=None if error_text is None else error_text[:ERROR_CHARS],
+        structured=outcome.structured if _fitting(str(outcome.structured)) else None,
         session=outcome.session_id,
         not_before=outcome.not_before,
         is_timed_out=outcome.is_timed_out,
@@ -193,6 +193,12 @@ def report_of(ended: Ended, error: BaseException | None, left: str | None) -> di
     )
     found: dict[str, Any] = to_builtins(report)
     return found
+
+
+def _fitting(text: str) -> str | None:
+    """Return *text* if it may travel; an empty one need not."""
+    is_fitting = text and len(text.encode("utf-8", "replace")) <= ANSWER_BYTES
+    return text if is_fitting else None
 
 
 def _packed_ending(ending: Ending) -> dict[str, Any]:

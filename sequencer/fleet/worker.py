@@ -48,9 +48,10 @@ FIRST_BEAT_S = 0.5
 MOST_POLLS = 5
 STICKY_S = timedelta(seconds=1)
 """So long a run waits for the worker that knew it, before another one reads its history."""
-_RUNNER = SandboxedWorkflowRunner(
+RUNNER = SandboxedWorkflowRunner(
     restrictions=SandboxRestrictions.default.with_passthrough_modules("sequencer", "msgspec")
 )
+"""What decides over runs. Whatever is passed through it is not watched by it."""
 
 
 @contextlib.asynccontextmanager
@@ -60,7 +61,7 @@ async def deciding(client: Client, queue: str) -> AsyncIterator[None]:
         client,
         task_queue=queue,
         workflows=[RunWorkflow],
-        workflow_runner=_RUNNER,
+        workflow_runner=RUNNER,
         sticky_queue_schedule_to_start_timeout=STICKY_S,
     ):
         yield
@@ -148,7 +149,7 @@ def server_of(
         task_queue=queue,
         workflows=[RunWorkflow],
         activities=[attempts.attempt],
-        workflow_runner=_RUNNER,
+        workflow_runner=RUNNER,
         max_concurrent_activities=places,
         # Each poll holds a place: with one that is left, the server need not be asked for the
         # next attempt of a run that is decided over here.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -23,6 +25,22 @@ from tests.fleet.fleet_projects import (
 )
 
 pytestmark = [pytest.mark.fleet, pytest.mark.timeout(240)]
+REPLAY = """\
+import asyncio, os, sys
+from temporalio.client import Client
+from temporalio.worker import Replayer
+from sequencer.fleet.worker import RUNNER
+from sequencer.fleet.workflow import RunWorkflow
+
+async def main(address, run):
+    client = await Client.connect(address)
+    history = await client.get_workflow_handle(run).fetch_history()
+    await Replayer(workflows=[RunWorkflow], workflow_runner=RUNNER).replay_workflow(history)
+    print("the same", flush=True)
+    os._exit(0)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
 Make = Callable[[str], FleetProject]
 Pair = Callable[[str], tuple[FleetProject, FleetProject]]
 
@@ -190,3 +208,21 @@ def test_two_runs_of_a_project_do_not_mix(project: Make) -> None:
         status = here.facts("status", "--run", name)
         assert (status["run_name"], status["step_index"]) == (name, 4)
     until(lambda: len(here.facts("runs")) == 2)
+
+
+def test_every_worker_would_decide_what_was_decided(project: Make, address: str) -> None:
+    """A run's whole history is decided again, under other hash seeds: no set's order counts."""
+    here = _with_flow(project(AGENTS))
+    assert here.cli("run", "flows/review.md").returncode == 4
+    assert here.cli("--run", "review", "answer", "fine", "send back").returncode == 0
+    assert here.cli("run", "flows/review.md").returncode == 4
+    for seed in ("1", "2", "3"):
+        replayed = subprocess.run(
+            [sys.executable, "-c", REPLAY, address, f"seq/{here.folder.name}/review"],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert replayed.stdout == "the same\n", replayed.stderr
