@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -226,3 +227,34 @@ def test_every_worker_would_decide_what_was_decided(project: Make, address: str)
             check=False,
         )
         assert replayed.stdout == "the same\n", replayed.stderr
+
+
+def test_another_clone_goes_on_with_what_this_one_has_said(project: Make, tmp_path: Path) -> None:
+    here = _with_flow(project(AGENTS))
+    text = (here.folder / "orchestration.yaml").read_text()
+    there = _with_flow(FleetProject(tmp_path / "clone", "", text))
+    assert here.cli("run", "flows/review.md", "--state", "who=Ann").returncode == 4
+    until(lambda: there.facts("runs"))
+    assert there.facts("--run", "review", "gates")[0]["node"] == "fine"
+    assert there.cli("--run", "review", "answer", "fine", "approve").returncode == 0
+    assert there.cli("run", "flows/review.md").returncode == 0
+    facts = here.facts("--run", "review", "history")
+    published = [one for one in facts if (one["event"], one["step"]) == ("succeeded", "publish")]
+    assert published[0]["outcome"]["output"] == "published: prose of a draft for Ann"
+    assert [one[0] for one in there.done] == ["publish"]
+    cycle = here.facts("--run", "review", "status")
+    assert cycle["status"] == "complete"
+
+
+def test_two_clones_share_a_cycle(project: Make, tmp_path: Path) -> None:
+    here = project(CYCLE)
+    text = (here.folder / "orchestration.yaml").read_text()
+    there = FleetProject(tmp_path / "clone", "", text)
+    hold = here.hold()
+    with there.worker(), here.process("run", "--max-steps", "4") as run:
+        until(lambda: here.done or there.done)
+        hold.unlink()
+        assert run.wait(60) == 0
+    made = sorted(int(one[1]) for one in [*here.done, *there.done])
+    assert made == [0, 1, 2, 3]
+    assert told(here.facts("history")) == told(there.facts("history"))
