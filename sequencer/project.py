@@ -56,6 +56,7 @@ from sequencer.workflows.requests.routing import classify_with, classifying_agen
 if TYPE_CHECKING:
     from sequencer.engine.perform import RunPlace, Team
     from sequencer.engine.starting import Starter
+    from sequencer.engine.worker import Worker
     from sequencer.model.net.source import FlowSource
     from sequencer.model.request import Request
     from sequencer.model.team import TeamRules
@@ -148,8 +149,16 @@ class Project(Struct, frozen=True, dict=True):
         self.trust.ensure()
         store = make_store(self.settings, run)
         if isinstance(store, Dispatching):
-            store.worker_of = lambda name: self.run(name).worker()
+            store.worker_of = self._worker_of
         return store
+
+    def _worker_of(self, run: str | None) -> Worker:
+        """Return who makes attempts at *run* as the project's files have it by now."""
+        settings = self.settings
+        again = open_project(
+            settings.project_dir, config=settings.config_path, rehearses=self.rehearses
+        )
+        return again.run(run).worker()
 
     @cached_property
     def hooks(self) -> Hooks:

@@ -353,6 +353,9 @@ class Run:
         """
         control = self.control
         control.kind.ensure_may("turn")
+        if isinstance(self.store, Dispatching):
+            hint = "'run.work' works on it, and so does 'sequencer run'"
+            raise UsageRefused("the run's store hands out its attempts itself", hint=hint)
         head = control.begin()
         names = control.kind.positions([position] if position else ())
         performer = self._at(head).performer(ignore)

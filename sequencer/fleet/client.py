@@ -401,6 +401,7 @@ class FleetStore:
                 id=self.id,
                 task_queue=self.options.queue,
                 memo={**parts, **kept},
+                static_summary=f"workflow {parts[RUN]['workflow_name']}",
                 id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
                 rpc_timeout=CALL_S,
             )

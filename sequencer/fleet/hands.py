@@ -41,13 +41,18 @@ from sequencer.fleet.wire import (
 from sequencer.model.head import Claim, Head, Status
 from sequencer.model.kind import Ended, Readiness, Room, blocked_by
 from sequencer.model.limits import InvocationLimits, RunLimits, parse_time
+from sequencer.model.line.line import EndingKind
 from sequencer.model.line.order import present, step_at
 from sequencer.model.net.marking import Marking
 from sequencer.model.net.net import Taken, overdue, time_left_ms
 from sequencer.model.net.transition import OpenTransition
+from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.transitions import Place, Transition
 from sequencer.model.workflow import Workflow, ensure_definition, has_definition
 from sequencer.store.protocol import Change, Store, View
+
+NOTE_CHARS = 500
+"""Of why an attempt was put off."""
 
 
 class MemoStore:
@@ -181,6 +186,11 @@ class Hand(ABC):
     def ticket(self, token: int) -> Ticket:
         """Return what the attempt with *token* is told."""
 
+    def words(self, token: int) -> str:
+        """Return what the attempt with *token* is at, for people who look at the server."""
+        claim = self._store.head.claim_with(token)
+        return "" if claim is None else f"{claim.step}, iteration {claim.step_index + 1}"
+
     def timeout_s(self, token: int) -> float | None:
         """Return how long the attempt with *token* may take, if its step says it."""
         claim = self._store.head.claim_with(token)
@@ -253,6 +263,13 @@ class Hand(ABC):
         if self._store.head.claim_with(token) is not None:
             self._store.update(lambda head: self._expired(head, token, str(facts["message"])))
         self.finish("", error_of(facts))
+
+    def put_off(self, token: int, why: str, live: Collection[int], at: datetime) -> None:
+        """Give the claim with *token* back for a while: its worker could not even start it."""
+        record = {"status": str(OutcomeStatus.INTERRUPTED), "error": why[:NOTE_CHARS]}
+        ending = {"kind": str(EndingKind.BACK)}
+        report = AttemptReport(record, ending=ending, postponed=why[:NOTE_CHARS])
+        self.record(token, report, live, at, jitter=0.0, may_claim=False)
 
     def _expired(self, head: Head | None, token: int, why: str) -> Transition | None:
         return None if head is None else self._changes.kind.expire(head, token, why, at=self._at)

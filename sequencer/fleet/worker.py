@@ -27,7 +27,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 from sequencer.engine.attempt import Allowance
 from sequencer.engine.stint import Mode, Summary
 from sequencer.engine.worker import Worker
-from sequencer.errors import SequencerError
+from sequencer.errors import SequencerError, StaleClaim
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.fleet.client import CALL_S, FleetStore, identity
 from sequencer.fleet.hands import MemoStore, hand_of
@@ -36,6 +36,7 @@ from sequencer.fleet.workflow import ATTEMPT, REFUSED, RunWorkflow
 from sequencer.model.head import Head, Status
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.outcome import Usage
+from sequencer.model.workflow import has_definition
 from sequencer.store.watch import readable
 
 LONGEST_LOOK_S = 3600.0
@@ -70,8 +71,8 @@ async def deciding(client: Client, queue: str) -> AsyncIterator[None]:
 class Activities:
     """Makes the attempts that the server hands to this process."""
 
-    def __init__(self, worker_of: Callable[[str], Worker]) -> None:
-        """Make each with the worker that *worker_of* returns for the id of its run."""
+    def __init__(self, worker_of: Callable[[str], tuple[Worker, Head]]) -> None:
+        """Make each with the worker that *worker_of* returns for the id of its run, at a head."""
         self._worker_of = worker_of
         self._running: dict[tuple[str, int], Cancellation] = {}
         self._lock = threading.Lock()
@@ -117,14 +118,13 @@ class Activities:
     def _made(self, run: str, ticket: Ticket, cancellation: Cancellation) -> dict[str, Any]:
         """Make an attempt in a thread of its own."""
         try:
-            worker = self._worker_of(run)
-            head = worker.store.view().head
-            if head is None or head.claim_with(ticket.token) is None:
+            worker, head = self._worker_of(run)
+            if head.claim_with(ticket.token) is None:
                 raise ApplicationError("its claim is gone", non_retryable=True)
             budget = Allowance(ticket.cost_usd, ticket.timeout_s)
             ended, error = worker.attempt(head, ticket.token, budget, cancellation)
         except SequencerError as refusal:
-            facts = packed_error(refusal)
+            facts = {**packed_error(refusal), "by": identity()}
             raise ApplicationError(
                 refusal.message, facts, type=REFUSED, non_retryable=True
             ) from refusal
@@ -184,8 +184,11 @@ def work_on(
         workers.add(store.id, worker)
         attempts = Activities(workers.of)
         future = store.connection.submit(_lent(store, hand, attempts, places))
-        _wait_for(future, worker.stop, lambda: _interrupted(store, hand["id"], attempts))
-        end = future.result()
+        try:
+            _wait_for(future, worker.stop, lambda: _interrupted(store, hand["id"], attempts))
+            end = future.result()
+        finally:
+            workers.leave(but=worker)
     summary = Summary(
         end["reason"],
         Usage.model_validate(end["usage"]),
@@ -257,21 +260,32 @@ class Workers:
         """Let *worker* make the attempts of *run*, which has this id."""
         self._known[run] = worker
 
-    def of(self, run: str) -> Worker:
-        """Return who makes the attempts of *run*.
+    def of(self, run: str) -> tuple[Worker, Head]:
+        """Return who makes the attempts of *run*, and its newest head.
 
         Raises:
             SequencerError: this project has no such run, or can't work on it.
         """
         with self._lock:
-            if run not in self._known:
-                self._known[run] = self._store.made_worker(run)
-            return self._known[run]
+            worker = self._known.get(run) or self._made(run)
+        if (head := worker.store.view().head) is None:
+            raise StaleClaim("the run is gone", where=run)
+        if has_definition(head, worker.performer.workflow):
+            return worker, head
+        # Somebody has begun it again, or adopted another definition.
+        with self._lock:
+            worker = self._made(run)
+        return worker, head
 
-    def leave(self) -> None:
-        """Leave nothing of theirs behind."""
+    def _made(self, run: str) -> Worker:
+        self._known[run] = worker = self._store.made_worker(run)
+        return worker
+
+    def leave(self, but: Worker | None = None) -> None:
+        """Leave nothing of theirs behind; *but* one is somebody else's to leave."""
         for one in self._known.values():
-            one.leave()
+            if one is not but:
+                one.leave()
 
 
 def _hand(

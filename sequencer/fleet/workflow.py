@@ -35,7 +35,7 @@ WORKFLOW, ATTEMPT = "sequencer.run", "sequencer.attempt"
 OVERTAKEN, REFUSED = "Overtaken", "Refused"
 """A change by hand that was decided over an older head; an attempt that can't start."""
 UNTAKEN_S = 600.0
-"""After so long without a worker an attempt is given back, and its hand is gone."""
+"""After so long without a worker an attempt is put off, which bounds how often it is tried."""
 LONGEST_ATTEMPT_S = 7 * 86_400.0
 """Of a step without a time limit of its own."""
 MORE_S = 60.0
@@ -169,6 +169,7 @@ class RunWorkflow:
             data = await workflow.start_activity(
                 ATTEMPT,
                 to_builtins(hand.ticket(token)),
+                summary=hand.words(token),
                 # The head counts attempts, and grants their tokens; the server does neither.
                 activity_id=str(token),
                 retry_policy=RetryPolicy(maximum_attempts=1),
@@ -201,18 +202,22 @@ class RunWorkflow:
         """Note that the attempt with *token* has vanished; whoever goes on takes its place."""
         if self._attempts.pop(token, None) is None:
             return
-        self._is_woken, cause = True, error.cause
+        self._is_woken, cause, now = True, error.cause, workflow.now()
+        live = tuple(self._attempts)
         if isinstance(cause, ApplicationError) and cause.type == REFUSED:
             facts: Mapping[str, Any] = cause.details[0]
-            hand.give_back(token, facts, workflow.now())
+            if facts["by"] == hand.by:
+                hand.give_back(token, facts, now)
+            else:
+                # What one machine lacks, another one may have.
+                hand.put_off(token, f"{facts['by']}: {facts['message']}", live, now)
         elif isinstance(cause, TimeoutError):
-            # Who has beaten last is gone; one that nobody took has nobody to take it.
-            is_untaken = cause.type is TimeoutType.SCHEDULE_TO_START
-            if is_untaken or hand.by in cause.last_heartbeat_details:
+            if cause.type is TimeoutType.SCHEDULE_TO_START:
+                hand.put_off(token, "no worker has taken it", live, now)
+            elif hand.by in cause.last_heartbeat_details:
                 hand.vanish()
         elif not isinstance(cause, CancelledError) and not _is_shutdown(cause):
-            facts = {"type": "", "message": str(cause)}
-            hand.give_back(token, facts, workflow.now())
+            hand.give_back(token, {"type": "", "message": str(cause)}, now)
 
 
 def _is_shutdown(cause: BaseException | None) -> bool:

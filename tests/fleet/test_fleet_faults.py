@@ -15,7 +15,7 @@ import pytest
 from sequencer.fleet.client import FleetOptions
 from sequencer.fleet.server import TrialServer
 from tests.fleet.conftest import free_ports
-from tests.fleet.fleet_projects import CYCLE, PROCEDURE, FleetProject, started_by, until
+from tests.fleet.fleet_projects import AGENTS, CYCLE, PROCEDURE, FleetProject, started_by, until
 
 pytestmark = [pytest.mark.fleet, pytest.mark.timeout(240)]
 Make = Callable[[str], FleetProject]
@@ -159,3 +159,35 @@ def test_no_secret_is_on_the_server(tmp_path: Path) -> None:
         del os.environ["CANARY_TOKEN"]
     for path in (tmp_path / "server").iterdir():
         assert secret.encode() not in path.read_bytes()
+
+
+def test_a_worker_that_lacks_a_prompt_leaves_the_step_to_others(
+    project: Make, tmp_path: Path
+) -> None:
+    here = project(CYCLE)
+    text = (here.folder / "orchestration.yaml").read_text()
+    there = FleetProject(tmp_path / "clone", "", text)
+    for path in (there.folder / "prompts").iterdir():
+        path.unlink()
+    with there.worker("--max-parallel", "1"):
+        ended = here.cli("run", "--max-steps", "3", timeout_s=150)
+        assert ended.returncode == 0, ended.stderr
+    assert len(here.done) == 3
+    assert there.done == []
+
+
+def test_a_worker_learns_of_a_definition_that_was_adopted(project: Make) -> None:
+    here = project(AGENTS + "workflow: {name: standard}\n")
+    with here.worker():
+        assert here.cli("run", "--max-steps", "4").returncode == 0
+        config = here.folder / "orchestration.yaml"
+        config.write_text(config.read_text().replace("standard", "standard2"))
+        for name in ("supervisor2", "main2"):
+            (here.folder / "prompts" / f"{name}.md").write_text("Do it.\n")
+        assert here.cli("run").returncode == 3
+        assert here.cli("reset", "--yes").returncode == 0
+        assert here.cli("run", "--max-steps", "4").returncode == 0
+    facts = here.facts("history")
+    assert facts[-1]["outcome"]["prompt"] == "main2.md"
+    assert [one["event"] for one in facts].count("reset") == 1
+    assert here.facts("status")["step_index"] == 4

@@ -166,3 +166,18 @@ def test_a_hand_continues_elsewhere_with_what_it_has_counted() -> None:
     lab.advance(again)
     assert again.end is not None
     assert again.end["reason"] == "2 steps are done (--max-steps)"
+
+
+def test_what_one_machine_lacks_is_put_off_and_ends_no_hand() -> None:
+    lab = Lab(CYCLE)
+    hand = lab.hand()
+    lab.advance(hand)
+    lab.live.clear()
+    hand.put_off(1, "9@there: no such prompt", (), lab.now)
+    head = lab.store.head
+    assert (hand.end, head.claims, head.failures_in_row) == (None, (), 0)
+    assert head.not_before_reason == "9@there: no such prompt"
+    assert lab.advance(hand) == []
+    lab.now += timedelta(seconds=11)
+    assert lab.advance(hand) == [2]
+    assert lab.events == ["claimed", "released", "claimed"]
