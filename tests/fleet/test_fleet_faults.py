@@ -191,3 +191,36 @@ def test_a_worker_learns_of_a_definition_that_was_adopted(project: Make) -> None
     assert facts[-1]["outcome"]["prompt"] == "main2.md"
     assert [one["event"] for one in facts].count("reset") == 1
     assert here.facts("status")["step_index"] == 4
+
+
+def test_a_step_that_is_taken_away_by_force_ends_and_begins_again(project: Make) -> None:
+    here = project(CYCLE)
+    hold = here.hold()
+    with here.process("run", "--max-steps", "1") as run:
+        until(lambda: here.done)
+        agent = int(here.done[0][3])
+        assert here.cli("takeover", "--force").returncode == 0
+        until(lambda: not psutil.pid_exists(agent), 30)
+        until(lambda: len(here.done) == 2)
+        hold.unlink()
+        assert run.wait(60) == 0
+    facts = [(one["event"], one["token"]) for one in here.facts("history")]
+    assert facts[1:] == [
+        ("claimed", 1),
+        ("taken-over", 1),
+        ("claimed", 2),
+        ("succeeded", 2),
+    ]
+
+
+def test_decisions_at_the_same_moment_are_all_accepted_once(project: Make) -> None:
+    here = project(CYCLE)
+    here.cli("run", "--max-steps", "1")
+    with here.worker():
+        all_at_once = [here.launched("tell", f"message {number}") for number in range(5)]
+        for one in all_at_once:
+            one.communicate(timeout=60)
+            assert one.returncode == 0
+    told = [one for one in here.facts("history") if one["event"] == "told"]
+    assert sorted(one["outcome"]["note"] for one in told) == [f"message {n}" for n in range(5)]
+    assert len({one["revision"] for one in told}) == 5
