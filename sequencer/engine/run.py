@@ -89,6 +89,14 @@ class Dispatching(Protocol):
         """Return the names of the project's named runs."""
         ...
 
+    def ensure_served(self, worker: Worker) -> None:
+        """Return if others can make attempts like those of *worker*; before a run begins.
+
+        Raises:
+            UsageRefused: its agents need what only one machine has.
+        """
+        ...
+
     def work(
         self, worker: Worker, mode: Mode, limits: InvocationLimits, head: Head, places: int
     ) -> Summary:
@@ -306,6 +314,8 @@ class Run:
         worker, loop = self._workers(control.kind, performer, names, places)
         try:
             worker.ensure_startable(head)
+            if isinstance(self.store, Dispatching):
+                self.store.ensure_served(worker)
             head = control.begin()
             if not head.revision:
                 # Another program's state has no run before its first transition.

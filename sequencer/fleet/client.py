@@ -38,7 +38,7 @@ from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode, TLSConfig
 
 from sequencer.documents.files import slug
-from sequencer.errors import RemoteUnreachable, StaleClaim, StorageFailed
+from sequencer.errors import RemoteUnreachable, StaleClaim, StorageFailed, UsageRefused
 from sequencer.fleet.wire import FACTS, HEAD, RUN, fact_of, head_of, own_facts, owner_of, packed
 from sequencer.fleet.workflow import OVERTAKEN, WORKFLOW
 from sequencer.model.head import Claim, Head, Owner
@@ -236,6 +236,16 @@ class FleetStore:
             name = (await one.memo()).get(RUN, {}).get("run_name")
             found.update([] if name is None else [name])
         return sorted(found)
+
+    @staticmethod
+    def ensure_served(worker: Worker) -> None:
+        """See `engine.run.Dispatching`."""
+        performer = worker.performer
+        what = "a team's tasks" if performer.team is not None else "a run's own worktree"
+        if performer.team is not None or performer.place is not None:
+            hint = "keep its runs in files or git"
+            message = f"{what} can't be shared out by Temporal"
+            raise UsageRefused(message, where="store.kind", hint=hint)
 
     def close(self) -> None:
         """See `Store.close`: the connection is the process's."""

@@ -224,3 +224,36 @@ def test_decisions_at_the_same_moment_are_all_accepted_once(project: Make) -> No
     told = [one for one in here.facts("history") if one["event"] == "told"]
     assert sorted(one["outcome"]["note"] for one in told) == [f"message {n}" for n in range(5)]
     assert len({one["revision"] for one in told}) == 5
+
+
+def test_a_trial_server_starts_says_where_it_is_and_ends(tmp_path: Path) -> None:
+    port, _ = free_ports()
+    store = f'store: {{kind: temporal, address: "127.0.0.1:{port}", project: p}}'
+    here = FleetProject(tmp_path / "p", CYCLE, store)
+    with here.process("fleet", "up") as up:
+        assert up.stdout is not None
+        assert f"http://127.0.0.1:{port + 1000}/" in up.stdout.readline()
+        assert here.cli("run", "--max-steps", "1").returncode == 0
+        children = psutil.Process(up.pid).children(recursive=True)
+        up.send_signal(signal.SIGTERM)
+        assert up.wait(30) == 0
+    assert not any(child.is_running() for child in children)
+    assert here.cli("status").returncode == 3
+    assert (here.folder / "sync" / "fleet" / "fleet.db").exists()
+
+
+def test_what_one_machine_alone_can_do_is_refused(project: Make) -> None:
+    tasks = "workflows:\n  cut:\n    tasks: [{id: a, subject: Do it.}]\n"
+    here = project(AGENTS + "workflow: {name: cut}\n" + tasks)
+    ended = here.cli("run")
+    assert (ended.returncode, here.done) == (2, []), ended.stderr
+    assert "a team's tasks" in ended.stderr
+    assert here.facts("status")["run_id"] is None
+
+
+def test_what_is_for_temporal_alone_is_refused_elsewhere(tmp_path: Path) -> None:
+    here = FleetProject(tmp_path / "p", CYCLE, "")
+    for arguments in (["worker"], ["fleet", "up"]):
+        ended = here.cli(*arguments)
+        assert ended.returncode == 2
+        assert "store.kind" in ended.stderr
