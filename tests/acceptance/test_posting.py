@@ -20,7 +20,8 @@ import pytest
 from tests import forked
 from tests.acceptance.cli_process import cli, environment, scripted_project
 from tests.acceptance.team_projects import make_project
-from tests.unit.posting.desk import Desk, Reply, free_port, open_desk
+from tests.loopback import free_ports
+from tests.unit.posting.desk import Desk, Reply, open_desk
 
 SINKS = """\
 limits: {{max_steps: {steps}}}
@@ -80,7 +81,7 @@ def test_a_failure_and_a_slow_answer_double_nothing(tmp_path: Path) -> None:
 
 
 def test_what_waits_is_shown_and_no_idle_tick_forgets_it(tmp_path: Path) -> None:
-    port = free_port()
+    port = free_ports(1)[0]
     folder = project(tmp_path, port, steps=3)
     for _ in range(4):
         assert "results are kept and posted later" in tick(folder).stderr
@@ -181,7 +182,7 @@ USED = {"usage": {"input_tokens": 1000, "output_tokens": 50, "cost_usd": 0.25}}
 def test_the_end_of_a_team_says_what_it_came_to_also_where_a_later_tick_says_it(
     tmp_path: Path,
 ) -> None:
-    port = free_port()
+    port = free_ports(1)[0]
     tasks: list[dict[str, Any]] = [
         {"id": "plan", "subject": "Plan it"},
         {"id": "code", "subject": "Build it", "blocked_by": ["plan"]},

@@ -3,13 +3,13 @@ of its own, and ended by its id."""
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.fleet.fleet_projects import FleetProject
+from tests.loopback import free_ports
 
 pytest.importorskip("temporalio", reason="the extra 'fleet' is not installed")
 
@@ -22,14 +22,6 @@ EVENTS = 120
 """Of one execution: a long history is the same as a short one, but takes a while to make."""
 
 
-def free_ports() -> tuple[int, int]:
-    """Return two ports that nobody listens on now."""
-    with socket.socket() as one, socket.socket() as other:
-        one.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], other.getsockname()[1]
-
-
 @pytest.fixture(scope="session")
 def address(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[str]:
     """Start a server; return where it listens."""
@@ -39,7 +31,7 @@ def address(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Confi
         program()
     except ConfigurationError as error:
         pytest.skip(str(error))
-    port, ui_port = free_ports()
+    port, ui_port = free_ports(2)
     options = FleetOptions("tests", address=f"127.0.0.1:{port}")
     short = ["--dynamic-config-value", f"limit.historyCount.suggestContinueAsNew={EVENTS}"]
     with TrialServer(options, tmp_path_factory.mktemp("server"), ui_port, short):

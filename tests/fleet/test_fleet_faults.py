@@ -14,8 +14,8 @@ import pytest
 
 from sequencer.fleet.client import FleetOptions
 from sequencer.fleet.server import TrialServer
-from tests.fleet.conftest import free_ports
 from tests.fleet.fleet_projects import AGENTS, CYCLE, PROCEDURE, FleetProject, started_by, until
+from tests.loopback import free_ports
 
 pytestmark = [pytest.mark.fleet, pytest.mark.timeout(240)]
 Make = Callable[[str], FleetProject]
@@ -49,7 +49,7 @@ def test_a_frozen_workers_late_report_is_not_accepted_and_its_agent_ends(project
 
 
 def test_a_server_that_is_killed_and_started_again_goes_on(tmp_path: Path) -> None:
-    port, ui_port = free_ports()
+    port, ui_port = free_ports(2)
     options = FleetOptions("tests", address=f"127.0.0.1:{port}")
     name = tmp_path.name
     store = f'store: {{kind: temporal, address: "{options.address}", ttl_s: 3, project: {name}}}'
@@ -117,7 +117,7 @@ def test_a_refusal_leaves_no_event(project: Make) -> None:
 
 
 def test_looking_takes_no_worker_and_says_where_the_server_is_if_it_is_gone(tmp_path: Path) -> None:
-    port, ui_port = free_ports()
+    port, ui_port = free_ports(2)
     address = f"127.0.0.1:{port}"
     store = f'store: {{kind: temporal, address: "{address}", project: p}}'
     here = FleetProject(tmp_path / "p", CYCLE, store)
@@ -140,7 +140,7 @@ def test_forty_commands_in_a_row_end_with_their_exit_code(project: Make) -> None
 
 
 def test_no_secret_is_on_the_server(tmp_path: Path) -> None:
-    port, ui_port = free_ports()
+    port, ui_port = free_ports(2)
     address = f"127.0.0.1:{port}"
     store = f'store: {{kind: temporal, address: "{address}", project: p}}'
     here = FleetProject(tmp_path / "p", CYCLE, store)
@@ -227,7 +227,7 @@ def test_decisions_at_the_same_moment_are_all_accepted_once(project: Make) -> No
 
 
 def test_a_trial_server_starts_says_where_it_is_and_ends(tmp_path: Path) -> None:
-    port, _ = free_ports()
+    port, _ = free_ports(2)
     store = f'store: {{kind: temporal, address: "127.0.0.1:{port}", project: p}}'
     here = FleetProject(tmp_path / "p", CYCLE, store)
     with here.process("fleet", "up") as up:

@@ -14,14 +14,9 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from tests.loopback import free_ports
+
 SECRET = "somebody:sesame"  # noqa: S105 - of a test
-
-
-def free_port() -> int:
-    """Return a port that nobody listened on just now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def daemon_argv(folder: Path, host: str, port: int) -> list[str]:
@@ -50,7 +45,7 @@ def until_open(host: str, port: int) -> None:
 @contextlib.contextmanager
 def daemon(folder: Path) -> Iterator[str]:
     """Serve the repositories in *folder* by git's own protocol; yield the address of *folder*."""
-    port = free_port()
+    port = free_ports(1)[0]
     process = subprocess.Popen(
         daemon_argv(folder, "127.0.0.1", port), stderr=subprocess.DEVNULL, start_new_session=True
     )

@@ -14,9 +14,10 @@ from sequencer.git.remote import SAID_CHARS
 from sequencer.git.store import GitStore
 from tests.clones import Shared, git
 from tests.contract import store_cases as cases
-from tests.git.servers import end, free_port, until_open
+from tests.git.servers import end, until_open
 from tests.git.test_refused_in_doubt import ending
 from tests.git.transports import Server
+from tests.loopback import free_ports
 from tests.unit.cli.sharing import call, shared_project, steps
 
 STATE = "sequencer/default"
@@ -45,7 +46,7 @@ def only_for_readers(clone: Path, server: Path, words: str) -> None:
 @contextlib.contextmanager
 def read_only(folder: Path) -> Iterator[str]:
     """Serve the repositories in *folder* to whoever only reads them."""
-    port = free_port()
+    port = free_ports(1)[0]
     options = ("--reuseaddr", "--export-all", f"--base-path={folder}", "--listen=127.0.0.1")
     argv = ["git", "daemon", *options, f"--port={port}", str(folder)]
     process = subprocess.Popen(argv, stderr=subprocess.DEVNULL, start_new_session=True)

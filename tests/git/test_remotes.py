@@ -17,9 +17,10 @@ from sequencer.git.store import GitStore
 from tests.clones import Shared, git
 from tests.concurrency import children
 from tests.contract import store_cases as cases
-from tests.git.servers import SECRET, daemon, free_port, http, silent
+from tests.git.servers import SECRET, daemon, http, silent
 from tests.git.tables import table
 from tests.git.turns import accepted_in, run_files, turns, unsound
+from tests.loopback import free_ports
 
 
 def reach(shared: Shared, address: str, *names: str) -> None:
@@ -91,7 +92,7 @@ def nowhere(folder: Path) -> Iterator[str]:
 @contextlib.contextmanager
 def nobody_listens(folder: Path) -> Iterator[str]:
     del folder
-    yield f"git://127.0.0.1:{free_port()}"
+    yield f"git://127.0.0.1:{free_ports(1)[0]}"
 
 
 @contextlib.contextmanager

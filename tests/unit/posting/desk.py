@@ -143,9 +143,3 @@ def open_desk(usual: Reply | None = None, *, port: int = 0) -> Iterator[Desk]:
         server.shutdown()
         server.server_close()
         thread.join()
-
-
-def free_port() -> int:
-    """Return a port at which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])

@@ -10,7 +10,8 @@ from sequencer.model.transitions import Event
 from sequencer.posting.poster import Poster, deliver
 from sequencer.posting.web import WebhookSink
 from sequencer.store.file import FileStore
-from tests.unit.posting.desk import Desk, Reply, free_port, open_desk
+from tests.loopback import free_ports
+from tests.unit.posting.desk import Desk, Reply, open_desk
 from tests.unit.posting.invocations import hook, invoked, told
 from tests.unit.posting.runs import REDACTION, new_store, record, succeed
 
@@ -18,7 +19,7 @@ from tests.unit.posting.runs import REDACTION, new_store, record, succeed
 def test_an_outage_ends_in_a_later_process_and_the_order_is_kept(store: FileStore) -> None:
     # Its first load, and a client of it, take a while on a busy machine; nothing would be tried.
     import_module("httpx2")
-    port = free_port()
+    port = free_ports(1)[0]
     sink = WebhookSink("hook", f"http://127.0.0.1:{port}/", {})
     with invoked(store, sink, thoughts=False, drain_s=2.0) as now:
         for number in range(3):
