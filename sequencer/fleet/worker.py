@@ -1,4 +1,4 @@
-"""Works on runs of a project: makes attempts, and lends hands.
+"""Works on runs of a project: makes attempts, and issues permits.
 
 An attempt is the engine's own: prompt, agent, guard and log are what they are for a run in
 files. Here it gets its claim from the run's head, beats to the server, and reports its end.
@@ -30,7 +30,7 @@ from sequencer.engine.worker import Worker
 from sequencer.errors import SequencerError, StaleClaim
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.fleet.client import CALL_S, FleetStore, identity
-from sequencer.fleet.hands import MemoStore, hand_of
+from sequencer.fleet.permits import MemoStore, permit_of
 from sequencer.fleet.wire import Ticket, error_of, packed_error, report_of
 from sequencer.fleet.workflow import ATTEMPT, REFUSED, RunWorkflow
 from sequencer.model.head import Head, Status
@@ -173,19 +173,19 @@ def work_on(
     head: Head,
     places: int,
 ) -> Summary:
-    """Lend the run in *store* a hand, and make attempts until it has ended.
+    """Issue a permit for the run in *store*, and make attempts until it has ended.
 
     Raises: see `EngineLoop.work`.
     """
-    hand = _hand(worker, mode, limits, store.ttl_s, places)
-    end = _ends_at_once(store, hand)
+    permit = _permit(worker, mode, limits, store.ttl_s, places)
+    end = _ends_at_once(store, permit)
     if end is None:
         workers = Workers(store)
         workers.add(store.id, worker)
         attempts = Activities(workers.of)
-        future = store.connection.submit(_lent(store, hand, attempts, places))
+        future = store.connection.submit(_permitted(store, permit, attempts, places))
         try:
-            _wait_for(future, worker.stop, lambda: _interrupted(store, hand["id"], attempts))
+            _wait_for(future, worker.stop, lambda: _interrupted(store, permit["id"], attempts))
             end = future.result()
         finally:
             workers.leave(but=worker)
@@ -205,7 +205,7 @@ def work_on(
 
 
 def _ends_at_once(store: FleetStore, data: dict[str, Any]) -> dict[str, Any] | None:
-    """Return how the hand of *data* ends if nothing can begin; it is asked here first.
+    """Return how the permit of *data* ends if nothing can begin; it is asked here first.
 
     None: the run itself has to say. It may be over there, and then nobody answers.
     """
@@ -213,10 +213,10 @@ def _ends_at_once(store: FleetStore, data: dict[str, Any]) -> dict[str, Any] | N
     if seen is None:
         return None
     here = MemoStore(seen.memo, lambda _: None)
-    hand, revision = hand_of(data, here), here.head.revision
-    hand.advance(seen.pending, datetime.now(UTC), may_claim=False)
+    permit, revision = permit_of(data, here), here.head.revision
+    permit.advance(seen.pending, datetime.now(UTC), may_claim=False)
     # What was agreed for a gate whose time is over has to be recorded there.
-    return hand.end if here.head.revision == revision else None
+    return permit.end if here.head.revision == revision else None
 
 
 def serve(store: FleetStore, places: int, on_ready: Callable[[Callable[[], None]], None]) -> None:
@@ -288,11 +288,11 @@ class Workers:
                 one.leave()
 
 
-def _hand(
+def _permit(
     worker: Worker, mode: Mode, limits: InvocationLimits, ttl_s: float, places: int
 ) -> dict[str, Any]:
     performer = worker.performer
-    hand = {
+    permit = {
         "id": uuid.uuid4().hex,
         "by": identity(),
         "mode": str(mode),
@@ -303,7 +303,7 @@ def _hand(
         "run_limits": worker.limits.model_dump(mode="json", exclude_defaults=True),
         "positions": sorted(getattr(worker, "positions", ())),
     }
-    return {key: value for key, value in hand.items() if value not in ({}, [])}
+    return {key: value for key, value in permit.items() if value not in ({}, [])}
 
 
 def _plain(limits: InvocationLimits) -> dict[str, Any]:
@@ -324,7 +324,7 @@ def _wait_for(future: Future[Any], stop: Cancellation, interrupt: Callable[[], N
                 interrupt()
 
 
-def _interrupted(store: FleetStore, hand: str, attempts: Activities) -> None:
+def _interrupted(store: FleetStore, permit: str, attempts: Activities) -> None:
     if store.id in attempts.interrupt():
         # Its report tells it, and nothing is claimed in between.
         return
@@ -332,19 +332,19 @@ def _interrupted(store: FleetStore, hand: str, attempts: Activities) -> None:
     async def leave() -> None:
         handle = await store.handle()
         with contextlib.suppress(RPCError, WorkflowUpdateRPCTimeoutOrCancelledError):
-            await handle.execute_update("leave", hand, rpc_timeout=CALL_S)
+            await handle.execute_update("leave", permit, rpc_timeout=CALL_S)
 
     store.connection.submit(leave())
 
 
-async def _lent(
-    store: FleetStore, hand: dict[str, Any], attempts: Activities, places: int
+async def _permitted(
+    store: FleetStore, permit: dict[str, Any], attempts: Activities, places: int
 ) -> dict[str, Any]:
-    """Lend *hand*, and return how it has ended."""
+    """Issue *permit*, and return how it has ended."""
     client = await store.connection.client()
     async with server_of(client, store.options.queue, attempts, places):
         while True:
             handle = await store.handle()
-            end: dict[str, Any] = await handle.execute_update("work", hand, id=uuid.uuid4().hex)
+            end: dict[str, Any] = await handle.execute_update("work", permit, id=uuid.uuid4().hex)
             if end:
                 return end

@@ -1,8 +1,8 @@
-"""One run as one Temporal workflow: it holds the head, and hands let it go on.
+"""One run as one Temporal workflow: it holds the head, and works while somebody permits it.
 
 The memo is the run's folder: head, newest facts and documents stand there, so that everybody
 can look without a worker; its changes in the server's history are the journal. An attempt is
-an activity, whose id is the claim's token. Without a hand nothing happens.
+an activity, whose id is the claim's token. Without a permit nothing happens.
 
 No clock, no chance, no file and no environment: every worker repeats what was decided here.
 """
@@ -27,7 +27,7 @@ from temporalio.exceptions import (
 )
 
 from sequencer.errors import Interrupted
-from sequencer.fleet.hands import Hand, MemoStore, hand_of, report_from
+from sequencer.fleet.permits import MemoStore, Permit, permit_of, report_from
 from sequencer.fleet.wire import FACTS, HEAD, head_of, packed
 from sequencer.model.head import Status
 
@@ -46,7 +46,7 @@ LONGEST_SLEEP_S = 86_400.0
 class Dispatched(Struct):
     """An activity that is being made, and whose permission it uses."""
 
-    hand: Hand
+    permit: Permit
     task: asyncio.Task[None]
 
 
@@ -60,7 +60,7 @@ class RunWorkflow:
         known = {key: workflow.memo_value(key) for key in workflow.memo()}
         self._store = MemoStore(known, workflow.upsert_memo)
         self._store.outputs.update(state.get("outputs", {}))
-        self._hands = {one["id"]: hand_of(one, self._store) for one in state.get("hands", ())}
+        self._permits = {one["id"]: permit_of(one, self._store) for one in state.get("permits", ())}
         self._attempts: dict[int, Dispatched] = {}
         """By the tokens of their claims."""
         self._is_woken = False
@@ -69,7 +69,7 @@ class RunWorkflow:
 
     @workflow.run
     async def run(self, state: dict[str, Any]) -> None:
-        """Let hands work until the run is complete."""
+        """Work as permits say until the run is complete."""
         del state
         while True:
             self._is_woken = False
@@ -87,7 +87,7 @@ class RunWorkflow:
                 continue
 
     def _is_over(self) -> bool:
-        return self._store.head.status is Status.COMPLETE and not self._hands
+        return self._store.head.status is Status.COMPLETE and not self._permits
 
     @staticmethod
     def _is_long() -> bool:
@@ -98,14 +98,14 @@ class RunWorkflow:
         """Continue as a new execution, whose history is short."""
         self._is_moving = True
         await workflow.wait_condition(workflow.all_handlers_finished)
-        hands = [one.kept() for one in self._hands.values() if one.end is None]
+        permits = [one.kept() for one in self._permits.values() if one.end is None]
         memo = {**packed(self._store.head), FACTS: [], **self._store.documents}
-        state = {"hands": hands, "outputs": self._store.outputs}
+        state = {"permits": permits, "outputs": self._store.outputs}
         workflow.continue_as_new(state, memo=memo)
 
     def _pause(self) -> timedelta | None:
         """Return how long nothing can become due; None: until somebody wakes us."""
-        dues = [one.until for one in self._hands.values() if one.until is not None]
+        dues = [one.until for one in self._permits.values() if one.until is not None]
         if not dues:
             return None
         left_s = (min(dues) - workflow.now()).total_seconds()
@@ -115,33 +115,33 @@ class RunWorkflow:
         """Do all that can be done now."""
         for token in [one for one in self._attempts if not self._store.head.claim_with(one)]:
             self._attempts.pop(token).task.cancel()
-        for hand in self._hands.values():
-            if hand.end is None:
+        for permit in self._permits.values():
+            if permit.end is None:
                 live, may_claim = tuple(self._attempts), not self._is_long()
-                for token in hand.advance(live, workflow.now(), may_claim=may_claim):
-                    self._begin(token, hand)
+                for token in permit.advance(live, workflow.now(), may_claim=may_claim):
+                    self._begin(token, permit)
 
     # --- what is asked of it -------------------------------------------------------
 
     @workflow.update
     async def work(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Take a hand and return how it has ended; nothing: ask the next execution."""
-        if data["id"] not in self._hands:
-            self._hands[data["id"]] = hand_of(data, self._store)
-        hand, self._is_woken = self._hands[data["id"]], True
-        await workflow.wait_condition(lambda: hand.end is not None or self._is_moving)
-        if hand.end is None:
+        """Take a permit and return how it has ended; nothing: ask the next execution."""
+        if data["id"] not in self._permits:
+            self._permits[data["id"]] = permit_of(data, self._store)
+        permit, self._is_woken = self._permits[data["id"]], True
+        await workflow.wait_condition(lambda: permit.end is not None or self._is_moving)
+        if permit.end is None:
             return {}
-        self._hands.pop(data["id"], None)
+        self._permits.pop(data["id"], None)
         self._is_woken = True
-        return hand.end
+        return permit.end
 
     @workflow.update
-    async def leave(self, hand: str) -> None:
-        """Take a hand away: its process is to end."""
-        if hand in self._hands:
+    async def leave(self, permit: str) -> None:
+        """Take a permit away: its process is to end."""
+        if permit in self._permits:
             told = Interrupted("interrupted; no step is running", hint="start again to go on")
-            self._hands[hand].finish("", told)
+            self._permits[permit].finish("", told)
 
     @workflow.update
     async def accept(self, change: dict[str, Any]) -> None:
@@ -158,35 +158,37 @@ class RunWorkflow:
 
     # --- attempts ------------------------------------------------------------------
 
-    def _begin(self, token: int, hand: Hand) -> None:
-        self._attempts[token] = Dispatched(hand, asyncio.create_task(self._attempt(token, hand)))
+    def _begin(self, token: int, permit: Permit) -> None:
+        self._attempts[token] = Dispatched(
+            permit, asyncio.create_task(self._attempt(token, permit))
+        )
 
-    async def _attempt(self, token: int, hand: Hand) -> None:
+    async def _attempt(self, token: int, permit: Permit) -> None:
         """Let a worker make the attempt with *token*, and record how it has ended."""
-        own_s = hand.timeout_s(token)
+        own_s = permit.timeout_s(token)
         most_s = LONGEST_ATTEMPT_S if own_s is None else own_s + MORE_S
         try:
             data = await workflow.start_activity(
                 ATTEMPT,
-                to_builtins(hand.ticket(token)),
-                summary=hand.words(token),
+                to_builtins(permit.ticket(token)),
+                summary=permit.words(token),
                 # The head counts attempts, and grants their tokens; the server does neither.
                 activity_id=str(token),
                 retry_policy=RetryPolicy(maximum_attempts=1),
                 start_to_close_timeout=timedelta(seconds=most_s),
                 schedule_to_start_timeout=timedelta(seconds=UNTAKEN_S),
-                heartbeat_timeout=timedelta(seconds=hand.ttl_s),
+                heartbeat_timeout=timedelta(seconds=permit.ttl_s),
                 cancellation_type=workflow.ActivityCancellationType.TRY_CANCEL,
             )
         except ActivityError as error:
-            self._lose(token, hand, error)
+            self._lose(token, permit, error)
         else:
-            self._record(token, hand, data)
+            self._record(token, permit, data)
 
-    def _record(self, token: int, hand: Hand, data: Any) -> None:
+    def _record(self, token: int, permit: Permit, data: Any) -> None:
         if self._attempts.pop(token, None) is None:
             return
-        granted = hand.record(
+        granted = permit.record(
             token,
             report_from(data),
             tuple(self._attempts),
@@ -195,10 +197,10 @@ class RunWorkflow:
             may_claim=not self._is_long(),
         )
         for one in granted:
-            self._begin(one, hand)
+            self._begin(one, permit)
         self._is_woken = True
 
-    def _lose(self, token: int, hand: Hand, error: ActivityError) -> None:
+    def _lose(self, token: int, permit: Permit, error: ActivityError) -> None:
         """Note that the attempt with *token* has vanished; whoever goes on takes its place."""
         if self._attempts.pop(token, None) is None:
             return
@@ -206,18 +208,18 @@ class RunWorkflow:
         live = tuple(self._attempts)
         if isinstance(cause, ApplicationError) and cause.type == REFUSED:
             facts: Mapping[str, Any] = cause.details[0]
-            if facts["by"] == hand.by:
-                hand.give_back(token, facts, now)
+            if facts["by"] == permit.by:
+                permit.give_back(token, facts, now)
             else:
                 # What one machine lacks, another one may have.
-                hand.put_off(token, f"{facts['by']}: {facts['message']}", live, now)
+                permit.put_off(token, f"{facts['by']}: {facts['message']}", live, now)
         elif isinstance(cause, TimeoutError):
             if cause.type is TimeoutType.SCHEDULE_TO_START:
-                hand.put_off(token, "no worker has taken it", live, now)
-            elif hand.by in cause.last_heartbeat_details:
-                hand.vanish()
+                permit.put_off(token, "no worker has taken it", live, now)
+            elif permit.by in cause.last_heartbeat_details:
+                permit.vanish()
         elif not isinstance(cause, CancelledError) and not _is_shutdown(cause):
-            hand.give_back(token, {"type": "", "message": str(cause)}, now)
+            permit.give_back(token, {"type": "", "message": str(cause)}, now)
 
 
 def _is_shutdown(cause: BaseException | None) -> bool:

@@ -1,4 +1,4 @@
-"""Who lets a run go on: a *hand* is one process's permission for so many steps.
+"""What lets a run continue: a *permit* is one process's permission for so many steps.
 
 Its kind decides what it may claim and what an attempt's end means, its stint when it is used
 up. Pure: time comes in, and what is written goes out through the store that it is given. Not
@@ -140,7 +140,7 @@ class HeldNet(NetChanges):
         return name
 
 
-class Hand(ABC):
+class Permit(ABC):
     """One process's permission to go on, and why it ends."""
 
     stint: LineStint | NetStint
@@ -275,7 +275,7 @@ class Hand(ABC):
         return None if head is None else self._changes.kind.expire(head, token, why, at=self._at)
 
     def _changing(self, changes: Changes) -> Changes:
-        """Return *changes*, by this hand's clock."""
+        """Return *changes*, by this permit's clock."""
         changes.now = lambda: self._at
         self._changes = changes
         return changes
@@ -309,11 +309,11 @@ class Hand(ABC):
         self.until = until
 
 
-class LineHand(Hand):
+class LinePermit(Permit):
     """In the run of a cycle or a procedure."""
 
     def __init__(self, data: Mapping[str, Any], store: MemoStore) -> None:
-        """See `Hand`."""
+        """See `Permit`."""
         super().__init__(data, store)
         self._changing(changes_of(cast("Store", store), self.workflow))
         self.stint: LineStint = LineStint(
@@ -352,7 +352,7 @@ class LineHand(Hand):
         return []
 
     def ticket(self, token: int) -> Ticket:
-        """See `Hand.ticket`."""
+        """See `Permit.ticket`."""
         budget = self.stint.budget(self._store.head)
         return Ticket(token, budget.cost_usd, budget.timeout_s)
 
@@ -390,11 +390,11 @@ class LineHand(Hand):
         return granted
 
 
-class NetHand(Hand):
+class NetPermit(Permit):
     """In the run of a flowchart."""
 
     def __init__(self, data: Mapping[str, Any], store: MemoStore) -> None:
-        """See `Hand`."""
+        """See `Permit`."""
         super().__init__(data, store)
         self._nodes = HeldNet(cast("Store", store), self.workflow)
         self._changing(self._nodes)
@@ -426,7 +426,7 @@ class NetHand(Hand):
         return granted
 
     def ticket(self, token: int) -> Ticket:
-        """See `Hand.ticket`; what it may cost is its claim's share."""
+        """See `Permit.ticket`; what it may cost is its claim's share."""
         return Ticket(token, timeout_s=self._limits.step_timeout_s)
 
     def _reason_to_end(self, head: Head, marking: Marking) -> str | None:
@@ -502,13 +502,13 @@ class NetHand(Hand):
         return granted
 
 
-HANDS: Mapping[str, type[LineHand | NetHand]] = {"graph": NetHand}
+PERMITS: Mapping[str, type[LinePermit | NetPermit]] = {"graph": NetPermit}
 """By the kind of the workflow; every other one goes from step to step."""
 
 
-def hand_of(data: Mapping[str, Any], store: MemoStore) -> Hand:
-    """Return the hand that a process has sent as *data*."""
-    return HANDS.get(data["workflow"].get("kind", ""), LineHand)(data, store)
+def permit_of(data: Mapping[str, Any], store: MemoStore) -> Permit:
+    """Return the permit that a process has sent as *data*."""
+    return PERMITS.get(data["workflow"].get("kind", ""), LinePermit)(data, store)
 
 
 def report_from(data: Any) -> AttemptReport:
