@@ -31,7 +31,7 @@ BARE = "a bare workflow with one activity a step"
 def measure(setting: Setting) -> list[Row]:
     """Return what a step costs in time and in history, and how the memory of a worker grows."""
     try:
-        from sequencer.fleet.client import FleetOptions  # noqa: PLC0415 - an extra
+        from sequencer.fleet.connection import FleetOptions  # noqa: PLC0415 - an extra
         from sequencer.fleet.server import TrialServer, program  # noqa: PLC0415 - the same
 
         program()

@@ -372,10 +372,7 @@ def _fleet_store(
 ) -> Store:
     del to_head, placed
     try:
-        from sequencer.fleet.client import (  # noqa: PLC0415 - an extra, which takes half a second
-            FleetOptions,
-            FleetStore,
-        )
+        from sequencer.fleet import client, connection  # noqa: PLC0415 - takes half a second
     except ImportError as error:
         raise ConfigurationError(
             "runs on Temporal need a package that is not installed",
@@ -385,7 +382,7 @@ def _fleet_store(
     chosen = settings.store
     tls = None if chosen.tls is None else chosen.tls.model_dump(exclude_none=True)
     key = None if chosen.api_key_env is None else os.environ.get(chosen.api_key_env)
-    options = FleetOptions(
+    options = connection.FleetOptions(
         project=chosen.project or settings.project_dir.name,
         address=chosen.address,
         namespace=chosen.namespace,
@@ -394,7 +391,7 @@ def _fleet_store(
         ttl_s=chosen.ttl_s,
     )
     is_default = state_path == settings.state_file
-    return FleetStore(state_path, None if is_default else state_path.parent.name, options)
+    return client.FleetStore(state_path, None if is_default else state_path.parent.name, options)
 
 
 STORES: Mapping[str, Callable[..., Store]] = {

@@ -9,36 +9,34 @@ Not promised: that outputs of more than 64 KiB are anywhere but where they were 
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import json
-import os
-import socket
-import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping
-from concurrent.futures import Future
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from temporalio.client import (
-    Client,
-    PayloadLimitsConfig,
     WorkflowExecutionDescription,
     WorkflowExecutionStatus,
     WorkflowHandle,
     WorkflowUpdateFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
-from temporalio.common import WorkflowIDConflictPolicy
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
-from temporalio.service import RPCError, RPCStatusCode, TLSConfig
+from temporalio.service import RPCError, RPCStatusCode
 
-from sequencer.documents.files import slug
-from sequencer.errors import RemoteUnreachable, StaleClaim, StorageFailed, UsageRefused
+from sequencer.errors import StaleClaim, StorageFailed, UsageRefused
+from sequencer.fleet.connection import (
+    CALL_S,
+    Connection,
+    FleetOptions,
+    connection,
+    is_without_namespace,
+)
 from sequencer.fleet.wire import FACTS, HEAD, RUN, fact_of, head_of, own_facts, owner_of, packed
 from sequencer.fleet.workflow import OVERTAKEN, WORKFLOW
 from sequencer.model.head import Claim, Head, Owner
@@ -54,123 +52,12 @@ if TYPE_CHECKING:
 
 ANSWER_S = timedelta(seconds=2)
 """So long a worker has time to take a change; then this process brings one itself."""
-CALL_S = timedelta(seconds=30)
+START_S = timedelta(seconds=20)
+"""So old may what was seen of a closed run be, and so long may the start of the next execution
+take: together less than `OPEN_S`."""
 MOST_RACES = 1_000
-DEFAULT_RUN = "default"
 LOOKS_S = (0.1, 2.0)
 """Between two looks at a run that somebody watches: the shortest and the longest pause."""
-T = TypeVar("T")
-
-
-class FleetOptions(Struct, frozen=True):
-    """Where the runs of a project are; see ``store:`` in docs/configuration.md."""
-
-    project: str
-    address: str = "127.0.0.1:7233"
-    namespace: str = "default"
-    tls: tuple[tuple[str, str], ...] | None = None
-    """What each file of a certificate is, and where."""
-    api_key: str | None = None
-    ttl_s: float = 60.0
-
-    @property
-    def queue(self) -> str:
-        """Return the queue that the workers of the project serve."""
-        return f"seq/{self.project}"
-
-    def workflow_id(self, run: str | None) -> str:
-        """Return the id of the run whose folder is called *run*; None: the default run.
-
-        >>> FleetOptions("shop").workflow_id(None), FleetOptions("shop").workflow_id("nightly")
-        ('seq/shop/default', 'seq/shop/nightly')
-        """
-        part = DEFAULT_RUN if run is None else run
-        if run == DEFAULT_RUN:
-            part = slug(f"{run}\0")
-        return f"{self.queue}/{part}"
-
-
-def identity() -> str:
-    """Return how this process is called among workers."""
-    return f"{os.getpid()}@{socket.gethostname()}"
-
-
-class Connection:
-    """This process's way to one server: a loop in a thread of its own, and a client on it."""
-
-    is_open: ClassVar[bool] = False
-    """Whether this process has had one: then it has to end without the interpreter's own end."""
-
-    def __init__(self, options: FleetOptions) -> None:
-        """Connect when something is asked for first."""
-        self._options = options
-        self._client: Client | None = None
-        self._loop = asyncio.new_event_loop()
-        Connection.is_open = True
-        threading.Thread(target=self._loop.run_forever, name="fleet", daemon=True).start()
-
-    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start *work* on the loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what *work* returns.
-
-        Raises:
-            RemoteUnreachable: the server does not answer, or lets nobody in.
-        """
-        try:
-            return self.submit(work).result()
-        except RPCError as error:
-            raise self._unreachable(error) from error
-
-    def _unreachable(self, error: RPCError | RuntimeError) -> RemoteUnreachable:
-        denied = (RPCStatusCode.UNAUTHENTICATED, RPCStatusCode.PERMISSION_DENIED)
-        is_denied = isinstance(error, RPCError) and error.status in denied
-        verb = "lets nobody in" if is_denied else "does not answer"
-        return RemoteUnreachable(
-            f"the Temporal server {verb}: {str(error)[:300]}",
-            where=self._options.address,
-            hint="'sequencer fleet up' starts one for a trial; store.address names another",
-            is_denied=is_denied,
-        )
-
-    async def client(self) -> Client:
-        """Return the client, connected.
-
-        Raises: see `call`.
-        """
-        if self._client is None:
-            chosen = self._options
-            try:
-                self._client = await Client.connect(
-                    chosen.address,
-                    namespace=chosen.namespace,
-                    tls=_tls(chosen.tls),
-                    api_key=chosen.api_key,
-                    identity=identity(),
-                    payload_limits=PayloadLimitsConfig(memo_warn_size=0),
-                )
-            except RuntimeError as error:
-                raise self._unreachable(error) from error
-        return self._client
-
-
-def _tls(files: tuple[tuple[str, str], ...] | None) -> TLSConfig | bool:
-    if files is None:
-        return False
-    data = {name: Path(path).read_bytes() for name, path in files}
-    return TLSConfig(
-        server_root_ca_cert=data.get("ca"),
-        client_cert=data.get("cert"),
-        client_private_key=data.get("key"),
-    )
-
-
-@functools.cache
-def connection(options: FleetOptions) -> Connection:
-    """Return the connection of this process to the server of *options*."""
-    return Connection(options)
 
 
 class RunSeen(Struct, frozen=True):
@@ -273,7 +160,7 @@ class FleetStore:
         try:
             found = await handle.describe(rpc_timeout=CALL_S)
         except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND:
+            if error.status is RPCStatusCode.NOT_FOUND and not is_without_namespace(error):
                 return None
             raise
         is_open = found.status is WorkflowExecutionStatus.RUNNING
@@ -337,7 +224,8 @@ class FleetStore:
     def update(self, change: Change) -> Head:
         """See `Store.update`."""
         for _ in range(MOST_RACES):
-            seen, self._changed, self._made = self.look(), {}, []
+            looked, seen = time.monotonic(), self.look()
+            self._changed, self._made = {}, []
             before = None if seen is None else head_of(seen.memo)
             try:
                 made = change(before)
@@ -349,16 +237,20 @@ class FleetStore:
                 revision = 1 if before is None else before.revision + 1
                 head = made.head.replace(revision=revision, journal_offset=0)
                 parts = {**packed(head), FACTS: own_facts(made.facts, None)}
-                if self.connection.call(self._accepted(seen, parts)):
+                if self.connection.call(self._accepted(seen, parts, looked)):
                     return head
             finally:
                 self._changed, self._made = {}, None
         raise StorageFailed(f"lost {MOST_RACES} races for the run in a row", where=self.id)
 
-    async def _accepted(self, seen: RunSeen | None, parts: dict[str, Any]) -> bool:
-        """Return whether *parts* were accepted; False: the run was not as it was *seen*."""
+    async def _accepted(self, seen: RunSeen | None, parts: dict[str, Any], looked: float) -> bool:
+        """Return whether *parts* were accepted; False: the run was not as it was *seen*.
+
+        That was *looked* for then, by `time.monotonic`.
+        """
         if seen is None or not seen.is_open:
-            return await self._started(seen, parts)
+            is_old = time.monotonic() - looked > START_S.total_seconds()
+            return not is_old and await self._started(seen, parts)
         more = {"documents": self._changed, "outputs": self._said()}
         change = {**parts, **{key: value for key, value in more.items() if value}}
         number, is_unknown = uuid.uuid4().hex, False
@@ -404,6 +296,9 @@ class FleetStore:
         known = {} if seen is None else _documents(seen.memo)
         kept = {k: v for k, v in {**known, **self._changed}.items() if v is not None}
         client = await self.connection.client()
+        # Where there was none the server looks for closed ones too; see also `OPEN_S`.
+        reuse = WorkflowIDReusePolicy
+        is_first = seen is None
         try:
             await client.start_workflow(
                 WORKFLOW,
@@ -412,8 +307,9 @@ class FleetStore:
                 task_queue=self.options.queue,
                 memo={**parts, **kept},
                 static_summary=f"workflow {parts[RUN]['workflow_name']}",
+                id_reuse_policy=reuse.REJECT_DUPLICATE if is_first else reuse.ALLOW_DUPLICATE,
                 id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-                rpc_timeout=CALL_S,
+                rpc_timeout=START_S,
             )
         except WorkflowAlreadyStartedError:
             return False

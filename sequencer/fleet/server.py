@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from sequencer.errors import ConfigurationError, RemoteUnreachable, StorageFailed
-from sequencer.fleet.client import Connection, FleetOptions
+from sequencer.fleet.connection import Connection, FleetOptions
 from sequencer.store import folder as folders
 
 PROGRAM = "temporal"

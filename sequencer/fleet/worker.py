@@ -29,7 +29,8 @@ from sequencer.engine.stint import Mode, Summary
 from sequencer.engine.worker import Worker
 from sequencer.errors import SequencerError, StaleClaim
 from sequencer.executors.protocol import Cancellation, StopReason
-from sequencer.fleet.client import CALL_S, FleetStore, identity
+from sequencer.fleet.client import FleetStore
+from sequencer.fleet.connection import CALL_S, identity
 from sequencer.fleet.permits import MemoStore, permit_of
 from sequencer.fleet.wire import Ticket, error_of, packed_error, report_of
 from sequencer.fleet.workflow import ATTEMPT, REFUSED, RunWorkflow
@@ -186,7 +187,7 @@ def work_on(
         future = store.connection.submit(_permitted(store, permit, attempts, places))
         try:
             _wait_for(future, worker.stop, lambda: _interrupted(store, permit["id"], attempts))
-            end = future.result()
+            end = store.connection.result(future)
         finally:
             workers.leave(but=worker)
     summary = Summary(
@@ -235,7 +236,7 @@ def serve(store: FleetStore, places: int, on_ready: Callable[[Callable[[], None]
 
     on_ready(end)
     try:
-        store.connection.submit(_served(store, attempts, places, stop)).result()
+        store.connection.call(_served(store, attempts, places, stop))
     finally:
         workers.leave()
         stop.close()

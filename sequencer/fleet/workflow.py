@@ -41,6 +41,11 @@ LONGEST_ATTEMPT_S = 7 * 86_400.0
 MORE_S = 60.0
 """For the end of an agent whose own time is over; its guard ends it."""
 LONGEST_SLEEP_S = 86_400.0
+OPEN_S = 60.0
+"""At least so long an execution stays open that was started after a closed one.
+
+The server refuses a second start only while the first is open. Whoever has seen the same closed
+execution starts within less time, or looks again; so nobody else's can be passed over."""
 
 
 class Dispatched(Struct):
@@ -63,6 +68,8 @@ class RunWorkflow:
         self._permits = {one["id"]: permit_of(one, self._store) for one in state.get("permits", ())}
         self._attempts: dict[int, Dispatched] = {}
         """By the tokens of their claims."""
+        after_another = timedelta(seconds=OPEN_S if state.get("after") else 0)
+        self._open_until = workflow.info().start_time + after_another
         self._is_woken = False
         self._is_moving = False
         """This execution ends, and the next one goes on."""
@@ -87,6 +94,9 @@ class RunWorkflow:
                 continue
 
     def _is_over(self) -> bool:
+        return self._is_complete() and workflow.now() >= self._open_until
+
+    def _is_complete(self) -> bool:
         return self._store.head.status is Status.COMPLETE and not self._permits
 
     @staticmethod
@@ -106,6 +116,8 @@ class RunWorkflow:
     def _pause(self) -> timedelta | None:
         """Return how long nothing can become due; None: until somebody wakes us."""
         dues = [one.until for one in self._permits.values() if one.until is not None]
+        if self._is_complete() and not self._is_over():
+            dues.append(self._open_until)
         if not dues:
             return None
         left_s = (min(dues) - workflow.now()).total_seconds()

@@ -14,7 +14,7 @@ from tests.loopback import free_ports
 pytest.importorskip("temporalio", reason="the extra 'fleet' is not installed")
 
 from sequencer.errors import ConfigurationError
-from sequencer.fleet.client import FleetOptions
+from sequencer.fleet.connection import FleetOptions
 from sequencer.fleet.server import TrialServer, program
 
 TTL_S = 3

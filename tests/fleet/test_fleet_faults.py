@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sequencer.fleet.client import FleetOptions
+from sequencer.fleet.connection import FleetOptions
 from sequencer.fleet.server import TrialServer
 from tests.fleet.fleet_projects import AGENTS, CYCLE, PROCEDURE, FleetProject, started_by, until
 from tests.loopback import free_ports

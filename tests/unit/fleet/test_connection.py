@@ -1,0 +1,82 @@
+"""What the client library says of a server that can't be reached comes to people in our words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
+from temporalio.service import RPCError, RPCStatusCode
+
+from sequencer.errors import ConfigurationError
+from sequencer.fleet.connection import Connection, FleetOptions, unreachable
+
+TRANSPORT = "Failed client connect: Server connection error: tonic::transport::Error(Transport, {})"
+REFUSED = (
+    'ConnectError(ConnectError("tcp connect error", 127.0.0.1:1, Os { code: 111, kind: '
+    'ConnectionRefused, message: "Connection refused" }))'
+)
+UNKNOWN = (
+    'ConnectError(ConnectError("dns error", Custom { kind: Uncategorized, error: '
+    '"failed to lookup address information: Name or service not known" }))'
+)
+UNTRUSTED = "ConnectError(Custom { kind: InvalidData, error: InvalidCertificate(UnknownIssuer) })"
+NO_TLS = "ConnectError(Custom { kind: InvalidData, error: InvalidMessage(InvalidContentType) })"
+OPTIONS = FleetOptions("p", address="there:7233", namespace="shop")
+
+
+def rpc(text: str, status: RPCStatusCode) -> RPCError:
+    return RPCError(text, status, b"")
+
+
+@pytest.mark.parametrize(
+    ("error", "words", "hint"),
+    [
+        (RuntimeError(TRANSPORT.format(REFUSED)), "connection refused", "sequencer fleet up"),
+        (RuntimeError(TRANSPORT.format(UNKNOWN)), "no machine has this name", "store.address"),
+        (RuntimeError(TRANSPORT.format(UNTRUSTED)), "not trusted", "store.tls.ca"),
+        (RuntimeError(TRANSPORT.format(NO_TLS)), "does not speak TLS", "store.tls"),
+        (RuntimeError(TRANSPORT.format("Odd(1)")), "does not answer", "store.address"),
+        (rpc("Timeout expired", RPCStatusCode.CANCELLED), "in time", "fleet up"),
+        (WorkflowUpdateRPCTimeoutOrCancelledError(), "in time", "fleet up"),
+        (rpc("x", RPCStatusCode.PERMISSION_DENIED), "lets nobody in", "store.api_key_env"),
+        (
+            rpc("Namespace shop is not found.", RPCStatusCode.NOT_FOUND),
+            "no namespace 'shop'",
+            "store.namespace",
+        ),
+        (rpc("too many pollers", RPCStatusCode.RESOURCE_EXHAUSTED), ": too many pollers", ""),
+    ],
+)
+def test_why_a_server_is_out_of_reach(error: Exception, words: str, hint: str) -> None:
+    told = unreachable(error, OPTIONS)
+    assert words in told.message
+    assert hint in (told.hint or "")
+    assert told.where == "there:7233"
+    assert "::" not in str(told)
+    assert "Error(" not in str(told)
+
+
+def test_a_key_that_is_refused_is_known_as_such() -> None:
+    refused = rpc("Request unauthorized.", RPCStatusCode.UNAUTHENTICATED)
+    told = unreachable(refused, FleetOptions("p", api_key="k-1"))
+    assert "refuses the key" in told.message
+    assert told.is_denied
+    assert "k-1" not in str(told)
+
+
+@pytest.mark.parametrize(
+    ("options", "where"),
+    [
+        (FleetOptions("p", address="127.0.0.1:port"), "store.address"),
+        (FleetOptions("p", tls=(("ca", "nowhere/ca.pem"),)), "store.tls.ca"),
+    ],
+)
+def test_what_can_not_be_used_names_its_key(
+    options: FleetOptions, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    connection = Connection(options)
+    with pytest.raises(ConfigurationError) as caught:
+        connection.call(connection.client())
+    assert caught.value.where == where
