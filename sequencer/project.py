@@ -152,13 +152,13 @@ class Project(Struct, frozen=True, dict=True):
             store.worker_of = self._worker_of
         return store
 
-    def _worker_of(self, run: str | None) -> Worker:
+    def _worker_of(self, run: str | None, tell: Emit) -> Worker:
         """Return who makes attempts at *run* as the project's files have it by now."""
         settings = self.settings
         again = open_project(
             settings.project_dir, config=settings.config_path, rehearses=self.rehearses
         )
-        return again.run(run).worker()
+        return again.run(run).worker(tell)
 
     @cached_property
     def hooks(self) -> Hooks:

@@ -331,7 +331,8 @@ def takeover(invocation: Invocation, force: bool) -> None:
 
 
 def _holder(run: Run, claim: Any) -> str:
-    liveness = run.store.liveness(claim)
+    liveness, makers = run.store.liveness(claim), run.makers()
+    who = claim.owner.words if makers is None else makers.get(claim.token) or "no worker yet"
     said = {
         "alive": "alive: its heartbeat is fresh",
         "unknown": "not provably gone",
@@ -339,9 +340,8 @@ def _holder(run: Run, claim: Any) -> str:
         "dead": "gone; the next run takes over by itself",
     }[str(liveness)]
     return (
-        f"step {claim.step!r} (step_index {claim.step_index}) is held by process "
-        f"{claim.owner.pid} on {claim.owner.host} with token {claim.token}, attempt "
-        f"{claim.attempt}, since {claim.claimed_at}: {said}"
+        f"step {claim.step!r} (step_index {claim.step_index}) is held by {who} "
+        f"with token {claim.token}, attempt {claim.attempt}, since {claim.claimed_at}: {said}"
     )
 
 

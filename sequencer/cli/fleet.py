@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import cast
 
 import click
@@ -10,6 +11,8 @@ import click
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.run_work import EndOnSignal
+from sequencer.cli.views.progress import end_line, start_line, timed
+from sequencer.engine.attempt import AttemptEnded, AttemptStarted, Noticed, RunEvent
 from sequencer.errors import ConfigurationError, UsageRefused
 
 try:
@@ -65,7 +68,21 @@ def worker(invocation: Invocation, *, max_parallel: int | None) -> None:
     places = max_parallel or project.settings.run.max_parallel
     invocation.say(f"serving {store.options.queue} at {store.options.address}")
     with EndOnSignal(lambda _: invocation.say("ending: what runs may end")) as signals:
-        serve(store, places, signals.on_ready)
+        serve(store, places, signals.on_ready, partial(_tell, invocation))
+
+
+def _tell(invocation: Invocation, run: str | None, event: RunEvent) -> None:
+    """Say what happens in an attempt at *run*."""
+    match event:
+        case AttemptStarted(attempt, log):
+            text = start_line(attempt, log)
+        case AttemptEnded(attempt, outcome):
+            text = end_line(attempt, outcome)
+        case Noticed(text):
+            text = f"notice: {text}"
+        case _:
+            return
+    invocation.say(timed(f"{run or 'default'} {text}"))
 
 
 @verb("fleet", has_json=False)

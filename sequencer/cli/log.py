@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import stat
 import sys
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from sequencer.cli.context import Invocation, near
 from sequencer.cli.options import complete_steps, pass_invocation, verb
 from sequencer.cli.views.text import Sanitiser, one_line
 from sequencer.documents.files import slug
-from sequencer.engine.run import Run
+from sequencer.engine.run import Dispatching, Run
 from sequencer.errors import SequencerError, UnknownName, UnsafePath
 from sequencer.project import Project
 from sequencer.store import folder as folders
@@ -117,14 +118,14 @@ class Asked(Struct, frozen=True):
 
     def found(self) -> list[Found]:
         """Return the logs that were asked for, those written last at the end."""
-        wanted = {int(step) if _is_iteration(step) else slug(step) for step in self.steps}
-        found = [
-            log
-            for log in _logs_in(self.folder)
-            if not wanted or log.step in wanted or log.iteration in wanted
-        ]
+        found = [log for log in _logs_in(self.folder) if self.is_about(log.step, log.iteration)]
         # Not by iteration: a run that was rewound is at an earlier one again.
         return sorted(found, key=lambda log: (_written_at(log.path), log))
+
+    def is_about(self, step: str, iteration: int) -> bool:
+        """Return whether the log of *step*, a slug, in *iteration* was asked for."""
+        wanted = {int(step) if _is_iteration(step) else slug(step) for step in self.steps}
+        return not wanted or step in wanted or iteration in wanted
 
     def ensure_known(self) -> None:
         """Return if every step that was asked for can have a log.
@@ -219,6 +220,7 @@ def show_logs(invocation: Invocation, asked: Asked, *, only_paths: bool) -> None
     logs = asked.found()[-asked.count :]
     if not logs:
         invocation.say(f"{NONE} {asked.folder}")
+    _tell_elsewhere(invocation, asked)
     if invocation.is_json or only_paths:
         for log in logs:
             if not invocation.is_json:
@@ -237,6 +239,19 @@ def show_logs(invocation: Invocation, asked: Asked, *, only_paths: bool) -> None
             file.seek(start)
             _copy(file, printer)
         printer.end()
+
+
+def _tell_elsewhere(invocation: Invocation, asked: Asked) -> None:
+    """Say which machines have the newest logs that were asked for and are not here."""
+    store = asked.run.store
+    if not isinstance(store, Dispatching):
+        return
+    here = {log.path.name for log in asked.found()}
+    made = [one for one in store.made() if asked.is_about(slug(one.step), one.step_index + 1)]
+    for one in made[-asked.count :]:
+        if one.host != socket.gethostname() or Path(one.log).name not in here:
+            step = f"step {one.step!r} (iteration {one.step_index + 1}, attempt {one.attempt})"
+            invocation.say(f"notice: the log of {step} is on {one.host}: {one.log}")
 
 
 def _copy(file: BinaryIO, printer: Printer) -> None:

@@ -48,6 +48,8 @@ _RUN_OPTIONS = with_options(
     click.option("--mode", type=click.Choice(("combined", "sync", "async")),
                  help="combined: this process runs every step. sync: it waits for its positions' "
                  "turns. async: beside the run, without its state."),
+    click.option("--detach", is_flag=True,
+                 help="Return at once; workers make the steps. For runs on Temporal."),
     click.option("--step-index", type=click.IntRange(0, 2**62), metavar="I",
                  help="Where mode async begins; default 0."),
     click.option("--start-at", metavar="STEP",
@@ -107,6 +109,7 @@ def run(invocation: Invocation, /, **options: Any) -> int:
       sequencer run --mode async --step-index 4 --max-steps 1
       sequencer run --start-at reviewer
       sequencer run flows/review.md --state branch=main
+      sequencer run --detach --max-steps 50                on Temporal; the workers do it
       sequencer run --rehearse --run rehearsal --max-steps 6
       sequencer run --dry-run
     """

@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from types import TracebackType
@@ -41,6 +41,7 @@ from sequencer.cli.views.text import one_line, plural
 from sequencer.engine.attempt import (
     AttemptEnded,
     AttemptStarted,
+    MadeElsewhere,
     Noticed,
     RunEvent,
     ignore,
@@ -61,7 +62,7 @@ from sequencer.model.kind import Readiness as Answer
 from sequencer.model.limits import InvocationLimits, parse_time
 from sequencer.model.line.order import next_index
 from sequencer.model.net.source import FlowSource
-from sequencer.model.outcome import Usage, duration, spent
+from sequencer.model.outcome import Outcome, Usage, duration, spent
 from sequencer.model.workflow import Workflow
 from sequencer.project import Project
 from sequencer.store.file import FileStore
@@ -94,6 +95,8 @@ class Plan(Struct, frozen=True):
     """What a graph's run begins with."""
     node: str | None = None
     """Where it starts, if not at its entries."""
+    is_detached: bool = False
+    """Whether workers make the steps, and this process does not wait for them."""
 
     def less(self, now: Usage, before: Usage) -> Plan:
         """Return the plan with what is left of its limits since *before*."""
@@ -115,9 +118,12 @@ def planned(
     positions: tuple[str, ...],
     start_at: str | None = None,
     step_index: int | None = None,
+    detach: bool = False,
     **options: Any,
 ) -> tuple[Project, Plan]:
     """Return the project and what the options of `run` or `tick` ask to do in it."""
+    if detach:
+        _ensure_of_workers({**options, "rehearse": rehearse or None})
     overrides = AgentOverrides(dict(options.pop("agent_prompt")), dict(options.pop("agent_step")))
     project = _opened(invocation, options, overrides, rehearses=rehearse)
     if not dry_run:
@@ -128,10 +134,21 @@ def planned(
         project.ensure_may_act(source, may_ask=not is_tick)
     mode = Mode.TICK if is_tick else Mode(project.settings.run.mode)
     _ensure_meant(mode, step_index, positions, options["max_wait"])
-    plan = Plan(mode, _limits(project, mode), positions, step_index, source)
+    plan = Plan(mode, _limits(project, mode), positions, step_index, source, is_detached=detach)
     if start_at is not None:
         plan = _started_at(invocation, project, plan, start_at, dry_run)
     return project, plan
+
+
+def _ensure_of_workers(given: Mapping[str, Any]) -> None:
+    """Return if *given* options ask for no agent: workers have those of the project's files."""
+    for name in ("agent", "agent_step", "agent_prompt", "router", "rehearse"):
+        if given[name] not in (None, ()):
+            raise UsageRefused(
+                "says which agents this process has, and workers make the steps",
+                where=f"--{name.replace('_', '-')}",
+                hint="set it in orchestration.yaml, or leave --detach out",
+            )
 
 
 def _opened(
@@ -225,7 +242,7 @@ class WorkCount(Struct):
         match event:
             case AttemptStarted():
                 self._accepted_last = False
-            case AttemptEnded(_, outcome):
+            case AttemptEnded(_, outcome) | MadeElsewhere(outcome=Outcome() as outcome):
                 with self._lock:
                     self._accepted_last = outcome.is_accepted
                     steps = int(outcome.is_accepted)
@@ -328,6 +345,7 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
     tally, shown = WorkCount(), _view(invocation, project, workflow, plan)
     _tell_of_agents(invocation, project, workflow, plan, head)
     seen, is_async = several(tally, shown), plan.mode is Mode.ASYNC
+    is_silent = is_async or plan.is_detached
 
     def notice(text: str) -> None:
         seen(Noticed(text))
@@ -335,7 +353,7 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
     try:
         # Outside, so that a second Ctrl-C ends the wait for what is still to be posted.
         with (
-            nullcontext(ignore) if is_async else project.activities(run, notice, workflow) as post,
+            nullcontext(ignore) if is_silent else project.activities(run, notice, workflow) as post,
             EndOnSignal(lambda text: shown(Noticed(text))) as signals,
         ):
             summary = run.work(
@@ -346,6 +364,7 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
                 on_ready=signals.on_ready,
                 step_index=plan.step_index or 0,
                 places=places(project, workflow),
+                is_detached=plan.is_detached,
             )
     except SequencerError as error:
         shown.close()
@@ -438,7 +457,7 @@ def _view(
         written = written_of(project, run, workflow, plan.source)
         for warning in () if written is None else written.warnings:
             invocation.say(f"warning: {warning}")
-    if invocation.is_quiet or sys.stderr is None:
+    if invocation.is_quiet or plan.is_detached or sys.stderr is None:
         return Unseen()
     if not workflow.nodes:
         return progress(project.redaction)

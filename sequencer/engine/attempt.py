@@ -284,6 +284,17 @@ class AttemptEnded(NamedTuple):
     outcome: Outcome
 
 
+class MadeElsewhere(NamedTuple):
+    """Another process has started an attempt, or ended it with *outcome*."""
+
+    step: str
+    step_index: int
+    attempt: int
+    by: str
+    """The process, as ``PID@HOST``."""
+    outcome: Outcome | None = None
+
+
 class HeadMoved(NamedTuple):
     """This process has changed the run, which is at *head* by that."""
 
@@ -304,7 +315,14 @@ class Waiting(NamedTuple):
 
 
 RunEvent = (
-    AttemptStarted | AttemptWrote | AttemptUsed | AttemptEnded | HeadMoved | Noticed | Waiting
+    AttemptStarted
+    | AttemptWrote
+    | AttemptUsed
+    | AttemptEnded
+    | MadeElsewhere
+    | HeadMoved
+    | Noticed
+    | Waiting
 )
 Emit = Callable[[RunEvent], None]
 

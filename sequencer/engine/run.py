@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -78,15 +78,39 @@ class Resolution(Protocol):
         ...
 
 
+class Made(Struct, frozen=True):
+    """An attempt that has ended, and where."""
+
+    step: str
+    step_index: int
+    attempt: int
+    host: str
+    """The machine, which has its log."""
+    log: str
+    """Path of the log there."""
+
+
 @runtime_checkable
 class Dispatching(Protocol):
     """A store that hands out the attempts of a run itself, to every process that works on it."""
 
-    worker_of: Callable[[str | None], Worker] | None
-    """Returns who makes attempts at the run of this name."""
+    worker_of: Callable[[str | None, Emit], Worker] | None
+    """Returns who makes attempts at the run of this name, and tells of them."""
 
     def run_names(self) -> list[str]:
         """Return the names of the project's named runs."""
+        ...
+
+    def makers(self) -> Mapping[int, str]:
+        """Return who makes the attempts that were handed out, by tokens; empty: nobody yet."""
+        ...
+
+    def detached(self) -> list[dict[str, Any]]:
+        """Return the permissions to work that no process waits for: open ones and the last."""
+        ...
+
+    def made(self) -> list[Made]:
+        """Return the attempts that have ended, the oldest first."""
         ...
 
     def ensure_served(self, worker: Worker) -> None:
@@ -98,9 +122,18 @@ class Dispatching(Protocol):
         ...
 
     def work(
-        self, worker: Worker, mode: Mode, limits: InvocationLimits, head: Head, places: int
+        self,
+        worker: Worker,
+        mode: Mode,
+        limits: InvocationLimits,
+        head: Head,
+        places: int,
+        *,
+        is_detached: bool,
     ) -> Summary:
         """Work with *worker*, at *places* attempts at once, until a limit, an end or an error.
+
+        If it *is_detached*, others work so, and this returns at once.
 
         Raises: see `EngineLoop.work`.
         """
@@ -290,17 +323,22 @@ class Run:
         on_ready: Callable[[Callable[[], None]], None] | None = None,
         step_index: int = 0,
         places: int = 4,
+        is_detached: bool = False,
     ) -> Summary:
         """Work on the run in *mode* until a limit, an end or an error.
 
         *positions* are names, or places in the cycle counted from 0; none means every
         position. *on_ready* gets a function that asks this call to end, for a signal
         handler. *on_event* takes all that happens, see `engine.attempt`. *step_index* is async
-        mode's start. *places*, agents at once in this process, is for graphs.
+        mode's start. *places*, agents at once in this process, is for graphs. If it
+        *is_detached*, the project's workers may work so, and this call returns at once.
 
         Raises:
+            UsageRefused: it is to be detached, and the run's store hands out no attempts.
             SequencerError: see `EngineLoop.work`; the class has the exit code.
         """
+        if is_detached:
+            self._ensure_others_work(mode)
         head = None if mode is Mode.ASYNC else self.head
         resolved = self._at(head)
         control = self._control_of(resolved)
@@ -323,10 +361,25 @@ class Run:
             if on_ready is not None:
                 on_ready(worker.interrupt)
             if isinstance(self.store, Dispatching):
-                return self.store.work(worker, mode, limits, head, places)
+                given = worker, mode, limits, head, places
+                return self.store.work(*given, is_detached=is_detached)
             return loop(worker, mode, limits, head).work()
         finally:
             worker.leave()
+
+    def _ensure_others_work(self, mode: Mode) -> None:
+        if mode is Mode.ASYNC or not isinstance(self.store, Dispatching):
+            hint = "leave it out; runs on Temporal ('store: {kind: temporal}') have workers"
+            message = "nobody else makes the steps of this run"
+            raise UsageRefused(message, where="--detach", hint=hint)
+
+    def makers(self) -> Mapping[int, str] | None:
+        """Return who makes its attempts, by tokens; None: each claim says it."""
+        return self.store.makers() if isinstance(self.store, Dispatching) else None
+
+    def detached(self) -> list[dict[str, Any]]:
+        """Return the permissions to work on it that no process waits for."""
+        return self.store.detached() if isinstance(self.store, Dispatching) else []
 
     def worker(self, on_event: Emit = ignore) -> Worker:
         """Return who makes attempts at the run, where others decide over it.

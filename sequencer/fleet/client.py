@@ -9,15 +9,16 @@ Not promised: that outputs of more than 64 KiB are anywhere but where they were 
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec import Struct, field
+from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.client import (
     WorkflowExecutionDescription,
     WorkflowExecutionStatus,
@@ -29,6 +30,8 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from sequencer.engine.attempt import Emit, RunEvent
+from sequencer.engine.run import Made
 from sequencer.errors import StaleClaim, StorageFailed, UsageRefused
 from sequencer.fleet.connection import (
     CALL_S,
@@ -37,7 +40,17 @@ from sequencer.fleet.connection import (
     connection,
     is_without_namespace,
 )
-from sequencer.fleet.wire import FACTS, HEAD, RUN, fact_of, head_of, own_facts, owner_of, packed
+from sequencer.fleet.events import EventReader, plain
+from sequencer.fleet.wire import (
+    DETACHED,
+    FACTS,
+    RUN,
+    documents_in,
+    head_of,
+    own_facts,
+    owner_of,
+    packed,
+)
 from sequencer.fleet.workflow import OVERTAKEN, WORKFLOW
 from sequencer.model.head import Claim, Head, Owner
 from sequencer.store import results
@@ -56,8 +69,13 @@ START_S = timedelta(seconds=20)
 """So old may what was seen of a closed run be, and so long may the start of the next execution
 take: together less than `OPEN_S`."""
 MOST_RACES = 1_000
+_UNTAKEN = PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
 LOOKS_S = (0.1, 2.0)
 """Between two looks at a run that somebody watches: the shortest and the longest pause."""
+
+
+Tell = Callable[[str | None, RunEvent], None]
+"""Hears, with the name of its run, what happens in an attempt."""
 
 
 class RunSeen(Struct, frozen=True):
@@ -66,8 +84,28 @@ class RunSeen(Struct, frozen=True):
     memo: dict[str, Any]
     execution: str
     is_open: bool
-    pending: frozenset[int]
-    """Tokens of attempts that are being made, or wait for a worker."""
+    pending: Mapping[int, str]
+    """Who makes attempts, by their tokens; empty for one that no worker has taken yet."""
+
+
+class Inquiry(Struct):
+    """What the run is asked, under one number until it answers."""
+
+    update: str
+    argument: Any
+    number: str = field(default_factory=lambda: uuid.uuid4().hex)
+    is_unknown: bool = False
+    """Whether nobody answered at first, so that it may be taken already."""
+
+
+def process_words(who: str) -> str:
+    """Return the process whose `identity` is *who*, for people.
+
+    >>> process_words("12@there"), process_words("")
+    ('process 12 on there', '')
+    """
+    pid, _, host = who.partition("@")
+    return f"process {pid} on {host}" if who else ""
 
 
 class FleetStore:
@@ -85,11 +123,13 @@ class FleetStore:
         self._made: list[Path] | None = None
         """Where a change that is being made may have kept what a person has said."""
         self._is_reached = True
-        self.worker_of: Callable[[str | None], Worker] | None = None
+        self.worker_of: Callable[[str | None, Emit], Worker] | None = None
         """Returns who makes attempts at the run of this name, in a project that may act."""
 
-    def made_worker(self, run: str) -> Worker:
+    def made_worker(self, run: str, tell: Tell) -> Worker:
         """Return who makes attempts at *run*, which has this id, one of the project's others.
+
+        They are told of to *tell*, with the run's name.
 
         Raises:
             StaleClaim: there is no such run any more.
@@ -100,7 +140,7 @@ class FleetStore:
         head = other.view().head
         if head is None or self.worker_of is None:
             raise StaleClaim("the run is gone", where=run)
-        return self.worker_of(head.run_name)
+        return self.worker_of(head.run_name, partial(tell, head.run_name))
 
     @property
     def connection(self) -> Connection:
@@ -123,6 +163,23 @@ class FleetStore:
             name = (await one.memo()).get(RUN, {}).get("run_name")
             found.update([] if name is None else [name])
         return sorted(found)
+
+    def makers(self) -> Mapping[int, str]:
+        """See `engine.run.Dispatching`."""
+        seen = self._seen or self.look()
+        pending = {} if seen is None else seen.pending
+        return {token: process_words(who) for token, who in pending.items()}
+
+    def detached(self) -> list[dict[str, Any]]:
+        """See `engine.run.Dispatching`."""
+        seen = self._seen or self.look()
+        found: list[dict[str, Any]] = [] if seen is None else seen.memo.get(DETACHED, [])
+        return found
+
+    def made(self) -> list[Made]:
+        """See `engine.run.Dispatching`."""
+        reader = self.connection.call(self._read())
+        return [one for _, one in sorted(reader.made.items())]
 
     @staticmethod
     def ensure_served(worker: Worker) -> None:
@@ -151,11 +208,12 @@ class FleetStore:
     def look(self) -> RunSeen | None:
         """Return the run as the server tells of it now; None: it was never begun."""
         self._is_reached = False
-        self._seen = self.connection.call(self._described())
+        self._seen = self.connection.call(self.described())
         self._is_reached = True
         return self._seen
 
-    async def _described(self) -> RunSeen | None:
+    async def described(self) -> RunSeen | None:
+        """See `look`, for who is on the loop."""
         handle = await self.handle()
         try:
             found = await handle.describe(rpc_timeout=CALL_S)
@@ -169,29 +227,28 @@ class FleetStore:
 
     def history(self, after: int = 0) -> Iterator[dict[str, Any]]:
         """See `Store.history`: whole, over all executions that the run has had."""
-        for record in self.connection.call(self._records()):
+        for record in self.connection.call(self._read()).records:
             if record["revision"] > after:
                 yield record
 
-    async def _records(self) -> list[dict[str, Any]]:
-        chain = await self._chain()
-        found: list[dict[str, Any]] = []
-        reader = _Reader()
-        for execution in chain:
+    async def _read(self) -> EventReader:
+        """Return who has read all that the run has been."""
+        reader = EventReader()
+        for execution in await self._chain():
             reader.scheduled.clear()
             async for event in self._events(execution):
-                found += reader.read(event)
-        return found
+                reader.read(event)
+        return reader
 
     async def _chain(self) -> list[str]:
         """Return the executions of the run, the oldest first."""
-        seen, found = await self._described(), list[str]()
+        seen, found = await self.described(), list[str]()
         before = "" if seen is None else seen.execution
         while before:
             found.insert(0, before)
             first = await anext(self._events(before, page_size=1))
             began = first.workflow_execution_started_event_attributes
-            state = _plain(began.input.payloads[0]) if began.input.payloads else {}
+            state = plain(began.input.payloads[0]) if began.input.payloads else {}
             before = began.continued_execution_run_id or state.get("after", "")
         return found
 
@@ -253,30 +310,35 @@ class FleetStore:
             return not is_old and await self._started(seen, parts)
         more = {"documents": self._changed, "outputs": self._said()}
         change = {**parts, **{key: value for key, value in more.items() if value}}
-        number, is_unknown = uuid.uuid4().hex, False
-        handle = await self.handle()
-
-        async def ask(wait: timedelta) -> None:
-            await handle.execute_update("accept", change, id=number, rpc_timeout=wait)
-
+        asked = Inquiry("accept", change)
         try:
-            try:
-                await ask(ANSWER_S)
-            except WorkflowUpdateRPCTimeoutOrCancelledError:
-                from sequencer.fleet.worker import deciding  # noqa: PLC0415 - it imports this
-
-                is_unknown = True
-                async with deciding(await self.connection.client(), self.options.queue):
-                    await ask(CALL_S)
+            await self.ask(asked)
         except WorkflowUpdateFailedError as error:
             if isinstance(error.cause, ApplicationError) and error.cause.type == OVERTAKEN:
-                return is_unknown and await self._was_accepted(number)
+                return asked.is_unknown and await self._was_accepted(asked.number)
             raise
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
                 return False
             raise
         return True
+
+    async def ask(self, asked: Inquiry) -> Any:
+        """Return the run's answer; where no worker lives, this process gives it."""
+        handle = await self.handle()
+
+        async def ask(wait: timedelta) -> Any:
+            name, number = asked.update, asked.number
+            return await handle.execute_update(name, asked.argument, id=number, rpc_timeout=wait)
+
+        try:
+            return await ask(ANSWER_S)
+        except WorkflowUpdateRPCTimeoutOrCancelledError:
+            from sequencer.fleet.worker import deciding  # noqa: PLC0415 - it imports this
+
+            asked.is_unknown = True
+            async with deciding(await self.connection.client(), self.options.queue):
+                return await ask(CALL_S)
 
     def _said(self) -> dict[str, str]:
         """Return what was kept here during a change, for those who read it elsewhere."""
@@ -293,7 +355,7 @@ class FleetStore:
         return False
 
     async def _started(self, seen: RunSeen | None, parts: dict[str, Any]) -> bool:
-        known = {} if seen is None else _documents(seen.memo)
+        known = {} if seen is None else documents_in(seen.memo)
         kept = {k: v for k, v in {**known, **self._changed}.items() if v is not None}
         client = await self.connection.client()
         # Where there was none the server looks for closed ones too; see also `OPEN_S`.
@@ -346,7 +408,7 @@ class FleetStore:
 
     async def _output(self, name: str, token: int) -> str | None:
         for execution in reversed(await self._chain()):
-            reader = _Reader()
+            reader = EventReader()
             async for event in self._events(execution):
                 reader.read(event)
             if name in reader.outputs:
@@ -391,61 +453,25 @@ class FleetStore:
         return FileTurnstile(self.state_path.parent / file_name(positions))
 
     def work(
-        self, worker: Worker, mode: Mode, limits: InvocationLimits, head: Head, places: int
+        self,
+        worker: Worker,
+        mode: Mode,
+        limits: InvocationLimits,
+        head: Head,
+        places: int,
+        *,
+        is_detached: bool,
     ) -> Summary:
         """See `engine.run.Dispatching`."""
-        from sequencer.fleet.worker import work_on  # noqa: PLC0415 - looking needs none
+        from sequencer.fleet.worker import detach, work_on  # noqa: PLC0415 - looking needs none
 
-        return work_on(self, worker, mode, limits, head=head, places=places)
-
-
-def _pending(found: WorkflowExecutionDescription) -> frozenset[int]:
-    raw = found.raw_description.pending_activities
-    return frozenset(int(one.activity_id) for one in raw if one.activity_id.isdecimal())
+        act = detach if is_detached else work_on
+        return act(self, worker, mode, limits, head=head, places=places)
 
 
-def _documents(memo: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in memo.items() if key not in (RUN, HEAD, FACTS)}
-
-
-def _plain(payload: Any) -> Any:
-    return json.loads(payload.data) if payload.data else None
-
-
-class _Reader:
-    """Makes the journal out of the events of a run, which come in their order."""
-
-    def __init__(self) -> None:
-        self.scheduled: dict[int, int] = {}
-        """Event that has scheduled an attempt -> its token."""
-        self.reports: dict[int, dict[str, Any]] = {}
-        """By tokens."""
-        self.outputs: dict[str, str] = {}
-        """What people have said, by the names of their results."""
-
-    def read(self, event: Any) -> list[dict[str, Any]]:
-        """Return the facts that *event* tells of."""
-        which = event.WhichOneof("attributes")
-        told = getattr(event, which)
-        if which == "activity_task_scheduled_event_attributes":
-            self.scheduled[event.event_id] = int(told.activity_id)
-        elif which == "activity_task_completed_event_attributes":
-            token = self.scheduled[told.scheduled_event_id]
-            self.reports[token] = _plain(told.result.payloads[0])
-        elif which == "workflow_execution_update_accepted_event_attributes":
-            for payload in told.accepted_request.input.args.payloads:
-                given = _plain(payload)
-                self.outputs |= given.get("outputs", {}) if isinstance(given, dict) else {}
-        elif which == "workflow_execution_started_event_attributes":
-            return self._facts(told.memo.fields)
-        elif which == "workflow_properties_modified_event_attributes":
-            return self._facts(told.upserted_memo.fields)
-        return []
-
-    def _facts(self, fields: Mapping[str, Any]) -> list[dict[str, Any]]:
-        if FACTS not in fields or HEAD not in fields:
-            return []
-        head = _plain(fields[HEAD])
-        shared = {"revision": head["revision"], "at": head["last_update"]}
-        records = {token: report["record"] for token, report in self.reports.items()}
-        return [{**shared, **fact_of(one, records)} for one in _plain(fields[FACTS])]
+def _pending(found: WorkflowExecutionDescription) -> dict[int, str]:
+    return {
+        int(one.activity_id): "" if one.state == _UNTAKEN else one.last_worker_identity
+        for one in found.raw_description.pending_activities
+        if one.activity_id.isdecimal()
+    }

@@ -26,10 +26,10 @@ from sequencer.engine.stint import LineStint, Mode
 from sequencer.errors import ClaimHeld, Interrupted, MachineBusy, SequencerError, StaleClaim
 from sequencer.fleet.wire import (
     FACTS,
-    HEAD,
     RUN,
     AttemptReport,
     Ticket,
+    documents_in,
     ended_of,
     error_of,
     head_of,
@@ -40,7 +40,7 @@ from sequencer.fleet.wire import (
 )
 from sequencer.model.head import Claim, Head, Status
 from sequencer.model.kind import Ended, Readiness, Room, blocked_by
-from sequencer.model.limits import InvocationLimits, RunLimits, parse_time
+from sequencer.model.limits import InvocationLimits, RunLimits, parse_time, utc
 from sequencer.model.line.line import EndingKind
 from sequencer.model.line.order import present, step_at
 from sequencer.model.net.marking import Marking
@@ -64,7 +64,7 @@ class MemoStore:
     def __init__(self, memo: Mapping[str, Any], publish: Callable[[dict[str, Any]], None]) -> None:
         """Start with what *memo* has; *publish* changes it."""
         self.head = head_of(memo)
-        self.documents = {k: v for k, v in memo.items() if k not in (RUN, HEAD, FACTS)}
+        self.documents = documents_in(memo)
         self.outputs: dict[str, str] = {}
         """Of attempts, by their names, where a choice may ask for them."""
         self.told: tuple[int, Mapping[str, Any]] | None = None
@@ -149,7 +149,8 @@ class Permit(ABC):
         """Take what a process has sent, or what `kept` has returned."""
         self._data, self._store = dict(data), store
         self.by: str = data["by"]
-        """The process; empty for one that nobody need wait for."""
+        """The process; empty for one that no process waits for."""
+        self.id: str = data["id"]
         self.ttl_s: float = data["ttl_s"]
         self.workflow = Workflow.model_validate(data["workflow"])
         self._run_limits = RunLimits.model_validate(data.get("run_limits", {}))
@@ -177,6 +178,20 @@ class Permit(ABC):
             self.end = {"reason": reason, **self.stint.kept()}
             if error is not None:
                 self.end["error"] = packed_error(error)
+
+    @property
+    def is_detached(self) -> bool:
+        """Return whether no process waits for its end."""
+        return not self.by
+
+    def told(self, since: str, at: datetime) -> dict[str, Any]:
+        """Return what people are told of it, which was issued at *since*."""
+        limits = self._limits.model_dump(mode="json", exclude_none=True)
+        found = {"id": self.id, "mode": str(self._mode), "since": since, "limits": limits}
+        if self.end is not None:
+            error = self.end.get("error", {})
+            found |= {"until": utc(at), "end": error.get("message") or self.end["reason"]}
+        return found
 
     def vanish(self) -> None:
         """End it because its process is gone."""

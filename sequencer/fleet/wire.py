@@ -25,9 +25,9 @@ from sequencer.model.workflow import Workflow
 
 HOST = "fleet"
 """What stands in a claim in place of a machine: any worker may take its attempt."""
-RUN, HEAD, FACTS = "run", "head", "facts"
-"""Keys of the memo: what stays, what changes, and the newest facts. Every other one is a
-document of the run."""
+RUN, HEAD, FACTS, DETACHED = "run", "head", "facts", "detached"
+"""Keys of the memo: what stays, what changes, the newest facts, and permits that no process
+waits for. Every other one is a document of the run."""
 ANSWER_BYTES = 64 * 1024
 """Of an answer that travels; a larger one stays on the machine that has it."""
 ERROR_CHARS = 16 * 1024
@@ -40,6 +40,11 @@ _WORKED_OUT = frozenset({"schema_version", "iteration", "journal_offset"})
 def owner_of(run_id: str) -> Owner:
     """Return who holds the claims of the run *run_id*: nobody is known before one takes them."""
     return Owner(host=HOST, boot_id="", pid_ns="", pid=0, pid_start=0, nonce=run_id)
+
+
+def documents_in(memo: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the documents of the run with this *memo*."""
+    return {key: one for key, one in memo.items() if key not in (RUN, HEAD, FACTS, DETACHED)}
 
 
 def packed(head: Head) -> dict[str, dict[str, Any]]:

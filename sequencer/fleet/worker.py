@@ -11,7 +11,8 @@ import contextlib
 import socket as sockets
 import threading
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -29,8 +30,9 @@ from sequencer.engine.stint import Mode, Summary
 from sequencer.engine.worker import Worker
 from sequencer.errors import SequencerError, StaleClaim
 from sequencer.executors.protocol import Cancellation, StopReason
-from sequencer.fleet.client import FleetStore
+from sequencer.fleet.client import FleetStore, Inquiry, Tell
 from sequencer.fleet.connection import CALL_S, identity
+from sequencer.fleet.events import NewsWatch
 from sequencer.fleet.permits import MemoStore, permit_of
 from sequencer.fleet.wire import Ticket, error_of, packed_error, report_of
 from sequencer.fleet.workflow import ATTEMPT, REFUSED, RunWorkflow
@@ -40,6 +42,7 @@ from sequencer.model.outcome import Usage
 from sequencer.model.workflow import has_definition
 from sequencer.store.watch import readable
 
+DETACHED_REASON = "detached: workers make the steps; 'sequencer status' tells"
 LONGEST_LOOK_S = 3600.0
 LONGEST_END = timedelta(days=7)
 """Of attempts that may end before their worker does."""
@@ -76,6 +79,8 @@ class Activities:
         """Make each with the worker that *worker_of* returns for the id of its run, at a head."""
         self._worker_of = worker_of
         self._running: dict[tuple[str, int], Cancellation] = {}
+        self.begun = Counter[str]()
+        """How many attempts this process has begun, by runs."""
         self._lock = threading.Lock()
         self._is_ending = False
 
@@ -94,6 +99,7 @@ class Activities:
         cancellation = Cancellation()
         with self._lock:
             self._running[run, ticket.token] = cancellation
+            self.begun[run] += 1
             if self._is_ending:
                 cancellation.set(StopReason.INTERRUPTED)
         timeout = activity.info().heartbeat_timeout or timedelta(seconds=60)
@@ -184,25 +190,57 @@ def work_on(
         workers = Workers(store)
         workers.add(store.id, worker)
         attempts = Activities(workers.of)
-        future = store.connection.submit(_permitted(store, permit, attempts, places))
+        emit = worker.performer.emit
+        watch = NewsWatch(store, head, lambda: attempts.begun[store.id], emit)
+        future = store.connection.submit(_permitted(store, permit, attempts, places, watch))
         try:
             _wait_for(future, worker.stop, lambda: _interrupted(store, permit["id"], attempts))
             end = store.connection.result(future)
         finally:
             workers.leave(but=worker)
-    summary = Summary(
-        end["reason"],
-        Usage.model_validate(end["usage"]),
-        end["failures"],
-        end["limits_met"],
-        store.view().head,
-    )
+    summary = _summary(store, end)
     now = summary.head
     if now is not None and now.status is Status.COMPLETE and head.status is not Status.COMPLETE:
         worker.performer.tell_completed(max(now.step_index - 1, 0), now)
     if "error" in end:
         raise error_of(end["error"])
     return summary
+
+
+def detach(
+    store: FleetStore,
+    worker: Worker,
+    mode: Mode,
+    limits: InvocationLimits,
+    *,
+    head: Head,
+    places: int,
+) -> Summary:
+    """Issue a permit for the run in *store* that needs no process, and return.
+
+    Raises: see `work_on`, of what is known at once.
+    """
+    del head
+    permit = {**_permit(worker, mode, limits, store.ttl_s, places), "by": ""}
+    end = _ends_at_once(store, permit)
+    while not end:
+        # Nothing is returned by an execution that the next one follows.
+        end = store.connection.call(store.ask(Inquiry("work", permit)))
+    if "is_detached" in end:
+        return Summary(DETACHED_REASON, head=store.view().head)
+    if "error" in end:
+        raise error_of(end["error"])
+    return _summary(store, end)
+
+
+def _summary(store: FleetStore, end: Mapping[str, Any]) -> Summary:
+    return Summary(
+        end["reason"],
+        Usage.model_validate(end["usage"]),
+        end["failures"],
+        end["limits_met"],
+        store.view().head,
+    )
 
 
 def _ends_at_once(store: FleetStore, data: dict[str, Any]) -> dict[str, Any] | None:
@@ -220,13 +258,15 @@ def _ends_at_once(store: FleetStore, data: dict[str, Any]) -> dict[str, Any] | N
     return permit.end if here.head.revision == revision else None
 
 
-def serve(store: FleetStore, places: int, on_ready: Callable[[Callable[[], None]], None]) -> None:
+def serve(
+    store: FleetStore, places: int, on_ready: Callable[[Callable[[], None]], None], tell: Tell
+) -> None:
     """Make attempts for all runs of the project of *store* until somebody ends it.
 
     *on_ready* gets what ends it: the first call takes nothing more and lets what runs end, the
-    second stops that too.
+    second stops that too. *tell* hears what happens in the attempts.
     """
-    workers = Workers(store)
+    workers = Workers(store, tell)
     attempts, stop = Activities(workers.of), Cancellation()
 
     def end() -> None:
@@ -251,9 +291,9 @@ async def _served(store: FleetStore, attempts: Activities, places: int, stop: Ca
 class Workers:
     """Who makes the attempts of each run that this process meets."""
 
-    def __init__(self, store: FleetStore) -> None:
-        """Know none yet; *store* knows the project's others."""
-        self._store = store
+    def __init__(self, store: FleetStore, tell: Tell = lambda *_: None) -> None:
+        """Know none yet; *store* knows the project's others, of which *tell* hears."""
+        self._store, self._tell = store, tell
         self._known: dict[str, Worker] = {}
         self._lock = threading.Lock()
 
@@ -279,7 +319,7 @@ class Workers:
         return worker, head
 
     def _made(self, run: str) -> Worker:
-        self._known[run] = worker = self._store.made_worker(run)
+        self._known[run] = worker = self._store.made_worker(run, self._tell)
         return worker
 
     def leave(self, but: Worker | None = None) -> None:
@@ -339,13 +379,21 @@ def _interrupted(store: FleetStore, permit: str, attempts: Activities) -> None:
 
 
 async def _permitted(
-    store: FleetStore, permit: dict[str, Any], attempts: Activities, places: int
+    store: FleetStore, permit: dict[str, Any], attempts: Activities, places: int, watch: NewsWatch
 ) -> dict[str, Any]:
-    """Issue *permit*, and return how it has ended."""
+    """Issue *permit*, and return how it has ended; *watch* tells what others do meanwhile."""
     client = await store.connection.client()
+    end: dict[str, Any] = {}
     async with server_of(client, store.options.queue, attempts, places):
-        while True:
-            handle = await store.handle()
-            end: dict[str, Any] = await handle.execute_update("work", permit, id=uuid.uuid4().hex)
-            if end:
-                return end
+        ended = asyncio.Event()
+        following = asyncio.create_task(watch.follow(ended))
+        try:
+            while not end:
+                handle = await store.handle()
+                end = await handle.execute_update("work", permit, id=uuid.uuid4().hex)
+        except BaseException:
+            following.cancel()
+            raise
+        ended.set()
+        await following
+    return end

@@ -28,8 +28,9 @@ from temporalio.exceptions import (
 
 from sequencer.errors import Interrupted
 from sequencer.fleet.permits import MemoStore, Permit, permit_of, report_from
-from sequencer.fleet.wire import FACTS, HEAD, head_of, packed
+from sequencer.fleet.wire import DETACHED, FACTS, HEAD, head_of, packed
 from sequencer.model.head import Status
+from sequencer.model.limits import utc
 
 WORKFLOW, ATTEMPT = "sequencer.run", "sequencer.attempt"
 OVERTAKEN, REFUSED = "Overtaken", "Refused"
@@ -66,6 +67,7 @@ class RunWorkflow:
         self._store = MemoStore(known, workflow.upsert_memo)
         self._store.outputs.update(state.get("outputs", {}))
         self._permits = {one["id"]: permit_of(one, self._store) for one in state.get("permits", ())}
+        self._detached: list[dict[str, Any]] = list(known.get(DETACHED, ()))
         self._attempts: dict[int, Dispatched] = {}
         """By the tokens of their claims."""
         after_another = timedelta(seconds=OPEN_S if state.get("after") else 0)
@@ -110,6 +112,8 @@ class RunWorkflow:
         await workflow.wait_condition(workflow.all_handlers_finished)
         permits = [one.kept() for one in self._permits.values() if one.end is None]
         memo = {**packed(self._store.head), FACTS: [], **self._store.documents}
+        if self._detached:
+            memo[DETACHED] = self._detached
         state = {"permits": permits, "outputs": self._store.outputs}
         workflow.continue_as_new(state, memo=memo)
 
@@ -127,20 +131,43 @@ class RunWorkflow:
         """Do all that can be done now."""
         for token in [one for one in self._attempts if not self._store.head.claim_with(one)]:
             self._attempts.pop(token).task.cancel()
-        for permit in self._permits.values():
+        for permit in tuple(self._permits.values()):
             if permit.end is None:
                 live, may_claim = tuple(self._attempts), not self._is_long()
                 for token in permit.advance(live, workflow.now(), may_claim=may_claim):
                     self._begin(token, permit)
+            if permit.end is not None and permit.is_detached:
+                self._permits.pop(permit.id)
+                self._tell_detached(permit)
+
+    def _tell_detached(self, permit: Permit) -> None:
+        """Let everybody see *permit*, which no process waits for: the open ones and this."""
+        others = [one for one in self._detached if one["id"] != permit.id and "end" not in one]
+        known = [one for one in self._detached if one["id"] == permit.id]
+        since = known[0]["since"] if known else utc(workflow.now())
+        self._detached = [*others, permit.told(since, workflow.now())]
+        workflow.upsert_memo({DETACHED: self._detached})
 
     # --- what is asked of it -------------------------------------------------------
 
     @workflow.update
     async def work(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Take a permit and return how it has ended; nothing: ask the next execution."""
+        """Take a permit and return how it has ended; nothing: ask the next execution.
+
+        One that no process waits for is taken, and that is all there is to return.
+        """
+        if any(one["id"] == data["id"] for one in self._detached):
+            # Asked again by a process that has not heard the answer.
+            return {"is_detached": True}
         if data["id"] not in self._permits:
+            if self._is_moving:
+                return {}
             self._permits[data["id"]] = permit_of(data, self._store)
         permit, self._is_woken = self._permits[data["id"]], True
+        if permit.is_detached:
+            self._tell_detached(permit)
+            self._advance()
+            return permit.end or {"is_detached": True}
         await workflow.wait_condition(lambda: permit.end is not None or self._is_moving)
         if permit.end is None:
             return {}

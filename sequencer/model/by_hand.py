@@ -62,8 +62,7 @@ def _ensure_nobody_runs(head: Head, verb: str) -> None:
     if head.claims:
         held = head.claims[0]
         raise TransitionRefused(
-            f"{verb}: step {held.step!r} is being run by process {held.owner.pid} on "
-            f"{held.owner.host}",
+            f"{verb}: step {held.step!r} is being run by {held.owner.words}",
             hint="wait for its end, stop it, or 'sequencer takeover --force'",
         )
 

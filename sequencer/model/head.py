@@ -53,6 +53,11 @@ class Owner(Frozen, extra="allow"):
     """Start time of the process in clock ticks since boot; tells a reused pid apart."""
     nonce: str
 
+    @property
+    def words(self) -> str:
+        """Return who that is, for people; without a pid any worker takes the step."""
+        return f"process {self.pid} on {self.host}" if self.pid else "a worker"
+
 
 class Claim(Frozen, extra="allow"):
     """A step marked as being run."""

@@ -261,14 +261,14 @@ def claim(
 def held_by(held: Claim) -> ClaimHeld:
     """Return that somebody holds *held*, for whoever wanted its step."""
     return ClaimHeld(
-        f"step {held.step!r} (step_index {held.step_index}) is run by process {held.owner.pid} "
-        f"on {held.owner.host}, token {held.token}",
+        f"step {held.step!r} (step_index {held.step_index}) is run by {held.owner.words}, "
+        f"token {held.token}",
         hint="wait for it (--max-wait), or 'sequencer takeover --force' if it is really gone",
     )
 
 
 def _taken_over(held: Claim) -> Fact:
-    note = {"note": f"token {held.token} of process {held.owner.pid} on {held.owner.host}"}
+    note = {"note": f"token {held.token} of {held.owner.words}"}
     event = Event.TAKEN_OVER
     return Fact(event, held.step, held.step_index, held.token, held.attempt, outcome=note)
 

@@ -128,7 +128,18 @@ def test_looking_takes_no_worker_and_says_where_the_server_is_if_it_is_gone(tmp_
     ended = here.cli("status")
     assert ended.returncode == 3
     assert address in ended.stderr
+    assert "does not answer: connection refused" in ended.stderr
     assert "sequencer fleet up" in ended.stderr
+    assert "Error" not in ended.stderr
+
+
+def test_a_namespace_that_is_not_there_is_no_run_that_was_never_begun(project: Make) -> None:
+    here = project(CYCLE)
+    config = here.folder / "orchestration.yaml"
+    config.write_text(config.read_text().replace("kind: temporal", "kind: temporal, namespace: x"))
+    ended = here.cli("status")
+    assert ended.returncode == 3
+    assert "has no namespace 'x'" in ended.stderr
 
 
 def test_forty_commands_in_a_row_end_with_their_exit_code(project: Make) -> None:

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from sequencer.engine.attempt import MadeElsewhere, RunEvent
+from sequencer.fleet.client import FleetStore
+from sequencer.fleet.connection import FleetOptions
+from sequencer.fleet.events import NewsWatch
+from sequencer.fleet.wire import head_of
+from sequencer.model.head import Head
+from sequencer.model.transitions import Transition
 from tests.fleet.conftest import TTL_S
 from tests.fleet.fleet_projects import (
     AGENTS,
@@ -258,3 +268,114 @@ def test_two_clones_share_a_cycle(project: Make, tmp_path: Path) -> None:
     made = sorted(int(one[1]) for one in [*here.done, *there.done])
     assert made == [0, 1, 2, 3]
     assert told(here.facts("history")) == told(there.facts("history"))
+
+
+def _store(here: FleetProject, address: str) -> FleetStore:
+    options = FleetOptions(here.folder.name, address=address, ttl_s=TTL_S)
+    return FleetStore(here.folder / "sync" / "state.json", None, options)
+
+
+def test_detached_steps_are_made_by_workers_and_status_says_by_whom(project: Make) -> None:
+    here = project(CYCLE)
+    hold = here.hold()
+    ended = here.cli("run", "--detach", "--max-steps", "3")
+    assert (ended.returncode, here.done) == (0, []), ended.stderr
+    assert ended.stdout.startswith("detached: workers make the steps")
+    status = here.cli("status").stdout
+    assert "no worker has taken it yet; 'sequencer worker' starts one" in status
+    assert "(max_steps 3): workers make the steps" in status
+    with here.worker() as worker:
+        until(lambda: here.done)
+        assert f"process {worker.pid} on {socket.gethostname()}, step supervisor" in (
+            here.cli("status").stdout
+        )
+        assert f"is held by process {worker.pid} on" in here.cli("takeover").stderr
+        hold.unlink()
+        until(lambda: "end" in here.facts("status")["detached"][0])
+    facts = here.facts("status")
+    assert [one["end"] for one in facts["detached"]] == ["3 steps are done (--max-steps)"]
+    assert (facts["step_index"], facts["claims"], len(here.done)) == (3, [], 3)
+    assert "3 steps are done" in here.cli("status").stdout
+
+
+def test_a_permit_is_not_issued_where_nothing_can_begin(project: Make) -> None:
+    here = project(PROCEDURE)
+    assert here.cli("run", "--detach").returncode == 0
+    with here.worker():
+        until(lambda: here.facts("status")["status"] == "waiting-approval")
+    assert here.cli("run", "--detach").returncode == 4
+
+
+def test_run_and_worker_tell_of_every_step_once(project: Make) -> None:
+    here = project(CYCLE)
+    with here.worker() as worker:
+        ended = here.cli("run", "--max-steps", "6")
+        assert ended.returncode == 0
+        worker.send_signal(signal.SIGTERM)
+        made = worker.communicate(timeout=30)[0]
+    for number in range(1, 7):
+        starts = re.findall(rf"\[{number}\] \w+.*(?: with |: made by )", ended.stderr)
+        ends = re.findall(rf"\[{number}\] \w+: ok after .*", ended.stderr)
+        assert (len(starts), len(ends)) == (1, 1), ended.stderr
+        is_elsewhere = f", by {worker.pid}@" in ends[0]
+        assert (f"default [{number}]" in made) == is_elsewhere, (ends, made)
+
+
+def test_what_other_processes_make_is_told_also_by_the_next_execution(
+    project: Make, address: str
+) -> None:
+    here = project(CYCLE)
+    assert here.cli("run", "--max-steps", "1").returncode == 0
+    store, told_of = _store(here, address), list[RunEvent]()
+    head = store.view().head
+    assert head is not None
+    watch, after = NewsWatch(store, head, lambda: 0, told_of.append), 1
+    for count in (2, 20):
+        told_of.clear()
+        assert here.cli("run", "--max-steps", str(count)).returncode == 0
+        store.connection.call(watch.look())
+        made = [one for one in told_of if isinstance(one, MadeElsewhere)]
+        expected = [(index, is_end) for index in range(after, after + count) for is_end in (0, 1)]
+        assert [(one.step_index, one.outcome is not None) for one in made] == expected
+        assert {one.by.partition("@")[2] for one in made} == {socket.gethostname()}
+        after += count
+
+
+def test_log_says_which_machine_has_it(project: Make, tmp_path: Path) -> None:
+    here = project(CYCLE)
+    text = (here.folder / "orchestration.yaml").read_text()
+    there = FleetProject(tmp_path / "clone", "", text)
+    assert here.cli("run", "--max-steps", "2").returncode == 0
+    assert "is on" not in here.cli("log").stderr
+    told_there = there.cli("log", "main").stderr
+    assert f"step 'main' (iteration 2, attempt 1) is on {socket.gethostname()}: " in told_there
+    assert "supervisor" not in told_there
+
+
+def test_a_restart_does_not_pass_over_another_one(project: Make, address: str) -> None:
+    here = project(PROCEDURE)
+    with here.worker():
+        assert here.cli("run").returncode == 4
+        assert here.cli("reject").returncode == 0
+        one, other = _store(here, address), _store(here, address)
+        until(lambda: (seen := one.look()) is not None and not seen.is_open)
+        calls: list[int] = []
+
+        def touch(head: Head | None) -> Transition:
+            assert head is not None
+            calls.append(head.revision)
+            return Transition(head, ())
+
+        def late(head: Head | None) -> Transition:
+            if not calls:
+                calls.append(other.update(touch).revision)
+                # So long the worker has time to end what has nothing to do.
+                time.sleep(2)
+            return touch(head)
+
+        before = one.look()
+        assert before is not None
+        revision = head_of(before.memo).revision
+        assert one.update(late).revision == revision + 2
+    # Seen by the other one, made by it, decided over again after it.
+    assert calls == [revision, revision + 1, revision, revision + 1]

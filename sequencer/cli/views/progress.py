@@ -26,6 +26,7 @@ from sequencer.engine.attempt import (
     AttemptStarted,
     AttemptUsed,
     AttemptWrote,
+    MadeElsewhere,
     Noticed,
     RunEvent,
     Waiting,
@@ -176,7 +177,11 @@ def progress(redaction: Redaction) -> PlainProgress:
 
 
 def _label(attempt: Attempt) -> str:
-    return f"[{attempt.iteration}] {one_line(attempt.step.name)}"
+    return _place(attempt.step_index, attempt.step.name)
+
+
+def _place(step_index: int, step: str) -> str:
+    return f"[{step_index + 1}] {one_line(step)}"
 
 
 def start_line(attempt: Attempt, log: Path) -> str:
@@ -189,8 +194,21 @@ def start_line(attempt: Attempt, log: Path) -> str:
 
 def end_line(attempt: Attempt, outcome: Outcome) -> str:
     """Return the line that says how *attempt* ended."""
+    return f"{_label(attempt)}: {_ended_words(outcome)}"
+
+
+def elsewhere_line(event: MadeElsewhere) -> str:
+    """Return the line that says what another process does."""
+    label = _place(event.step_index, event.step)
+    if event.outcome is not None:
+        return one_line(f"{label}: {_ended_words(event.outcome)}, by {event.by}")
+    again = f", attempt {event.attempt}" if event.attempt > 1 else ""
+    return one_line(f"{label}: made by {event.by}{again}, which has its log")
+
+
+def _ended_words(outcome: Outcome) -> str:
     used = ", ".join(filter(None, (duration(outcome.usage.seconds), spent(outcome.usage))))
-    text = f"{_label(attempt)}: {outcome.status} after {used}"
+    text = f"{outcome.status} after {used}"
     if outcome.denials:
         text += f"; {len(outcome.denials)} tool calls were refused by the agent's permissions"
     return text
@@ -238,6 +256,10 @@ class PlainProgress:
                 self._attempt = None
                 kind = Piece.NOTICE if outcome.is_accepted else Piece.ERROR
                 self._say(kind, timed(end_line(attempt, outcome)))
+            case MadeElsewhere(outcome=outcome):
+                is_well = outcome is None or outcome.is_accepted
+                kind = Piece.NOTICE if is_well else Piece.ERROR
+                self._say(kind, timed(elsewhere_line(event)))
             case Noticed(text):
                 self._say(Piece.NOTICE, f"notice: {text}")
             case Waiting(reason, until):

@@ -65,6 +65,10 @@ class Snapshot(Struct, frozen=True):
     """What the nodes of a graph that run have written last."""
     posts: tuple[Pending, ...] = ()
     """What the activity sinks have not taken."""
+    makers: Mapping[int, str] | None = None
+    """Who makes the attempts, by tokens, where the claims don't say it; empty: nobody yet."""
+    detached: Sequence[Mapping[str, Any]] = ()
+    """Permissions to work that no process waits for."""
 
     @property
     def busy(self) -> bool:
@@ -89,6 +93,10 @@ class Snapshot(Struct, frozen=True):
             facts |= {"run_id": None, "last_update": None}
         posts = [one.as_json() for one in self.posts]
         seen = {**facts, "next": self.next, "busy": self.busy, "posts": posts}
+        if self.makers:
+            seen["makers"] = {str(token): who or None for token, who in self.makers.items()}
+        if self.detached:
+            seen["detached"] = list(self.detached)
         if self.graph_view is None:
             return seen
 
@@ -148,8 +156,9 @@ class Snapshot(Struct, frozen=True):
         yield "what for", self._next_description()
         if head is None:
             return
-        for held, liveness in _by_owner(self.holders):
-            yield "held by", holder_words(held, liveness)
+        for held, liveness in _by_owner(self.holders, self.makers or {}):
+            yield "held by", holder_words(held, liveness, self.makers)
+        yield from (("permitted", _permitted(one)) for one in self.detached)
         if self.standing is not None and self.standing.kind not in (
             Readiness.READY,
             Readiness.HELD,
@@ -232,20 +241,34 @@ def _first(names: Sequence[str]) -> str:
 
 
 def _by_owner(
-    holders: Iterable[tuple[Claim, Liveness]],
+    holders: Iterable[tuple[Claim, Liveness]], makers: Mapping[int, str]
 ) -> Iterator[tuple[Sequence[Claim], Liveness]]:
     """Yield the claims of each process that holds some, together."""
     found: dict[tuple[object, ...], tuple[list[Claim], Liveness]] = {}
     for claim, liveness in holders:
         one = claim.owner
         process = (one.host, one.boot_id, one.pid_ns, one.pid, one.pid_start)
-        found.setdefault((liveness, *process), ([], liveness))[0].append(claim)
+        who = (liveness, *process, makers.get(claim.token))
+        found.setdefault(who, ([], liveness))[0].append(claim)
     yield from found.values()
 
 
-def holder_words(claims: Sequence[Claim], liveness: Liveness) -> str:
-    """Return who holds *claims*, which are one process's, for how long, and what is known."""
-    owner = claims[0].owner
+def _permitted(permit: Mapping[str, Any]) -> str:
+    """Return what a permission that no process waits for allows, or how it has ended."""
+    if "end" in permit:
+        return f"detached from {permit['since']} to {permit['until']}: {permit['end']}"
+    most = ", ".join(f"{name} {value}" for name, value in permit["limits"].items() if value)
+    return f"detached since {permit['since']}{most and f' ({most})'}: workers make the steps"
+
+
+def holder_words(
+    claims: Sequence[Claim], liveness: Liveness, makers: Mapping[int, str] | None = None
+) -> str:
+    """Return who holds *claims*, which are one process's, for how long, and what is known.
+
+    *makers* say it, by tokens, where the claims don't.
+    """
+    maker = claims[0].owner.words if makers is None else makers.get(claims[0].token, "")
     held_s = age_s(claims[0].claimed_at)
     age = "" if held_s is None else f", for {duration(held_s)}"
     known = {
@@ -254,13 +277,16 @@ def holder_words(claims: Sequence[Claim], liveness: Liveness) -> str:
         Liveness.EXPIRED: "its lease ran out; the next run or tick takes over",
         Liveness.DEAD: "gone; the next run or tick takes over",
     }
-    text = f"process {owner.pid} on {owner.host}, "
+    state = known[liveness]
+    if not maker and liveness is Liveness.ALIVE:
+        state = "no worker has taken it yet; 'sequencer worker' starts one"
+    text = f"{maker or 'a worker'}, "
     if len(claims) > 1:
         held = f"{len(claims)} steps: {_first([claim.step for claim in claims])}"
-        return f"{text}{held}: {known[liveness]}"
+        return f"{text}{held}: {state}"
     claim = claims[0]
     text += f"step {claim.step}, token {claim.token}"
-    return f"{text}, attempt {claim.attempt}{age}: {known[liveness]}"
+    return f"{text}, attempt {claim.attempt}{age}: {state}"
 
 
 def take(run: Run, logs: FileLogs | None = None) -> Snapshot:
@@ -305,6 +331,8 @@ def take(run: Run, logs: FileLogs | None = None) -> Snapshot:
         notices=notices,
         graph_view=seen,
         stopped_by=stopped_by,
+        makers=run.makers() if claims else None,
+        detached=run.detached() if head is not None else (),
         heard=heard_of(claims, logs.folder) if seen and logs and claims else {},
     )
 

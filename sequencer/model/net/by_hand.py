@@ -238,8 +238,7 @@ def _ensure_nobody_runs(step: OpenTransition, verb: str, names: Collection[str])
     for claim in step.head.claims:
         if claim.step in names:
             raise TransitionRefused(
-                f"{verb}: node {claim.step!r} is being run by process {claim.owner.pid} on "
-                f"{claim.owner.host}",
+                f"{verb}: node {claim.step!r} is being run by {claim.owner.words}",
                 hint="wait for its end, stop it, or 'sequencer takeover --force'",
             )
 

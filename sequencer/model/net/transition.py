@@ -457,7 +457,7 @@ class OpenTransition:
     def _take_over(self, held: Claim) -> None:
         self.longest_taken_over_s = max(self.longest_taken_over_s, held.ttl_s)
         self.head = self.head.replace(claims=without_claim(self.head, held.token))
-        note = f"token {held.token} of process {held.owner.pid} on {held.owner.host}"
+        note = f"token {held.token} of {held.owner.words}"
         self._tell(Event.TAKEN_OVER, held, {"note": note})
 
     def _grant(self, name: str, room: Room, slots: int) -> Collection[str] | None:

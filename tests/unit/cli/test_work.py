@@ -128,3 +128,24 @@ def test_a_tick_never_waits(tmp_path: Path) -> None:
     assert call(folder, "tick", "--max-wait", "0", "--quiet").code == 0
     for option in ("--mode", "--step-index"):
         assert f"No such option '{option}'" in call(folder, "tick", option, "1").err
+
+
+@pytest.mark.parametrize(
+    ("options", "where"),
+    [
+        ((), "--detach"),
+        (("--mode", "async"), "--detach"),
+        (("--agent", "a"), "--agent"),
+        (("--agent-step", "main=a"), "--agent-step"),
+        (("--no-router",), "--router"),
+        (("--rehearse",), "--rehearse"),
+    ],
+)
+def test_detach_is_for_runs_that_workers_make(
+    tmp_path: Path, options: tuple[str, ...], where: str
+) -> None:
+    folder = project(tmp_path / "p", TWO_AGENTS)
+    ended = call(folder, "run", "--detach", *options)
+    assert ended.code == 2
+    assert f"{where}: " in ended.err
+    assert not (folder / "sync" / "state.json").exists()

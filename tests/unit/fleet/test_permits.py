@@ -7,10 +7,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sequencer.engine.by_hand import fresh_head
-from sequencer.fleet.permits import LinePermit, MemoStore, permit_of
+from sequencer.fleet.permits import LinePermit, MemoStore, NetPermit, permit_of
 from sequencer.fleet.wire import FACTS, AttemptReport, error_of, head_of, packed
+from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Retry, Step
 from sequencer.model.workflow import Workflow
+from tests.flows import workflow
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 CYCLE = Workflow("w", (Step(name="a"), Step(name="b")))
@@ -187,3 +189,67 @@ def test_what_one_machine_lacks_is_put_off_and_ends_no_permit() -> None:
     lab.now += timedelta(seconds=11)
     assert lab.advance(permit) == [2]
     assert lab.events == ["claimed", "released", "claimed"]
+
+
+def test_counts_are_handed_on_whole_and_the_summary_has_them() -> None:
+    retry = Retry(max_attempts=3, initial_delay_s=30)
+    lab = Lab(Workflow("w", (Step(name="a", retry=retry), Step(name="b"))))
+    permit = lab.permit(max_cycles=1)
+    lab.advance(permit)
+    lab.end(permit, 1, "failed", retry=retry.model_dump())
+    lab.now += timedelta(seconds=31)
+    lab.end(permit, lab.advance(permit)[0])
+    lab.live.clear()
+    kept = json.loads(json.dumps(permit.kept()))
+    again = permit_of(kept, lab.store)
+    assert isinstance(again, LinePermit)
+    assert again.kept() == kept
+    assert kept["kept"]["failures"] == 1
+    lab.end(again, lab.advance(again)[0])
+    lab.advance(again)
+    assert again.end is not None
+    assert (again.end["usage"]["steps"], again.end["failures"]) == (2, 1)
+    # Cycles are counted from where the first execution began.
+    assert again.end["reason"] == "1 cycle is done (--max-cycles)"
+
+
+def test_a_flow_continues_elsewhere_with_what_was_counted() -> None:
+    lab = Lab(workflow("a --> b --> c"))
+    data = {
+        "id": "1",
+        "by": "1@here",
+        "mode": "combined",
+        "ttl_s": 60.0,
+        "places": 2,
+        "workflow": lab.workflow.model_dump(mode="json", exclude_defaults=True),
+        "limits": {"max_steps": 2},
+    }
+    permit = permit_of(json.loads(json.dumps(data)), lab.store)
+    assert isinstance(permit, NetPermit)
+    permit.stint.tried()
+    permit.stint.count("a", Outcome(status=OutcomeStatus.OK))
+    permit.stint.tried()
+    permit.stint.count("b", Outcome(status=OutcomeStatus.FAILED, error="no luck"))
+    again = permit_of(json.loads(json.dumps(permit.kept())), lab.store)
+    assert isinstance(again, NetPermit)
+    assert (permit.stint.steps_left(), again.stint.steps_left()) == (1, 1)
+    assert again.stint.kept() == permit.stint.kept()
+    assert again.stint.summary.failures == 1
+
+
+def test_a_permit_that_no_process_waits_for_survives_the_workers() -> None:
+    lab = Lab(CYCLE)
+    permit = lab.permit(by="", max_steps=2)
+    assert permit.is_detached
+    lab.advance(permit)
+    assert lab.end(permit, 1, "interrupted", left="9@there") == []
+    assert permit.end is None
+    assert lab.advance(permit) == [2]
+    assert permit.told("then", lab.now)["limits"]["max_steps"] == 2
+    assert "end" not in permit.told("then", lab.now)
+    lab.end(permit, 2)
+    lab.end(permit, 3)
+    lab.advance(permit)
+    told = permit.told("then", lab.now)
+    assert (told["since"], told["until"]) == ("then", "2026-01-02T03:04:05Z")
+    assert told["end"] == "2 steps are done (--max-steps)"

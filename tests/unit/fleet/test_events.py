@@ -1,0 +1,97 @@
+"""What other processes do with a run is told once each, and what this one does is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("temporalio", reason="the extra 'fleet' is not installed")
+
+from sequencer.engine.attempt import MadeElsewhere
+from sequencer.fleet.events import Elsewhere, EventReader
+from sequencer.fleet.wire import owner_of
+from sequencer.model.head import Claim, Head
+
+HEAD = Head.model_validate(
+    {
+        "run_id": "r-1",
+        "workflow_name": "w",
+        "workflow_digest": "sha256:0",
+        "expected_step": "main",
+        "last_update": "2026-01-02T03:04:05Z",
+        "revision": 4,
+        "token": 2,
+    }
+)
+HERE, THERE = "1@here", "2@there"
+
+
+def claimed(token: int) -> Head:
+    claim = Claim(
+        token=token,
+        step="main",
+        step_index=token - 1,
+        attempt=1,
+        owner=owner_of("r-1"),
+        claimed_at="2026-01-02T03:04:05Z",
+        ttl_s=60.0,
+    )
+    return HEAD.replace(claims=(claim,), token=token)
+
+
+def fact(revision: int, token: int, event: str, **outcome: Any) -> dict[str, Any]:
+    place = {"step": "main", "step_index": token - 1, "token": token, "attempt": 1}
+    return {"revision": revision, "event": event, **place, "outcome": outcome or None}
+
+
+def reader(*records: dict[str, Any], **makers: str) -> EventReader:
+    made = EventReader()
+    made.records += records
+    made.makers |= {int(token[1:]): who for token, who in makers.items()}
+    return made
+
+
+def shown(events: list[MadeElsewhere]) -> list[tuple[int, str, str]]:
+    return [
+        (one.step_index, one.by, "" if one.outcome is None else str(one.outcome.status))
+        for one in events
+    ]
+
+
+def test_an_attempt_is_told_once_when_it_starts_and_once_when_it_ends() -> None:
+    news, head = Elsewhere(HEAD, HERE), claimed(3)
+    assert shown(list(news.starts(head, {3: ""}))) == []
+    assert shown(list(news.starts(head, {3: THERE}))) == [(2, THERE, "")]
+    assert shown(list(news.starts(head, {3: THERE}))) == []
+    read = reader(fact(5, 3, "claimed"), fact(6, 3, "succeeded", status="ok"), t3=THERE)
+    assert shown(list(news.ends(read))) == [(2, THERE, "ok")]
+    read.records.append(fact(7, 3, "cancelled"))
+    assert shown(list(news.ends(read))) == []
+    assert news.running == {}
+
+
+def test_one_that_was_over_between_two_looks_is_told_whole() -> None:
+    read = reader(fact(5, 3, "claimed"), fact(6, 3, "failed", status="failed"), t3=THERE)
+    assert shown(list(Elsewhere(HEAD, HERE).ends(read))) == [(2, THERE, ""), (2, THERE, "failed")]
+
+
+def test_what_this_process_made_and_what_was_before_are_not_told() -> None:
+    news = Elsewhere(HEAD, HERE)
+    assert shown(list(news.starts(claimed(3), {3: HERE}))) == []
+    read = reader(
+        fact(4, 2, "succeeded", status="ok"),
+        fact(6, 3, "succeeded", status="ok"),
+        fact(7, 4, "told", note="hello"),
+        t2=THERE,
+        t3=HERE,
+        t4=THERE,
+    )
+    assert shown(list(news.ends(read))) == []
+
+
+def test_one_whose_worker_is_gone_has_ended_too() -> None:
+    news = Elsewhere(HEAD, HERE)
+    assert list(news.starts(claimed(3), {3: THERE}))
+    ended = list(news.ends(reader(fact(6, 3, "taken-over", note="token 3 of a worker"))))
+    assert shown(ended) == [(2, THERE, "interrupted")]
