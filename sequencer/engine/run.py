@@ -334,11 +334,9 @@ class Run:
         *is_detached*, the project's workers may work so, and this call returns at once.
 
         Raises:
-            UsageRefused: it is to be detached, and the run's store hands out no attempts.
             SequencerError: see `EngineLoop.work`; the class has the exit code.
         """
-        if is_detached:
-            self._ensure_others_work(mode)
+        self._ensure_others_work(mode, is_detached=is_detached)
         head = None if mode is Mode.ASYNC else self.head
         resolved = self._at(head)
         control = self._control_of(resolved)
@@ -361,14 +359,13 @@ class Run:
             if on_ready is not None:
                 on_ready(worker.interrupt)
             if isinstance(self.store, Dispatching):
-                given = worker, mode, limits, head, places
-                return self.store.work(*given, is_detached=is_detached)
+                return self.store.work(worker, mode, limits, head, places, is_detached=is_detached)
             return loop(worker, mode, limits, head).work()
         finally:
             worker.leave()
 
-    def _ensure_others_work(self, mode: Mode) -> None:
-        if mode is Mode.ASYNC or not isinstance(self.store, Dispatching):
+    def _ensure_others_work(self, mode: Mode, *, is_detached: bool) -> None:
+        if is_detached and (mode is Mode.ASYNC or not isinstance(self.store, Dispatching)):
             hint = "leave it out; runs on Temporal ('store: {kind: temporal}') have workers"
             message = "nobody else makes the steps of this run"
             raise UsageRefused(message, where="--detach", hint=hint)
