@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from sequencer.assembly.agents import AgentOverrides, ConfiguredAgents
 from sequencer.assembly.flows import all_flows
@@ -151,6 +152,12 @@ class Project(Struct, frozen=True, dict=True):
         if isinstance(store, Dispatching):
             store.worker_of = self._worker_of
         return store
+
+    def kept_in(self, kind: str) -> Project:
+        """Return this project with its runs in the other *kind* of store."""
+        settings = self.settings
+        chosen = settings.store.replace(kind=kind)
+        return replace(self, settings=replace(settings, store=chosen))
 
     def _worker_of(self, run: str | None, tell: Emit) -> Worker:
         """Return who makes attempts at *run* as the project's files have it by now."""

@@ -12,6 +12,7 @@ from typing import Any
 import click
 from msgspec import Struct
 
+from sequencer.assembly.runs import state_path_of
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.standing import LABEL_WIDTH, Snapshot, holder_words, take
@@ -24,6 +25,7 @@ from sequencer.errors import (
     RemoteUnreachable,
     SequencerError,
     UnknownName,
+    UsageRefused,
     WorkTreeBusy,
     WorkTreeRefused,
     command,
@@ -31,6 +33,7 @@ from sequencer.errors import (
 from sequencer.findings import place_of
 from sequencer.git.carry import GitCarrier, folders_of
 from sequencer.git.process import GitFailed
+from sequencer.git.replica import REMOTE
 from sequencer.git.sides import OtherRun, Relation, Sides, as_known, compare, runs_elsewhere
 from sequencer.git.sides import take_theirs as theirs_taken
 from sequencer.git.store import GitStore
@@ -50,8 +53,21 @@ from sequencer.store.leases import Leases
     is_flag=True,
     help="Where the two have parted: keep the files here aside, and take the branch's; fetches.",
 )
+@click.option(
+    "--to",
+    type=click.Choice(("temporal", "file")),
+    help="Bring the run to a Temporal server, or from there into files; for a person.",
+)
+@click.option(
+    "--copy",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Write the files of a run on Temporal into a new folder, to be read.",
+)
 @pass_invocation
-def sync(invocation: Invocation, *, fetch: bool, take_theirs: bool) -> None:
+def sync(
+    invocation: Invocation, *, fetch: bool, take_theirs: bool, to: str | None, copy: Path | None
+) -> None:
     """Show both sides of the run: the files here, and the branch on the remote.
 
     For runs that are kept in git (`store.kind: git`). Shows what this clone knows of the
@@ -66,7 +82,13 @@ def sync(invocation: Invocation, *, fetch: bool, take_theirs: bool) -> None:
       sequencer sync --fetch
       sequencer --run nightly sync --fetch
       sequencer sync --fetch --json | jq .branch.step_index
+      sequencer sync --to temporal
     """
+    if sum((fetch or take_theirs, to is not None, copy is not None)) > 1:
+        raise UsageRefused("--to and --copy go with no other option of sync")
+    if to is not None or copy is not None:
+        _beyond_git(invocation, to, copy)
+        return
     invocation.acts = fetch or take_theirs
     run, store = _shared(invocation)
     sides = compare(store) if invocation.acts else as_known(store)
@@ -85,6 +107,46 @@ def sync(invocation: Invocation, *, fetch: bool, take_theirs: bool) -> None:
     invocation.notices(report.snapshot.notices if report.snapshot else ())
     if sides.problem is not None:
         raise sides.problem
+
+
+def _beyond_git(invocation: Invocation, to: str | None, copy: Path | None) -> None:
+    """Move the run between a Temporal server and this machine, or copy one of a server."""
+    invocation.acts, invocation.changes = True, to is not None
+    project = invocation.project()
+    project.ensure_may_act()
+    own, name = project.settings.store.kind, invocation.run_name
+    try:
+        from sequencer.fleet import client, export, moves  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        hint = "pip install 'step-sequencer[fleet]'"
+        raise ConfigurationError("Temporal's package is not installed", hint=hint) from error
+    if to is None:
+        run = invocation.run()
+        if copy is None or not isinstance(run.store, client.FleetStore):
+            raise UsageRefused(f"--copy is for runs on Temporal, and this one is in {own}")
+        head = export.write_copy(run.store, copy.absolute())
+        invocation.say(f"the files of revision {head.revision} are in {copy}")
+        return
+    origin = own if own != to else "temporal"
+    if own == to == "temporal":
+        is_git = (state_path_of(project.settings, name).parent / REMOTE).exists()
+        origin = "git" if is_git else "file"
+    source, target = project.kept_in(origin).run(name), project.kept_in(to).run(name)
+    if to == "temporal" and (project.settings.worktree or source.workflow_for(source.head).tasks):
+        raise UsageRefused(
+            "Temporal can't share out what needs a team's worktrees, or the run's own",
+            hint="keep its runs in files or git",
+        )
+    sides = moves.Side(source.store, origin), moves.Side(target.store, to)
+    head = moves.move(*sides)
+    where = sides[1].words
+    if invocation.is_json:
+        facts = {"run": name, "from": origin, "to": to, "where": where}
+        invocation.print_json({**facts, "revision": head.revision, "step_index": head.step_index})
+        return
+    invocation.echo(f"the run is in {where}, at step_index {head.step_index}")
+    if own != to:
+        invocation.say(f"set 'store: {{kind: {to}}}' in orchestration.yaml to work on it there")
 
 
 def _shared(invocation: Invocation) -> tuple[Run, GitStore]:

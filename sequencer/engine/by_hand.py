@@ -14,6 +14,7 @@ from sequencer.model import kind, transitions
 from sequencer.model.head import Head
 from sequencer.model.kind import Kind
 from sequencer.model.limits import utc
+from sequencer.model.moving import ensure_here
 from sequencer.model.request import DEFINITION_FILE, Definition
 from sequencer.model.transitions import Transition
 from sequencer.model.workflow import Workflow, ensure_definition, graph_of
@@ -149,6 +150,9 @@ class Control:
         return self._change(partial(self._decided, verb=verb, by=by, words=words))
 
     def _decided(self, head: Head, *, verb: str, by: str, words: Mapping[str, Any]) -> Transition:
+        if verb != "set":
+            # It is a person's way out where the other store is gone for good.
+            ensure_here(head)
         made = self.kind.by_hand(head, verb, words, at=datetime.now(UTC), by=by)
         self._changes.keep_document(made)
         return made
@@ -283,7 +287,9 @@ class Control:
         """Record what was agreed where nobody has decided in time; somebody may have decided."""
 
         def change(head: Head | None) -> Transition | None:
-            return None if head is None else self.kind.lapse(head, at=datetime.now(UTC))
+            if head is None or head.moved_to is not None:
+                return None
+            return self.kind.lapse(head, at=datetime.now(UTC))
 
         return self._store.update(change)
 

@@ -21,6 +21,7 @@ from sequencer.executors.protocol import Cancellation
 from sequencer.model.head import MARKINGS, Head, Work
 from sequencer.model.kind import Kind, OpenChange, Room
 from sequencer.model.line.line import Line
+from sequencer.model.moving import ensure_here
 from sequencer.model.transitions import Event, Transition
 from sequencer.model.workflow import Workflow
 from sequencer.store.protocol import Change, Store, Telling
@@ -139,6 +140,8 @@ class Changes:
                 present = still_there(self.store, head)
             else:
                 present = of_run(self.store, run_id, head)
+            if present.exit:
+                ensure_here(present)
             opened: OpenChange = self.kind.open(present, at=self.now())
             made[:] = [opened]
             if act is not None:

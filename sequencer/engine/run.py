@@ -33,6 +33,7 @@ from sequencer.model.head import Head, Status
 from sequencer.model.kind import Kind, Readiness, Standing, standing
 from sequencer.model.limits import InvocationLimits, RunLimits, parse_time
 from sequencer.model.line.order import Description, place
+from sequencer.model.moving import ensure_here
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.request import Definition
 from sequencer.model.workflow import Workflow, ensure_definition
@@ -353,6 +354,7 @@ class Run:
             if isinstance(self.store, Dispatching):
                 self.store.ensure_served(worker)
             head = control.begin()
+            ensure_here(head)
             if not head.revision:
                 # Another program's state has no run before its first transition.
                 head = self.head or head

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.client import (
     WorkflowExecutionDescription,
@@ -42,6 +43,7 @@ from sequencer.fleet.connection import (
 )
 from sequencer.fleet.events import EventReader, plain
 from sequencer.fleet.wire import (
+    BEFORE,
     DETACHED,
     FACTS,
     RUN,
@@ -53,6 +55,7 @@ from sequencer.fleet.wire import (
 )
 from sequencer.fleet.workflow import OVERTAKEN, WORKFLOW
 from sequencer.model.head import Claim, Head, Owner
+from sequencer.model.transitions import Transition
 from sequencer.store import results
 from sequencer.store.protocol import Change, Liveness, View
 from sequencer.store.queue import FileTurnstile, file_name
@@ -73,7 +76,8 @@ _UNTAKEN = PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
 LOOKS_S = (0.1, 2.0)
 """Between two looks at a run that somebody watches: the shortest and the longest pause."""
 
-
+Heard = Callable[[EventReader, list[dict[str, Any]]], None]
+"""Is given what was read by then, and the facts that the newest event tells of."""
 Tell = Callable[[str | None, RunEvent], None]
 """Hears, with the name of its run, what happens in an attempt."""
 
@@ -178,7 +182,7 @@ class FleetStore:
 
     def made(self) -> list[Made]:
         """See `engine.run.Dispatching`."""
-        reader = self.connection.call(self._read())
+        reader = self.connection.call(self.read())
         return [one for _, one in sorted(reader.made.items())]
 
     @staticmethod
@@ -227,32 +231,44 @@ class FleetStore:
 
     def history(self, after: int = 0) -> Iterator[dict[str, Any]]:
         """See `Store.history`: whole, over all executions that the run has had."""
-        for record in self.connection.call(self._read()).records:
+        for record in self.connection.call(self.read()).records:
             if record["revision"] > after:
                 yield record
 
-    async def _read(self) -> EventReader:
-        """Return who has read all that the run has been."""
+    async def read(self, heard: Heard = lambda *_: None) -> EventReader:
+        """Return who has read all that the run has been; *heard* gets facts as they are read."""
         reader = EventReader()
-        for execution in await self._chain():
+        for execution in await self.executions():
             reader.scheduled.clear()
-            async for event in self._events(execution):
-                reader.read(event)
+            async for event in self.events(execution):
+                if facts := reader.read(event):
+                    heard(reader, facts)
         return reader
 
-    async def _chain(self) -> list[str]:
-        """Return the executions of the run, the oldest first."""
+    async def executions(self) -> list[str]:
+        """Return the executions of the run, the oldest first.
+
+        What came before a run that has moved here stands in its first one.
+        """
         seen, found = await self.described(), list[str]()
         before = "" if seen is None else seen.execution
         while before:
+            try:
+                first = await anext(self.events(before, page_size=1))
+            except RPCError as error:
+                if found and error.status is RPCStatusCode.NOT_FOUND:
+                    break  # the server keeps those that have ended for some days only
+                raise
             found.insert(0, before)
-            first = await anext(self._events(before, page_size=1))
             began = first.workflow_execution_started_event_attributes
             state = plain(began.input.payloads[0]) if began.input.payloads else {}
             before = began.continued_execution_run_id or state.get("after", "")
+            if BEFORE in state:
+                break
         return found
 
-    async def _events(self, execution: str, page_size: int = 1000) -> AsyncIterator[Any]:
+    async def events(self, execution: str, page_size: int = 1000) -> AsyncIterator[Any]:
+        """Yield the events of *execution*."""
         handle = await self.handle(execution)
         async for event in handle.fetch_history_events(page_size=page_size, rpc_timeout=CALL_S):
             yield event
@@ -347,14 +363,46 @@ class FleetStore:
 
     async def _was_accepted(self, number: str) -> bool:
         """Return whether the change *number*, of which nobody could tell, was accepted."""
-        for execution in await self._chain():
-            async for event in self._events(execution):
+        for execution in await self.executions():
+            async for event in self.events(execution):
                 told = event.workflow_execution_update_accepted_event_attributes
                 if told.protocol_instance_id == number:
                     return True
         return False
 
-    async def _started(self, seen: RunSeen | None, parts: dict[str, Any]) -> bool:
+    def arrive(
+        self, told: Transition, documents: Mapping[str, bytes], state: Mapping[str, Any]
+    ) -> bool:
+        """Continue a run here that was elsewhere; return False if it is there already.
+
+        *told* is what it begins with here. *state* has ``outputs`` of earlier attempts, by
+        their names, and what has happened `BEFORE`.
+        """
+        seen = self.look()
+        if seen is not None and seen.is_open:
+            if head_of(seen.memo).moved_to is None:
+                return False
+            self.connection.call(self._ended(seen.execution))
+        self._changed = {name: data.decode() for name, data in documents.items()}
+        parts = {**packed(told.head), FACTS: own_facts(told.facts, None)}
+        seen = None if seen is None else replace(seen, memo={})
+        try:
+            return self.connection.call(self._started(seen, parts, state))
+        finally:
+            self._changed = {}
+
+    async def _ended(self, execution: str) -> None:
+        """End *execution*, whose run has been closed, and which no worker has ended since."""
+        handle = await self.handle(execution)
+        try:
+            await handle.terminate(reason="the run was moved", rpc_timeout=CALL_S)
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+
+    async def _started(
+        self, seen: RunSeen | None, parts: dict[str, Any], state: Mapping[str, Any] | None = None
+    ) -> bool:
         known = {} if seen is None else documents_in(seen.memo)
         kept = {k: v for k, v in {**known, **self._changed}.items() if v is not None}
         client = await self.connection.client()
@@ -364,7 +412,7 @@ class FleetStore:
         try:
             await client.start_workflow(
                 WORKFLOW,
-                {"after": "" if seen is None else seen.execution},
+                {"after": "" if seen is None else seen.execution, **(state or {})},
                 id=self.id,
                 task_queue=self.options.queue,
                 memo={**parts, **kept},
@@ -407,9 +455,9 @@ class FleetStore:
         return folder
 
     async def _output(self, name: str, token: int) -> str | None:
-        for execution in reversed(await self._chain()):
+        for execution in reversed(await self.executions()):
             reader = EventReader()
-            async for event in self._events(execution):
+            async for event in self.events(execution):
                 reader.read(event)
             if name in reader.outputs:
                 return reader.outputs[name]

@@ -14,7 +14,7 @@ from temporalio.service import RPCError
 from sequencer.engine.attempt import Emit, HeadMoved, MadeElsewhere
 from sequencer.engine.run import Made
 from sequencer.fleet.connection import CALL_S, identity
-from sequencer.fleet.wire import FACTS, HEAD, fact_of, head_of
+from sequencer.fleet.wire import BEFORE, FACTS, HEAD, RUN, fact_of, head_of
 from sequencer.model.head import Head
 from sequencer.model.outcome import Outcome, OutcomeStatus, used
 from sequencer.model.transitions import Event
@@ -60,13 +60,19 @@ class EventReader:
         """By tokens."""
         self._attempts: dict[int, dict[str, Any]] = {}
         """The records in them."""
-        self.revision = 0
-        """Of the newest head that was read."""
+        self.memo: dict[str, Any] = {}
+        """What the newest event has left of the head."""
         self.outputs: dict[str, str] = {}
         """What people have said, by the names of their results."""
 
-    def read(self, event: Any) -> None:
-        """Take what *event* tells of."""
+    @property
+    def revision(self) -> int:
+        """Return the revision of the newest head that was read; 0 before there was one."""
+        found: int = self.memo[HEAD]["revision"] if HEAD in self.memo else 0
+        return found
+
+    def read(self, event: Any) -> list[dict[str, Any]]:
+        """Return the facts that *event* tells of."""
         which = event.WhichOneof("attributes")
         told = getattr(event, which)
         if which == "activity_task_scheduled_event_attributes":
@@ -82,24 +88,30 @@ class EventReader:
                 given = plain(payload)
                 self.outputs |= given.get("outputs", {}) if isinstance(given, dict) else {}
         elif which == "workflow_execution_started_event_attributes":
-            self._read_facts(told.memo.fields)
+            state = plain(told.input.payloads[0]) if told.input.payloads else {}
+            self.outputs |= state.get("outputs", {})
+            past = state.get(BEFORE, [])
+            self.records += past
+            return [*past, *self._facts(told.memo.fields)]
         elif which == "workflow_properties_modified_event_attributes":
-            self._read_facts(told.upserted_memo.fields)
+            return self._facts(told.upserted_memo.fields)
+        return []
 
-    def _read_facts(self, fields: Mapping[str, Any]) -> None:
+    def _facts(self, fields: Mapping[str, Any]) -> list[dict[str, Any]]:
         if FACTS not in fields or HEAD not in fields:
-            return
-        head = plain(fields[HEAD])
-        self.revision = head["revision"]
+            return []
+        self.memo |= {key: plain(fields[key]) for key in (RUN, HEAD) if key in fields}
+        head = self.memo[HEAD]
         shared = {"revision": head["revision"], "at": head["last_update"]}
-        for one in plain(fields[FACTS]):
-            fact = fact_of(one, self._attempts)
-            self.records.append({**shared, **fact})
+        facts = [{**shared, **fact_of(one, self._attempts)} for one in plain(fields[FACTS])]
+        for fact in facts:
             log = (fact["outcome"] or {}).get("log")
             if log and fact["token"] in self.makers:
                 host = self.makers[fact["token"]].partition("@")[2]
                 place = fact["step"], fact["step_index"], fact["attempt"]
                 self.made[fact["token"]] = Made(*place, host, log)
+        self.records += facts
+        return facts
 
 
 class Elsewhere:

@@ -28,6 +28,8 @@ HOST = "fleet"
 RUN, HEAD, FACTS, DETACHED = "run", "head", "facts", "detached"
 """Keys of the memo: what stays, what changes, the newest facts, and permits that no process
 waits for. Every other one is a document of the run."""
+BEFORE = "before"
+"""Key of what is told to the first execution of a run that has come from elsewhere."""
 ANSWER_BYTES = 64 * 1024
 """Of an answer that travels; a larger one stays on the machine that has it."""
 ERROR_CHARS = 16 * 1024

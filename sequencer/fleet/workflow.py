@@ -96,10 +96,11 @@ class RunWorkflow:
                 continue
 
     def _is_over(self) -> bool:
-        return self._is_complete() and workflow.now() >= self._open_until
+        return self._has_ended() and workflow.now() >= self._open_until
 
-    def _is_complete(self) -> bool:
-        return self._store.head.status is Status.COMPLETE and not self._permits
+    def _has_ended(self) -> bool:
+        head = self._store.head
+        return (head.status is Status.COMPLETE or head.moved_to is not None) and not self._permits
 
     @staticmethod
     def _is_long() -> bool:
@@ -120,7 +121,7 @@ class RunWorkflow:
     def _pause(self) -> timedelta | None:
         """Return how long nothing can become due; None: until somebody wakes us."""
         dues = [one.until for one in self._permits.values() if one.until is not None]
-        if self._is_complete() and not self._is_over():
+        if self._has_ended() and not self._is_over():
             dues.append(self._open_until)
         if not dues:
             return None

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
 from enum import StrEnum
-from itertools import count
 from pathlib import Path
 
 from msgspec import Struct
@@ -293,7 +292,8 @@ def take_theirs(
         raise sides.problem
     folder = store.state_path.parent
     with FileStore(store.state_path).locked():
-        aside = _new_folder(folder, now())
+        when = datetime.fromtimestamp(now(), UTC)
+        aside = folders.make_another(folder / f"set-aside-{when:%Y%m%dT%H%M%SZ}")
         for path in _of_the_run(store):
             folders.move(path, aside / path.name)
         sync_folder(aside)
@@ -304,16 +304,6 @@ def take_theirs(
             f"the branch could not be taken; the files that were here are in {aside}"
         )
     return aside, after
-
-
-def _new_folder(folder: Path, now: float) -> Path:
-    name = f"set-aside-{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%SZ}"
-    for number in count(1):
-        path = folder / (name if number == 1 else f"{name}-{number}")
-        with contextlib.suppress(FileExistsError):
-            folders.make_fresh(path)
-            break
-    return path
 
 
 def _of_the_run(store: GitStore) -> Iterator[Path]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from sequencer.errors import EditRefused, TransitionRefused, command
 from sequencer.model.fields import ValidationError
-from sequencer.model.head import MAX_COUNTER, Head, Loop, Status
+from sequencer.model.head import MAX_COUNTER, MOVED, Head, Loop, Status
 from sequencer.model.line.order import present
 from sequencer.model.outcome import Usage
 from sequencer.model.transitions import (
@@ -45,7 +45,8 @@ _DATE = re.compile(
 """ISO 8601 as people and programs write it; the calendar is not known here."""
 
 
-def _fact(event: Event, head: Head, note: str | None = None) -> Fact:
+def fact_at(event: Event, head: Head, note: str | None = None) -> Fact:
+    """Return that *event* has happened where *head* is."""
     outcome = {"note": note} if note else None
     return Fact(event, head.expected_step, head.step_index, head.token, head.attempt, outcome)
 
@@ -70,7 +71,7 @@ def _ensure_nobody_runs(head: Head, verb: str) -> None:
 def stop(head: Head, reason: str | None, *, at: str) -> Transition:
     """Let the step that runs end and start no other."""
     new = changed(head, at, exit=True, exit_reason=reason)
-    return Transition(new, (_fact(Event.EDITED, head, f"stop: {reason or 'by hand'}"),))
+    return Transition(new, (fact_at(Event.EDITED, head, f"stop: {reason or 'by hand'}"),))
 
 
 def pause(head: Head, *, at: str) -> Transition:
@@ -85,7 +86,7 @@ def pause(head: Head, *, at: str) -> Transition:
         new = changed(head, at, pause_requested=True)
     else:
         new = changed(head, at, status=Status.PAUSED, pause_requested=False)
-    return Transition(new, (_fact(Event.PAUSED, head),))
+    return Transition(new, (fact_at(Event.PAUSED, head),))
 
 
 def resume(head: Head, *, at: str) -> Transition:
@@ -100,7 +101,7 @@ def resume(head: Head, *, at: str) -> Transition:
     new = changed(head, at, exit=False, exit_reason=None, pause_requested=False)
     if new.status is Status.PAUSED:
         new = at_rest(new)
-    return Transition(new, (_fact(Event.RESUMED, head),))
+    return Transition(new, (fact_at(Event.RESUMED, head),))
 
 
 def retry(head: Head, *, at: str) -> Transition:
@@ -115,7 +116,7 @@ def retry(head: Head, *, at: str) -> Transition:
     waits = {"not_before": None, "not_before_reason": None, "not_before_since": None}
     loop = None if head.loop is None else head.loop.replace(exhausted=0)
     new = changed(head, at, failures_in_row=0, attempt=0, loop=loop, **waits)
-    return Transition(at_rest_by_hand(head, new), (_fact(Event.RESUMED, head, "retry"),))
+    return Transition(at_rest_by_hand(head, new), (fact_at(Event.RESUMED, head, "retry"),))
 
 
 def stamp_ok(head: Head, following: Place, note: str | None, *, at: str) -> Transition:
@@ -128,7 +129,7 @@ def stamp_ok(head: Head, following: Place, note: str | None, *, at: str) -> Tran
     _ensure_nobody_runs(head, "stamp")
     usage = head.usage.plus(Usage(steps=1))
     new = _decided(head, at, following, usage=usage)
-    return Transition(new, _with_end(_fact(Event.STAMPED, head, _noted("ok", note)), new))
+    return Transition(new, _with_end(fact_at(Event.STAMPED, head, _noted("ok", note)), new))
 
 
 def pass_fixer(head: Head, judge: Place, event: Event, note: str | None, *, at: str) -> Transition:
@@ -149,7 +150,7 @@ def pass_fixer(head: Head, judge: Place, event: Event, note: str | None, *, at: 
         failures_in_row=0,
         attempt=0,
     )
-    return Transition(at_rest_by_hand(head, new), (_fact(event, head, note),))
+    return Transition(at_rest_by_hand(head, new), (fact_at(event, head, note),))
 
 
 def stamp_fail(head: Head, note: str | None, *, at: str) -> Transition:
@@ -162,7 +163,7 @@ def stamp_fail(head: Head, note: str | None, *, at: str) -> Transition:
     _ensure_nobody_runs(head, "stamp")
     new = changed(head, at, failures_in_row=head.failures_in_row + 1)
     new = at_rest_by_hand(head, new)
-    return Transition(new, (_fact(Event.STAMPED, head, _noted("fail", note)),))
+    return Transition(new, (fact_at(Event.STAMPED, head, _noted("fail", note)),))
 
 
 def skip(head: Head, following: Place, note: str | None, *, at: str) -> Transition:
@@ -174,7 +175,7 @@ def skip(head: Head, following: Place, note: str | None, *, at: str) -> Transiti
     _ensure_not_complete(head, "skip")
     _ensure_nobody_runs(head, "skip")
     new = _decided(head, at, following)
-    return Transition(new, _with_end(_fact(Event.SKIPPED, head, note), new))
+    return Transition(new, _with_end(fact_at(Event.SKIPPED, head, note), new))
 
 
 def rewind(head: Head, place: Place, *, at: str) -> Transition:
@@ -194,7 +195,7 @@ def rewind(head: Head, place: Place, *, at: str) -> Transition:
         _ensure_not_complete(head, "rewind")
     cleared = {"exit_reason": None} if head.was_rejected else {}
     new = _decided(head, at, place, **cleared)
-    return Transition(new, (_fact(Event.REWOUND, head, f"to step_index {place.step_index}"),))
+    return Transition(new, (fact_at(Event.REWOUND, head, f"to step_index {place.step_index}"),))
 
 
 def reset(head: Head, fresh: Head, *, at: str) -> Transition:
@@ -205,7 +206,7 @@ def reset(head: Head, fresh: Head, *, at: str) -> Transition:
     """
     _ensure_nobody_runs(head, "reset")
     new = fresh.replace(token=head.token, last_update=at)
-    return Transition(new, (_fact(Event.RESET, head, f"run {head.run_id} ended"),))
+    return Transition(new, (fact_at(Event.RESET, head, f"run {head.run_id} ended"),))
 
 
 def adopt(
@@ -237,7 +238,7 @@ def adopt(
     )
     if place.is_end and not head.is_at_gate:
         new = new.replace(status=Status.COMPLETE)
-    return Transition(new, (_fact(Event.ADOPTED, head, note),))
+    return Transition(new, (fact_at(Event.ADOPTED, head, note),))
 
 
 def take_over_by_force(head: Head, *, at: str) -> Transition:
@@ -284,7 +285,7 @@ def accept_edit(
         edited = edited.replace(not_before_since=None)
     before, after = head.model_dump(), edited.model_dump()
     fields = sorted(k for k in before.keys() | after.keys() if before.get(k) != after.get(k))
-    fact = _fact(Event.EDITED, head, f"by hand: {', '.join(fields)}")
+    fact = fact_at(Event.EDITED, head, f"by hand: {', '.join(fields)}")
     new = changed(edited, at, iteration=edited.step_index + 1)
     if edited.step_index == head.step_index:
         new = settled(head, edited, new.replace(expected_step=head.expected_step), is_end=False)
@@ -427,6 +428,8 @@ def ensure_nothing_decided(head: Head, edited: Head, *, by_command: bool) -> Non
         _refuse_decision("loop", "changed", "skip' or 'stamp ok")
     if edited.told != head.told:
         _refuse_decision("told", "changed", "tell")
+    if edited.model_extra.get(MOVED) != head.model_extra.get(MOVED) and not by_command:
+        _refuse_decision("moved", "changed", "sync --to")
     if edited.work != head.work:
         raise EditRefused(
             "an edit by hand is refused: work changed",

@@ -26,6 +26,8 @@ FLOW_DOCUMENT = "flow.json"
 """The document that says what the run of a graph was begun with, see `model.flow_source`."""
 MARKINGS = "marking-"
 """How the names of documents begin that have a graph's marking."""
+MOVED = "moved"
+"""Field of a closed copy: where the run is, and what the closing has replaced."""
 
 
 class Status(StrEnum):
@@ -251,6 +253,12 @@ class Head(Frozen, extra="allow"):
         extra = {**others, "told": [list(one) for one in told]} if told else others
         values = {name: self.__dict__[name] for name in self.model_fields}
         return self.made(values, {*self.model_fields_set, *extra}, extra)
+
+    @property
+    def moved_to(self) -> str | None:
+        """Return where the run is, if this is the closed copy that it has left; see `moving`."""
+        told = self._given[1].get(MOVED)
+        return str(told["where"]) if isinstance(told, dict) and "where" in told else None
 
     @property
     def was_rejected(self) -> bool:

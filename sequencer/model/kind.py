@@ -123,8 +123,7 @@ def _is_from_another_clock(head: Head, now: datetime) -> bool:
 def _by_people(head: Head, now: datetime) -> tuple[Readiness, str] | None:
     """Return what somebody decided or has to decide."""
     if head.exit:
-        reason = f": {head.exit_reason}" if head.exit_reason else ""
-        return Readiness.STOPPED, f"the run was stopped{reason}; 'sequencer resume' lets it go on"
+        return Readiness.STOPPED, _stopped_words(head)
     if head.status is Status.PAUSED or head.pause_requested:
         return Readiness.PAUSED, "the run is paused; 'sequencer resume' lets it go on"
     if head.gate is not None and head.gate.is_open:
@@ -136,6 +135,13 @@ def _by_people(head: Head, now: datetime) -> tuple[Readiness, str] | None:
             return Readiness.PERSON, f"{names} waits for an answer; {gives} gives it"
         return Readiness.PERSON, "the run waits for an approval"
     return None
+
+
+def _stopped_words(head: Head) -> str:
+    if head.moved_to is not None:
+        return f"the run was moved to {head.moved_to}; this is a closed copy"
+    reason = f": {head.exit_reason}" if head.exit_reason else ""
+    return f"the run was stopped{reason}; 'sequencer resume' lets it go on"
 
 
 def _at_gate(gate: Gate, now: datetime) -> tuple[Readiness, str]:

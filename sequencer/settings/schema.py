@@ -369,9 +369,10 @@ DecidingVerb = Literal[
     "repair",
     "resume",
     "run",
+    "sync",
 ]
-"""Commands by which a person decides, `run` if it has --start-at; `trust` is none of them,
-nobody hands it over."""
+"""Commands by which a person decides, `run` if it has --start-at, `sync` with --to; `trust`
+is none of them, nobody hands it over."""
 
 
 class Schema(Section):

@@ -164,6 +164,16 @@ def make_fresh(path: Path) -> None:
     made(path.parent).make(path.name)
 
 
+def make_another(wanted: Path) -> Path:
+    """Make a folder called *wanted*, or so with a number if there is one; return it."""
+    for number in range(1, 1_000):
+        path = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
+        with contextlib.suppress(FileExistsError):
+            make_fresh(path)
+            return path
+    raise CorruptState("too many of them in one second", where=str(wanted))
+
+
 def open_file(path: Path | str, flags: int) -> int:
     """Return a descriptor of the file *path*, which is not opened through a link.
 

@@ -291,7 +291,7 @@ def ensure_no_older_copy(state_path: Path, found: Recovered, witness: Witness = 
     Raises:
         CorruptState: steps that were accepted would run again.
     """
-    if found.head is not None and found.last is not None:
+    if found.head is not None and found.last is not None and found.head.moved_to is None:
         shown = beyond(found.head, found.last.revision, witness(found.head.run_id))
         if shown is not None:
             raise missing(state_path, found.head, found.last.revision, shown)

@@ -149,7 +149,7 @@ def _although(found: Diagnosis, head: Head) -> str:
 def _keep_originals(found: Diagnosis) -> Path:
     """Copy every file aside; what is no plain file is moved, because it is in the way."""
     folder = found.state.path.parent
-    kept = _new_folder(folder / f"damaged-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
+    kept = folders.make_another(folder / f"damaged-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
     paths = [found.state.path, *(report.path for report in found.journals)]
     for path in paths:
         try:
@@ -163,15 +163,6 @@ def _keep_originals(found: Diagnosis) -> Path:
     sync_folder(kept)
     sync_folder(folder)
     return kept
-
-
-def _new_folder(wanted: Path) -> Path:
-    for number in range(1, 1_000):
-        folder = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
-        with contextlib.suppress(FileExistsError):
-            folders.make_fresh(folder)
-            return folder
-    raise CorruptState("too many repairs in one second", where=str(wanted))
 
 
 def _mend(found: Diagnosis, base: Head, kept: Path, *, is_head: bool) -> Head:

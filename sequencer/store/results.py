@@ -76,6 +76,16 @@ def kept(results: Path, name: str) -> Path:
     return results / name
 
 
+def name_in(output_file: object) -> str | None:
+    """Return the name of the attempt's folder that a record's *output_file* lies in.
+
+    >>> name_in("results/4-5/output.txt"), name_in(None), name_in("/etc/passwd")
+    ('4-5', None, None)
+    """
+    found = _OUTPUT_NAME.fullmatch(output_file) if isinstance(output_file, str) else None
+    return found[1] if found is not None and attempt_of(found[1]) is not None else None
+
+
 def output_path(run: Path, name: object) -> Path:
     """Return the output that a record calls *name*, in the folder of its *run*.
 
@@ -83,14 +93,13 @@ def output_path(run: Path, name: object) -> Path:
         CorruptState: *name* is not what an accepted step has written there; a record that
             was forged could name any file of the machine.
     """
-    found = _OUTPUT_NAME.fullmatch(name) if isinstance(name, str) else None
-    if found is None or attempt_of(found[1]) is None:
+    if name_in(name) is None:
         raise CorruptState(
             f"a record names {name!r} as its output, which is no output of a step",
             where=str(run),
             hint="'sequencer history' shows the records; 'sequencer rewind' repeats the step",
         )
-    return run / found[0]
+    return run / str(name)
 
 
 def keep(attempt: Path, data: bytes) -> None:
