@@ -343,8 +343,9 @@ def _check_code(project: Project, run: str | None) -> Iterator[Finding]:
             yield Finding(Level.WARNING, Area.CONFIGURATION, refused.message, where, hint)
     except (ConfigurationError, NotTrusted) as error:
         yield from of_error(Area.CONFIGURATION, error)
-    for where, text in project.sink_problems(run):
-        yield Finding(Level.ERROR, Area.CONFIGURATION, text, where)
+    if (posting := project.posting) is not None:
+        for where, text in posting.problems(run):
+            yield Finding(Level.ERROR, Area.CONFIGURATION, text, where)
 
 
 def check_state(state_path: Path, witness: Witness = no_witness) -> Iterator[Finding]:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, cached_property, partial
 from importlib.machinery import PathFinder
 from importlib.resources import files
@@ -24,13 +24,12 @@ from sequencer.assembly.runs import (
     began_with,
     definition_of,
     make_store,
-    state_path_of,
     workflow_of_run,
 )
 from sequencer.assembly.trusting import Ask, Trust
 from sequencer.documents.files import slug
 from sequencer.documents.reader import KeyPath
-from sequencer.engine.attempt import Emit, Noticed, ignore
+from sequencer.engine.attempt import Emit, Noticed
 from sequencer.engine.carrier import NOTHING_CARRIED, BranchGuard, Carrier
 from sequencer.engine.hooking import Hooks, NoHooks
 from sequencer.engine.performing import Performer
@@ -43,7 +42,6 @@ from sequencer.model.head import Head
 from sequencer.model.request import Definition
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
-from sequencer.posting.options import SinkPlace
 from sequencer.settings.schema import CURRENT, NONE
 from sequencer.settings.settings import Settings, load
 from sequencer.settings.sources import Given
@@ -55,13 +53,13 @@ from sequencer.workflows.registry import with_defaults
 from sequencer.workflows.requests.routing import classify_with, classifying_agent
 
 if TYPE_CHECKING:
+    from sequencer.assembly.posting import Posting
     from sequencer.engine.perform import RunPlace, Team
     from sequencer.engine.starting import Starter
     from sequencer.engine.worker import Worker
     from sequencer.model.net.source import FlowSource
     from sequencer.model.request import Request
     from sequencer.model.team import TeamRules
-    from sequencer.posting.results import Pending
 
 
 class Project(Struct, frozen=True, dict=True):
@@ -215,65 +213,14 @@ class Project(Struct, frozen=True, dict=True):
             team=TeamStarter(settings.teams, settings.registry.roles, settings.routing),
         )
 
-    def _place(self, run: str | None) -> SinkPlace:
-        folder = state_path_of(self.settings, run).parent
-        return SinkPlace(folder, self.settings.project_dir, self.agents.environment)
+    @property
+    def posting(self) -> Posting | None:
+        """Return what it posts of its runs; None: nothing."""
+        if not self.settings.activity.sinks or self.rehearses:
+            return None
+        from sequencer.assembly.posting import Posting  # noqa: PLC0415 - few projects post
 
-    def sink_problems(self, run: str | None) -> Iterator[tuple[str, str]]:
-        """Yield where and what the activity sinks of the run called *run* lack."""
-        from sequencer.posting.sinks import problems  # noqa: PLC0415 - see the class
-
-        return problems(self.settings.activity, self._place(run))
-
-    def activities(
-        self, run: Run, notice: Callable[[str], None], workflow: Workflow
-    ) -> AbstractContextManager[Emit]:
-        """Return who posts what it hears of *run* while the block lasts; it says *notice*.
-
-        *workflow* is what the run works on.
-
-        Raises:
-            ConfigurationError: a sink lacks something; nothing was begun.
-        """
-        options = self.settings.activity
-        if not options.sinks or self.rehearses:
-            return nullcontext(ignore)
-        self.trust.ensure()
-        from sequencer.posting import poster, sinks  # noqa: PLC0415 - see the class
-
-        return poster.Poster(
-            # A store of its own: another thread reads it.
-            self.store(run.name),
-            sinks.make_sinks(options, self._place(run.name)),
-            self.redaction,
-            notice,
-            run=run.name,
-            nodes=workflow.nodes,
-            thoughts=options.thoughts,
-            min_interval_s=options.min_interval_s,
-            drain_s=options.drain_s,
-        )
-
-    def deliver(self, run: str | None, notice: Callable[[str], None]) -> None:
-        """Post what was decided by hand in the run called *run*; what can't be waits."""
-        options = self.settings.activity
-        if not options.sinks:
-            return
-        self.trust.ensure()
-        from sequencer.posting import poster, sinks  # noqa: PLC0415 - see the class
-
-        made = sinks.make_sinks(options, self._place(run))
-        store = self.store(run)
-        poster.deliver(store, made, self.redaction, notice=notice, drain_s=options.drain_s)
-
-    def pending_posts(self, run: Run, head: Head) -> tuple[Pending, ...]:
-        """Return what the activity sinks of *run*, which is at *head*, have not taken."""
-        sinks = self.settings.activity.sinks
-        if not sinks:
-            return ()
-        from sequencer.posting.results import pending  # noqa: PLC0415 - see the class
-
-        return pending(run.store.state_path.parent, sinks, head, run.store.history)
+        return Posting(self)
 
     def performer(
         self,

@@ -194,7 +194,8 @@ def _decide(invocation: Invocation, verb_name: str, said: str | None, done: str)
         act = run.approve if verb_name == "approve" else run.reject
         after = act(text, by=decider(), token=token, on_event=notice)
     try:
-        invocation.project().deliver(run.name, invocation.say)
+        if (posting := invocation.project().posting) is not None:
+            posting.deliver(run.name, invocation.say)
     except SequencerError as error:
         invocation.say(f"notice: it was not posted: {error.message}")
     tell(invocation, run, after, f"{done}{'the run' if gate is None else repr(gate.step)}")

@@ -345,7 +345,7 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
     tally, shown = WorkCount(), _view(invocation, project, workflow, plan)
     _tell_of_agents(invocation, project, workflow, plan, head)
     seen, is_async = several(tally, shown), plan.mode is Mode.ASYNC
-    is_silent = is_async or plan.is_detached
+    posting = None if is_async or plan.is_detached else project.posting
 
     def notice(text: str) -> None:
         seen(Noticed(text))
@@ -353,7 +353,7 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
     try:
         # Outside, so that a second Ctrl-C ends the wait for what is still to be posted.
         with (
-            nullcontext(ignore) if is_silent else project.activities(run, notice, workflow) as post,
+            nullcontext(ignore) if posting is None else posting.hear(run, notice, workflow) as post,
             EndOnSignal(lambda text: shown(Noticed(text))) as signals,
         ):
             summary = run.work(
@@ -485,7 +485,8 @@ def _remember(invocation: Invocation, run: Run, text: str) -> None:
     here = run.standing()
     if here is None or here.kind not in STABLE or not isinstance(run.store, FileStore):
         return
-    if any(one.is_behind for one in invocation.project().pending_posts(run, head)):
+    posting = invocation.project().posting
+    if posting is not None and any(one.is_behind for one in posting.pending(run, head)):
         # The next tick has something to post.
         return
     notices = () if invocation.is_quiet else in_short(invocation.project().settings.notices)

@@ -65,8 +65,8 @@ def _looks(invocation: Invocation, run: Run) -> Iterator[Snapshot]:
     logs = project.logs(run.name, lambda _: None)
     while True:
         snapshot = take(run, logs)
-        if snapshot.head is not None:
-            snapshot = replace(snapshot, posts=project.pending_posts(run, snapshot.head))
+        if snapshot.head is not None and (posting := project.posting) is not None:
+            snapshot = replace(snapshot, posts=posting.pending(run, snapshot.head))
         yield snapshot
 
 
@@ -203,6 +203,7 @@ def _unread(run: Run, error: SequencerError) -> dict[str, Any]:
 def _facts(project: Project, run: Run, head: Head) -> dict[str, Any]:
     """Return what is shown about *run*."""
     begun, title = _began(run)
+    posting = project.posting
     return {
         "run": run.name,
         "ended": head.status == "complete",
@@ -219,7 +220,7 @@ def _facts(project: Project, run: Run, head: Head) -> dict[str, Any]:
         "estimated_usd": head.usage.estimated_usd,
         "seconds": head.usage.seconds,
         "title": title,
-        "posts": [one.as_json() for one in project.pending_posts(run, head)],
+        "posts": [] if posting is None else [one.as_json() for one in posting.pending(run, head)],
     }
 
 

@@ -355,9 +355,8 @@ class Run:
                 self.store.ensure_served(worker)
             head = control.begin()
             ensure_here(head)
-            if not head.revision:
-                # Another program's state has no run before its first transition.
-                head = self.head or head
+            # Another program's state has no run before its first transition.
+            head = head if head.revision else self.head or head
             if on_ready is not None:
                 on_ready(worker.interrupt)
             if isinstance(self.store, Dispatching):

@@ -10,14 +10,13 @@ Not promised: that outputs of more than 64 KiB are anywhere but where they were 
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from datetime import timedelta
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.client import (
@@ -31,17 +30,18 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from sequencer.engine.attempt import Emit, RunEvent
+from sequencer.engine.attempt import Emit
 from sequencer.engine.run import Made
 from sequencer.errors import StaleClaim, StorageFailed, UsageRefused
 from sequencer.fleet.connection import (
     CALL_S,
     Connection,
     FleetOptions,
+    Inquiry,
     connection,
     is_without_namespace,
 )
-from sequencer.fleet.events import EventReader, plain
+from sequencer.fleet.events import EventReader, RunSeen, Tell, plain
 from sequencer.fleet.wire import (
     BEFORE,
     DETACHED,
@@ -78,28 +78,6 @@ LOOKS_S = (0.1, 2.0)
 
 Heard = Callable[[EventReader, list[dict[str, Any]]], None]
 """Is given what was read by then, and the facts that the newest event tells of."""
-Tell = Callable[[str | None, RunEvent], None]
-"""Hears, with the name of its run, what happens in an attempt."""
-
-
-class RunSeen(Struct, frozen=True):
-    """A run as the server has told of it."""
-
-    memo: dict[str, Any]
-    execution: str
-    is_open: bool
-    pending: Mapping[int, str]
-    """Who makes attempts, by their tokens; empty for one that no worker has taken yet."""
-
-
-class Inquiry(Struct):
-    """What the run is asked, under one number until it answers."""
-
-    update: str
-    argument: Any
-    number: str = field(default_factory=lambda: uuid.uuid4().hex)
-    is_unknown: bool = False
-    """Whether nobody answered at first, so that it may be taken already."""
 
 
 def process_words(who: str) -> str:
@@ -145,6 +123,12 @@ class FleetStore:
         if head is None or self.worker_of is None:
             raise StaleClaim("the run is gone", where=run)
         return self.worker_of(head.run_name, partial(tell, head.run_name))
+
+    @cached_property
+    def _working(self) -> ModuleType:
+        from sequencer.fleet import worker  # noqa: PLC0415 - a third more to load, and most look
+
+        return worker
 
     @property
     def connection(self) -> Connection:
@@ -350,10 +334,8 @@ class FleetStore:
         try:
             return await ask(ANSWER_S)
         except WorkflowUpdateRPCTimeoutOrCancelledError:
-            from sequencer.fleet.worker import deciding  # noqa: PLC0415 - it imports this
-
             asked.is_unknown = True
-            async with deciding(await self.connection.client(), self.options.queue):
+            async with self._working.deciding(await self.connection.client(), self.options.queue):
                 return await ask(CALL_S)
 
     def _said(self) -> dict[str, str]:
@@ -511,10 +493,9 @@ class FleetStore:
         is_detached: bool,
     ) -> Summary:
         """See `engine.run.Dispatching`."""
-        from sequencer.fleet.worker import detach, work_on  # noqa: PLC0415 - looking needs none
-
-        act = detach if is_detached else work_on
-        return act(self, worker, mode, limits, head=head, places=places)
+        act = self._working.detach if is_detached else self._working.work_on
+        made: Summary = act(self, worker, mode, limits, head=head, places=places)
+        return made
 
 
 def _pending(found: WorkflowExecutionDescription) -> dict[int, str]:

@@ -8,13 +8,14 @@ import os
 import re
 import socket
 import threading
+import uuid
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 from temporalio.client import Client, PayloadLimitsConfig, RPCTimeoutOrCancelledError
 from temporalio.service import RPCError, RPCStatusCode, TLSConfig
 
@@ -52,6 +53,16 @@ class FleetOptions(Struct, frozen=True):
         if run == DEFAULT_RUN:
             part = slug(f"{run}\0")
         return f"{self.queue}/{part}"
+
+
+class Inquiry(Struct):
+    """What a run is asked, under one number until it answers."""
+
+    update: str
+    argument: Any
+    number: str = field(default_factory=lambda: uuid.uuid4().hex)
+    is_unknown: bool = False
+    """Whether nobody answered at first, so that it may be taken already."""
 
 
 def identity() -> str:

@@ -8,10 +8,11 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
 from temporalio.client import RPCTimeoutOrCancelledError, WorkflowHistoryEventAsyncIterator
 from temporalio.service import RPCError
 
-from sequencer.engine.attempt import Emit, HeadMoved, MadeElsewhere
+from sequencer.engine.attempt import Emit, HeadMoved, MadeElsewhere, RunEvent
 from sequencer.engine.run import Made
 from sequencer.fleet.connection import CALL_S, identity
 from sequencer.fleet.wire import BEFORE, FACTS, HEAD, RUN, fact_of, head_of
@@ -20,7 +21,7 @@ from sequencer.model.outcome import Outcome, OutcomeStatus, used
 from sequencer.model.transitions import Event
 
 if TYPE_CHECKING:
-    from sequencer.fleet.client import FleetStore, RunSeen
+    from sequencer.fleet.client import FleetStore
 
 LOOK_S = 1.0
 """Between two looks at what other processes do with a run that this one works on."""
@@ -37,6 +38,20 @@ _ENDS = frozenset(
         Event.CANCELLED,
     }
 )
+
+
+Tell = Callable[[str | None, RunEvent], None]
+"""Hears, with the name of its run, what happens in an attempt."""
+
+
+class RunSeen(Struct, frozen=True):
+    """A run as the server has told of it."""
+
+    memo: dict[str, Any]
+    execution: str
+    is_open: bool
+    pending: Mapping[int, str]
+    """Who makes attempts, by their tokens; empty for one that no worker has taken yet."""
 
 
 def plain(payload: Any) -> Any:

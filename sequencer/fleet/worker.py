@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import convert
 from temporalio import activity
@@ -30,9 +30,8 @@ from sequencer.engine.stint import Mode, Summary
 from sequencer.engine.worker import Worker
 from sequencer.errors import SequencerError, StaleClaim
 from sequencer.executors.protocol import Cancellation, StopReason
-from sequencer.fleet.client import FleetStore, Inquiry, Tell
-from sequencer.fleet.connection import CALL_S, identity
-from sequencer.fleet.events import NewsWatch
+from sequencer.fleet.connection import CALL_S, Inquiry, identity
+from sequencer.fleet.events import NewsWatch, Tell
 from sequencer.fleet.permits import MemoStore, permit_of
 from sequencer.fleet.wire import Ticket, error_of, packed_error, report_of
 from sequencer.fleet.workflow import ATTEMPT, REFUSED, RunWorkflow
@@ -41,6 +40,9 @@ from sequencer.model.limits import InvocationLimits
 from sequencer.model.outcome import Usage
 from sequencer.model.workflow import has_definition
 from sequencer.store.watch import readable
+
+if TYPE_CHECKING:
+    from sequencer.fleet.client import FleetStore
 
 DETACHED_REASON = "detached: workers make the steps; 'sequencer status' tells"
 LONGEST_LOOK_S = 3600.0
