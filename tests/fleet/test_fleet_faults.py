@@ -48,6 +48,7 @@ def test_a_frozen_workers_late_report_is_not_accepted_and_its_agent_ends(project
     assert len(indexes) >= 1
 
 
+@pytest.mark.sample
 def test_a_server_that_is_killed_and_started_again_goes_on(tmp_path: Path) -> None:
     port, ui_port = free_ports(2)
     options = FleetOptions("tests", address=f"127.0.0.1:{port}")
@@ -68,6 +69,7 @@ def test_a_server_that_is_killed_and_started_again_goes_on(tmp_path: Path) -> No
             assert here.facts("status")["status"] == "waiting-next"
 
 
+@pytest.mark.sample
 def test_an_interrupted_run_gives_its_step_back(project: Make) -> None:
     here = project(CYCLE)
     here.hold()
@@ -106,6 +108,7 @@ def test_what_cannot_start_ends_the_invocation_as_in_files(project: Make) -> Non
     assert (status["step_index"], status["claims"]) == (1, [])
 
 
+@pytest.mark.sample
 def test_a_refusal_leaves_no_event(project: Make) -> None:
     here = project(PROCEDURE)
     here.cli("run")
@@ -150,6 +153,7 @@ def test_forty_commands_in_a_row_end_with_their_exit_code(project: Make) -> None
     assert codes == [0] * 20 + [3] * 20
 
 
+@pytest.mark.sample
 def test_no_secret_is_on_the_server(tmp_path: Path) -> None:
     port, ui_port = free_ports(2)
     address = f"127.0.0.1:{port}"
@@ -224,6 +228,7 @@ def test_a_step_that_is_taken_away_by_force_ends_and_begins_again(project: Make)
     ]
 
 
+@pytest.mark.sample
 def test_decisions_at_the_same_moment_are_all_accepted_once(project: Make) -> None:
     here = project(CYCLE)
     here.cli("run", "--max-steps", "1")

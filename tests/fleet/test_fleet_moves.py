@@ -208,6 +208,7 @@ def test_a_flow_moves_with_what_its_nodes_have_said(project: Make) -> None:
     )
 
 
+@pytest.mark.sample
 def test_a_copy_of_a_run_on_the_server_reads_as_its_files(project: Make, tmp_path: Path) -> None:
     here = project(CYCLE)
     works(here, 3)

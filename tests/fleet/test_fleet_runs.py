@@ -66,6 +66,7 @@ def same(pair: tuple[FleetProject, FleetProject], *arguments: str) -> str:
     return fleet.stdout
 
 
+@pytest.mark.sample
 def test_a_cycle_is_the_same_as_in_files(pair: Pair) -> None:
     both = pair(CYCLE)
     same(both, "status")
@@ -95,6 +96,7 @@ def test_a_procedure_with_a_gate_is_decided_over_without_a_worker(pair: Pair) ->
     assert [one["event"] for one in fleet].count("approved") == 1
 
 
+@pytest.mark.sample
 def test_decisions_reach_a_run_whose_worker_lives(project: Make) -> None:
     here = project(PROCEDURE)
     with here.worker():
@@ -114,6 +116,7 @@ def test_two_workers_and_who_lets_it_go_on_share_the_steps(project: Make) -> Non
     assert here.facts("status")["usage"]["steps"] == 8
 
 
+@pytest.mark.sample
 def test_a_killed_worker_is_replaced_and_nothing_is_doubled(project: Make) -> None:
     here = project(CYCLE)
     gate = here.hold()
@@ -139,6 +142,7 @@ def test_a_killed_worker_is_replaced_and_nothing_is_doubled(project: Make) -> No
     assert rest is one or took < 3 * TTL_S + 3
 
 
+@pytest.mark.sample
 def test_a_long_run_continues_as_a_new_execution_with_its_history_whole(project: Make) -> None:
     here = project(CYCLE)
     assert here.cli("run", "--max-steps", "40", timeout_s=120).returncode == 0
@@ -179,6 +183,7 @@ def test_a_flow_makes_two_nodes_at_once_and_asks_a_person(pair: Pair) -> None:
     assert published[0]["outcome"]["output"] == "published: prose of a draft for Ann"
 
 
+@pytest.mark.sample
 def test_parallel_nodes_are_made_by_two_workers(project: Make) -> None:
     here = _with_flow(project(AGENTS))
     hold = here.hold("prose"), here.hold("facts")
