@@ -48,10 +48,12 @@ from sequencer.fleet.wire import (
     FACTS,
     RUN,
     documents_in,
+    ensure_fitting,
     head_of,
     own_facts,
     owner_of,
     packed,
+    sizes_of,
 )
 from sequencer.fleet.workflow import OVERTAKEN, WORKFLOW
 from sequencer.model.head import Claim, Head, Owner
@@ -387,6 +389,7 @@ class FleetStore:
     ) -> bool:
         known = {} if seen is None else documents_in(seen.memo)
         kept = {k: v for k, v in {**known, **self._changed}.items() if v is not None}
+        ensure_fitting(sizes_of(kept))
         client = await self.connection.client()
         # Where there was none the server looks for closed ones too; see also `OPEN_S`.
         reuse = WorkflowIDReusePolicy

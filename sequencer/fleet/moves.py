@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from sequencer.errors import RemoteUnreachable, SequencerError, TransitionRefused, UsageRefused
 from sequencer.fleet.client import FleetStore
 from sequencer.fleet.export import documents_of, exported
-from sequencer.fleet.wire import ANSWER_BYTES, BEFORE
+from sequencer.fleet.wire import ANSWER_BYTES, BEFORE, ensure_fitting, sizes_of
 from sequencer.model.head import Head
 from sequencer.model.limits import utc
 from sequencer.model.moving import closed, confirmed, ensure_here, has_arrived, opened
@@ -33,8 +33,6 @@ from sequencer.store.file import FileStore
 from sequencer.store.folder import names, read_regular
 from sequencer.store.protocol import Store
 
-DOCUMENT_BYTES = 1024 * 1024
-"""Of a run's documents, which a server keeps in one piece."""
 PAST_BYTES = 512 * 1024
 """Of the history that travels, and the same of a graph's outputs; the newest go first."""
 
@@ -59,7 +57,7 @@ def move(source: Side, target: Side) -> Head:
     Raises:
         ClaimHeld: somebody works on it.
         TransitionRefused: it was never begun, is elsewhere, or a run is there.
-        UsageRefused: it is too large.
+        StorageFailed: it is too large.
         RemoteUnreachable: the server does not answer; the same again continues.
     """
     bring = _way(source, target)
@@ -75,7 +73,8 @@ def move(source: Side, target: Side) -> Head:
             return _noted(source, there)
         _ensure_left(there, head, target)
     if isinstance(target.store, FleetStore):
-        _ensure_fitting(documents_of(source.store, head))
+        documents = documents_of(source.store, head)
+        ensure_fitting(sizes_of({name: data.decode() for name, data in documents.items()}))
     if head.moved_to is None:
         head = source.store.update(partial(_closing, where=target.words))
     told = opened(head, f"moved here from {source.words}", None, at=_now())
@@ -121,15 +120,6 @@ def _ensure_left(there: Head, head: Head, target: Side) -> None:
         where=target.words,
         hint="give one of them another name, or move that one away",
     )
-
-
-def _ensure_fitting(documents: Mapping[str, bytes]) -> None:
-    if (size := sum(_size(data.decode()) for data in documents.values())) > DOCUMENT_BYTES:
-        raise UsageRefused(
-            f"the run's documents have {size} bytes, and {DOCUMENT_BYTES} are the most that a "
-            "server keeps of one run",
-            hint="keep it in files or git",
-        )
 
 
 def _closing(head: Head | None, *, where: str) -> Transition | None:

@@ -23,20 +23,30 @@ from sequencer.engine.net_stint import NetStint, waiting_words
 from sequencer.engine.patience import Changes, changes_of
 from sequencer.engine.shares import Shares
 from sequencer.engine.stint import LineStint, Mode
-from sequencer.errors import ClaimHeld, Interrupted, MachineBusy, SequencerError, StaleClaim
+from sequencer.errors import (
+    ClaimHeld,
+    Interrupted,
+    MachineBusy,
+    SequencerError,
+    StaleClaim,
+    StorageFailed,
+)
 from sequencer.fleet.wire import (
+    DOCUMENT_BYTES,
     FACTS,
     RUN,
     AttemptReport,
     Ticket,
     documents_in,
     ended_of,
+    ensure_fitting,
     error_of,
     head_of,
     own_facts,
     owner_of,
     packed,
     packed_error,
+    sizes_of,
 )
 from sequencer.model.head import Claim, Head, Status
 from sequencer.model.kind import Ended, Readiness, Room, blocked_by
@@ -51,6 +61,8 @@ from sequencer.model.transitions import Place, Transition
 from sequencer.model.workflow import Workflow, ensure_definition, has_definition
 from sequencer.store.protocol import Change, Store, View
 
+OUTPUT_BYTES = 1024 * 1024
+"""Of a graph's outputs, for the next execution; a server takes no piece of more than 2 MiB."""
 NOTE_CHARS = 500
 """Of why an attempt was put off."""
 
@@ -65,8 +77,9 @@ class MemoStore:
         """Start with what *memo* has; *publish* changes it."""
         self.head = head_of(memo)
         self.documents = documents_in(memo)
+        self.sizes = sizes_of(self.documents)
         self.outputs: dict[str, str] = {}
-        """Of attempts, by their names, where a choice may ask for them."""
+        """Of attempts, by their names, where a choice may ask for them; the oldest come first."""
         self.told: tuple[int, Mapping[str, Any]] | None = None
         """Token and record of the attempt that is being recorded; its report is kept anyway."""
         self._publish = publish
@@ -115,21 +128,44 @@ class MemoStore:
         gone = [name for name in self.documents if name.startswith(prefix) and name not in keep]
         self.change_documents(dict.fromkeys(gone))
 
+    @property
+    def has_room(self) -> bool:
+        """Return whether the documents are few enough for another claim."""
+        return sum(self.sizes.values()) <= DOCUMENT_BYTES
+
+    def newest_outputs(self) -> dict[str, str]:
+        """Return the newest outputs, as many as a server takes in one piece."""
+        found, left = dict[str, str](), OUTPUT_BYTES
+        for name, text in reversed(self.outputs.items()):
+            left -= len(text.encode("utf-8", "replace"))
+            if left < 0:
+                break
+            found[name] = text
+        return dict(reversed(found.items()))
+
     def change_documents(self, changed: Mapping[str, str | None]) -> None:
         """Put documents in the place of those of their names; None removes one."""
         self._changed.update(changed)
         for name, text in changed.items():
             self.documents.pop(name, None)
+            self.sizes.pop(name, None)
             if text is not None:
                 self.documents[name] = text
+        self.sizes |= sizes_of(changed)
 
 
 class HeldNet(NetChanges):
     """A graph's run whose outputs are where its head is."""
 
     def read_output(self, name: str) -> str:
-        """See `NetChanges.read_output`; one that was too large to travel reads as empty."""
-        return cast("MemoStore", self.store).outputs.get(name, "")
+        """See `NetChanges.read_output`."""
+        if (found := cast("MemoStore", self.store).outputs.get(name)) is not None:
+            return found
+        raise StorageFailed(
+            "an answer that picks the next node is not on the server: it was too large, or too "
+            f"many have followed (execution {name})",
+            hint="let its node answer in fewer words, and 'sequencer retry' it",
+        )
 
     def keep_output(self, step_index: int, token: int, output: str) -> str | None:
         """See `NetChanges.keep_output`."""
@@ -222,6 +258,7 @@ class Permit(ABC):
         """
         self._live, self._at, self._may_claim, self.until = live, at, may_claim, None
         try:
+            ensure_fitting(self._store.sizes)
             granted = self._advanced()
         except SequencerError as error:
             self.finish("", error)
@@ -241,7 +278,8 @@ class Permit(ABC):
     ) -> list[int]:
         """Record how its attempt with *token* has ended; else see `advance`."""
         self._live, self._at, head = live, at, self._store.head
-        self._may_claim = may_claim and self.end is None and report.left != self.by
+        is_on = self.end is None and report.left != self.by and self._store.has_room
+        self._may_claim = may_claim and is_on
         self._mine.discard(token)
         if (claim := head.claim_with(token)) is None:
             return []

@@ -7,13 +7,14 @@ exactly what `packed` was given.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, convert, to_builtins
 
 from sequencer import errors
-from sequencer.errors import SequencerError
+from sequencer.errors import SequencerError, StorageFailed
 from sequencer.model.head import Claim, Head, Owner
 from sequencer.model.kind import Ended, Performed
 from sequencer.model.line.line import Ending, EndingKind
@@ -30,6 +31,8 @@ RUN, HEAD, FACTS, DETACHED = "run", "head", "facts", "detached"
 waits for. Every other one is a document of the run."""
 BEFORE = "before"
 """Key of what is told to the first execution of a run that has come from elsewhere."""
+DOCUMENT_BYTES = 1024 * 1024
+"""Of a run's documents: a server refuses a memo of more than 2 MiB, and ends the run."""
 ANSWER_BYTES = 64 * 1024
 """Of an answer that travels; a larger one stays on the machine that has it."""
 ERROR_CHARS = 16 * 1024
@@ -47,6 +50,25 @@ def owner_of(run_id: str) -> Owner:
 def documents_in(memo: Mapping[str, Any]) -> dict[str, Any]:
     """Return the documents of the run with this *memo*."""
     return {key: one for key, one in memo.items() if key not in (RUN, HEAD, FACTS, DETACHED)}
+
+
+def sizes_of(documents: Mapping[str, str | None]) -> dict[str, int]:
+    """Return how many bytes each of *documents* has in a memo."""
+    return {name: len(json.dumps(text)) for name, text in documents.items() if text is not None}
+
+
+def ensure_fitting(sizes: Mapping[str, int]) -> None:
+    """Return if a server keeps the documents of one run, which have these *sizes*.
+
+    Raises:
+        StorageFailed: they are too large.
+    """
+    if (size := sum(sizes.values())) > DOCUMENT_BYTES:
+        raise StorageFailed(
+            f"the run's documents have {size} bytes, and {DOCUMENT_BYTES} are the most that a "
+            "Temporal server keeps of one run",
+            hint="keep it in files or git; 'sequencer sync --to file' moves one that has begun",
+        )
 
 
 def packed(head: Head) -> dict[str, dict[str, Any]]:

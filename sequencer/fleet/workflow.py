@@ -115,7 +115,7 @@ class RunWorkflow:
         memo = {**packed(self._store.head), FACTS: [], **self._store.documents}
         if self._detached:
             memo[DETACHED] = self._detached
-        state = {"permits": permits, "outputs": self._store.outputs}
+        state = {"permits": permits, "outputs": self._store.newest_outputs()}
         workflow.continue_as_new(state, memo=memo)
 
     def _pause(self) -> timedelta | None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
+
+import pytest
 
 from sequencer.engine.by_hand import fresh_head
-from sequencer.fleet.permits import LinePermit, MemoStore, NetPermit, permit_of
+from sequencer.errors import StorageFailed
+from sequencer.fleet.permits import HeldNet, LinePermit, MemoStore, NetPermit, permit_of
 from sequencer.fleet.wire import FACTS, AttemptReport, error_of, head_of, packed
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Retry, Step
 from sequencer.model.workflow import Workflow
+from sequencer.store.protocol import Store
 from tests.flows import workflow
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -253,3 +257,33 @@ def test_a_permit_that_no_process_waits_for_survives_the_workers() -> None:
     told = permit.told("then", lab.now)
     assert (told["since"], told["until"]) == ("then", "2026-01-02T03:04:05Z")
     assert told["end"] == "2 steps are done (--max-steps)"
+
+
+def test_a_new_execution_gets_the_newest_outputs_that_fit() -> None:
+    lab = Lab(workflow("a --> b{b}\n b -->|yes| c\n b -->|no| d"))
+    many = {f"{number}-{number}": "é" * 100_000 for number in range(1, 9)}
+    lab.store.outputs.update(many)
+    kept = lab.store.newest_outputs()
+    assert list(kept) == ["4-4", "5-5", "6-6", "7-7", "8-8"]
+    nodes = HeldNet(cast("Store", lab.store), lab.workflow)
+    lab.store.outputs = kept
+    assert nodes.read_output("8-8") == many["8-8"]
+    with pytest.raises(StorageFailed, match="not on the server"):
+        # Empty, it would pick another branch than what was said.
+        nodes.read_output("1-1")
+
+
+def test_a_run_that_outgrows_a_server_stops_before_its_next_step() -> None:
+    lab = Lab(CYCLE)
+    permit = lab.permit()
+    lab.store.change_documents({"state-1.json": '"' * 500_000})
+    assert lab.advance(permit) == [1]
+    lab.store.change_documents({"state-2.json": "é" * 10_000})
+    lab.end(permit, 1)
+    lab.advance(permit)
+    assert permit.end is not None
+    assert "are the most that a Temporal server keeps" in permit.end["error"]["message"]
+    # What had been done is recorded, and what is removed has no size any more.
+    assert lab.events[:2] == ["claimed", "succeeded"]
+    lab.store.change_documents({"state-1.json": None})
+    assert lab.advance(lab.permit()) != []
