@@ -109,10 +109,10 @@ class FleetProject:
         lines = [json.loads(line) for line in ended.stdout.splitlines()]
         return lines if "history" in arguments else lines[0]
 
-    def launched(self, *arguments: str) -> subprocess.Popen[str]:
-        """Start ``sequencer ARGUMENTS``; whoever does ends it."""
+    def launched(self, *arguments: str, within: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+        """Start ``sequencer ARGUMENTS`` *within* another command; whoever does ends it."""
         return subprocess.Popen(
-            _command(arguments),
+            [*within, *_command(arguments)],
             cwd=self.folder,
             env=_environment(),
             stdin=subprocess.DEVNULL,

@@ -75,6 +75,10 @@ CAMPAIGNS: dict[str, str] = {
     "B7-damaged-journals": "tests.storage.damage:journals",
     "B8-refused-writes": "tests.storage.refused_writes:campaign",
     "B8-lost-folder": "tests.storage.lost_folder:campaign",
+    "T-workers": "tests.fleet.campaigns:workers",
+    "T-freezes": "tests.fleet.campaigns:freezes",
+    "T-servers": "tests.fleet.campaigns:servers",
+    "T-cables": "tests.fleet.cables:campaign",
     "C11-clocks": "tests.clocks.clocks:campaign",
     "C11-cron-day": "tests.clocks.cron_day:campaign",
 }
