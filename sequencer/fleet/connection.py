@@ -17,6 +17,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from msgspec import Struct, field
 from temporalio.client import Client, PayloadLimitsConfig, RPCTimeoutOrCancelledError
+from temporalio.runtime import Runtime, TelemetryConfig
 from temporalio.service import RPCError, RPCStatusCode, TLSConfig
 
 from sequencer.documents.files import slug
@@ -123,6 +124,7 @@ class Connection:
                     api_key=chosen.api_key,
                     identity=identity(),
                     payload_limits=PayloadLimitsConfig(memo_warn_size=0),
+                    runtime=_runtime(),
                 )
             except ValueError as error:
                 text = f"{chosen.address!r} is no address of a server: {error}"
@@ -130,6 +132,12 @@ class Connection:
             except RuntimeError as error:
                 raise unreachable(error, chosen) from error
         return self._client
+
+
+@functools.cache
+def _runtime() -> Runtime:
+    """Return the client library's threads; what they would log goes to our standard output."""
+    return Runtime(telemetry=TelemetryConfig(logging=None))
 
 
 def _tls(files: tuple[tuple[str, str], ...] | None) -> TLSConfig | bool:
@@ -191,6 +199,7 @@ _CAUSES = (
         "does not answer: no way leads to its machine",
         "look at store.address, and at this machine's network",
     ),
+    _Cause(r"tcp connect error", "does not answer", _START),
     _Cause(r"timed? ?out|deadline|timeout", "does not answer in time", _START),
     _Cause(
         r"reset by peer|broken pipe|unexpected eof|closed|h2 protocol|http2|frame",
@@ -219,6 +228,11 @@ def unreachable(error: Exception, options: FleetOptions) -> RemoteUnreachable:
     # What the server itself says is for people; what the transport says is not.
     said = f": {text[:300]}" if isinstance(error, RPCError) and "::" not in text else ""
     return RemoteUnreachable(f"the Temporal server does not answer{said}", where=where, hint=_START)
+
+
+def is_away(error: RPCError) -> bool:
+    """Return whether the server may answer later, rather than refuse."""
+    return error.status in (RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED)
 
 
 def is_without_namespace(error: Exception) -> bool:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from temporalio.client import RPCTimeoutOrCancelledError, WorkflowHistoryEventAsyncIterator
 from temporalio.service import RPCError
 
-from sequencer.engine.attempt import Emit, HeadMoved, MadeElsewhere, RunEvent
+from sequencer.engine.attempt import Emit, HeadMoved, MadeElsewhere, Noticed, RunEvent
 from sequencer.engine.run import Made
 from sequencer.fleet.connection import CALL_S, identity
 from sequencer.fleet.wire import BEFORE, FACTS, HEAD, RUN, fact_of, head_of
@@ -197,6 +197,10 @@ class NewsWatch:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(ended.wait(), LOOK_S)
             await self.look()
+
+    async def tell(self, text: str) -> None:
+        """Tell what a person should know."""
+        await asyncio.to_thread(self._emit, Noticed(text))
 
     async def look(self) -> None:
         """Tell what is new; a server that does not answer is somebody else's to tell of."""

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import socket as sockets
 import threading
+import time
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -30,7 +31,7 @@ from sequencer.engine.stint import Mode, Summary
 from sequencer.engine.worker import Worker
 from sequencer.errors import SequencerError, StaleClaim
 from sequencer.executors.protocol import Cancellation, StopReason
-from sequencer.fleet.connection import CALL_S, Inquiry, identity
+from sequencer.fleet.connection import CALL_S, Inquiry, identity, is_away, unreachable
 from sequencer.fleet.events import NewsWatch, Tell
 from sequencer.fleet.permits import MemoStore, permit_of
 from sequencer.fleet.wire import Ticket, error_of, packed_error, report_of
@@ -48,6 +49,9 @@ DETACHED_REASON = "detached: workers make the steps; 'sequencer status' tells"
 LONGEST_LOOK_S = 3600.0
 LONGEST_END = timedelta(days=7)
 """Of attempts that may end before their worker does."""
+AWAY_S, AGAIN_S = 600.0, 1.0
+"""So long a server may be away before whoever has issued a permit gives up; it is asked again so
+often."""
 BEATS_S = 5.0
 """Between two beats to the server, which says with its answer that an attempt is to end."""
 FIRST_BEAT_S = 0.5
@@ -84,12 +88,13 @@ class Activities:
         self.begun = Counter[str]()
         """How many attempts this process has begun, by runs."""
         self._lock = threading.Lock()
-        self._is_ending = False
+        self.is_ending = False
+        """None starts any more."""
 
     def interrupt(self) -> set[str]:
         """Ask for the end of all that run, and return their runs; none starts any more."""
         with self._lock:
-            self._is_ending = True
+            self.is_ending = True
             for one in self._running.values():
                 one.set(StopReason.INTERRUPTED)
             return {run for run, _ in self._running}
@@ -102,7 +107,7 @@ class Activities:
         with self._lock:
             self._running[run, ticket.token] = cancellation
             self.begun[run] += 1
-            if self._is_ending:
+            if self.is_ending:
                 cancellation.set(StopReason.INTERRUPTED)
         timeout = activity.info().heartbeat_timeout or timedelta(seconds=60)
         pause_s = min(BEATS_S, timeout.total_seconds() / 4)
@@ -116,7 +121,7 @@ class Activities:
         except asyncio.CancelledError:
             cancellation.set(_why())
             await asyncio.wait([work])
-            if self._is_ending and not work.exception():
+            if self.is_ending and not work.exception():
                 # The server is told at once, instead of after a timeout.
                 return work.result()
             raise
@@ -137,7 +142,7 @@ class Activities:
             raise ApplicationError(
                 refusal.message, facts, type=REFUSED, non_retryable=True
             ) from refusal
-        return report_of(ended, error, identity() if self._is_ending else None)
+        return report_of(ended, error, identity() if self.is_ending else None)
 
 
 def _why() -> StopReason:
@@ -385,17 +390,37 @@ async def _permitted(
 ) -> dict[str, Any]:
     """Issue *permit*, and return how it has ended; *watch* tells what others do meanwhile."""
     client = await store.connection.client()
-    end: dict[str, Any] = {}
     async with server_of(client, store.options.queue, attempts, places):
         ended = asyncio.Event()
         following = asyncio.create_task(watch.follow(ended))
         try:
-            while not end:
-                handle = await store.handle()
-                end = await handle.execute_update("work", permit, id=uuid.uuid4().hex)
+            end = await _end_of(store, permit, attempts, watch)
         except BaseException:
             following.cancel()
             raise
         ended.set()
         await following
+    return end
+
+
+async def _end_of(
+    store: FleetStore, permit: dict[str, Any], attempts: Activities, watch: NewsWatch
+) -> dict[str, Any]:
+    """Return how *permit* ends; a server that is away for a while is waited for."""
+    end, away_since = dict[str, Any](), 0.0
+    while not end:
+        asked, handle = time.monotonic(), await store.handle()
+        try:
+            # It is the same permit, however often it is asked for.
+            end = await handle.execute_update("work", permit, id=uuid.uuid4().hex)
+        except RPCError as error:
+            if not is_away(error) or attempts.is_ending:
+                raise
+            if not away_since or time.monotonic() - asked > CALL_S.total_seconds():
+                # The call waited, so that it has reached the server.
+                away_since = time.monotonic()
+                await watch.tell(f"{unreachable(error, store.options).message}; waiting for it")
+            if time.monotonic() - away_since > AWAY_S:
+                raise
+            await asyncio.sleep(AGAIN_S)
     return end

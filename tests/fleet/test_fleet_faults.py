@@ -15,6 +15,7 @@ import pytest
 from sequencer.fleet.connection import FleetOptions
 from sequencer.fleet.server import TrialServer
 from tests.fleet.fleet_projects import AGENTS, CYCLE, PROCEDURE, FleetProject, started_by, until
+from tests.fleet.recorded import Arena, violations
 from tests.loopback import free_ports
 
 pytestmark = [pytest.mark.fleet, pytest.mark.timeout(240)]
@@ -273,3 +274,22 @@ def test_what_is_for_temporal_alone_is_refused_elsewhere(tmp_path: Path) -> None
         ended = here.cli(*arguments)
         assert ended.returncode == 2
         assert "store.kind" in ended.stderr
+
+
+def test_a_server_that_is_away_for_long_is_waited_for_and_told_of(tmp_path: Path) -> None:
+    with Arena(tmp_path) as arena:
+        here = arena.project("p")
+        hold = here.hold()
+        with here.process("run", "--max-steps", "2") as run:
+            here.started(1)
+            arena.kill()
+            # The client library gives up after ten seconds.
+            time.sleep(12)
+            arena.start()
+            hold.unlink()
+            said = run.communicate(timeout=90)[0]
+        assert run.returncode == 0, said
+        assert said.count("the Temporal server does not answer") == 1
+        # The client library's own words would go to standard output.
+        assert "temporalio" not in said
+        assert violations(here, least=2) == []

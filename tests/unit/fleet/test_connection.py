@@ -40,6 +40,7 @@ def rpc(text: str, status: RPCStatusCode) -> RPCError:
         (RuntimeError(TRANSPORT.format(UNTRUSTED)), "not trusted", "store.tls.ca"),
         (RuntimeError(TRANSPORT.format(NO_TLS)), "does not speak TLS", "store.tls"),
         (RuntimeError(TRANSPORT.format("Odd(1)")), "does not answer", "store.address"),
+        (rpc("tcp connect error", RPCStatusCode.UNAVAILABLE), "does not answer", "fleet up"),
         (rpc("Timeout expired", RPCStatusCode.CANCELLED), "in time", "fleet up"),
         (WorkflowUpdateRPCTimeoutOrCancelledError(), "in time", "fleet up"),
         (rpc("x", RPCStatusCode.PERMISSION_DENIED), "lets nobody in", "store.api_key_env"),
