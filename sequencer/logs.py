@@ -1,6 +1,7 @@
 """Step logs: one file an attempt, named after its iteration and its step.
 
-A log holds what the agent wrote, as bytes, without secrets and up to a cap; an existing
+A log starts with lines that say what it is, and with the prompt as the agent got it. Then it
+holds what the agent wrote, as bytes, without secrets and up to a cap; an existing
 file is never opened again. Not promised: that a log survives a power loss, or that it is
 complete when the disk is full. A log that can't be written never fails a step.
 """
@@ -13,13 +14,15 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from sequencer.documents.files import slug
 from sequencer.engine.attempt import Attempt
 from sequencer.errors import UnsafePath
-from sequencer.executors.protocol import Piece
+from sequencer.executors.protocol import Piece, StepRequest
 from sequencer.executors.redaction import Redaction
 from sequencer.model.outcome import Outcome, Usage, cost_words
 from sequencer.store import folder as folders
@@ -36,6 +39,13 @@ _FIRST_LINE_BYTES = 4096
 _TOKEN_DIGITS = 19
 _END_BYTES = 16 * 1024
 """In which the last line of a log is, with what its agent was refused behind it."""
+MOST_SENT = 1024 * 1024
+"""Of a prompt, in a log."""
+_QUOTE = b"#> "
+_MOST_BLOCK = (MOST_SENT + 100) * (len(_QUOTE) + 1)
+"""All lines of the longest prompt may be empty."""
+_SENT = re.compile(rb"# sent: (prompt|(?:added )?system prompt|router's prompt), (\d{1,9}) bytes\n")
+_HEAD_LINES = 3
 MAX_WITNESSES = 8
 """Newest step logs of each branch that are asked how far their run came."""
 _OID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
@@ -101,6 +111,66 @@ def branch_of(git: Path) -> str | None:
         # Of anything else that a file may hold nothing is shown.
         return None if head is None or not _OID.fullmatch(head) else head[:12]
     return head.removeprefix("ref: ").removeprefix("refs/heads/")
+
+
+class SentText(NamedTuple):
+    """One of the texts that an attempt's agent got."""
+
+    name: str
+    """``prompt``, ``system prompt``, ``added system prompt``, or ``router's prompt``."""
+    data: bytes
+    """Without secrets, and little more than `MOST_SENT` bytes."""
+
+
+class SentTexts(NamedTuple):
+    """What an attempt's agent got, and where that stands in its log."""
+
+    texts: tuple[SentText, ...]
+    start: int
+    end: int
+
+
+def sent_texts(fd: int) -> SentTexts | None:
+    """Return what the agent of the attempt with the log *fd* got; None: its log does not say.
+
+    Only what stands before the agent's first word is believed. A router speaks before the step's
+    agent is asked, so that of such an attempt only the router's prompt is known for sure.
+    """
+    try:
+        head = os.pread(fd, _FIRST_LINE_BYTES, 0)
+        place = start = len(head) - len(head.split(b"\n", _HEAD_LINES)[-1])
+        texts: list[SentText] = []
+        while found := _SENT.match(os.pread(fd, _FIRST_LINE_BYTES, place)):
+            size, place = min(int(found[2]), _MOST_BLOCK), place + found.end()
+            data = os.pread(fd, size, place)
+            if len(data) < size:
+                return None
+            place += size
+            text = data.removesuffix(b"\n").removeprefix(_QUOTE).replace(b"\n" + _QUOTE, b"\n")
+            texts.append(SentText(found[1].decode(), text))
+            if not found[1].endswith(b"system prompt"):
+                return SentTexts(tuple(texts), start, place)
+    except OSError:
+        pass
+    return None
+
+
+@lru_cache(maxsize=4)  # a cycle sends the same prompts again and again
+def _sent_lines(
+    redaction: Redaction, to: str, system: str | None, added: str | None, prompt: str
+) -> bytes:
+    """Return how the log tells of what is sent *to* the agent or the router."""
+    # The prompt stands there always, and as the last: behind it the agent itself speaks.
+    name = "prompt" if to == "agent" else "router's prompt"
+    found = []
+    for what, text in (("system prompt", system), ("added system prompt", added), (name, prompt)):
+        if text or what is name:
+            data = redaction.hide((text or "").encode("utf-8", "replace"))
+            if len(data) > MOST_SENT:
+                data = data[:MOST_SENT] + b"\n(%d bytes more)" % (len(data) - MOST_SENT)
+            lines = data and b"#> %b\n" % data.replace(b"\n", b"\n#> ")
+            found.append(b"# sent: %b, %d bytes\n%b" % (what.encode(), len(lines), lines))
+    return b"".join(found)
 
 
 def steps_folder(logs_dir: Path, branch: str | None, run: str | None) -> Path:
@@ -288,6 +358,11 @@ class FileLog:
             f"# started {utc_now()}\n"
         )
         self._to_file(text.encode())
+
+    def sent(self, request: StepRequest, to: str) -> None:
+        """See `engine.attempt.StepLog`."""
+        texts = (request.system_prompt, request.append_system_prompt, request.prompt)
+        self._to_file(_sent_lines(self._redaction, to, *texts))
 
     def write(self, data: bytes, kind: Piece = Piece.OUTPUT) -> None:
         """See `Listener.write`."""

@@ -20,6 +20,7 @@ from sequencer.cli.views.text import Sanitiser, one_line
 from sequencer.documents.files import slug
 from sequencer.engine.run import Dispatching, Run
 from sequencer.errors import SequencerError, UnknownName, UnsafePath
+from sequencer.logs import sent_texts
 from sequencer.project import Project
 from sequencer.store import folder as folders
 from sequencer.store.watch import watch_files
@@ -50,6 +51,7 @@ DEFAULT_LINES = 40
     help="Only the last L lines of each log; 0 shows all of it.",
 )
 @click.option("--path", is_flag=True, help="Print the paths of the logs instead.")
+@click.option("--prompt", is_flag=True, help="Print the prompts as they were sent instead.")
 @pass_invocation
 def log(
     invocation: Invocation,
@@ -60,6 +62,7 @@ def log(
     count: int,
     lines: int,
     path: bool,
+    prompt: bool,
 ) -> None:
     """Show the newest step logs, oldest of them first.
 
@@ -72,16 +75,20 @@ def log(
       sequencer log -f
       sequencer log supervisor -n 1 --lines 0
       sequencer log 12 13 --path
+      sequencer log 12 --prompt
     """
-    if follow and (path or invocation.is_json):
-        option = "--path" if path else "--json"
-        raise click.UsageError(f"-f shows what is written as it comes; it has no {option}")
+    given = {"--path": path, "--prompt": prompt, "--json": invocation.is_json}
+    others = [option for option, is_given in given.items() if is_given]
+    if follow and others:
+        raise click.UsageError(f"-f shows what is written as it comes; it has no {others[0]}")
+    if prompt and len(others) > 1:
+        raise click.UsageError(f"--prompt prints the prompts; with it there is no {others[-1]}")
     project, run = invocation.project(), invocation.run()
     asked = Asked(project, run, steps, count=count, lines=lines)
     if follow:
         follow_logs(invocation, asked)
     else:
-        show_logs(invocation, asked, only_paths=path)
+        show_logs(invocation, asked, only_paths=path, only_prompts=prompt)
 
 
 CHUNK_BYTES = 64 * 1024
@@ -214,8 +221,10 @@ class Printer:
             sys.stdout.flush()
 
 
-def show_logs(invocation: Invocation, asked: Asked, *, only_paths: bool) -> None:
-    """Print the newest logs that were asked for."""
+def show_logs(
+    invocation: Invocation, asked: Asked, *, only_paths: bool, only_prompts: bool
+) -> None:
+    """Print the newest logs that were asked for, or what their agents were sent."""
     asked.ensure_known()
     logs = asked.found()[-asked.count :]
     if not logs:
@@ -233,11 +242,29 @@ def show_logs(invocation: Invocation, asked: Asked, *, only_paths: bool) -> None
     printer = Printer()
     for log in logs:
         with _open(log.path) as file:
+            if only_prompts:
+                printer.title(log)
+                _print_sent(file, printer)
+                continue
             start = _start_of_tail(file, asked.lines)
             end = f" (at most the last {asked.lines} lines; --lines 0: all)"
             printer.title(log, end if start else "")
             file.seek(start)
             _copy(file, printer)
+        printer.end()
+
+
+def _print_sent(file: BinaryIO, printer: Printer) -> None:
+    sent = sent_texts(file.fileno())
+    if sent is None:
+        printer.write(b"(no agent was started yet, or an earlier version wrote this log)\n")
+        return
+    for name, data in sent.texts:
+        if name != "prompt":
+            printer.write(b"--- %b\n" % name.encode())
+        elif len(sent.texts) > 1:
+            printer.write(b"--- prompt\n")
+        printer.write(data + b"\n" * (not data.endswith(b"\n")))
         printer.end()
 
 
@@ -255,6 +282,11 @@ def _tell_elsewhere(invocation: Invocation, asked: Asked) -> None:
 
 
 def _copy(file: BinaryIO, printer: Printer) -> None:
+    """Print the rest of a log; what its agent was sent is long, and has an option of its own."""
+    sent, place = sent_texts(file.fileno()), file.tell()
+    if sent is not None and place < sent.end:
+        printer.write(file.read(max(sent.start - place, 0)))
+        file.seek(sent.end)
     while data := file.read(CHUNK_BYTES):
         printer.write(data)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from msgspec import Struct, field
 
 from sequencer.errors import MachineBusy, SequencerError, out_of_resources
-from sequencer.executors.protocol import Cancellation, Executor, Listener, Piece
+from sequencer.executors.protocol import Cancellation, Executor, Listener, Piece, StepRequest
 from sequencer.model.head import Claim, Head
 from sequencer.model.kind import Performed
 from sequencer.model.outcome import Outcome, Usage
@@ -237,6 +237,9 @@ class StepLog(Listener, Protocol):
     """The log of one attempt."""
 
     path: Path
+
+    def sent(self, request: StepRequest, to: str) -> None:
+        """Write what the agent is about to get: the prompt of *request*, and *to* whom it goes."""
 
     def close(self, outcome: Outcome) -> None:
         """Write how it ended and close the file."""

@@ -94,7 +94,7 @@ class _Running(Struct, frozen=True):
     attempt: Attempt
     head: Head
     budget: Allowance
-    listener: Listener
+    listener: _Output
     cancellation: Cancellation
     lock: AttemptLock | None
     compose: Compose | None
@@ -418,7 +418,7 @@ class Performer(Struct, frozen=True):
         started = time.monotonic()
         with another(running.attempt.result_path) as path:
             attempt = replace(running.attempt, result_path=path)
-            outcome = self._run(asked, replace(running, attempt=attempt))
+            outcome = self._run(asked, replace(running, attempt=attempt), to="router")
         if outcome.is_put_off:
             return outcome.replace(error=f"the router: {outcome.error or 'a usage limit'}")
         if outcome.status is not OutcomeStatus.FAILED:
@@ -432,7 +432,7 @@ class Performer(Struct, frozen=True):
             return failed.replace(error=late)
         return failed.replace(status=OutcomeStatus.OK, output="", error=late)
 
-    def _run(self, prepared: Prepared, running: _Running) -> Outcome:
+    def _run(self, prepared: Prepared, running: _Running, to: str = "agent") -> Outcome:
         attempt, budget = running.attempt, running.budget
         step, prompt, added = as_asked(prepared)
         session = running.head.session
@@ -453,6 +453,7 @@ class Performer(Struct, frozen=True):
             lock=running.lock,
             max_cost_usd=least(step.max_cost_usd, budget.cost_usd) if can_cap else None,
         )
+        running.listener.sent(request, to)
         outcome = prepared.executor.perform(request, running.listener, running.cancellation)
         running.paid.append(outcome.usage)
         return outcome
@@ -462,7 +463,8 @@ class _Output:
     """What an attempt says: for its log first, and then for whoever hears of the run."""
 
     def __init__(self, attempt: Attempt, log: StepLog, emit: Emit) -> None:
-        self._attempt, self._log, self._emit = attempt, log, emit
+        self._attempt, self._emit = attempt, emit
+        self._log, self.sent = log, log.sent
 
     def write(self, data: bytes, kind: Piece = Piece.OUTPUT) -> None:
         self._log.write(data, kind)

@@ -14,13 +14,16 @@ from hypothesis import strategies as st
 
 from sequencer.engine.attempt import Attempt
 from sequencer.errors import CorruptState, UnsafeFolder, UnsafePath
-from sequencer.executors.protocol import Piece
+from sequencer.executors.protocol import Piece, StepRequest
 from sequencer.executors.redaction import Redaction
 from sequencer.logs import (
     MAX_LOOKS,
     MAX_WITNESSES,
+    MOST_SENT,
     FileLogs,
+    SentTexts,
     current_branch,
+    sent_texts,
     steps_folder,
     witness_of,
 )
@@ -254,3 +257,74 @@ def test_a_log_tells_its_token_and_whether_its_attempt_has_ended(tmp_path: Path)
     (folder / "iter-00003_a.log").write_text(first.format("9" * 20))
     found = [(trace.token, trace.has_ended) for trace in witness_of(tmp_path, None)("r")]
     assert found == [(4, False), (3, True)]
+
+
+FORGED = b"# sent: prompt, 9 bytes\n#> forged\n"
+
+
+def sent(path: Path) -> SentTexts | None:
+    with path.open("rb") as file:
+        return sent_texts(file.fileno())
+
+
+def write_sent(place: Place, *sends: tuple[str, dict[str, Any]]) -> Path:
+    """Write a log of an attempt that sends each of these, and whose agents forge."""
+    made = make_attempt(place.project)
+    log = place.logs.open(made)
+    for to, texts in sends:
+        request = StepRequest(
+            step=made.step,
+            cwd=place.project,
+            result_path=made.result_path,
+            environment={},
+            **{"prompt": "", **texts},
+        )
+        log.sent(request, to)
+        log.write(FORGED)
+    log.close(DONE)
+    return log.path
+
+
+@given(st.text(max_size=40), st.text(max_size=20), st.text(max_size=20))
+def test_what_was_sent_stands_in_the_log_whatever_it_says(
+    tmp_path_factory: pytest.TempPathFactory, prompt: str, system: str, added: str
+) -> None:
+    place = Place(tmp_path_factory.mktemp("p"))
+    texts = {"prompt": prompt, "system_prompt": system, "append_system_prompt": added}
+    path = write_sent(place, ("agent", texts))
+    found = sent(path)
+    assert found is not None
+    given = {"system prompt": system, "added system prompt": added}
+    wanted = [(name, text) for name, text in given.items() if text] + [("prompt", prompt)]
+    assert [(name, data.decode()) for name, data in found.texts] == wanted
+    data = path.read_bytes()
+    assert data[: found.start].count(b"\n") == 3
+    assert data[found.end :].startswith(FORGED)
+
+
+def test_of_a_step_with_a_router_only_the_prompt_of_the_router_is_sure(place: Place) -> None:
+    path = write_sent(place, ("router", {"prompt": "which?"}), ("agent", {"prompt": "do it"}))
+    found = sent(path)
+    assert found is not None
+    assert found.texts == (("router's prompt", b"which?"),)
+    assert b"#> do it\n" in path.read_bytes()
+
+
+def test_a_prompt_in_a_log_holds_no_secret_and_is_bounded(tmp_path: Path) -> None:
+    place = Place(tmp_path, redaction=Redaction(["hunter2-hunter2"]))
+    path = write_sent(place, ("agent", {"prompt": "it is hunter2-hunter2\n# ended ok"}))
+    found = sent(path)
+    assert found is not None
+    assert found.texts == (("prompt", b"it is [secret]\n# ended ok"),)
+    assert b"\n# ended ok\n" not in path.read_bytes()
+    long = sent(write_sent(place, ("agent", {"prompt": "\n" * (MOST_SENT + 7)})))
+    assert long is not None
+    assert long.texts[0].data == b"\n" * MOST_SENT + b"\n(7 bytes more)"
+
+
+def test_a_log_of_an_earlier_version_or_cut_off_tells_no_prompt(place: Place) -> None:
+    assert sent(place.write(b"words\n")) is None
+    path = write_sent(place, ("agent", {"prompt": "do it\nnow"}))
+    whole = path.read_bytes()
+    path.write_bytes(whole[: whole.index(b"now")])
+    assert sent(path) is None

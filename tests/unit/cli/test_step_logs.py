@@ -201,3 +201,21 @@ def test_following_has_no_facts(tmp_path: Path, option: str) -> None:
     ended = call(worked(tmp_path / "p", 1), "log", "-f", option)
     assert ended.code == 2
     assert option in ended.err
+
+
+def test_the_prompt_as_it_was_sent_is_shown_by_its_own_option_and_not_with_the_log(
+    tmp_path: Path,
+) -> None:
+    folder = worked(tmp_path / "p", 1)
+    prompt = folder / "prompts" / "supervisor.md"
+    text = prompt.read_text()
+    prompt.write_text("changed since\n")
+    told = shown(folder, "--prompt").splitlines()
+    assert told[1:] == text.splitlines()
+    lines = shown(folder, "--lines", "0").splitlines()
+    assert [line[:10] for line in lines[1:4]] == ["# step 'su", "# workflow", "# started "]
+    assert not any(line.startswith(("#>", "# sent")) for line in lines)
+    old = logs(folder) / "iter-00001_supervisor.log"
+    old.write_text("# step\n# workflow\n# started\nwords\n")
+    assert "an earlier version wrote this log" in shown(folder, "--prompt")
+    assert call(folder, "log", "--prompt", "--path").code == 2
