@@ -1,17 +1,19 @@
 """Runs on a Temporal server of this machine, beside bare workflows on the same one.
 
-Both sides have one worker in a process of its own, and their steps do nothing: what differs
-is the head, the rules and the journal.
+Both sides have the same number of processes and places, and their steps do nothing: what
+differs is the head, the rules and the journal.
 """
 
 from __future__ import annotations
 
 import socket
 import statistics
+import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from bench.child import Absent, Child
+from bench.child import Absent, Child, cpu_seconds_of
 from bench.measuring import compare, rounds
 from bench.result import Row, absent, capped, compared
 from bench.rows import Setting
@@ -19,17 +21,27 @@ from bench.rows import Setting
 BAR = 1.3
 EVENTS, BYTES = 7.0, 1_700.0
 """Of history a step, with what `status` needs to answer without a worker."""
-MEMORY_BAR = 1.1
+THROUGHPUT = 0.8
+"""Of the bare workflow's: so many steps in the same time."""
+MEMORY_BAR = 1.05
 BLOCK, SKIP = 24, 4
 FEW, MANY = 100, 300
 """Steps of two runs that differ in nothing else; both fit into one execution."""
-LONG, QUICK_LONG = 5_000, 200
+GROWTH, QUICK_GROWTH = (1_000, 5_000), (100, 250)
+"""Steps of one run after which memory is measured."""
 QUICK_BELOW = 10_000
+MANY_RUNS, QUICK_MANY_RUNS = (200, 50, 8, 5), (24, 20, 2, 3)
+"""Runs, steps of each, worker processes, and turns that share out the runs."""
+PLACES = 4
+"""Of each worker."""
+LOOK_S = 0.2
+Side = Callable[..., Child]
+"""Starts a process of a side, under a name, with more arguments."""
 BARE = "a bare workflow with one activity a step"
 
 
 def measure(setting: Setting) -> list[Row]:
-    """Return what a step costs in time and in history, and how the memory of a worker grows."""
+    """Return what a step costs in time and history, alone and among many, and a worker's memory."""
     try:
         from sequencer.fleet.connection import FleetOptions  # noqa: PLC0415 - an extra
         from sequencer.fleet.server import TrialServer, program  # noqa: PLC0415 - the same
@@ -41,18 +53,20 @@ def measure(setting: Setting) -> list[Row]:
     options = FleetOptions("bench", f"127.0.0.1:{ports[0]}")
     try:
         with TrialServer(options, setting.folder / "server", ports[1]), ExitStack() as stack:
-            sides = {
-                what: stack.enter_context(_side(setting, what, options.address))
-                for what in ("ours", "bare")
-            }
-            return _rows(setting, sides)
+
+            def side(what: str, name: str, *more: str) -> Child:
+                folder = setting.folder / name
+                arguments = [what, options.address, str(folder), *more]
+                log = folder.with_suffix(".log")
+                return stack.enter_context(Child("bench.rows.fleet_child", arguments, log))
+
+            sides = {what: side(what, what) for what in ("ours", "bare")}
+            found = [*_rows(setting, sides), _memory(setting, sides["ours"])]
+            for one in sides.values():
+                one.close()
+            return [*found, *_throughput(setting, side)]
     except Absent as reason:
         return [absent("fleet step", BARE, str(reason))]
-
-
-def _side(setting: Setting, what: str, address: str) -> Child:
-    arguments = [what, address, str(setting.folder / what)]
-    return Child("bench.rows.fleet_child", arguments, setting.folder / f"{what}.log")
 
 
 def _free_ports(count: int) -> list[int]:
@@ -66,14 +80,17 @@ def _free_ports(count: int) -> list[int]:
 def _rows(setting: Setting, sides: dict[str, Child]) -> list[Row]:
     found: dict[str, dict[str, list[float]]] = {what: {"wall": [], "cpu": []} for what in sides}
     for number in rounds(setting.effort.seconds):
-        request = {"count": BLOCK, "skip": SKIP}
-        answers = {what: side.ask(request) for what, side in sides.items()}
+        answers = {what: side.ask(_steps(BLOCK)) for what, side in sides.items()}
         if number == 0:
             continue  # imports, and a server that is new
         for what, answer in answers.items():
             for clock, values in found[what].items():
                 values.append(statistics.median(answer[clock]))
-    return [*_compared(found), *_history(sides["ours"]), _memory(setting, sides["ours"])]
+    return [*_compared(found), *_history(sides["ours"])]
+
+
+def _steps(count: int) -> dict[str, Any]:
+    return {"call": "made", "count": count, "skip": SKIP}
 
 
 def _compared(found: dict[str, dict[str, list[float]]]) -> list[Row]:
@@ -85,7 +102,7 @@ def _compared(found: dict[str, dict[str, list[float]]]) -> list[Row]:
 
 
 def _history(ours: Child) -> list[Row]:
-    few, many = (ours.ask({"count": count, "skip": SKIP}) for count in (FEW, MANY))
+    few, many = (ours.ask(_steps(count)) for count in (FEW, MANY))
 
     def each(what: str) -> float:
         return float((many[what] - few[what]) / (MANY - FEW))
@@ -98,17 +115,78 @@ def _history(ours: Child) -> list[Row]:
 
 
 def _memory(setting: Setting, ours: Child) -> Row:
-    is_quick = setting.effort.growth_steps < QUICK_BELOW
-    steps = QUICK_LONG if is_quick else LONG
-    before: dict[str, Any] = ours.ask({"count": FEW, "skip": SKIP})
-    after: dict[str, Any] = ours.ask({"count": steps, "skip": SKIP})
+    early, late = QUICK_GROWTH if _is_quick(setting) else GROWTH
+    found: dict[str, Any] = ours.ask({"call": "grown", "early": early, "late": late})
+    before, after = found[str(early)], found[str(late)]
     return Row(
         name="fleet memory",
-        value=after["memory_mb"],
+        value=after["own"],
         unit="MB",
-        against="before them",
-        against_value=before["memory_mb"],
-        ratio=after["memory_mb"] / before["memory_mb"],
+        against=f"after {early:,}",
+        against_value=before["own"],
+        ratio=after["own"] / before["own"],
         bar=MEMORY_BAR,
-        note=f"highest of the worker, after {steps:,} steps of one run",
+        note=f"of its own, after {late:,} steps of one run; {after['all']:.0f} MB with what is "
+        "shared",
     )
+
+
+def _is_quick(setting: Setting) -> bool:
+    return setting.effort.growth_steps < QUICK_BELOW
+
+
+# --- many runs on few workers ------------------------------------------------------
+
+
+class Crowd:
+    """A client of one side, and its workers, each a process."""
+
+    def __init__(self, side: Side, what: str, workers: int) -> None:
+        """Start them with *side*, which is given names and arguments."""
+        self._client = side(what, f"{what}-client")
+        self._workers = [
+            side(what, f"{what}-worker-{number}", str(PLACES)) for number in range(workers)
+        ]
+        self._read = [0] * workers
+
+    def made(self, runs: int, count: int) -> tuple[float, float]:
+        """Make so many runs of *count* steps; return wall and CPU seconds a step."""
+        before = self._cpu()
+        self._client.ask({"call": "started", "runs": runs, "count": count})
+        begun: list[float] = []
+        while len(begun) < runs * count:
+            time.sleep(LOOK_S)
+            for number, worker in enumerate(self._workers):
+                new = worker.ask({"call": "begun", "after": self._read[number]})["begun"]
+                self._read[number] += len(new)
+                begun += new
+        return (max(begun) - min(begun)) / len(begun), (self._cpu() - before) / len(begun)
+
+    def _cpu(self) -> float:
+        return sum(cpu_seconds_of(one.pid) for one in (self._client, *self._workers))
+
+
+def _throughput(setting: Setting, side: Side) -> list[Row]:
+    runs, count, workers, turns = QUICK_MANY_RUNS if _is_quick(setting) else MANY_RUNS
+    crowds = {what: Crowd(side, what, workers) for what in ("ours", "bare")}
+    for crowd in crowds.values():
+        crowd.made(workers, 2 * SKIP)  # imports
+    found: dict[str, list[tuple[float, float]]] = {what: [] for what in crowds}
+    for _ in range(turns):
+        for what, crowd in crowds.items():
+            found[what].append(crowd.made(runs // turns, count))
+    note = f"{runs} runs of {count} steps, {workers} workers of {PLACES} places on each side"
+    return [
+        compared(
+            name,
+            compare(*([one[clock] for one in found[what]] for what in ("ours", "bare"))),
+            against=BARE,
+            unit="ms",
+            scale=1e3,
+            bar=bar,
+            note=note,
+        )
+        for clock, (name, bar) in enumerate(
+            (("fleet many runs, step", 1 / THROUGHPUT), ("fleet many runs, CPU of a step", None))
+        )
+    ]

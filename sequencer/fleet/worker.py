@@ -151,6 +151,15 @@ def _why() -> StopReason:
     return StopReason.INTERRUPTED if is_ours else StopReason.CLAIM_LOST
 
 
+def polls(places: int) -> int:
+    """Return how often to ask the server for attempts at the same time.
+
+    Each poll holds a place: with one that is left, the server need not be asked for the next
+    attempt of a run that is decided over here.
+    """
+    return max(1, min(MOST_POLLS, places // 2))
+
+
 def server_of(
     client: Client, queue: str, attempts: Activities, places: int, grace: timedelta = timedelta(0)
 ) -> Server:
@@ -165,9 +174,7 @@ def server_of(
         activities=[attempts.attempt],
         workflow_runner=RUNNER,
         max_concurrent_activities=places,
-        # Each poll holds a place: with one that is left, the server need not be asked for the
-        # next attempt of a run that is decided over here.
-        max_concurrent_activity_task_polls=max(1, min(MOST_POLLS, places // 2)),
+        max_concurrent_activity_task_polls=polls(places),
         max_heartbeat_throttle_interval=timedelta(seconds=BEATS_S),
         default_heartbeat_throttle_interval=timedelta(seconds=BEATS_S),
         sticky_queue_schedule_to_start_timeout=STICKY_S,
