@@ -463,7 +463,9 @@ def _view(
         return progress(project.redaction)
     from sequencer.cli.views.board import Board, screen  # noqa: PLC0415 - only graphs need it
 
-    return Board(screen(sys.stderr, project.redaction), run_of(invocation, plan), workflow.name)
+    # Its thread looks while others work, which close their store when they have ended.
+    seen = project.run(invocation.run_name, source=plan.source)
+    return Board(screen(sys.stderr, project.redaction), seen, workflow.name)
 
 
 def _news(run: Run, plan: Plan, summary: Summary) -> News:

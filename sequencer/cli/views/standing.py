@@ -297,7 +297,7 @@ def take(run: Run, logs: FileLogs | None = None) -> Snapshot:
     """
     view = run.view()
     head, notices = view.head, view.notices
-    workflow, upcoming, here = None, None, None
+    workflow, upcoming, here, is_as_begun = None, None, None, True
     try:
         workflow = run.workflow_for(head)
         there = place(workflow, 0)
@@ -312,10 +312,10 @@ def take(run: Run, logs: FileLogs | None = None) -> Snapshot:
         # The head is a fact, also where the configuration does not fit to it.
         if head is None:
             raise
-        notices = (*notices, one_line(str(error)))
+        notices, is_as_begun = (*notices, one_line(str(error))), False
     claims = head.claims if head is not None else ()
     seen, stopped_by = None, tuple[str, ...]()
-    if workflow is not None and workflow.nodes and not notices:
+    if workflow is not None and workflow.nodes and is_as_begun:
         seen = look(run, workflow.name)
         if head is not None and not (here is not None and here.kind is Readiness.COMPLETE):
             stopped_by = tuple(run.stopped_by(head))

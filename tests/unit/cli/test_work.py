@@ -4,6 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from sequencer.cli.views.board import Board
+from sequencer.engine.run import Run
+from sequencer.store.file import FileStore
+from sequencer.store.protocol import View
+from tests.acceptance import flow_projects
 from tests.unit.cli.calling import call, project, state, worked
 
 TWO_AGENTS = """\
@@ -149,3 +154,29 @@ def test_detach_is_for_runs_that_workers_make(
     assert ended.code == 2
     assert f"{where}: " in ended.err
     assert not (folder / "sync" / "state.json").exists()
+
+
+def test_who_shows_a_flow_looks_through_a_store_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, stores = flow_projects.make_project(tmp_path), list[object]()
+    begin, work = Board.__init__, Run.work
+    monkeypatch.setattr(Board, "__init__", lambda *a: (stores.append(a[2].store), begin(*a))[1])
+    monkeypatch.setattr(Run, "work", lambda *a, **k: (stores.append(a[0].store), work(*a, **k))[1])
+    for count in (2, 4):
+        # At first with the chart, and then with what the run has.
+        ended = call(folder, "run", "flows/review.md", "--max-steps", "1")
+        assert (ended.code, len(stores)) == (0, count), ended.err
+        assert stores[-1] is not stores[-2]
+
+
+def test_status_shows_the_nodes_whatever_there_is_to_notice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = flow_projects.make_project(tmp_path)
+    assert call(folder, "run", "flows/review.md", "--max-steps", "1").code == 0
+    look = FileStore.view
+    monkeypatch.setattr(FileStore, "view", lambda store: View(look(store).head, ("it is old",)))
+    shown = call(folder, "--run", "review", "status")
+    assert "draft" in shown.out
+    assert shown.err == "notice: it is old\n"
