@@ -16,7 +16,6 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import Struct, field
@@ -463,9 +462,8 @@ def _view(
         return progress(project.redaction)
     from sequencer.cli.views.board import Board, screen  # noqa: PLC0415 - only graphs need it
 
-    # Its thread looks while others work, which close their store when they have ended.
-    seen = project.run(invocation.run_name, source=plan.source)
-    return Board(screen(sys.stderr, project.redaction), seen, workflow.name)
+    own = project.run(invocation.run_name, source=plan.source)
+    return Board(screen(sys.stderr, project.redaction), own, workflow.name)
 
 
 def _news(run: Run, plan: Plan, summary: Summary) -> News:
@@ -574,12 +572,7 @@ class EndOnSignal:
         }
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Give the signals back, or ignore more of them once the program is ending."""
         for number, handler in self._before.items():
             # An impatient Ctrl-C would else replace the exit code by a death.

@@ -83,18 +83,27 @@ class FleetProject:
     def __init__(self, folder: Path, configuration: str, store: str) -> None:
         """Write the project."""
         self.folder = folder
+        self.variables: dict[str, str] = {}
+        """Of its commands, beside those of this process."""
         (folder / "prompts").mkdir(parents=True)
         for name in ("supervisor", "main", "reviewer"):
             (folder / "prompts" / f"{name}.md").write_text(f"Do {name}.\n")
         (folder / "agent.py").write_text(AGENT)
         (folder / "orchestration.yaml").write_text(f"{configuration}{store}\n")
 
+    @classmethod
+    def at(cls, folder: Path, variables: dict[str, str]) -> FleetProject:
+        """Return the project that is in *folder* already; its commands have *variables*."""
+        made = cls.__new__(cls)
+        made.folder, made.variables = folder, variables
+        return made
+
     def cli(self, *arguments: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
         """Run ``sequencer ARGUMENTS`` to its end."""
         return subprocess.run(
             _command(arguments),
             cwd=self.folder,
-            env=_environment(),
+            env=_environment() | self.variables,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -114,7 +123,7 @@ class FleetProject:
         return subprocess.Popen(
             [*within, *_command(arguments)],
             cwd=self.folder,
-            env=_environment(),
+            env=_environment() | self.variables,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -197,9 +206,12 @@ def told(facts: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 
 
 def _steady(outcome: dict[str, Any]) -> dict[str, Any]:
-    """Return *outcome* without what a clock has said."""
-    varying = ("usage", "began_at", "note")
-    return {key: value for key, value in outcome.items() if key not in varying}
+    """Return *outcome* without what a clock has said, and without commits."""
+    varying = ("usage", "began_at", "note", "work")
+    found = {key: value for key, value in outcome.items() if key not in varying}
+    if "output_file" in found:
+        found["output_file"] = re.sub("-[0-9a-f]{16}/", "/", found["output_file"])
+    return found
 
 
 def steady(text: str) -> str:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -161,8 +162,17 @@ def test_who_shows_a_flow_looks_through_a_store_of_its_own(
 ) -> None:
     folder, stores = flow_projects.make_project(tmp_path), list[object]()
     begin, work = Board.__init__, Run.work
-    monkeypatch.setattr(Board, "__init__", lambda *a: (stores.append(a[2].store), begin(*a))[1])
-    monkeypatch.setattr(Run, "work", lambda *a, **k: (stores.append(a[0].store), work(*a, **k))[1])
+
+    def begun(board: Board, screen: Any, run: Run, title: str) -> None:
+        stores.append(run.store)
+        begin(board, screen, run, title)
+
+    def working(run: Run, *arguments: Any, **options: Any) -> Any:
+        stores.append(run.store)
+        return work(run, *arguments, **options)
+
+    monkeypatch.setattr(Board, "__init__", begun)
+    monkeypatch.setattr(Run, "work", working)
     for count in (2, 4):
         # At first with the chart, and then with what the run has.
         ended = call(folder, "run", "flows/review.md", "--max-steps", "1")
