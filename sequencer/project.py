@@ -323,7 +323,7 @@ class ResolvedRun(Struct, frozen=True, dict=True):
         Raises:
             NotTrusted: nobody has said that the project may act here.
         """
-        carrier = _carrier(self.project, self.name, self.store)
+        carrier = _carrier(self.project, self.name, self.store, emit)
         return self.project.performer(self.workflow, emit, self.name, self.definition, carrier)
 
 
@@ -375,13 +375,20 @@ def _packages_may_add(group: str) -> bool:
     return False
 
 
-def _carrier(project: Project, run: str | None, store: Store) -> Carrier:
+def _carrier(project: Project, run: str | None, store: Store, emit: Emit) -> Carrier:
     """Return what moves the code of the run that *store* keeps, or what keeps it on a branch."""
-    if project.settings.store.kind != "git":
-        return guard_of(project.settings) or NOTHING_CARRIED
+    settings = project.settings
+    mover: Carrier | None = None
+    if settings.store.kind == "temporal" and settings.store.work.branch != NONE:
+        from sequencer.git import attempt_refs  # noqa: PLC0415 - most runs are in files
+
+        tell = lambda text: emit(Noticed(text))  # noqa: E731
+        mover = attempt_refs.carrier_of(settings, run, project.allowed, project.redaction, tell)
+    if settings.store.kind != "git":
+        return mover or guard_of(settings) or NOTHING_CARRIED
     from sequencer.git.carry import carrier_of  # noqa: PLC0415 - most runs are in files
 
-    return carrier_of(project.settings, run, store, project.redaction)
+    return carrier_of(settings, run, store, project.redaction)
 
 
 def guard_of(settings: Settings) -> BranchGuard | None:

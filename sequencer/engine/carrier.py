@@ -64,6 +64,9 @@ class Carrier(Protocol):
         they are.
         """
 
+    def publish(self, head: Head) -> None:
+        """Let people see the code of *head* where it does not move with the state; never fails."""
+
     def leave(self, head: Head | None) -> None:
         """Note that no agent of this process works in the work tree any more.
 
@@ -90,6 +93,9 @@ class NothingCarried:
 
     def keep(self, claim: Claim, step: str, head: Head) -> str | None:
         """See `Carrier.keep`: what the step did is where the step did it."""
+
+    def publish(self, head: Head) -> None:
+        """See `Carrier.publish`: it is where it was made."""
 
     def leave(self, head: Head | None) -> None:
         """See `Carrier.leave`: it was kept for nobody."""
@@ -193,7 +199,9 @@ class CodeMover:
             return None
         claim = worked[0].claim
         try:
-            work = self._carrier.collect(claim, claim.step, head)
+            work = self._patience.after_agent(
+                lambda: self._carrier.collect(claim, claim.step, head), worked[0].cancellation
+            )
         except WorkTreeRefused as refusal:
             self.refuse(worked, head, refusal)
             return None
@@ -222,6 +230,10 @@ class CodeMover:
             # That it does not count is the news, whatever git says.
             with contextlib.suppress(SequencerError):
                 self._carrier.keep(one.claim, one.claim.step, head)
+
+    def publish(self, head: Head) -> None:
+        """See `Carrier.publish`."""
+        self._carrier.publish(head)
 
     def leave(self, head: Head | None, running: Collection[int]) -> None:
         """Let other processes have the work tree if none of the tokens *running* is left here."""

@@ -28,6 +28,8 @@ from sequencer.store.protocol import Change, Store, Telling
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
+AFTER_S = 1800.0
+"""For so long a remote is waited for that is to take an agent's work."""
 BUSY_S = 15.0
 """Agents that are being ended are gone by then; for so long everybody waits for them."""
 BUSY_PAUSE_S = 0.5
@@ -72,7 +74,22 @@ class Patience:
         """
         return self._reach(act, self.wait_s, may_be_denied=False)
 
-    def _reach(self, act: Callable[[], T], wait_s: float, *, may_be_denied: bool) -> T:
+    def after_agent(self, act: Callable[[], T], stop: Cancellation) -> T:
+        """Return what *act* returns, which may be tried again until *stop* is set.
+
+        Raises: see `before_step`.
+        """
+        return self._reach(act, AFTER_S, may_be_denied=True, stop=stop)
+
+    def _reach(
+        self,
+        act: Callable[[], T],
+        wait_s: float,
+        *,
+        may_be_denied: bool,
+        stop: Cancellation | None = None,
+    ) -> T:
+        stop = stop or self._stop
         began, pause = time.monotonic(), FIRST_PAUSE_S
         told: str | None = None
         told_of: str | None = None
@@ -81,20 +98,20 @@ class Patience:
                 found = act()
             except RemoteUnreachable as error:
                 left = began + wait_s - time.monotonic()
-                if left <= 0 or self._stop.is_set() or (error.is_denied and not may_be_denied):
+                if left <= 0 or stop.is_set() or (error.is_denied and not may_be_denied):
                     raise
                 nap = min(left, pause * random.uniform(0.8, 1.2))  # noqa: S311 - no secret
                 self._emit(Waiting(f"{error.message}; next try in {nap:.0f} s"))
                 told, pause = "the remote is back", min(2 * pause, LONGEST_PAUSE_S)
-                self._stop.wait(nap)
+                stop.wait(nap)
             except WorkTreeBusy as busy:
                 left = began + max(wait_s, BUSY_S) - time.monotonic()
-                if left <= 0 or self._stop.is_set():
+                if left <= 0 or stop.is_set():
                     raise
                 if busy.message != told_of:
                     self._emit(Waiting(busy.message))
                 told, told_of = "the work tree is free", busy.message
-                self._stop.wait(BUSY_PAUSE_S)
+                stop.wait(BUSY_PAUSE_S)
             else:
                 if told is not None:
                     self._emit(Waiting(told))

@@ -33,8 +33,10 @@ from sequencer.engine.records import (
 )
 from sequencer.errors import (
     ClaimHeld,
+    RemoteUnreachable,
     SequencerError,
     StateRefused,
+    WorkTreeBusy,
     WorkTreeRefused,
 )
 from sequencer.executors.attempt_lock import AttemptLock, lock_path
@@ -53,6 +55,8 @@ from sequencer.store.protocol import Store
 
 NOT_OURS = (StopReason.CLAIM_LOST, StopReason.LEASE_LOST)
 """Why an attempt has ended whose word does not count."""
+NOT_HERE = (WorkTreeRefused, WorkTreeBusy, RemoteUnreachable)
+"""Why an attempt can't begin in this work tree; another one may do."""
 MayGoOn = Callable[[Head], bool]
 """Whether the invocation's own limits allow one more step after this head."""
 
@@ -258,10 +262,17 @@ class LineWorker(Worker):
         prepared = self.performer.prepare(present(self.workflow, head))
         running = Running(held_claim(head, token), prepared, head, cancellation)
         try:
+            self.code.ensure_ready(head, lambda: False)
             return self.perform(running, budget), None
-        except Exception as error:  # noqa: BLE001 - the claim has to end in a record
+        except Exception as error:
+            if running.performed is None and isinstance(error, NOT_HERE):
+                cancellation.close()
+                raise
             running.error = error
             return self._ended(running), error
+        finally:
+            # Who comes next finds out whether it was accepted.
+            self.code.leave(None, ())
 
     def perform(self, running: Running, budget: Allowance) -> Ended:
         """Run the step of *running*; return how it ended and what that means.

@@ -77,7 +77,9 @@ def move(source: Side, target: Side) -> Head:
         ensure_fitting(sizes_of({name: data.decode() for name, data in documents.items()}))
     if head.moved_to is None:
         head = source.store.update(partial(_closing, where=target.words))
-    told = opened(head, f"moved here from {source.words}", None, at=_now())
+    # What a run in git has committed is on the remote; a run in files has nothing there.
+    work = head.work if isinstance(target.store, FleetStore) else None
+    told = opened(head, f"moved here from {source.words}", work, at=_now())
     return _noted(source, bring(head, told))
 
 

@@ -48,7 +48,7 @@ from sequencer.fleet.wire import (
     packed_error,
     sizes_of,
 )
-from sequencer.model.head import Claim, Head, Status
+from sequencer.model.head import Claim, Head, Status, Work
 from sequencer.model.kind import Ended, Readiness, Room, blocked_by
 from sequencer.model.limits import InvocationLimits, RunLimits, parse_time, utc
 from sequencer.model.line.line import EndingKind
@@ -189,6 +189,7 @@ class Permit(ABC):
         self.id: str = data["id"]
         self.ttl_s: float = data["ttl_s"]
         self.workflow = Workflow.model_validate(data["workflow"])
+        self._has_code: bool = data.get("has_code", False) or store.head.work is not None
         self._run_limits = RunLimits.model_validate(data.get("run_limits", {}))
         self._mode = Mode(data["mode"])
         self._limits = InvocationLimits.model_validate(data.get("limits", {}))
@@ -285,6 +286,9 @@ class Permit(ABC):
             return []
         ended = replace(self._ended(report, claim), jitter=jitter)
         self._store.told = token, report.record
+        # What its worker has pushed is accepted with it.
+        work = report.record.get("work")
+        self._changes.work = None if work is None else Work.model_validate(work)
         try:
             granted = self._recorded(ended, report)
         except StaleClaim:
@@ -293,7 +297,7 @@ class Permit(ABC):
             self.finish("", error)
             return []
         finally:
-            self._store.told = None
+            self._store.told = self._changes.work = None
         self._mine.update(granted)
         return granted
 
@@ -407,7 +411,7 @@ class LinePermit(Permit):
     def ticket(self, token: int) -> Ticket:
         """See `Permit.ticket`."""
         budget = self.stint.budget(self._store.head)
-        return Ticket(token, budget.cost_usd, budget.timeout_s)
+        return Ticket(token, budget.cost_usd, budget.timeout_s, self._has_code)
 
     def _lapsed(self, head: Head | None) -> Transition | None:
         return None if head is None else self._changes.kind.lapse(head, at=self._at)
@@ -480,7 +484,7 @@ class NetPermit(Permit):
 
     def ticket(self, token: int) -> Ticket:
         """See `Permit.ticket`; what it may cost is its claim's share."""
-        return Ticket(token, timeout_s=self._limits.step_timeout_s)
+        return Ticket(token, None, self._limits.step_timeout_s, self._has_code)
 
     def _reason_to_end(self, head: Head, marking: Marking) -> str | None:
         if (reason := self.stint.reason_to_end(head, marking, self._at)) is not None:

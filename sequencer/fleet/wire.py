@@ -167,6 +167,8 @@ class Ticket(Struct, frozen=True, omit_defaults=True):
     token: int
     cost_usd: float | None = None
     timeout_s: float | None = None
+    has_code: bool = False
+    """The run's code moves through git, so that it can be made in a clone only."""
 
 
 class AttemptReport(Struct, frozen=True, omit_defaults=True):

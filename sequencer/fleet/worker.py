@@ -29,7 +29,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 from sequencer.engine.attempt import Allowance
 from sequencer.engine.stint import Mode, Summary
 from sequencer.engine.worker import Worker
-from sequencer.errors import SequencerError, StaleClaim
+from sequencer.errors import SequencerError, StaleClaim, WorkTreeRefused
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.fleet.connection import CALL_S, Inquiry, identity, is_away, unreachable
 from sequencer.fleet.events import NewsWatch, Tell
@@ -57,6 +57,8 @@ BEATS_S = 5.0
 FIRST_BEAT_S = 0.5
 """A step that is over sooner needs none: a call of the server costs as much as such a step."""
 MOST_POLLS = 5
+LOOKS_S = (0.1, 0.4, 1.0, 3.0)
+"""Pauses in which a report that was sent is accepted."""
 STICKY_S = timedelta(seconds=1)
 """So long a run waits for the worker that knew it, before another one reads its history."""
 RUNNER = SandboxedWorkflowRunner(
@@ -90,6 +92,7 @@ class Activities:
         self._lock = threading.Lock()
         self.is_ending = False
         """None starts any more."""
+        self._after = set[asyncio.Future[None]]()
 
     def interrupt(self) -> set[str]:
         """Ask for the end of all that run, and return their runs; none starts any more."""
@@ -117,7 +120,7 @@ class Activities:
             while not work.done():
                 activity.heartbeat(identity())
                 await asyncio.wait([work], timeout=pause_s)
-            return work.result()
+            return self._followed(run, ticket.token, work.result())
         except asyncio.CancelledError:
             cancellation.set(_why())
             await asyncio.wait([work])
@@ -135,6 +138,10 @@ class Activities:
             worker, head = self._worker_of(run)
             if head.claim_with(ticket.token) is None:
                 raise ApplicationError("its claim is gone", non_retryable=True)
+            if ticket.has_code and not worker.code.moves:
+                message = "the run's code is in git, and this folder is no clone with that remote"
+                hint = "clone the repository, and work there"
+                raise WorkTreeRefused(message, where="store.remote", hint=hint)
             budget = Allowance(ticket.cost_usd, ticket.timeout_s)
             ended, error = worker.attempt(head, ticket.token, budget, cancellation)
         except SequencerError as refusal:
@@ -143,6 +150,26 @@ class Activities:
                 refusal.message, facts, type=REFUSED, non_retryable=True
             ) from refusal
         return report_of(ended, error, identity() if self.is_ending else None)
+
+    def _followed(self, run: str, token: int, report: dict[str, Any]) -> dict[str, Any]:
+        """Return the *report* of an attempt, whose code people are to see once it is accepted."""
+        if "work" in report["record"]:
+            task = asyncio.ensure_future(asyncio.to_thread(self._publish, run, token))
+            self._after.add(task)
+            task.add_done_callback(self._after.discard)
+        return report
+
+    def _publish(self, run: str, token: int) -> None:
+        """Let people see the code of *run* if it rests after the attempt with *token*."""
+        with contextlib.suppress(SequencerError):
+            for pause_s in LOOKS_S:
+                time.sleep(pause_s)
+                worker, head = self._worker_of(run)
+                if head.claim_with(token) is None:
+                    # Else the next attempt does it.
+                    if not head.claims:
+                        worker.code.publish(head)
+                    return
 
 
 def _why() -> StopReason:
@@ -214,6 +241,8 @@ def work_on(
             workers.leave(but=worker)
     summary = _summary(store, end)
     now = summary.head
+    if now is not None:
+        worker.code.publish(now)
     if now is not None and now.status is Status.COMPLETE and head.status is not Status.COMPLETE:
         worker.performer.tell_completed(max(now.step_index - 1, 0), now)
     if "error" in end:
@@ -353,12 +382,13 @@ def _permit(
         "mode": str(mode),
         "ttl_s": ttl_s,
         "places": places,
+        "has_code": worker.code.moves,
         "workflow": performer.workflow.model_dump(mode="json", exclude_defaults=True),
         "limits": _plain(limits),
         "run_limits": worker.limits.model_dump(mode="json", exclude_defaults=True),
         "positions": sorted(getattr(worker, "positions", ())),
     }
-    return {key: value for key, value in permit.items() if value not in ({}, [])}
+    return {key: value for key, value in permit.items() if value not in ({}, [], False)}
 
 
 def _plain(limits: InvocationLimits) -> dict[str, Any]:

@@ -58,7 +58,7 @@ from sequencer.store.protocol import Agreed, Draft
 REBUILDS = 5
 """How often one transition is pushed, or built anew on a newer tip, in one go."""
 WHO_MAY_PUSH = "whoever runs steps has to push there: a key or token that may write"
-_MOVED = "was moved on the remote by somebody else while the step ran"
+MOVED_MEANWHILE = "was moved on the remote by somebody else while the step ran"
 _PASSING = ("lock", "failed to update ref", "unable to", "cannot update", "atomic transaction")
 """Words of a refusal that another try may not get: two pushes met on the server."""
 
@@ -425,7 +425,7 @@ class Branch:
             told = pushed.refused.get(move.ref, "")
             if there != move.old:
                 hint = "bring both together, then run the step again"
-                return WorkTreeRefused(f"{name} {_MOVED}", where=remote, hint=hint)
+                return WorkTreeRefused(f"{name} {MOVED_MEANWHILE}", where=remote, hint=hint)
             if told and not any(word in told for word in _PASSING):
                 rules = "look at the remote's rules for it, or set store.work.branch to another one"
                 message = f"{name} takes no push: {told}{said}"

@@ -318,6 +318,9 @@ class GitCarrier:
             "work in a clone of your own while steps run",
         )
 
+    def publish(self, head: Head) -> None:
+        """See `Carrier.publish`: the code has moved with the state."""
+
     def leave(self, head: Head | None) -> None:
         """See `Carrier.leave`; where the step stays, what it has left is remembered."""
         if not self._tenancy.is_occupied:

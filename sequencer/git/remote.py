@@ -121,7 +121,7 @@ class Remote:
         """Whether several refs can be moved at once, as far as is known."""
 
     def tips(self, refs: Sequence[str]) -> dict[str, str]:
-        """Return where those of *refs* are that exist there.
+        """Return where those of *refs* are that exist there; ``x/*`` are all directly below x.
 
         Raises:
             RemoteUnreachable: there was no answer.
@@ -134,7 +134,12 @@ class Remote:
         told = done.stdout.decode("utf-8", "surrogateescape")
         found = (line.split("\t", 1) for line in told.splitlines() if "\t" in line)
         # A pattern of ls-remote also means refs that only end so.
-        return {ref: oid for oid, ref in found if ref in refs and _OID.fullmatch(oid)}
+        wanted = {*refs}
+        return {
+            ref: oid
+            for oid, ref in found
+            if (ref in wanted or f"{ref.rpartition('/')[0]}/*" in wanted) and _OID.fullmatch(oid)
+        }
 
     def fetch(self, refs: Mapping[str, str], *flags: str) -> bool:
         """Bring each ref of *refs* here, to the local ref that it maps to, wherever that was.
@@ -146,7 +151,8 @@ class Remote:
             StorageFailed: what came can't be kept in this repository.
         """
         try:
-            return self._fetched(refs, flags)
+            # Without any git would fetch what it is configured to.
+            return bool(refs) and self._fetched(refs, flags)
         except GitFailed as failed:
             if failed.says(INCOMPLETE):
                 return self.refetch(refs)

@@ -155,11 +155,20 @@ class Loop(Frozen, extra="allow"):
     """How often all rounds said "no", and they began again, without a person."""
 
 
-class Work(Frozen):
-    """The code that a state goes with, where both move together (`store.kind: git`)."""
+class Work(Frozen, extra="allow"):
+    """The code that a state goes with, where both move together."""
 
     branch: str = Field(min_length=1, max_length=250)
     commit: str = Field(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$")
+
+    @property
+    def ref(self) -> str:
+        """Return the ref of the remote that has the commit, if that is not the branch yet.
+
+        Kept as ``ref`` where attempts push to refs of their own, and only there.
+        """
+        found = self.model_extra.get("ref")
+        return found if isinstance(found, str) else ""
 
 
 class Head(Frozen, extra="allow"):

@@ -15,6 +15,8 @@ from typing import Any
 
 import psutil
 
+from tests.clones import ENVIRONMENT, git
+
 AGENT = """\
 import os, sys, time
 text = sys.stdin.read()
@@ -77,10 +79,66 @@ Say published: {{nodes.prose.output}}
 """
 
 
+CODE_AGENT = """\
+import os, subprocess, sys, time
+sys.stdin.read()
+name, index = os.environ["SEQUENCER_STEP"], int(os.environ["SEQUENCER_STEP_INDEX"])
+with open("../done.txt", "a") as file:
+    place = os.path.basename(os.getcwd())
+    file.write(f"{name} {index} {os.environ['SEQUENCER_TOKEN']} {os.getpid()} {place}\\n")
+lines = open("code.txt").read().split() if os.path.exists("code.txt") else []
+if lines != [str(number) for number in range(index)]:
+    sys.exit(f"step {index} needs the code of all before it, and has {lines}")
+with open("code.txt", "a") as file:
+    file.write(f"{index}\\n")
+subprocess.run(["git", "add", "code.txt"], check=True)
+subprocess.run(["git", "commit", "-qm", f"step {index}"], check=True)
+while os.path.exists("../hold") or os.path.exists("hold"):
+    time.sleep(0.02)
+"""
+CODE = """\
+workflow: {name: review_cadence, review_every_n: 2}
+agent: {default: script}
+step_defaults: {retry: {max_attempts: 5, initial_delay_s: 0.1}}
+agents:
+  script:
+    kind: command
+    argv: ["{python}", -IS, agent.py]
+    pass_env: [GIT_CONFIG_GLOBAL, GIT_AUTHOR_NAME, GIT_AUTHOR_EMAIL, GIT_COMMITTER_NAME,
+               GIT_COMMITTER_EMAIL]
+"""
+
+
+def clones(folder: Path, configuration: str, store: str, *names: str) -> list[FleetProject]:
+    """Make one clone of a project for each of *names*, beside a bare repository."""
+    first = FleetProject(folder / "first", configuration, store, CODE_AGENT)
+    (first.folder / ".gitignore").write_text("sync/\nlogs/\nhold\n")
+    git(folder, "init", "-q", "--bare", "-b", "main", "remote.git")
+    for words in ("init -q -b main", "add .", "commit -qm first", "remote add origin ../remote.git",
+                  "push -q origin main"):  # fmt: skip
+        git(first.folder, *words.split())
+    for name in names:
+        git(folder, "clone", "-q", "remote.git", name)
+    return [FleetProject.at(folder / name) for name in names]
+
+
+def code(folder: Path, ref: str = "main") -> list[int]:
+    """Return the steps whose code *ref* of the repository that clones in *folder* share has."""
+    shown = git(folder / "remote.git", "show", f"{ref}:code.txt", check=False)
+    return [int(line) for line in shown.split()]
+
+
 class FleetProject:
     """One folder, and what is run in it."""
 
-    def __init__(self, folder: Path, configuration: str, store: str) -> None:
+    @classmethod
+    def at(cls, folder: Path) -> FleetProject:
+        """Return the project that is in *folder*."""
+        found = cls.__new__(cls)
+        found.folder = folder
+        return found
+
+    def __init__(self, folder: Path, configuration: str, store: str, agent: str = AGENT) -> None:
         """Write the project."""
         self.folder = folder
         self.variables: dict[str, str] = {}
@@ -88,7 +146,7 @@ class FleetProject:
         (folder / "prompts").mkdir(parents=True)
         for name in ("supervisor", "main", "reviewer"):
             (folder / "prompts" / f"{name}.md").write_text(f"Do {name}.\n")
-        (folder / "agent.py").write_text(AGENT)
+        (folder / "agent.py").write_text(agent)
         (folder / "orchestration.yaml").write_text(f"{configuration}{store}\n")
 
     @classmethod
@@ -147,7 +205,8 @@ class FleetProject:
         with self.process("worker", *more) as process:
             assert process.stderr is None
             assert process.stdout is not None
-            assert "serving" in process.stdout.readline()
+            line = process.stdout.readline()
+            assert "serving" in line, line + process.stdout.read()
             yield process
 
     @property
@@ -169,7 +228,7 @@ def _command(arguments: tuple[str, ...]) -> list[str]:
 
 def _environment() -> dict[str, str]:
     clean = {key: one for key, one in os.environ.items() if not key.startswith("SEQUENCER_")}
-    return clean | {"SEQUENCER_TRUST": "all"}
+    return clean | ENVIRONMENT | {"PATH": os.environ["PATH"], "SEQUENCER_TRUST": "all"}
 
 
 def until(is_so: Callable[[], object], timeout_s: float = 30.0) -> float:

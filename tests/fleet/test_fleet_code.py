@@ -1,0 +1,42 @@
+"""Code that travels between machines whose runs are on a Temporal server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.clones import git
+from tests.fleet.conftest import TTL_S
+from tests.fleet.fleet_projects import CODE, FleetProject, clones, code, until
+
+pytestmark = [pytest.mark.fleet, pytest.mark.timeout(240)]
+Clones = Callable[..., list[FleetProject]]
+
+
+@pytest.fixture
+def make(tmp_path: Path, address: str) -> Clones:
+    """Return what makes clones of a project on the server."""
+    name = tmp_path.name
+    store = f'store: {{kind: temporal, address: "{address}", ttl_s: {TTL_S}, project: {name}}}'
+    return lambda *names: clones(tmp_path, CODE, store, *names)
+
+
+def done(here: FleetProject) -> list[list[str]]:
+    """Return step, step_index, token, process and clone of every agent that has begun."""
+    path = here.folder.parent / "done.txt"
+    return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_two_clones_share_the_steps_that_change_code(make: Clones, tmp_path: Path) -> None:
+    a, b = make("a", "b")
+    with a.worker(), b.worker():
+        ended = b.cli("run", "--max-steps", "8")
+        assert ended.returncode == 0, ended.stderr
+        assert code(tmp_path) == list(range(8))
+        assert a.cli("run", "--max-steps", "2", "--detach").returncode == 0
+        until(lambda: code(tmp_path) == list(range(10)))
+    assert [int(one[1]) for one in done(a)] == list(range(10))
+    left = git(tmp_path / "remote.git", "for-each-ref", "--format=%(refname)").splitlines()
+    assert len(left) == 2, left
