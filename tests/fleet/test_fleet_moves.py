@@ -155,12 +155,13 @@ def test_a_run_in_git_goes_to_the_server_and_its_clones_hear_it(
     git(tmp_path, "clone", "-q", "--bare", str(here.folder), "shared.git")
     git(here.folder, "remote", "add", "origin", str(tmp_path / "shared.git"))
     works(here, 2)
-    told = moves(here, "temporal")
-    assert (told["from"], told["step_index"]) == ("git", 2)
-    works(here, 1)
-    ensure_whole(here, 3)
     git(tmp_path, "clone", "-q", str(tmp_path / "shared.git"), "clone")
     clone = tmp_path / "clone"
+    told = moves(here, "temporal")
+    assert (told["from"], told["step_index"]) == ("git", 2)
+    git(here.folder, "commit", "-qam", "On the server")
+    works(here, 1)
+    ensure_whole(here, 3)
     refused = subprocess.run(
         [sys.executable, "-m", "sequencer", "run"],
         cwd=clone,
