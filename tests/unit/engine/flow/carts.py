@@ -62,6 +62,9 @@ class Cart:
         self._raise("keep")
         return "kept"
 
+    def publish(self, head: Head) -> None:
+        """See `Carrier.publish`: it moves with the state."""
+
     def leave(self, head: Head | None) -> None:
         self.left.append(None if head is None else head.revision)
 
