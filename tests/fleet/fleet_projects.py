@@ -119,7 +119,8 @@ def clones(folder: Path, configuration: str, store: str, *names: str) -> list[Fl
         git(first.folder, *words.split())
     for name in names:
         git(folder, "clone", "-q", "remote.git", name)
-    return [FleetProject.at(folder / name) for name in names]
+    nobodys = {name: text for name, text in ENVIRONMENT.items() if name.startswith("GIT_")}
+    return [FleetProject.at(folder / name, nobodys) for name in names]
 
 
 def code(folder: Path, ref: str = "main") -> list[int]:
@@ -130,13 +131,6 @@ def code(folder: Path, ref: str = "main") -> list[int]:
 
 class FleetProject:
     """One folder, and what is run in it."""
-
-    @classmethod
-    def at(cls, folder: Path) -> FleetProject:
-        """Return the project that is in *folder*."""
-        found = cls.__new__(cls)
-        found.folder = folder
-        return found
 
     def __init__(self, folder: Path, configuration: str, store: str, agent: str = AGENT) -> None:
         """Write the project."""
@@ -228,7 +222,7 @@ def _command(arguments: tuple[str, ...]) -> list[str]:
 
 def _environment() -> dict[str, str]:
     clean = {key: one for key, one in os.environ.items() if not key.startswith("SEQUENCER_")}
-    return clean | ENVIRONMENT | {"PATH": os.environ["PATH"], "SEQUENCER_TRUST": "all"}
+    return clean | {"SEQUENCER_TRUST": "all"}
 
 
 def until(is_so: Callable[[], object], timeout_s: float = 30.0) -> float:
