@@ -199,13 +199,21 @@ _CAUSES = (
         "does not answer: no way leads to its machine",
         "look at store.address, and at this machine's network",
     ),
-    _Cause(r"tcp connect error", "does not answer", _START),
+    _Cause(r"tcp connect error|transport error", "does not answer", _START),
     _Cause(r"timed? ?out|deadline|timeout", "does not answer in time", _START),
     _Cause(
         r"reset by peer|broken pipe|unexpected eof|closed|h2 protocol|http2|frame",
         "ends the connection",
         "it may ask for TLS: see store.tls",
     ),
+)
+_AWAY = (
+    RPCStatusCode.UNAVAILABLE,
+    RPCStatusCode.DEADLINE_EXCEEDED,
+    RPCStatusCode.CANCELLED,
+    # A connection that broke.
+    RPCStatusCode.UNKNOWN,
+    RPCStatusCode.INTERNAL,
 )
 _DENIED = (RPCStatusCode.UNAUTHENTICATED, RPCStatusCode.PERMISSION_DENIED)
 
@@ -230,9 +238,9 @@ def unreachable(error: Exception, options: FleetOptions) -> RemoteUnreachable:
     return RemoteUnreachable(f"the Temporal server does not answer{said}", where=where, hint=_START)
 
 
-def is_away(error: RPCError) -> bool:
+def is_away(error: Exception) -> bool:
     """Return whether the server may answer later, rather than refuse."""
-    return error.status in (RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED)
+    return not isinstance(error, RPCError) or error.status in _AWAY
 
 
 def is_without_namespace(error: Exception) -> bool:

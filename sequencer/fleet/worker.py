@@ -20,7 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import convert
 from temporalio import activity
-from temporalio.client import Client, WorkflowUpdateRPCTimeoutOrCancelledError
+from temporalio.client import (
+    Client,
+    RPCTimeoutOrCancelledError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 from temporalio.worker import Worker as Server
@@ -444,13 +448,13 @@ async def _end_of(
     store: FleetStore, permit: dict[str, Any], attempts: Activities, watch: NewsWatch
 ) -> dict[str, Any]:
     """Return how *permit* ends; a server that is away for a while is waited for."""
-    end, away_since = dict[str, Any](), 0.0
+    end, number, away_since = dict[str, Any](), uuid.uuid4().hex, 0.0
     while not end:
         asked, handle = time.monotonic(), await store.handle()
         try:
-            # It is the same permit, however often it is asked for.
-            end = await handle.execute_update("work", permit, id=uuid.uuid4().hex)
-        except RPCError as error:
+            end = await handle.execute_update("work", permit, id=number)
+            number = uuid.uuid4().hex
+        except (RPCError, RPCTimeoutOrCancelledError) as error:
             if not is_away(error) or attempts.is_ending:
                 raise
             if not away_since or time.monotonic() - asked > CALL_S.total_seconds():
@@ -459,5 +463,6 @@ async def _end_of(
                 await watch.tell(f"{unreachable(error, store.options).message}; waiting for it")
             if time.monotonic() - away_since > AWAY_S:
                 raise
+            # The same number: it may have ended meanwhile, and is not to be issued twice.
             await asyncio.sleep(AGAIN_S)
     return end

@@ -128,12 +128,12 @@ class Arena:
             self._server.__exit__()
 
     def project(
-        self, name: str, configuration: str = CYCLE, *, address: str = "", more: str = ""
+        self, name: str, configuration: str = CYCLE, *, address: str = "", folder: str = ""
     ) -> RecordedProject:
-        """Return a new project; it is on the server at *address*, or on this one."""
+        """Return a new project, in a *folder* of its own; *address* leads to the server."""
         where = address or self.options.address
-        store = f'store: {{kind: temporal, address: "{where}", ttl_s: {TTL_S}, project: {name}'
-        return RecordedProject(self.folder / name, configuration, f"{store}{more}}}")
+        store = f'store: {{kind: temporal, address: "{where}", ttl_s: {TTL_S}, project: {name}}}'
+        return RecordedProject(self.folder / (folder or name), configuration, store)
 
 
 @contextlib.contextmanager

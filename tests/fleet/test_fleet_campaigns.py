@@ -13,7 +13,12 @@ from tests.git.machines import impossible
 from tests.long.__main__ import in_own_process
 from tests.long.report import Size
 
-CAMPAIGNS = {"T-workers": "kills", "T-freezes": "freezes", "T-servers": "kills"}
+CAMPAIGNS = {
+    "T-workers": "kills",
+    "T-freezes": "freezes",
+    "T-servers": "kills",
+    "T-unknown": "commands",
+}
 pytestmark = pytest.mark.timeout(240)
 
 

@@ -16,6 +16,7 @@ from sequencer.fleet.connection import FleetOptions
 from sequencer.fleet.server import TrialServer
 from tests.fleet.fleet_projects import AGENTS, CYCLE, PROCEDURE, FleetProject, started_by, until
 from tests.fleet.recorded import Arena, violations
+from tests.fleet.wires import Wire
 from tests.loopback import free_ports
 
 pytestmark = [pytest.mark.fleet, pytest.mark.timeout(240)]
@@ -293,3 +294,20 @@ def test_a_server_that_is_away_for_long_is_waited_for_and_told_of(tmp_path: Path
         # The client library's own words would go to standard output.
         assert "temporalio" not in said
         assert violations(here, least=2) == []
+
+
+def test_a_permit_whose_end_nobody_heard_is_not_issued_twice(tmp_path: Path) -> None:
+    with Arena(tmp_path) as arena, Wire(arena.options.address) as wire:
+        here = arena.project("p")
+        there = arena.project("p", address=wire.address, folder="there")
+        holds = here.hold(), there.hold()
+        with here.worker(), there.process("run", "--max-steps", "3") as run:
+            until(lambda: here.record or there.record)
+            # Whoever waits for the end is gone from the server until after it.
+            wire.cut(14)
+            for hold in holds:
+                hold.unlink()
+            said = run.communicate(timeout=90)[0]
+            assert run.returncode == 0, said
+            assert "3 steps are done" in said
+            assert here.facts("status")["step_index"] == 3
