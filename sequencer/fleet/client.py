@@ -41,6 +41,7 @@ from sequencer.fleet.connection import (
     connection,
     is_without_namespace,
 )
+from sequencer.fleet.editions import ensure_known, take_over
 from sequencer.fleet.events import EventReader, RunSeen, Tell, plain
 from sequencer.fleet.wire import (
     BEFORE,
@@ -110,6 +111,12 @@ class FleetStore:
         self.worker_of: Callable[[str | None, Emit], Worker] | None = None
         """Returns who makes attempts at the run of this name, in a project that may act."""
 
+    def sibling(self, run: str) -> FleetStore:
+        """Return the store of *run*, which has this id, to look at and to bring here."""
+        other = FleetStore(self.state_path, None, self.options)
+        other.id = run
+        return other
+
     def made_worker(self, run: str, tell: Tell) -> Worker:
         """Return who makes attempts at *run*, which has this id, one of the project's others.
 
@@ -119,9 +126,7 @@ class FleetStore:
             StaleClaim: there is no such run any more.
             SequencerError: this project can't work on it.
         """
-        other = FleetStore(self.state_path, None, self.options)
-        other.id = run
-        head = other.view().head
+        head = self.sibling(run).view().head
         if head is None or self.worker_of is None:
             raise StaleClaim("the run is gone", where=run)
         return self.worker_of(head.run_name, partial(tell, head.run_name))
@@ -148,7 +153,7 @@ class FleetStore:
 
     async def _names(self) -> list[str]:
         client, found = await self.connection.client(), set[str]()
-        asked = f"WorkflowType = '{WORKFLOW}' AND WorkflowId STARTS_WITH '{self.options.queue}/'"
+        asked = f"WorkflowType = '{WORKFLOW}' AND WorkflowId STARTS_WITH '{self.options.prefix}/'"
         async for one in client.list_workflows(asked, rpc_timeout=CALL_S):
             name = (await one.memo()).get(RUN, {}).get("run_name")
             found.update([] if name is None else [name])
@@ -213,7 +218,7 @@ class FleetStore:
             raise
         is_open = found.status is WorkflowExecutionStatus.RUNNING
         memo = dict(await found.memo())
-        return RunSeen(memo, found.run_id, is_open, _pending(found))
+        return RunSeen(memo, found.run_id, is_open, found.task_queue, _pending(found))
 
     def history(self, after: int = 0) -> Iterator[dict[str, Any]]:
         """See `Store.history`: whole, over all executions that the run has had."""
@@ -337,6 +342,7 @@ class FleetStore:
             return await ask(ANSWER_S)
         except WorkflowUpdateRPCTimeoutOrCancelledError:
             asked.is_unknown = True
+            await take_over(self)
             async with self._working.deciding(await self.connection.client(), self.options.queue):
                 return await ask(CALL_S)
 
@@ -366,7 +372,7 @@ class FleetStore:
         if seen is not None and seen.is_open:
             if head_of(seen.memo).moved_to is None:
                 return False
-            self.connection.call(self._ended(seen.execution))
+            self.connection.call(self.ended(seen.execution, "the run was moved"))
         self._changed = {name: data.decode() for name, data in documents.items()}
         parts = {**packed(told.head), FACTS: own_facts(told.facts, None)}
         seen = None if seen is None else replace(seen, memo={})
@@ -375,11 +381,11 @@ class FleetStore:
         finally:
             self._changed = {}
 
-    async def _ended(self, execution: str) -> None:
-        """End *execution*, whose run has been closed, and which no worker has ended since."""
+    async def ended(self, execution: str, why: str) -> None:
+        """End *execution*, which no worker ends."""
         handle = await self.handle(execution)
         try:
-            await handle.terminate(reason="the run was moved", rpc_timeout=CALL_S)
+            await handle.terminate(reason=why, rpc_timeout=CALL_S)
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
@@ -390,6 +396,20 @@ class FleetStore:
         known = {} if seen is None else documents_in(seen.memo)
         kept = {k: v for k, v in {**known, **self._changed}.items() if v is not None}
         ensure_fitting(sizes_of(kept))
+        return await self.started(seen, {**parts, **kept}, state)
+
+    async def started(
+        self, seen: RunSeen | None, memo: dict[str, Any], state: Mapping[str, Any] | None = None
+    ) -> bool:
+        """Start the execution that follows the one that was *seen*, with *memo*.
+
+        Return False if somebody else has started one.
+
+        Raises:
+            NewerSchema: only a newer release knows what the run looks like.
+        """
+        if seen is not None:
+            ensure_known(self.options, seen)
         client = await self.connection.client()
         # Where there was none the server looks for closed ones too; see also `OPEN_S`.
         reuse = WorkflowIDReusePolicy
@@ -400,8 +420,8 @@ class FleetStore:
                 {"after": "" if seen is None else seen.execution, **(state or {})},
                 id=self.id,
                 task_queue=self.options.queue,
-                memo={**parts, **kept},
-                static_summary=f"workflow {parts[RUN]['workflow_name']}",
+                memo=memo,
+                static_summary=f"workflow {memo[RUN]['workflow_name']}",
                 id_reuse_policy=reuse.REJECT_DUPLICATE if is_first else reuse.ALLOW_DUPLICATE,
                 id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
                 rpc_timeout=START_S,

@@ -22,6 +22,7 @@ from temporalio.service import RPCError, RPCStatusCode, TLSConfig
 
 from sequencer.documents.files import slug
 from sequencer.errors import ConfigurationError, RemoteUnreachable
+from sequencer.fleet.wire import EDITION
 
 CALL_S = timedelta(seconds=30)
 DEFAULT_RUN = "default"
@@ -40,9 +41,23 @@ class FleetOptions(Struct, frozen=True):
     ttl_s: float = 60.0
 
     @property
-    def queue(self) -> str:
-        """Return the queue that the workers of the project serve."""
+    def prefix(self) -> str:
+        """Return what the ids of the project's runs, and its queues, begin with."""
         return f"seq/{self.project}"
+
+    @property
+    def queue(self) -> str:
+        """Return the queue that the workers of the project serve, if they are of this edition."""
+        return f"{self.prefix}@{EDITION}"
+
+    def edition_of(self, queue: str) -> int:
+        """Return the edition of who serves *queue*, which is one of the project's.
+
+        >>> FleetOptions("shop").edition_of("seq/shop@3")
+        3
+        """
+        edition = queue.removeprefix(f"{self.prefix}@")
+        return int(edition) if edition.isdecimal() else 0
 
     def workflow_id(self, run: str | None) -> str:
         """Return the id of the run whose folder is called *run*; None: the default run.
@@ -53,7 +68,7 @@ class FleetOptions(Struct, frozen=True):
         part = DEFAULT_RUN if run is None else run
         if run == DEFAULT_RUN:
             part = slug(f"{run}\0")
-        return f"{self.queue}/{part}"
+        return f"{self.prefix}/{part}"
 
 
 class Inquiry(Struct):

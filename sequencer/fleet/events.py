@@ -50,6 +50,8 @@ class RunSeen(Struct, frozen=True):
     memo: dict[str, Any]
     execution: str
     is_open: bool
+    queue: str
+    """Of who decides over it."""
     pending: Mapping[int, str]
     """Who makes attempts, by their tokens; empty for one that no worker has taken yet."""
 
@@ -79,6 +81,8 @@ class EventReader:
         """What the newest event has left of the head."""
         self.outputs: dict[str, str] = {}
         """What people have said, by the names of their results."""
+        self.permits: dict[str, dict[str, Any]] = {}
+        """What was issued, by ids."""
 
     @property
     def revision(self) -> int:
@@ -101,10 +105,14 @@ class EventReader:
         elif which == "workflow_execution_update_accepted_event_attributes":
             for payload in told.accepted_request.input.args.payloads:
                 given = plain(payload)
-                self.outputs |= given.get("outputs", {}) if isinstance(given, dict) else {}
+                if told.accepted_request.input.name == "work":
+                    self.permits[given["id"]] = given
+                else:
+                    self.outputs |= given.get("outputs", {}) if isinstance(given, dict) else {}
         elif which == "workflow_execution_started_event_attributes":
             state = plain(told.input.payloads[0]) if told.input.payloads else {}
             self.outputs |= state.get("outputs", {})
+            self.permits |= {one["id"]: one for one in state.get("permits", ())}
             past = state.get(BEFORE, [])
             self.records += past
             return [*past, *self._facts(told.memo.fields)]

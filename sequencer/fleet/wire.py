@@ -14,8 +14,8 @@ from typing import Any
 from msgspec import Struct, convert, to_builtins
 
 from sequencer import errors
-from sequencer.errors import SequencerError, StorageFailed
-from sequencer.model.head import Claim, Head, Owner
+from sequencer.errors import NewerSchema, SequencerError, StorageFailed
+from sequencer.model.head import SCHEMA_VERSION, Claim, Head, Owner
 from sequencer.model.kind import Ended, Performed
 from sequencer.model.line.line import Ending, EndingKind
 from sequencer.model.line.order import place
@@ -24,11 +24,19 @@ from sequencer.model.step import Retry, Step
 from sequencer.model.transitions import Fact, Place
 from sequencer.model.workflow import Workflow
 
+EDITION = 1
+"""Of what workflows decide, and of how memo, permits, tickets and reports look.
+
+One more with each change of these: runs then continue with those who know it; see
+docs/how-to/develop.md. A release that changes none of them works beside the one before."""
+FIRST_SCHEMA = 1
+"""Of a head that does not say its own."""
 HOST = "fleet"
 """What stands in a claim in place of a machine: any worker may take its attempt."""
-RUN, HEAD, FACTS, DETACHED = "run", "head", "facts", "detached"
-"""Keys of the memo: what stays, what changes, the newest facts, and permits that no process
-waits for. Every other one is a document of the run."""
+RUN, HEAD, FACTS, DETACHED, COUNTED = "run", "head", "facts", "detached", "counted"
+"""Keys of the memo: what stays, what changes, the newest facts, permits that no process waits
+for, and what these have counted. Every other one is a document of the run."""
+_OWN_KEYS = frozenset({RUN, HEAD, FACTS, DETACHED, COUNTED})
 BEFORE = "before"
 """Key of what is told to the first execution of a run that has come from elsewhere."""
 DOCUMENT_BYTES = 1024 * 1024
@@ -36,6 +44,7 @@ DOCUMENT_BYTES = 1024 * 1024
 ANSWER_BYTES = 64 * 1024
 """Of an answer that travels; a larger one stays on the machine that has it."""
 ERROR_CHARS = 16 * 1024
+UPDATE = "update sequencer on this machine"
 _STAYS = frozenset(
     {"run_id", "run_name", "workflow_name", "workflow_digest", "params", "has_definition"}
 )
@@ -49,7 +58,7 @@ def owner_of(run_id: str) -> Owner:
 
 def documents_in(memo: Mapping[str, Any]) -> dict[str, Any]:
     """Return the documents of the run with this *memo*."""
-    return {key: one for key, one in memo.items() if key not in (RUN, HEAD, FACTS, DETACHED)}
+    return {key: one for key, one in memo.items() if key not in _OWN_KEYS}
 
 
 def sizes_of(documents: Mapping[str, str | None]) -> dict[str, int]:
@@ -78,6 +87,8 @@ def packed(head: Head) -> dict[str, dict[str, Any]]:
     changes = {key: one for key, one in whole.items() if key not in _STAYS | _WORKED_OUT}
     if head.iteration != head.step_index + 1:
         changes["iteration"] = head.iteration
+    if head.schema_version != FIRST_SCHEMA:
+        changes["schema_version"] = head.schema_version
     if head.claims:
         changes["claims"] = [_packed_claim(one, head) for one in head.claims]
     return {RUN: stays, HEAD: changes}
@@ -95,8 +106,15 @@ def _packed_claim(claim: Claim, head: Head) -> dict[str, Any]:
 
 
 def head_of(memo: Mapping[str, Any]) -> Head:
-    """Return the head that `packed` was given, from the *memo* that has its parts."""
+    """Return the head that `packed` was given, from the *memo* that has its parts.
+
+    Raises:
+        NewerSchema: a newer release has written it.
+    """
     stays, changes = memo[RUN], memo[HEAD]
+    if (version := changes.get("schema_version", FIRST_SCHEMA)) > SCHEMA_VERSION:
+        message = f"schema_version {version} is newer than {SCHEMA_VERSION}"
+        raise NewerSchema(message, where=stays["run_id"], hint=UPDATE)
     index, run_id = changes.get("step_index", 0), stays["run_id"]
     known = {
         "owner": owner_of(run_id),
@@ -161,8 +179,11 @@ def error_of(facts: Mapping[str, Any]) -> Exception:
 # --- an attempt --------------------------------------------------------------------
 
 
-class Ticket(Struct, frozen=True, omit_defaults=True):
-    """What an attempt is told; all else it finds with the run."""
+class Ticket(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What an attempt is told; all else it finds with the run.
+
+    Who does not know all of it makes no attempt.
+    """
 
     token: int
     cost_usd: float | None = None

@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from msgspec import convert
+from msgspec import ValidationError, convert
 from temporalio import activity
 from temporalio.client import (
     Client,
@@ -33,12 +33,13 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 from sequencer.engine.attempt import Allowance
 from sequencer.engine.stint import Mode, Summary
 from sequencer.engine.worker import Worker
-from sequencer.errors import SequencerError, StaleClaim, WorkTreeRefused
+from sequencer.errors import NewerSchema, SequencerError, StaleClaim, WorkTreeRefused
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.fleet.connection import CALL_S, Inquiry, identity, is_away, unreachable
+from sequencer.fleet.editions import bring, bring_all
 from sequencer.fleet.events import NewsWatch, Tell
 from sequencer.fleet.permits import MemoStore, permit_of
-from sequencer.fleet.wire import Ticket, error_of, packed_error, report_of
+from sequencer.fleet.wire import UPDATE, Ticket, error_of, packed_error, report_of
 from sequencer.fleet.workflow import ATTEMPT, REFUSED, RunWorkflow
 from sequencer.model.head import Head, Status
 from sequencer.model.limits import InvocationLimits
@@ -109,7 +110,7 @@ class Activities:
     @activity.defn(name=ATTEMPT)
     async def attempt(self, data: dict[str, Any]) -> dict[str, Any]:
         """Make the attempt of one ticket and return its report."""
-        run, ticket = activity.info().workflow_id or "", convert(data, Ticket)
+        run, ticket = activity.info().workflow_id or "", _ticket(data)
         cancellation = Cancellation()
         with self._lock:
             self._running[run, ticket.token] = cancellation
@@ -149,10 +150,7 @@ class Activities:
             budget = Allowance(ticket.cost_usd, ticket.timeout_s)
             ended, error = worker.attempt(head, ticket.token, budget, cancellation)
         except SequencerError as refusal:
-            facts = {**packed_error(refusal), "by": identity()}
-            raise ApplicationError(
-                refusal.message, facts, type=REFUSED, non_retryable=True
-            ) from refusal
+            raise _refused(refusal) from refusal
         return report_of(ended, error, identity() if self.is_ending else None)
 
     def _followed(self, run: str, token: int, report: dict[str, Any]) -> dict[str, Any]:
@@ -174,6 +172,21 @@ class Activities:
                     if not head.claims:
                         worker.code.publish(head)
                     return
+
+
+def _ticket(data: dict[str, Any]) -> Ticket:
+    """Return the ticket in *data*; one that asks for what this release does not know is refused."""
+    try:
+        return convert(data, Ticket)
+    except ValidationError as error:
+        newer = NewerSchema("the step's ticket is of a newer release", hint=UPDATE)
+        raise _refused(newer) from error
+
+
+def _refused(why: SequencerError) -> ApplicationError:
+    """Return what lets another worker make the attempt."""
+    facts = {**packed_error(why), "by": identity()}
+    return ApplicationError(why.message, facts, type=REFUSED, non_retryable=True)
 
 
 def _why() -> StopReason:
@@ -232,6 +245,7 @@ def work_on(
     permit = _permit(worker, mode, limits, store.ttl_s, places)
     end = _ends_at_once(store, permit)
     if end is None:
+        store.connection.call(bring(store))
         workers = Workers(store)
         workers.add(store.id, worker)
         attempts = Activities(workers.of)
@@ -270,6 +284,8 @@ def detach(
     del head
     permit = {**_permit(worker, mode, limits, store.ttl_s, places), "by": ""}
     end = _ends_at_once(store, permit)
+    if end is None:
+        store.connection.call(bring(store))
     while not end:
         # Nothing is returned by an execution that the next one follows.
         end = store.connection.call(store.ask(Inquiry("work", permit)))
@@ -323,16 +339,22 @@ def serve(
 
     on_ready(end)
     try:
-        store.connection.call(_served(store, attempts, places, stop))
+        store.connection.call(_served(store, attempts, places, stop, tell))
     finally:
         workers.leave()
         stop.close()
 
 
-async def _served(store: FleetStore, attempts: Activities, places: int, stop: Cancellation) -> None:
+async def _served(
+    store: FleetStore, attempts: Activities, places: int, stop: Cancellation, tell: Tell
+) -> None:
     client = await store.connection.client()
     async with server_of(client, store.options.queue, attempts, places, LONGEST_END):
-        await asyncio.to_thread(stop.wait)
+        bringing = asyncio.create_task(bring_all(store, tell))
+        try:
+            await asyncio.to_thread(stop.wait)
+        finally:
+            bringing.cancel()
 
 
 class Workers:

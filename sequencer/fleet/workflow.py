@@ -28,7 +28,7 @@ from temporalio.exceptions import (
 
 from sequencer.errors import Interrupted
 from sequencer.fleet.permits import MemoStore, Permit, permit_of, report_from
-from sequencer.fleet.wire import DETACHED, FACTS, HEAD, head_of, packed
+from sequencer.fleet.wire import COUNTED, DETACHED, FACTS, HEAD, head_of, packed
 from sequencer.model.head import Status
 from sequencer.model.limits import utc
 
@@ -64,7 +64,7 @@ class RunWorkflow:
     def __init__(self, state: dict[str, Any]) -> None:
         """Start with the memo, and with what an earlier execution hands on as *state*."""
         known = {key: workflow.memo_value(key) for key in workflow.memo()}
-        self._store = MemoStore(known, workflow.upsert_memo)
+        self._store = MemoStore(known, self._publish)
         self._store.outputs.update(state.get("outputs", {}))
         self._permits = {one["id"]: permit_of(one, self._store) for one in state.get("permits", ())}
         self._detached: list[dict[str, Any]] = list(known.get(DETACHED, ()))
@@ -75,6 +75,13 @@ class RunWorkflow:
         self._is_woken = False
         self._is_moving = False
         """This execution ends, and the next one goes on."""
+        self._queue: str | None = None
+        """Where that is to be; None: where this one is."""
+
+    def _publish(self, changed: dict[str, Any]) -> None:
+        """Change the memo; what permits have counted must outlive whoever could replay it."""
+        counted = {one.id: one.stint.kept() for one in self._permits.values() if one.is_detached}
+        workflow.upsert_memo({**changed, COUNTED: counted} if counted else changed)
 
     @workflow.run
     async def run(self, state: dict[str, Any]) -> None:
@@ -88,7 +95,7 @@ class RunWorkflow:
                     await workflow.wait_condition(workflow.all_handlers_finished)
                     if self._is_over():
                         return
-                if self._is_long():
+                if self._is_ending():
                     await self._move()
             try:
                 await workflow.wait_condition(lambda: self._is_woken, timeout=self._pause())
@@ -102,10 +109,9 @@ class RunWorkflow:
         head = self._store.head
         return (head.status is Status.COMPLETE or head.moved_to is not None) and not self._permits
 
-    @staticmethod
-    def _is_long() -> bool:
-        """Return whether the history is so long that nothing more is to be claimed in it."""
-        return workflow.info().is_continue_as_new_suggested()
+    def _is_ending(self) -> bool:
+        """Return whether nothing more is to be claimed here: the history is long, or it moves."""
+        return self._queue is not None or workflow.info().is_continue_as_new_suggested()
 
     async def _move(self) -> None:
         """Continue as a new execution, whose history is short."""
@@ -116,7 +122,7 @@ class RunWorkflow:
         if self._detached:
             memo[DETACHED] = self._detached
         state = {"permits": permits, "outputs": self._store.newest_outputs()}
-        workflow.continue_as_new(state, memo=memo)
+        workflow.continue_as_new(state, memo=memo, task_queue=self._queue)
 
     def _pause(self) -> timedelta | None:
         """Return how long nothing can become due; None: until somebody wakes us."""
@@ -134,7 +140,7 @@ class RunWorkflow:
             self._attempts.pop(token).task.cancel()
         for permit in tuple(self._permits.values()):
             if permit.end is None:
-                live, may_claim = tuple(self._attempts), not self._is_long()
+                live, may_claim = tuple(self._attempts), not self._is_ending()
                 for token in permit.advance(live, workflow.now(), may_claim=may_claim):
                     self._begin(token, permit)
             if permit.end is not None and permit.is_detached:
@@ -182,6 +188,12 @@ class RunWorkflow:
         if permit in self._permits:
             told = Interrupted("interrupted; no step is running", hint="start again to go on")
             self._permits[permit].finish("", told)
+
+    @workflow.update
+    async def change_queue(self, queue: str) -> None:
+        """Continue on *queue*, whose workers know more, once no attempt is being made."""
+        self._queue = None if queue == workflow.info().task_queue else queue
+        self._is_woken = True
 
     @workflow.update
     async def accept(self, change: dict[str, Any]) -> None:
@@ -234,7 +246,7 @@ class RunWorkflow:
             tuple(self._attempts),
             workflow.now(),
             jitter=workflow.random().random(),
-            may_claim=not self._is_long(),
+            may_claim=not self._is_ending(),
         )
         for one in granted:
             self._begin(one, permit)

@@ -129,8 +129,22 @@ def code(folder: Path, ref: str = "main") -> list[int]:
     return [int(line) for line in shown.split()]
 
 
+NEWER = """\
+import runpy, sys
+from sequencer.fleet import wire, workflow
+wire.EDITION += 1
+workflow.ATTEMPT = "sequencer.attempt.newer"
+sys.argv[0] = "sequencer"
+runpy.run_module("sequencer", run_name="__main__")
+"""
+"""A release that decides something else: what it replays of the one before is refused."""
+
+
 class FleetProject:
     """One folder, and what is run in it."""
+
+    is_newer = False
+    """Whether its commands are of a release with another edition."""
 
     def __init__(self, folder: Path, configuration: str, store: str, agent: str = AGENT) -> None:
         """Write the project."""
@@ -153,7 +167,7 @@ class FleetProject:
     def cli(self, *arguments: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
         """Run ``sequencer ARGUMENTS`` to its end."""
         return subprocess.run(
-            _command(arguments),
+            self._command(arguments),
             cwd=self.folder,
             env=_environment() | self.variables,
             stdin=subprocess.DEVNULL,
@@ -162,6 +176,10 @@ class FleetProject:
             timeout=timeout_s,
             check=False,
         )
+
+    def _command(self, arguments: tuple[str, ...]) -> list[str]:
+        program = ["-c", NEWER] if self.is_newer else ["-m", "sequencer"]
+        return [sys.executable, *program, *arguments]
 
     def facts(self, *arguments: str) -> Any:
         """Return what ``sequencer ARGUMENTS --json`` prints; of several lines a list."""
@@ -173,7 +191,7 @@ class FleetProject:
     def launched(self, *arguments: str, within: tuple[str, ...] = ()) -> subprocess.Popen[str]:
         """Start ``sequencer ARGUMENTS`` *within* another command; whoever does ends it."""
         return subprocess.Popen(
-            [*within, *_command(arguments)],
+            [*within, *self._command(arguments)],
             cwd=self.folder,
             env=_environment() | self.variables,
             stdin=subprocess.DEVNULL,
@@ -214,10 +232,6 @@ class FleetProject:
         path = self.folder / (f"hold-{step}" if step else "hold")
         path.touch()
         return path
-
-
-def _command(arguments: tuple[str, ...]) -> list[str]:
-    return [sys.executable, "-m", "sequencer", *arguments]
 
 
 def _environment() -> dict[str, str]:
