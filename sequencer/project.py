@@ -438,6 +438,9 @@ def _run_name(state_path: Path) -> str | None:
 def _all_variables(settings: Settings, env: Mapping[str, str]) -> dict[str, str]:
     """Return every variable that an agent may see; those that are secret must be hidden."""
     found = dict(env)
+    if (key := env.get(settings.store.api_key_env or "")) is not None:
+        # Its variable may have any name.
+        found["STORE_API_KEY"] = key
     for agent in settings.agents.values():
         given = agent.options.get("env")
         if isinstance(given, dict):

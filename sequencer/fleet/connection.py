@@ -27,6 +27,9 @@ from sequencer.fleet.wire import EDITION
 CALL_S = timedelta(seconds=30)
 DEFAULT_RUN = "default"
 T = TypeVar("T")
+_LOOPBACK = re.compile(r"localhost|127(\.\d+){3}|::1")
+_PEM = {"ca": b"CERTIFICATE--", "cert": b"CERTIFICATE--", "key": b"PRIVATE KEY--"}
+"""What a file of each kind has in its first line."""
 
 
 class FleetOptions(Struct, frozen=True):
@@ -131,6 +134,7 @@ class Connection:
         """
         if self._client is None:
             chosen = self._options
+            _ensure_hidden(chosen)
             try:
                 self._client = await Client.connect(
                     chosen.address,
@@ -155,6 +159,22 @@ def _runtime() -> Runtime:
     return Runtime(telemetry=TelemetryConfig(logging=None))
 
 
+def _ensure_hidden(options: FleetOptions) -> None:
+    """Return if nobody on the way can read our key.
+
+    Raises:
+        ConfigurationError: it would go out as it is.
+    """
+    host = options.address.rpartition(":")[0].strip("[]")
+    if options.api_key is None or options.tls is not None or _LOOPBACK.fullmatch(host):
+        return
+    raise ConfigurationError(
+        "the server's key would be sent without TLS, and everybody on the way could read it",
+        where="store.tls",
+        hint="'tls: {}' where a public authority has signed the server's certificate",
+    )
+
+
 def _tls(files: tuple[tuple[str, str], ...] | None) -> TLSConfig | bool:
     if files is None:
         return False
@@ -165,6 +185,12 @@ def _tls(files: tuple[tuple[str, str], ...] | None) -> TLSConfig | bool:
         except OSError as error:
             text = f"{path} can't be read: {error.strerror}"
             raise ConfigurationError(text, where=f"store.tls.{name}") from error
+        if _PEM[name] not in data[name]:
+            text = f"{path} has no {_PEM[name].strip(b'-').decode().lower()} in the form PEM"
+            raise ConfigurationError(text, where=f"store.tls.{name}")
+    if ("cert" in data) != ("key" in data):
+        message = "a certificate and its key belong together: cert and key"
+        raise ConfigurationError(message, where="store.tls")
     return TLSConfig(
         server_root_ca_cert=data.get("ca"),
         client_cert=data.get("cert"),
@@ -199,6 +225,11 @@ _CAUSES = (
         "look at store.address",
     ),
     _Cause(
+        r"reset by peer|connection ?reset|broken ?pipe|unexpected.?eof",
+        "ends the connection",
+        "",
+    ),
+    _Cause(
         r"certificate",
         "shows a certificate that is not trusted, or refuses ours",
         _TLS,
@@ -217,9 +248,9 @@ _CAUSES = (
     _Cause(r"tcp connect error|transport error", "does not answer", _START),
     _Cause(r"timed? ?out|deadline|timeout", "does not answer in time", _START),
     _Cause(
-        r"reset by peer|broken pipe|unexpected eof|closed|h2 protocol|http2|frame",
+        r"closed|h2 protocol|http2|frame",
         "ends the connection",
-        "it may ask for TLS: see store.tls",
+        "",
     ),
 )
 _AWAY = (
@@ -247,7 +278,7 @@ def unreachable(error: Exception, options: FleetOptions) -> RemoteUnreachable:
     for cause in _CAUSES:
         if re.search(cause.pattern, text, re.IGNORECASE):
             message = f"the Temporal server {cause.words}"
-            return RemoteUnreachable(message, where=where, hint=cause.hint)
+            return RemoteUnreachable(message, where=where, hint=cause.hint or _asks(options))
     # What the server itself says is for people; what the transport says is not.
     said = f": {text[:300]}" if isinstance(error, RPCError) and "::" not in text else ""
     return RemoteUnreachable(f"the Temporal server does not answer{said}", where=where, hint=_START)
@@ -256,6 +287,15 @@ def unreachable(error: Exception, options: FleetOptions) -> RemoteUnreachable:
 def is_away(error: Exception) -> bool:
     """Return whether the server may answer later, rather than refuse."""
     return not isinstance(error, RPCError) or error.status in _AWAY
+
+
+def _asks(options: FleetOptions) -> str:
+    """Return what a server may want that ends connections without a word."""
+    if options.tls is None:
+        return "it may ask for TLS: see store.tls"
+    if any(name == "cert" for name, _ in options.tls):
+        return "it may not take our certificate: see store.tls.cert"
+    return "it may ask for a certificate of ours: see store.tls.cert and store.tls.key"
 
 
 def is_without_namespace(error: Exception) -> bool:

@@ -1,0 +1,151 @@
+"""A server behind TLS: who it is, who we are, and the key that no one else may see."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("hpack")
+
+from tests.fleet.doors import Authority, Door
+from tests.fleet.fleet_projects import CYCLE, FleetProject
+
+pytestmark = [
+    pytest.mark.fleet,
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(shutil.which("openssl") is None, reason="the program openssl is missing"),
+]
+KEY = "canary-key-77c1e0a94b"
+Make = Callable[..., FleetProject]
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "authority")
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Make:
+    """Return what makes a project whose server is at an address, with these lines more."""
+
+    def make(address: str, *more: str) -> FleetProject:
+        lines = [f'kind: temporal, address: "{address}", project: {tmp_path.name}, ttl_s: 3', *more]
+        return FleetProject(tmp_path / "here", CYCLE, f"store: {{{', '.join(lines)}}}")
+
+    return make
+
+
+def locked(certificate: Path, clients: Path | None = None) -> ssl.SSLContext:
+    """Return a lock that shows *certificate*, and asks for one that *clients* have signed."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, certificate.with_suffix(".key"))
+    if clients is not None:
+        context.load_verify_locations(clients)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+@pytest.fixture
+def door(address: str, authority: Authority) -> Iterator[Door]:
+    """Return a door that asks for a certificate of ours."""
+    with Door(address, locked(authority.sign("server"), authority.ca)).opened() as door:
+        yield door
+
+
+def test_both_sides_show_who_they_are(there: Make, authority: Authority, door: Door) -> None:
+    mine = authority.sign("mine")
+    here = there(
+        door.address, f"tls: {{ca: {authority.ca}, cert: {mine}, key: {mine.with_suffix('.key')}}}"
+    )
+    with here.worker():
+        ended = here.cli("run", "--max-steps", "3")
+        assert ended.returncode == 0, ended.stderr
+    assert here.facts("status")["step_index"] == 3
+    assert door.authorized == {None}
+
+
+def test_who_is_not_let_in_hears_why(there: Make, authority: Authority, door: Door) -> None:
+    tls = f"tls: {{ca: {authority.ca}}}"
+    ended = there(door.address, tls).cli("status")
+    assert ended.returncode == 3, ended.stderr
+    assert "ends the connection" in ended.stderr or "refuses ours" in ended.stderr
+    assert "see store.tls.cert and store.tls.key" in ended.stderr
+
+
+@pytest.mark.parametrize("what", ["another authority", "expired", "another machine's"])
+def test_a_server_that_is_not_who_it_says_is_not_spoken_to(
+    there: Make, authority: Authority, address: str, tmp_path: Path, what: str
+) -> None:
+    ca, shown = authority.ca, authority.sign("server")
+    if what == "another authority":
+        ca = Authority(tmp_path / "other").ca
+    elif what == "expired":
+        shown = authority.sign("old", "-days", "-1")
+    with Door(address, locked(shown)).opened() as door:
+        where = door.address
+        if what == "another machine's":
+            where = where.replace("127.0.0.1", "localhost")
+        ended = there(where, f"tls: {{ca: {ca}}}", "api_key_env: SEQ_KEY").cli("status")
+        assert ended.returncode == 3, ended.stderr
+        assert "shows a certificate that is not trusted" in ended.stderr
+        assert door.authorized == set()
+
+
+def test_a_server_without_tls_and_one_with_it_are_told_apart(
+    there: Make, authority: Authority, address: str, tmp_path: Path
+) -> None:
+    ended = there(address, f"tls: {{ca: {authority.ca}}}").cli("status")
+    assert ended.returncode == 3
+    assert "does not speak TLS" in ended.stderr
+    with Door(address, locked(authority.sign("server"))).opened() as door:
+        (tmp_path / "here").rename(tmp_path / "before")
+        ended = there(door.address).cli("status")
+        assert ended.returncode == 3
+        assert "ask for TLS: see store.tls" in ended.stderr
+
+
+def test_files_that_are_no_certificates_are_named(there: Make, address: str) -> None:
+    for files, told in (
+        ("{ca: /nowhere.pem}", "/nowhere.pem can't be read: No such file"),
+        ("{ca: agent.py}", "agent.py has no certificate in the form PEM"),
+    ):
+        here = there(address, f"tls: {files}")
+        ended = here.cli("status")
+        assert ended.returncode in (2, 3), ended.stderr
+        assert told in ended.stderr
+        shutil.rmtree(here.folder)
+
+
+def test_the_key_reaches_the_server_and_nobody_else(
+    there: Make, authority: Authority, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUR_SERVER", KEY)
+    with Door(address, locked(authority.sign("server"))).opened() as door:
+        here = there(door.address, f"tls: {{ca: {authority.ca}}}", "api_key_env: OUR_SERVER")
+        agent = here.folder / "agent.py"
+        agent.write_text(agent.read_text() + 'print("seen", os.environ.get("OUR_SERVER"))\n')
+        said = ""
+        with here.worker() as worker:
+            for words in ("run --max-steps 3", "status --json", "history --json", "log", "check"):
+                ended = here.cli(*words.split())
+                assert ended.returncode == 0, ended.stderr
+                said += ended.stdout + ended.stderr
+            worker.terminate()
+            said += worker.communicate(timeout=30)[0]
+        assert door.authorized == {f"Bearer {KEY}"}
+    assert KEY not in said
+    kept = [path for path in here.folder.rglob("*") if path.is_file()]
+    assert not [path for path in kept if KEY.encode() in path.read_bytes()]
+
+
+def test_a_key_does_not_go_out_in_the_open(there: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUR_SERVER", KEY)
+    here = there("temporal.example.net:7233", "api_key_env: OUR_SERVER")
+    ended = here.cli("status")
+    assert ended.returncode == 2, ended.stderr
+    assert "store.tls" in ended.stderr
+    assert KEY not in ended.stderr
