@@ -27,7 +27,7 @@ MEMORY_BAR = 1.05
 BLOCK, SKIP = 24, 4
 FEW, MANY = 100, 300
 """Steps of two runs that differ in nothing else; both fit into one execution."""
-GROWTH, QUICK_GROWTH = (1_000, 5_000), (100, 250)
+GROWTH, QUICK_GROWTH = (1_000, 5_000), (250, 500)
 """Steps of one run after which memory is measured."""
 QUICK_BELOW = 10_000
 MANY_RUNS, QUICK_MANY_RUNS = (200, 50, 8, 5), (24, 20, 2, 3)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
+import statistics
 import sys
 import threading
 import time
@@ -33,6 +35,8 @@ QUEUE = "bare"
 STEP_S = timedelta(seconds=60)
 STARTERS = 8
 """Commands at once that start runs."""
+SAMPLES, SAMPLED = 8, 25
+"""Looks at the memory, one after so many steps each; their median counts."""
 
 
 BEGUN: list[float] = []
@@ -134,19 +138,28 @@ class OurSide:
         return {"wall": wall, "cpu": cpu, **_left(run.store)}
 
     def grown(self, early: int, late: int) -> dict[str, Any]:
-        """Make *late* steps of a new run; return the memory at *early* and at *late*, in MB."""
-        found: dict[str, Any] = {}
+        """Make *late* steps of a new run; return the memory before *early* and *late*, in MB."""
+        found: dict[int, list[tuple[float, float]]] = {early: [], late: []}
 
         def look(index: int) -> None:
             # The marks are the bench's own, and would grow too.
             self._marks.clear()
-            if index + 1 in (early, late):
-                memory = psutil.Process().memory_full_info()
-                found[str(index + 1)] = {"own": memory.uss / 2**20, "all": memory.rss / 2**20}
+            for end, values in found.items():
+                # The collector and the allocator give back now and then, by some MB.
+                if index + 1 in range(end - SAMPLES * SAMPLED, end + 1, SAMPLED):
+                    gc.collect()
+                    memory = psutil.Process().memory_full_info()
+                    values.append((memory.uss / 2**20, memory.rss / 2**20))
 
         run = no_op_run(self._project, self._marks, self._name(), look)
         run.work(Mode.COMBINED, InvocationLimits(max_steps=late))
-        return found
+        return {
+            str(end): {
+                "own": statistics.median(own for own, _ in values),
+                "all": statistics.median(whole for _, whole in values),
+            }
+            for end, values in found.items()
+        }
 
     def started(self, runs: int, count: int) -> dict[str, Any]:
         """Let workers make so many runs of *count* steps."""

@@ -23,8 +23,9 @@ except ImportError as error:
     hint = "pip install 'step-sequencer[fleet]'"
     raise ConfigurationError("Temporal's package is not installed", hint=hint) from error
 
-UI_PORTS = 1000
-"""The web view of a trial's server listens so far above the server."""
+UI_PORTS, LAST_PORT = 1000, 65_535
+"""The web view of a trial's server listens so far above the server, or below."""
+ENDING = "ending when running attempts have ended; a second signal stops them"
 _LOOPBACK = ("127.0.0.1", "localhost")
 
 
@@ -66,8 +67,10 @@ def worker(invocation: Invocation, *, max_parallel: int | None) -> None:
     store, project = _store(invocation), invocation.project()
     project.ensure_may_act()
     places = max_parallel or project.settings.run.max_parallel
+    # A server that is away, or lets nobody in, is told before anybody relies on this worker.
+    store.look()
     invocation.say(f"serving {store.options.queue} at {store.options.address}")
-    with EndOnSignal(lambda _: invocation.say("ending: what runs may end")) as signals:
+    with EndOnSignal(lambda _: invocation.say(ENDING)) as signals:
         serve(store, places, signals.on_ready, partial(_tell, invocation))
 
 
@@ -108,11 +111,12 @@ def fleet(invocation: Invocation, what: str) -> None:
         )
     ended = threading.Event()
     folder = settings.state_file.parent / "fleet"
-    server = TrialServer(options, folder, int(port) + UI_PORTS)
+    ui_port = int(port) + (UI_PORTS if int(port) <= LAST_PORT - UI_PORTS else -UI_PORTS)
+    server = TrialServer(options, folder, ui_port)
     with EndOnSignal(lambda _: invocation.say("ending")) as signals, server:
         signals.on_ready(ended.set)
         invocation.echo(f"Temporal listens on {options.address}; look at {server.web}")
+        invocation.say(f"Ctrl-C ends it; its data stays in {folder}")
         while not ended.wait(1.0):
             if server.wait(0) is not None:
-                invocation.say("the server has ended")
-                return
+                raise server.failed("the Temporal server has ended")

@@ -136,6 +136,16 @@ class EventReader:
         self.records += facts
         return facts
 
+    def taken(self) -> Iterator[dict[str, Any]]:
+        """Yield the records and forget them, each with its attempt once that has ended."""
+        self.outputs.clear()
+        while self.records:
+            fact = self.records.pop(0)
+            yield fact
+            if fact["event"] in _ENDS:
+                for known in (self.makers, self.made, self.reports, self._attempts):
+                    known.pop(fact["token"], None)
+
 
 class Elsewhere:
     """The attempts of other processes that start and end, each told once."""
@@ -143,7 +153,6 @@ class Elsewhere:
     def __init__(self, head: Head, own: str) -> None:
         """Tell what happens after *head*; attempts by *own*, a process, are known."""
         self._revision, self._own = head.revision, own
-        self._read = 0
         self._ended: set[int] = set()
         self.running: dict[int, str] = {}
         """Who makes attempts whose start was told, and their end was not, by tokens."""
@@ -157,9 +166,8 @@ class Elsewhere:
                 yield MadeElsewhere(one.step, one.step_index, one.attempt, by)
 
     def ends(self, reader: EventReader) -> Iterator[MadeElsewhere]:
-        """Yield what the records are about that *reader* has read since the last call."""
-        new, self._read = reader.records[self._read :], len(reader.records)
-        for fact in new:
+        """Yield what the records are about that *reader* has read, which forgets them."""
+        for fact in reader.taken():
             token = fact["token"]
             by = self.running.get(token) or reader.makers.get(token, "")
             is_end = fact["event"] in _ENDS and fact["revision"] > self._revision
@@ -222,7 +230,8 @@ class NewsWatch:
         if seen is None:
             return
         head = head_of(seen.memo)
-        if self._news.running or head.token - self._first > self._begun_here():
+        unbegun = sum(not seen.pending.get(one.token) for one in head.claims)
+        if self._news.running or head.token - self._first - unbegun > self._begun_here():
             await self._read(seen, head.revision)
             for one in self._news.ends(self._reader):
                 yield one

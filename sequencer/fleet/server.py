@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 
 from sequencer.errors import ConfigurationError, RemoteUnreachable, StorageFailed
 from sequencer.fleet.connection import Connection, FleetOptions
 from sequencer.store import folder as folders
 
-PROGRAM = "temporal"
+PROGRAM, HOST = "temporal", "127.0.0.1"
 START_S, END_S = 30.0, 15.0
 LOOK_S = 0.1
 _LOG = "fleet.log"
@@ -42,6 +43,27 @@ def program() -> str:
     return found
 
 
+def _ensure_free(port: int) -> None:
+    with socket.socket() as trial:
+        # As the server does: what has just ended is in nobody's way.
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind((HOST, port))
+        except OSError as error:
+            hint = "'sequencer fleet up' may run already; store.address names another port"
+            message = f"a server can't listen there: {error.strerror}"
+            raise StorageFailed(message, where=f"{HOST}:{port}", hint=hint) from error
+
+
+def _opened(log: Path) -> IO[bytes]:
+    try:
+        folders.made(log.parent)
+        return log.open("ab")
+    except OSError as error:
+        message = f"the server's data can't be kept there: {error.strerror}"
+        raise StorageFailed(message, where=str(log.parent)) from error
+
+
 class TrialServer:
     """One server, from its start to its end; a context manager."""
 
@@ -54,10 +76,11 @@ class TrialServer:
         """
         self._connection, self._folder = Connection(options), folder
         self._process: subprocess.Popen[bytes] | None = None
-        self.web = f"http://127.0.0.1:{ui_port}/namespaces/{options.namespace}/workflows"
+        self.web = f"http://{HOST}:{ui_port}/namespaces/{options.namespace}/workflows"
         """Address of its web view."""
-        port = options.address.rpartition(":")[2]
-        self._argv = [program(), "server", "start-dev", "--ip", "127.0.0.1", "--port", port]
+        port = int(options.address.rpartition(":")[2])
+        self._ports = port, ui_port
+        self._argv = [program(), "server", "start-dev", "--ip", HOST, "--port", str(port)]
         self._argv += ["--ui-port", str(ui_port), "--namespace", options.namespace]
         self._argv += ["--db-filename", str(folder / "fleet.db"), "--log-level", "warn"]
         self._argv += more
@@ -66,10 +89,12 @@ class TrialServer:
         """Start it, and return once it answers.
 
         Raises:
-            StorageFailed: it ended, or does not answer.
+            StorageFailed: a port is taken, the folder can't be written, it ended, or it does
+                not answer.
         """
-        folders.made(self._folder)
-        with (self._folder / _LOG).open("ab") as log:
+        for port in self._ports:
+            _ensure_free(port)
+        with _opened(self._folder / _LOG) as log:
             # A group of its own: Ctrl-C is for us, and we end it when its workers have ended.
             self._process = subprocess.Popen(  # noqa: S603 - found above, and no shell
                 self._argv,
@@ -82,8 +107,7 @@ class TrialServer:
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > until:
                 self.__exit__()
-                where = str(self._folder / _LOG)
-                raise StorageFailed("the Temporal server does not start", where=where)
+                raise self.failed("the Temporal server does not start")
             time.sleep(LOOK_S)
         return self
 
@@ -94,6 +118,10 @@ class TrialServer:
         except RemoteUnreachable:
             return False
         return True
+
+    def failed(self, what: str) -> StorageFailed:
+        """Return the error that says *what*, and where the server has told more."""
+        return StorageFailed(what, where=str(self._folder / _LOG), hint="its last lines say why")
 
     def wait(self, timeout_s: float | None = None) -> int | None:
         """Wait for its end; return its exit code, or None if the time is over."""

@@ -33,7 +33,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 from sequencer.engine.attempt import Allowance
 from sequencer.engine.stint import Mode, Summary
 from sequencer.engine.worker import Worker
-from sequencer.errors import NewerSchema, SequencerError, StaleClaim, WorkTreeRefused
+from sequencer.errors import NewerSchema, SequencerError, StaleClaim, WorkTreeRefused, command
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.fleet.connection import CALL_S, Inquiry, identity, is_away, unreachable
 from sequencer.fleet.editions import bring, bring_all
@@ -50,7 +50,6 @@ from sequencer.store.watch import readable
 if TYPE_CHECKING:
     from sequencer.fleet.client import FleetStore
 
-DETACHED_REASON = "detached: workers make the steps; 'sequencer status' tells"
 LONGEST_LOOK_S = 3600.0
 LONGEST_END = timedelta(days=7)
 """Of attempts that may end before their worker does."""
@@ -281,7 +280,6 @@ def detach(
 
     Raises: see `work_on`, of what is known at once.
     """
-    del head
     permit = {**_permit(worker, mode, limits, store.ttl_s, places), "by": ""}
     end = _ends_at_once(store, permit)
     if end is None:
@@ -290,7 +288,8 @@ def detach(
         # Nothing is returned by an execution that the next one follows.
         end = store.connection.call(store.ask(Inquiry("work", permit)))
     if "is_detached" in end:
-        return Summary(DETACHED_REASON, head=store.view().head)
+        told = command(head.run_name, "status")
+        return Summary(f"detached: workers make the steps; {told} tells", head=store.view().head)
     if "error" in end:
         raise error_of(end["error"])
     return _summary(store, end)

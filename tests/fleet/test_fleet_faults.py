@@ -311,3 +311,15 @@ def test_a_permit_whose_end_nobody_heard_is_not_issued_twice(tmp_path: Path) -> 
             assert run.returncode == 0, said
             assert "3 steps are done" in said
             assert here.facts("status")["step_index"] == 3
+
+
+@pytest.mark.parametrize("command", ["status", "run", "worker", "runs", "run --detach"])
+def test_a_namespace_that_is_not_there_is_told(project: Make, command: str) -> None:
+    here = project(CYCLE)
+    configuration = here.folder / "orchestration.yaml"
+    text = configuration.read_text().replace("kind: temporal,", "kind: temporal, namespace: not,")
+    configuration.write_text(text)
+    ended = here.cli(*command.split())
+    assert ended.returncode == 3, ended.stderr
+    assert "the Temporal server has no namespace 'not'" in ended.stderr
+    assert "serving" not in ended.stderr

@@ -95,3 +95,10 @@ def test_one_whose_worker_is_gone_has_ended_too() -> None:
     assert list(news.starts(claimed(3), {3: THERE}))
     ended = list(news.ends(reader(fact(6, 3, "taken-over", note="token 3 of a worker"))))
     assert shown(ended) == [(2, THERE, "interrupted")]
+
+
+def test_who_follows_a_run_keeps_nothing_of_what_has_ended() -> None:
+    read = reader(*(fact(number, number, "succeeded") for number in range(5, 9)), t8=THERE, t9=HERE)
+    read.outputs["3-4"] = "what a person has said"
+    list(Elsewhere(HEAD, HERE).ends(read))
+    assert (read.records, read.outputs, read.makers) == ([], {}, {9: HERE})
