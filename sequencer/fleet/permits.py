@@ -80,6 +80,8 @@ class MemoStore:
         self.sizes = sizes_of(self.documents)
         self.outputs: dict[str, str] = {}
         """Of attempts, by their names, where a choice may ask for them; the oldest come first."""
+        self.said: dict[str, str] = {}
+        """What picks the next node, of those that are too large to travel, by the same names."""
         self.told: tuple[int, Mapping[str, Any]] | None = None
         """Token and record of the attempt that is being recorded; its report is kept anyway."""
         self._publish = publish
@@ -159,7 +161,8 @@ class HeldNet(NetChanges):
 
     def read_output(self, name: str) -> str:
         """See `NetChanges.read_output`."""
-        if (found := cast("MemoStore", self.store).outputs.get(name)) is not None:
+        store = cast("MemoStore", self.store)
+        if (found := store.outputs.get(name, store.said.get(name))) is not None:
             return found
         raise StorageFailed(
             "an answer that picks the next node is not on the server: it was too large, or too "
@@ -534,7 +537,8 @@ class NetPermit(Permit):
         ended = ended_of(report, claim, here, step, workflow)
         if (name := report.reference) is None:
             return ended
-        self._store.outputs[name] = ended.performed.outcome.output
+        kept = self._store.outputs if report.said is None else self._store.said
+        kept[name] = ended.performed.outcome.output
         return replace(ended, reference=name)
 
     def _recorded(self, ended: Ended, report: AttemptReport) -> list[int]:

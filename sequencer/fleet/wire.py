@@ -19,6 +19,7 @@ from sequencer.model.head import SCHEMA_VERSION, Claim, Head, Owner
 from sequencer.model.kind import Ended, Performed
 from sequencer.model.line.line import Ending, EndingKind
 from sequencer.model.line.order import place
+from sequencer.model.net.rules import candidates
 from sequencer.model.outcome import Decision, Outcome, OutcomeStatus, Verdict, used
 from sequencer.model.step import Retry, Step
 from sequencer.model.transitions import Fact, Place
@@ -43,7 +44,7 @@ DOCUMENT_BYTES = 1024 * 1024
 """Of a run's documents: a server refuses a memo of more than 2 MiB, and ends the run."""
 ANSWER_BYTES = 64 * 1024
 """Of an answer that travels; a larger one stays on the machine that has it."""
-ERROR_CHARS = 16 * 1024
+ERROR_CHARS, SAID_CHARS = 16 * 1024, 1000
 UPDATE = "update sequencer on this machine"
 _STAYS = frozenset(
     {"run_id", "run_name", "workflow_name", "workflow_digest", "params", "has_definition"}
@@ -201,8 +202,10 @@ class AttemptReport(Struct, frozen=True, omit_defaults=True):
     """Of a line's."""
     output: str | None = None
     """Where the record does not have it."""
+    said: str | None = None
+    """Of an output that is too large to travel, what may pick the next node."""
     error: str | None = None
-    """The same."""
+    """As `output`."""
     structured: Any = None
     session: str | None = None
     not_before: str | None = None
@@ -230,6 +233,7 @@ def report_of(ended: Ended, error: BaseException | None, left: str | None) -> di
         record,
         ending=None if ending is None else _packed_ending(ending),
         output=output,
+        said=None if output or "output" in record else _said(outcome.output),
         error=None if error_text is None else error_text[:ERROR_CHARS],
         structured=outcome.structured if _fitting(str(outcome.structured)) else None,
         session=outcome.session_id,
@@ -245,6 +249,11 @@ def report_of(ended: Ended, error: BaseException | None, left: str | None) -> di
     )
     found: dict[str, Any] = to_builtins(report)
     return found
+
+
+def _said(output: str) -> str | None:
+    fitting = (one for one in candidates(output) if one and len(one) <= SAID_CHARS)
+    return next(fitting, None)
 
 
 def _fitting(text: str) -> str | None:
@@ -280,7 +289,7 @@ def ended_of(
         decision = convert(record["decision"], Decision)
     outcome = Outcome(
         status=OutcomeStatus(record["status"]),
-        output=report.output or record.get("output", ""),
+        output=report.output or record.get("output") or report.said or "",
         structured=report.structured,
         error=report.error or record.get("error"),
         usage=used(record.get("usage", {})),

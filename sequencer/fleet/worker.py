@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket as sockets
 import threading
 import time
@@ -25,7 +26,7 @@ from temporalio.client import (
     RPCTimeoutOrCancelledError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError
 from temporalio.worker import Worker as Server
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
@@ -33,14 +34,21 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 from sequencer.engine.attempt import Allowance
 from sequencer.engine.stint import Mode, Summary
 from sequencer.engine.worker import Worker
-from sequencer.errors import NewerSchema, SequencerError, StaleClaim, WorkTreeRefused, command
+from sequencer.errors import (
+    NewerSchema,
+    RemoteUnreachable,
+    SequencerError,
+    StaleClaim,
+    WorkTreeRefused,
+    command,
+)
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.fleet.connection import CALL_S, Inquiry, identity, is_away, unreachable
 from sequencer.fleet.editions import bring, bring_all
 from sequencer.fleet.events import NewsWatch, Tell
 from sequencer.fleet.permits import MemoStore, permit_of
 from sequencer.fleet.wire import UPDATE, Ticket, error_of, packed_error, report_of
-from sequencer.fleet.workflow import ATTEMPT, REFUSED, RunWorkflow
+from sequencer.fleet.workflow import ATTEMPT, LOST, REFUSED, RunWorkflow
 from sequencer.model.head import Head, Status
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.outcome import Usage
@@ -69,6 +77,8 @@ RUNNER = SandboxedWorkflowRunner(
     restrictions=SandboxRestrictions.default.with_passthrough_modules("sequencer", "msgspec")
 )
 """What decides over runs. Whatever is passed through it is not watched by it."""
+# Why an attempt has ended is told in our own words, wherever that is shown.
+logging.getLogger("temporalio.activity").addHandler(logging.NullHandler())
 
 
 @contextlib.asynccontextmanager
@@ -141,13 +151,16 @@ class Activities:
         try:
             worker, head = self._worker_of(run)
             if head.claim_with(ticket.token) is None:
-                raise ApplicationError("its claim is gone", non_retryable=True)
+                raise _failed("its claim is gone", type=LOST)
             if ticket.has_code and not worker.code.moves:
                 message = "the run's code is in git, and this folder is no clone with that remote"
                 hint = "clone the repository, and work there"
                 raise WorkTreeRefused(message, where="store.remote", hint=hint)
             budget = Allowance(ticket.cost_usd, ticket.timeout_s)
             ended, error = worker.attempt(head, ticket.token, budget, cancellation)
+        except RemoteUnreachable as away:
+            # Nothing is wrong with the step: whoever reaches the server again makes it.
+            raise _failed(away.message, type=LOST) from away
         except SequencerError as refusal:
             raise _refused(refusal) from refusal
         return report_of(ended, error, identity() if self.is_ending else None)
@@ -185,7 +198,13 @@ def _ticket(data: dict[str, Any]) -> Ticket:
 def _refused(why: SequencerError) -> ApplicationError:
     """Return what lets another worker make the attempt."""
     facts = {**packed_error(why), "by": identity()}
-    return ApplicationError(why.message, facts, type=REFUSED, non_retryable=True)
+    return _failed(why.message, facts, type=REFUSED)
+
+
+def _failed(message: str, *details: Any, type: str) -> ApplicationError:  # noqa: A002 - theirs
+    """Return what the library does not log: we tell of it ourselves."""
+    benign = ApplicationErrorCategory.BENIGN
+    return ApplicationError(message, *details, type=type, non_retryable=True, category=benign)
 
 
 def _why() -> StopReason:

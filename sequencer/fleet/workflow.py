@@ -33,8 +33,9 @@ from sequencer.model.head import Status
 from sequencer.model.limits import utc
 
 WORKFLOW, ATTEMPT = "sequencer.run", "sequencer.attempt"
-OVERTAKEN, REFUSED = "Overtaken", "Refused"
-"""A change by hand that was decided over an older head; an attempt that can't start."""
+OVERTAKEN, REFUSED, LOST = "Overtaken", "Refused", "Lost"
+"""A change by hand that was decided over an older head; an attempt that can't start; one whose
+worker could not reach the server, or found its claim gone."""
 UNTAKEN_S = 600.0
 """After so long without a worker an attempt is put off, which bounds how often it is tried."""
 LONGEST_ATTEMPT_S = 7 * 86_400.0
@@ -42,6 +43,8 @@ LONGEST_ATTEMPT_S = 7 * 86_400.0
 MORE_S = 60.0
 """For the end of an agent whose own time is over; its guard ends it."""
 LONGEST_SLEEP_S = 86_400.0
+MOST_SAID = 500
+"""Answers that pick a node and are too large to travel: of so many, what they pick is handed on."""
 OPEN_S = 60.0
 """At least so long an execution stays open that was started after a closed one.
 
@@ -66,6 +69,7 @@ class RunWorkflow:
         known = {key: workflow.memo_value(key) for key in workflow.memo()}
         self._store = MemoStore(known, self._publish)
         self._store.outputs.update(state.get("outputs", {}))
+        self._store.said.update(state.get("said", {}))
         self._permits = {one["id"]: permit_of(one, self._store) for one in state.get("permits", ())}
         self._detached: list[dict[str, Any]] = list(known.get(DETACHED, ()))
         self._attempts: dict[int, Dispatched] = {}
@@ -122,6 +126,8 @@ class RunWorkflow:
         if self._detached:
             memo[DETACHED] = self._detached
         state = {"permits": permits, "outputs": self._store.newest_outputs()}
+        if self._store.said:
+            state["said"] = dict(list(self._store.said.items())[-MOST_SAID:])
         workflow.continue_as_new(state, memo=memo, task_queue=self._queue)
 
     def _pause(self) -> timedelta | None:
@@ -270,10 +276,10 @@ class RunWorkflow:
                 permit.put_off(token, "no worker has taken it", live, now)
             elif permit.by in cause.last_heartbeat_details:
                 permit.vanish()
-        elif not isinstance(cause, CancelledError) and not _is_shutdown(cause):
+        elif not isinstance(cause, CancelledError) and not _is_lost(cause):
             permit.give_back(token, {"type": "", "message": str(cause)}, now)
 
 
-def _is_shutdown(cause: BaseException | None) -> bool:
-    """Return whether a worker that ends has given its attempt back."""
-    return isinstance(cause, ApplicationError) and cause.type == "WorkerShutdown"
+def _is_lost(cause: BaseException | None) -> bool:
+    """Return whether its worker has given the attempt back: it ends, or could not go on."""
+    return isinstance(cause, ApplicationError) and cause.type in ("WorkerShutdown", LOST)

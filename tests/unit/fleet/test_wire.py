@@ -28,6 +28,7 @@ from sequencer.model.head import Claim, Gate, Head, Loop, Status
 from sequencer.model.kind import Ended, Performed
 from sequencer.model.line.line import Ending, EndingKind
 from sequencer.model.line.order import place
+from sequencer.model.net.rules import candidates, normalise
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage, Verdict
 from sequencer.model.step import Retry, Step
 from sequencer.model.transitions import Event, Fact
@@ -144,3 +145,25 @@ def test_an_attempt_ends_there_as_it_ended_here(outcome: Outcome, more: dict[str
     again = ended_of(convert(report, AttemptReport), held, here, Step(name="a"), WORKFLOW)
     assert again.performed == performed
     assert (again.ending, again.record) == (ending, record)
+
+
+@pytest.mark.parametrize(
+    ("output", "picks"),
+    [
+        ("word " * 20_000 + "\nDecision: send back\n", "send back"),
+        (json.dumps({"decision": "Approve", "why": "w" * 70_000}), "Approve"),
+    ],
+)
+def test_what_an_answer_picks_travels_where_the_answer_is_too_large(
+    output: str, picks: str
+) -> None:
+    here, held = place(WORKFLOW, 0), claim(step="a", step_index=0)
+    outcome = Outcome(status=OutcomeStatus.OK, output=output)
+    performed = Performed(outcome, Step(name="a"), here, "x")
+    record = {"status": "ok", "output_file": "results/0-1-x/output.txt"}
+    report = json.loads(json.dumps(report_of(Ended(held, performed, record), None, None)))
+    assert len(json.dumps(report)) < 1000
+    again = ended_of(convert(report, AttemptReport), held, here, Step(name="a"), WORKFLOW)
+    said = again.performed.outcome.output
+    assert normalise(picks) in candidates(said)
+    assert "output" not in report

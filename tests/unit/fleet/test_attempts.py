@@ -1,0 +1,34 @@
+"""What the run is told of an attempt that could not be made."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("temporalio", reason="the extra 'fleet' is not installed")
+
+from temporalio.exceptions import ApplicationError
+
+from sequencer.engine.worker import Worker
+from sequencer.errors import RemoteUnreachable, SequencerError, UnknownName
+from sequencer.executors.protocol import Cancellation
+from sequencer.fleet.wire import Ticket
+from sequencer.fleet.worker import Activities
+from sequencer.fleet.workflow import LOST, REFUSED
+from sequencer.model.head import Head
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (RemoteUnreachable("the Temporal server does not answer", where="there:1"), LOST),
+        (UnknownName("prompt", "main.md", known=()), REFUSED),
+    ],
+)
+def test_a_server_that_is_away_is_no_fault_of_the_step(error: SequencerError, told: str) -> None:
+    def worker_of(_: str) -> tuple[Worker, Head]:
+        raise error
+
+    with pytest.raises(ApplicationError) as raised:
+        Activities(worker_of)._made("seq/p/default", Ticket(1), Cancellation())
+    assert raised.value.type == told
+    assert raised.value.non_retryable
