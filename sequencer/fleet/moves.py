@@ -150,7 +150,7 @@ def _onto_server(source: Store, server: FleetStore, head: Head, told: Transition
     new = told.head.replace(revision=head.revision + 1, journal_offset=0)
     folder = source.state_path.parent
     state: dict[str, Any] = {BEFORE: _past(source, folder)}
-    if head.flow is not None:
+    if head.needs_every_output:
         state["outputs"] = _outputs(folder)
     documents = documents_of(source, head)
     try:
