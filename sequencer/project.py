@@ -23,6 +23,7 @@ from sequencer.assembly.flows import all_flows
 from sequencer.assembly.runs import (
     began_with,
     definition_of,
+    ensure_covered,
     make_store,
     workflow_of_run,
 )
@@ -163,6 +164,7 @@ class Project(Struct, frozen=True, dict=True):
         again = open_project(
             settings.project_dir, config=settings.config_path, rehearses=self.rehearses
         )
+        ensure_covered(again.settings, run or "default", again.store(run))
         return again.run(run).worker(tell)
 
     @cached_property
@@ -323,6 +325,7 @@ class ResolvedRun(Struct, frozen=True, dict=True):
         Raises:
             NotTrusted: nobody has said that the project may act here.
         """
+        self.project.ensure_may_act(self.source)
         carrier = _carrier(self.project, self.name, self.store, emit)
         return self.project.performer(self.workflow, emit, self.name, self.definition, carrier)
 

@@ -5,13 +5,15 @@ A new store is one module and one line in `STORES`.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sequencer.documents.files import slug
+from sequencer.documents.files import leads_out, slug
 from sequencer.errors import (
     ConfigurationError,
     CorruptState,
@@ -19,6 +21,7 @@ from sequencer.errors import (
     SequencerError,
     StateRefused,
     UnknownName,
+    UnsafePath,
     UsageRefused,
     command,
 )
@@ -38,9 +41,6 @@ from sequencer.store.head import migrate
 from sequencer.store.identity import utc_now
 from sequencer.store.protocol import Store
 from sequencer.store.recovery import Witness, no_witness
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def definition_of(store: Store) -> Definition | None:
@@ -232,6 +232,57 @@ def _workflow_of_run(
             hint="leave the option out, or name another run with --run",
         )
     return workflow
+
+
+_GRANTS = frozenset({"allowed_tools", "tools", "agents"})
+"""Fields of a step that give an agent more than its entry does."""
+
+
+def ensure_covered(settings: Settings, run: str, store: Store) -> None:
+    """Return if the project's own files cover what the run in *store* says of itself.
+
+    It may have been begun on another machine, by whoever can write to the server.
+
+    Raises:
+        UnsafePath: the file of its workflow is none of the project's.
+        UsageRefused: its steps get tools that no workflow of the project gives.
+    """
+    source, definition = flow_source_of(store), definition_of(store)
+    file = None if source is None else source.file
+    if file is not None:
+        path = Path(os.path.normpath(settings.project_dir / file))
+        if not path.is_relative_to(settings.project_dir) or leads_out(path, settings.project_dir):
+            raise UnsafePath("the run's workflow is outside of the project", where=file)
+    given = set() if definition is None else set(_granted(_dumped(definition.workflow)))
+    if given and (more := given - _own_grants(settings)):
+        text = "the run gives its agents tools that no workflow of this project gives"
+        hint = "start it again from this project's files"
+        raise UsageRefused(f"{text}: {', '.join(sorted(more))}", where=run, hint=hint)
+
+
+def _own_grants(settings: Settings) -> set[str]:
+    """Return the tools that the project, or what comes along with it, gives to some step."""
+    found = {*_granted(settings.step_defaults), *_granted(_dumped(settings.teams))}
+    for name in settings.registry.names:
+        with contextlib.suppress(ConfigurationError):
+            found.update(_granted(_dumped(settings.registry.get(name))))
+    return found
+
+
+def _dumped(value: Any) -> Any:
+    return value.model_dump(mode="json", exclude_defaults=True)
+
+
+def _granted(value: Any) -> Iterator[str]:
+    """Yield what steps anywhere in *value* give to their agents, each in a word or two."""
+    items = value.items() if isinstance(value, Mapping) else enumerate(value)
+    for key, below in items:
+        if key in _GRANTS and isinstance(below, dict):
+            yield from (f"{key} {name} {json.dumps(one)}" for name, one in below.items() if one)
+        elif key in _GRANTS and isinstance(below, list):
+            yield from (f"{key} {one}" for one in below)
+        elif isinstance(below, (dict, list)):
+            yield from _granted(below)
 
 
 def place_of(settings: Settings, head: Head, definition: Definition | None) -> Place | None:

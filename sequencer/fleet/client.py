@@ -30,9 +30,10 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from sequencer.documents.files import slug
 from sequencer.engine.attempt import Emit
 from sequencer.engine.run import Made
-from sequencer.errors import StaleClaim, StorageFailed, UsageRefused
+from sequencer.errors import CorruptState, StaleClaim, StorageFailed, UsageRefused
 from sequencer.fleet.connection import (
     CALL_S,
     Connection,
@@ -129,6 +130,10 @@ class FleetStore:
         head = self.sibling(run).view().head
         if head is None or self.worker_of is None:
             raise StaleClaim("the run is gone", where=run)
+        folder = None if head.run_name is None else slug(head.run_name)
+        if self.options.workflow_id(folder) != run:
+            # Its outputs and logs would be put where another run has its own.
+            raise CorruptState(f"says that it is the run {head.run_name!r}", where=run)
         return self.worker_of(head.run_name, partial(tell, head.run_name))
 
     @cached_property

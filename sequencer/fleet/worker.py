@@ -52,7 +52,7 @@ from sequencer.fleet.workflow import ATTEMPT, LOST, REFUSED, RunWorkflow
 from sequencer.model.head import Head, Status
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.outcome import Usage
-from sequencer.model.workflow import has_definition
+from sequencer.model.workflow import ensure_definition, has_definition
 from sequencer.store.watch import readable
 
 if TYPE_CHECKING:
@@ -403,6 +403,7 @@ class Workers:
         # Somebody has begun it again, or adopted another definition.
         with self._lock:
             worker = self._made(run)
+        ensure_definition(head, worker.performer.workflow)
         return worker, head
 
     def _made(self, run: str) -> Worker:

@@ -323,3 +323,24 @@ def test_a_namespace_that_is_not_there_is_told(project: Make, command: str) -> N
     assert ended.returncode == 3, ended.stderr
     assert "the Temporal server has no namespace 'not'" in ended.stderr
     assert "serving" not in ended.stderr
+
+
+def test_a_worker_whose_project_is_not_trusted_makes_nothing(project: Make, tmp_path: Path) -> None:
+    here = project(CYCLE)
+    text = (here.folder / "orchestration.yaml").read_text()
+    there = FleetProject(tmp_path / "clone", "", text)
+    there.variables = {"SEQUENCER_TRUST": "", "XDG_STATE_HOME": str(tmp_path / "state")}
+    ended = there.cli("worker")
+    assert ended.returncode == 2
+    assert "not trusted on this machine" in ended.stderr
+    assert there.cli("trust", "--yes").returncode == 0
+    with there.worker("--max-parallel", "1"):
+        # Somebody changes what the worker would run; it has not met the run by then.
+        (there.folder / "agent.py").write_text("print('evil')\n")
+        ended = here.cli("run", "--max-steps", "3", timeout_s=150)
+        assert ended.returncode == 0, ended.stderr
+    outputs = [
+        one["outcome"]["output"] for one in here.facts("history") if one["event"] == "succeeded"
+    ]
+    assert len(here.done) == len(outputs) == 3
+    assert "evil" not in outputs
