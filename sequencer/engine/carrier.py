@@ -8,7 +8,8 @@ the work tree is nobody's business but the agents'.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
 from shlex import quote
 from typing import Protocol
 
@@ -16,7 +17,8 @@ from msgspec.structs import replace
 
 from sequencer.engine.attempt import Running
 from sequencer.engine.patience import Patience
-from sequencer.errors import SequencerError, WorkTreeBusy, WorkTreeRefused
+from sequencer.errors import RemoteUnreachable, SequencerError, WorkTreeBusy, WorkTreeRefused
+from sequencer.executors.protocol import Cancellation
 from sequencer.model.head import Claim, Head, Work
 from sequencer.model.outcome import OutcomeStatus
 
@@ -64,6 +66,15 @@ class Carrier(Protocol):
         they are.
         """
 
+    def merged(self, claim: Claim, head: Head, work: Work) -> Work | str:
+        """Return *work* of an attempt merged with what *head* has accepted since it began.
+
+        A text: they conflict, as it says. Only where attempts push to refs of their own.
+
+        Raises:
+            WorkTreeRefused: it can't be done here.
+        """
+
     def publish(self, head: Head) -> None:
         """Let people see the code of *head* where it does not move with the state; never fails."""
 
@@ -93,6 +104,11 @@ class NothingCarried:
 
     def keep(self, claim: Claim, step: str, head: Head) -> str | None:
         """See `Carrier.keep`: what the step did is where the step did it."""
+
+    def merged(self, claim: Claim, head: Head, work: Work) -> Work | str:
+        """See `Carrier.merged`: nothing moves."""
+        del claim, head
+        return work
 
     def publish(self, head: Head) -> None:
         """See `Carrier.publish`: it is where it was made."""
@@ -131,6 +147,9 @@ class BranchGuard(NothingCarried):
 NOTHING_CARRIED = NothingCarried()
 
 
+TURN_S = 0.5
+
+
 class CodeMover:
     """Moves the code that the attempts of one process leave, and keeps it where that fails."""
 
@@ -138,6 +157,7 @@ class CodeMover:
         """Move with *carrier*; *patience* waits for a remote that is out of reach."""
         self._carrier = carrier
         self._patience = patience
+        self._turn = threading.Lock()
         self.is_ready = True
         """Whether a node may begin in this work tree, as it was seen last."""
         self.moves = not isinstance(carrier, NothingCarried)
@@ -231,9 +251,40 @@ class CodeMover:
             with contextlib.suppress(SequencerError):
                 self._carrier.keep(one.claim, one.claim.step, head)
 
+    @contextlib.contextmanager
+    def alone(self, head: Head, stop: Cancellation) -> Iterator[None]:
+        """Keep the work tree for one attempt of this process that begins at *head*.
+
+        Others wait until it has ended, or *stop* is set.
+
+        Raises: see `Carrier.ready`.
+        """
+        while self.moves and not self._turn.acquire(timeout=TURN_S):
+            if stop.is_set():
+                raise WorkTreeBusy("other attempts of this process still work in the work tree")
+        try:
+            self._patience.reach(lambda: self._carrier.ready(head))
+            yield
+        except RemoteUnreachable as away:
+            # The server of the run is another one, and it was reached.
+            raise WorkTreeRefused(away.message, where=away.where, hint=away.hint) from away
+        finally:
+            # Who comes next finds out whether it was accepted.
+            self._carrier.leave(None)
+            if self.moves:
+                self._turn.release()
+
+    def merged(self, claim: Claim, head: Head, work: Work) -> Work | str:
+        """See `Carrier.merged`."""
+        return self._carrier.merged(claim, head, work)
+
     def publish(self, head: Head) -> None:
-        """See `Carrier.publish`."""
-        self._carrier.publish(head)
+        """See `Carrier.publish`; an attempt that works here does it itself."""
+        if self._turn.acquire(blocking=False):
+            try:
+                self._carrier.publish(head)
+            finally:
+                self._turn.release()
 
     def leave(self, head: Head | None, running: Collection[int]) -> None:
         """Let other processes have the work tree if none of the tokens *running* is left here."""

@@ -271,21 +271,28 @@ class NetWorker(Worker):
         self, head: Head, token: int, budget: Allowance, cancellation: Cancellation
     ) -> tuple[Ended, BaseException | None]:
         """See `Worker.attempt`; *budget* is in the claim's share."""
-        claim = held_claim(head, token)
-        with self._starting:
-            _, marking = self.control.marking(head)
-            self.attempt_timeout_s = budget.timeout_s
-            workflow = self.control.net.workflow_at(marking)
-            running, task = self._begun(claim, head, marking, workflow)
-        running.cancellation = cancellation
+        claim, work = held_claim(head, token), None
         try:
-            with self._heartbeat.of(claim, cancellation):
-                task(running)
-        except Exception as error:  # noqa: BLE001 - the claim has to end in a record
-            running.error = error
+            with self.code.alone(head, cancellation):
+                self.code.arrive(head)
+                with self._starting:
+                    _, marking = self.control.marking(head)
+                    self.attempt_timeout_s = budget.timeout_s
+                    workflow = self.control.net.workflow_at(marking)
+                    running, task = self._begun(claim, head, marking, workflow)
+                running.cancellation = cancellation
+                try:
+                    with self._heartbeat.of(claim, cancellation):
+                        task(running)
+                    work = self.code.collect(accepted([running]), head)
+                except Exception as error:  # noqa: BLE001 - the claim has to end in a record
+                    running.error = error
         finally:
             cancellation.close()
-        return self._end_of(running), running.error
+        ended = self._end_of(running)
+        if work is not None:
+            ended = replace(ended, record={**ended.record, "work": work.model_dump()})
+        return ended, running.error
 
     def _unprepared(self, workflow: Workflow, name: str) -> Prepared:
         """Return what a record needs of a task that was added, and can't even start."""

@@ -259,20 +259,19 @@ class LineWorker(Worker):
         self, head: Head, token: int, budget: Allowance, cancellation: Cancellation
     ) -> tuple[Ended, BaseException | None]:
         """See `Worker.attempt`."""
-        prepared = self.performer.prepare(present(self.workflow, head))
-        running = Running(held_claim(head, token), prepared, head, cancellation)
         try:
-            self.code.ensure_ready(head, lambda: False)
-            return self.perform(running, budget), None
-        except Exception as error:
-            if running.performed is None and isinstance(error, NOT_HERE):
-                cancellation.close()
-                raise
-            running.error = error
-            return self._ended(running), error
+            with self.code.alone(head, cancellation):
+                prepared = self.performer.prepare(present(self.workflow, head))
+                running = Running(held_claim(head, token), prepared, head, cancellation)
+                try:
+                    return self.perform(running, budget), None
+                except Exception as error:
+                    if running.performed is None and isinstance(error, NOT_HERE):
+                        raise
+                    running.error = error
+                    return self._ended(running), error
         finally:
-            # Who comes next finds out whether it was accepted.
-            self.code.leave(None, ())
+            cancellation.close()
 
     def perform(self, running: Running, budget: Allowance) -> Ended:
         """Run the step of *running*; return how it ended and what that means.

@@ -15,7 +15,7 @@ from temporalio.service import RPCError
 from sequencer.engine.attempt import Emit, HeadMoved, MadeElsewhere, Noticed, RunEvent
 from sequencer.engine.run import Made
 from sequencer.fleet.connection import CALL_S, identity
-from sequencer.fleet.wire import BEFORE, FACTS, HEAD, RUN, fact_of, head_of
+from sequencer.fleet.wire import BEFORE, FACTS, HEAD, MERGED, RUN, amended, fact_of, head_of
 from sequencer.model.head import Head
 from sequencer.model.outcome import Outcome, OutcomeStatus, used
 from sequencer.model.transitions import Event
@@ -100,7 +100,10 @@ class EventReader:
             self.makers[self.scheduled[told.scheduled_event_id]] = told.identity
         elif which == "activity_task_completed_event_attributes":
             token = self.scheduled[told.scheduled_event_id]
-            self.reports[token] = report = plain(told.result.payloads[0])
+            report = plain(told.result.payloads[0])
+            if MERGED in report:
+                report = amended(self.reports[token], report[MERGED])
+            self.reports[token] = report
             self._attempts[token] = report["record"]
         elif which == "workflow_execution_update_accepted_event_attributes":
             for payload in told.accepted_request.input.args.payloads:

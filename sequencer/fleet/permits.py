@@ -237,6 +237,17 @@ class Permit(ABC):
         """End it because its process is gone."""
         self.finish("", Interrupted(f"{self.by} is gone", hint="start again to go on"))
 
+    def merging(self, token: int, record: Mapping[str, Any]) -> Ticket | None:
+        """Return how the work in the *record* of its attempt is merged with what was accepted.
+
+        None: it was begun on that.
+        """
+        head, work = self._store.head, record.get("work")
+        here = None if head.work is None else head.work.commit
+        if work is None or work.get("base", here) == here or head.claim_with(token) is None:
+            return None
+        return Ticket(token, has_code=True, merge=work)
+
     @abstractmethod
     def ticket(self, token: int) -> Ticket:
         """Return what the attempt with *token* is told."""
@@ -291,6 +302,7 @@ class Permit(ABC):
         self._store.told = token, report.record
         # What its worker has pushed is accepted with it.
         work = report.record.get("work")
+        work = None if work is None else {k: one for k, one in work.items() if k != "base"}
         self._changes.work = None if work is None else Work.model_validate(work)
         try:
             granted = self._recorded(ended, report)

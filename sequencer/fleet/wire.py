@@ -38,6 +38,8 @@ RUN, HEAD, FACTS, DETACHED, COUNTED = "run", "head", "facts", "detached", "count
 """Keys of the memo: what stays, what changes, the newest facts, permits that no process waits
 for, and what these have counted. Every other one is a document of the run."""
 _OWN_KEYS = frozenset({RUN, HEAD, FACTS, DETACHED, COUNTED})
+MERGED = "merged"
+"""Key of what becomes of an attempt's record when its work was merged."""
 BEFORE = "before"
 """Key of what is told to the first execution of a run that has come from elsewhere."""
 DOCUMENT_BYTES = 1024 * 1024
@@ -191,6 +193,8 @@ class Ticket(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
     timeout_s: float | None = None
     has_code: bool = False
     """The run's code moves through git, so that it can be made in a clone only."""
+    merge: dict[str, Any] | None = None
+    """The work of an attempt that has ended, to be merged with what was accepted meanwhile."""
 
 
 class AttemptReport(Struct, frozen=True, omit_defaults=True):
@@ -267,6 +271,12 @@ def _packed_ending(ending: Ending) -> dict[str, Any]:
     more = {"to": to, "gate": ending.has_gate, "done": ending.is_done, "error": ending.error}
     said = {key: value for key, value in more.items() if value is not None and value is not False}
     return {"kind": str(ending.kind), **said}
+
+
+def amended(report: dict[str, Any], merged: dict[str, Any]) -> dict[str, Any]:
+    """Return the *report* of an attempt whose work was *merged* afterwards."""
+    record = {**report["record"], **merged}
+    return {**report, "record": {key: one for key, one in record.items() if one is not None}}
 
 
 def ended_of(

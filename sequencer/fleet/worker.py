@@ -47,11 +47,12 @@ from sequencer.fleet.connection import CALL_S, Inquiry, identity, is_away, unrea
 from sequencer.fleet.editions import bring, bring_all
 from sequencer.fleet.events import NewsWatch, Tell
 from sequencer.fleet.permits import MemoStore, permit_of
-from sequencer.fleet.wire import UPDATE, Ticket, error_of, packed_error, report_of
+from sequencer.fleet.wire import MERGED, UPDATE, Ticket, error_of, packed_error, report_of
 from sequencer.fleet.workflow import ATTEMPT, LOST, REFUSED, RunWorkflow
-from sequencer.model.head import Head, Status
+from sequencer.model.head import Head, Status, Work
 from sequencer.model.limits import InvocationLimits
-from sequencer.model.outcome import Usage
+from sequencer.model.outcome import OutcomeStatus, Usage
+from sequencer.model.transitions import held_claim
 from sequencer.model.workflow import ensure_definition, has_definition
 from sequencer.store.watch import readable
 
@@ -156,6 +157,8 @@ class Activities:
                 message = "the run's code is in git, and this folder is no clone with that remote"
                 hint = "clone the repository, and work there"
                 raise WorkTreeRefused(message, where="store.remote", hint=hint)
+            if ticket.merge is not None:
+                return {MERGED: _merged(worker, head, ticket)}
             budget = Allowance(ticket.cost_usd, ticket.timeout_s)
             ended, error = worker.attempt(head, ticket.token, budget, cancellation)
         except RemoteUnreachable as away:
@@ -167,7 +170,7 @@ class Activities:
 
     def _followed(self, run: str, token: int, report: dict[str, Any]) -> dict[str, Any]:
         """Return the *report* of an attempt, whose code people are to see once it is accepted."""
-        if "work" in report["record"]:
+        if "work" in (report.get("record") or report[MERGED]):
             task = asyncio.ensure_future(asyncio.to_thread(self._publish, run, token))
             self._after.add(task)
             task.add_done_callback(self._after.discard)
@@ -205,6 +208,16 @@ def _failed(message: str, *details: Any, type: str) -> ApplicationError:  # noqa
     """Return what the library does not log: we tell of it ourselves."""
     benign = ApplicationErrorCategory.BENIGN
     return ApplicationError(message, *details, type=type, non_retryable=True, category=benign)
+
+
+def _merged(worker: Worker, head: Head, ticket: Ticket) -> dict[str, Any]:
+    """Return what becomes of an attempt's record by merging its work with what *head* has."""
+    work = Work.model_validate(ticket.merge)
+    made = worker.code.merged(held_claim(head, ticket.token), head, work)
+    if isinstance(made, str):
+        return {"status": str(OutcomeStatus.FAILED), "error": made, "work": None}
+    base = None if head.work is None else head.work.commit
+    return {"work": {**made.model_dump(), "base": base}}
 
 
 def _why() -> StopReason:
@@ -269,7 +282,9 @@ def work_on(
         attempts = Activities(workers.of)
         emit = worker.performer.emit
         watch = NewsWatch(store, head, lambda: attempts.begun[store.id], emit)
-        future = store.connection.submit(_permitted(store, permit, attempts, places, watch))
+        # One work tree has one attempt at a time; other machines may make the rest.
+        here = 1 if worker.code.moves else places
+        future = store.connection.submit(_permitted(store, permit, attempts, here, watch))
         try:
             _wait_for(future, worker.stop, lambda: _interrupted(store, permit["id"], attempts))
             end = store.connection.result(future)

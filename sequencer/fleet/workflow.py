@@ -28,7 +28,17 @@ from temporalio.exceptions import (
 
 from sequencer.errors import Interrupted
 from sequencer.fleet.permits import MemoStore, Permit, permit_of, report_from
-from sequencer.fleet.wire import COUNTED, DETACHED, FACTS, HEAD, head_of, packed
+from sequencer.fleet.wire import (
+    COUNTED,
+    DETACHED,
+    FACTS,
+    HEAD,
+    MERGED,
+    Ticket,
+    amended,
+    head_of,
+    packed,
+)
 from sequencer.model.head import Status
 from sequencer.model.limits import utc
 
@@ -42,6 +52,8 @@ LONGEST_ATTEMPT_S = 7 * 86_400.0
 """Of a step without a time limit of its own."""
 MORE_S = 60.0
 """For the end of an agent whose own time is over; its guard ends it."""
+MERGES, MERGE_PAUSE_S = 50, 10.0
+"""How often the work of an attempt is merged at most, where that is not possible at once."""
 LONGEST_SLEEP_S = 86_400.0
 MOST_SAID = 500
 """Answers that pick a node and are too large to travel: of so many, what they pick is handed on."""
@@ -223,25 +235,43 @@ class RunWorkflow:
 
     async def _attempt(self, token: int, permit: Permit) -> None:
         """Let a worker make the attempt with *token*, and record how it has ended."""
-        own_s = permit.timeout_s(token)
-        most_s = LONGEST_ATTEMPT_S if own_s is None else own_s + MORE_S
         try:
-            data = await workflow.start_activity(
-                ATTEMPT,
-                to_builtins(permit.ticket(token)),
-                summary=permit.words(token),
-                # The head counts attempts, and grants their tokens; the server does neither.
-                activity_id=str(token),
-                retry_policy=RetryPolicy(maximum_attempts=1),
-                start_to_close_timeout=timedelta(seconds=most_s),
-                schedule_to_start_timeout=timedelta(seconds=UNTAKEN_S),
-                heartbeat_timeout=timedelta(seconds=permit.ttl_s),
-                cancellation_type=workflow.ActivityCancellationType.TRY_CANCEL,
-            )
+            data = await self._made(token, permit, permit.ticket(token))
+            while (ticket := permit.merging(token, data["record"])) is not None:
+                made = await self._merged(token, permit, ticket)
+                data = amended(data, made[MERGED])
         except ActivityError as error:
             self._lose(token, permit, error)
         else:
             self._record(token, permit, data)
+
+    async def _made(self, token: int, permit: Permit, ticket: Ticket) -> Any:
+        """Return what a worker returns for *ticket*."""
+        own_s = permit.timeout_s(token)
+        most_s = LONGEST_ATTEMPT_S if own_s is None else own_s + MORE_S
+        return await workflow.start_activity(
+            ATTEMPT,
+            to_builtins(ticket),
+            summary=permit.words(token),
+            # The head counts attempts, and grants their tokens; the server does neither.
+            activity_id=str(token),
+            retry_policy=RetryPolicy(maximum_attempts=1),
+            start_to_close_timeout=timedelta(seconds=most_s),
+            schedule_to_start_timeout=timedelta(seconds=UNTAKEN_S),
+            heartbeat_timeout=timedelta(seconds=permit.ttl_s),
+            cancellation_type=workflow.ActivityCancellationType.TRY_CANCEL,
+        )
+
+    async def _merged(self, token: int, permit: Permit, ticket: Ticket) -> Any:
+        """Return what becomes of work that is merged; its agent is not to be paid again."""
+        for _ in range(MERGES):
+            try:
+                return await self._made(token, permit, ticket)
+            except ActivityError as error:
+                if isinstance(error.cause, CancelledError):
+                    raise
+                await asyncio.sleep(MERGE_PAUSE_S)
+        return await self._made(token, permit, ticket)
 
     def _record(self, token: int, permit: Permit, data: Any) -> None:
         if self._attempts.pop(token, None) is None:

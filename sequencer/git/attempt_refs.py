@@ -11,19 +11,20 @@ that was not accepted stays.
 
 from __future__ import annotations
 
-import threading
+import contextlib
+import os
 from collections.abc import Callable, Mapping
 from shlex import quote
 
 from sequencer.documents.files import is_branch_name, ref_part, slug
-from sequencer.errors import RemoteUnreachable, SequencerError, WorkTreeBusy, WorkTreeRefused
+from sequencer.errors import RemoteUnreachable, SequencerError, WorkTreeRefused
 from sequencer.executors.redaction import Redaction
 from sequencer.git.branch import MOVED_MEANWHILE
 from sequencer.git.carry import GitCarrier, folders_of
 from sequencer.git.objects import Objects
 from sequencer.git.process import Git, GitFailed
 from sequencer.git.remote import NoAtomicPush, Pushed, PushVerdict, RefMove, Remote
-from sequencer.git.tree import WorkTree
+from sequencer.git.tree import WorkTree, listed
 from sequencer.model.head import Claim, Head, Work
 from sequencer.settings.settings import Settings
 
@@ -31,8 +32,6 @@ ATTEMPTS = "refs/heads/sequencer-attempts"
 SWEPT = 100
 """Refs that one push removes at most."""
 _LOOKS = 3
-BUSY_S = 1.0
-"""So long an attempt waits here for another one of its process; its worker waits longer."""
 
 
 class AttemptCarrier(GitCarrier):
@@ -64,8 +63,6 @@ class AttemptCarrier(GitCarrier):
         self._accepted: str | None = None
         """The ref there that has what was accepted."""
         self._is_denied = False
-        self._turn, self._holder = threading.Lock(), 0
-        """Of the thread that uses the tree."""
 
     # --- names ---------------------------------------------------------------------
 
@@ -102,34 +99,12 @@ class AttemptCarrier(GitCarrier):
     # --- before an attempt ---------------------------------------------------------
 
     def ready(self, head: Head) -> None:
-        """See `Carrier.ready`; on what was accepted, which people can see then.
-
-        The tree is this thread's then, until `leave`.
-        """
-        if not self._turn.acquire(timeout=BUSY_S):
-            message = "another attempt at the same run works in it"
-            raise WorkTreeBusy(message, where=f"work tree {self._tree.top}")
-        self._holder = threading.get_ident()
-        try:
-            self._settle()
-            self._ensure_branch(self._tree.status(), head)
-            self._look(head)
-            super().ready(head)
-            self._forward_branch(head)
-        except BaseException:
-            self._hand_on()
-            raise
-
-    def _hand_on(self) -> None:
-        if self._holder == threading.get_ident():
-            self._holder = 0
-            self._turn.release()
-
-    def leave(self, head: Head | None) -> None:
-        """See `Carrier.leave`."""
-        if self._holder in (0, threading.get_ident()):
-            super().leave(head)
-            self._hand_on()
+        """See `Carrier.ready`; on what was accepted, which people can see then."""
+        self._settle()
+        self._ensure_branch(self._tree.status(), head)
+        self._look(head)
+        super().ready(head)
+        self._forward_branch(head)
 
     def _look(self, head: Head) -> None:
         """Have the branch and what was accepted here as they are on the remote."""
@@ -170,8 +145,11 @@ class AttemptCarrier(GitCarrier):
             RemoteUnreachable: nobody knows whether the remote has it; the same again finds out.
         """
         work = super().collect(claim, step, head)
-        if work is None or self.cargo is None:
-            return work
+        if work is None:
+            return None
+        base = None if head.work is None else head.work.commit
+        if self.cargo is None:
+            return Work.model_validate({**work.model_dump(), "base": base})
         ref = f"{self._folder(head)}{claim.token}"
         now = self._remote.tips([self._visible, ref])
         visible = now.get(self._visible)
@@ -186,7 +164,7 @@ class AttemptCarrier(GitCarrier):
             )
         if now.get(ref) != work.commit:
             self._ensure_taken(self._pushed([RefMove(ref, None, work.commit)]), ref)
-        return Work.model_validate({**work.model_dump(), "ref": ref})
+        return Work.model_validate({**work.model_dump(), "ref": ref, "base": base})
 
     def _pushed(self, moves: list[RefMove]) -> Pushed:
         try:
@@ -209,14 +187,61 @@ class AttemptCarrier(GitCarrier):
                 f"workers have to be allowed to make branches below {ATTEMPTS}/",
             )
 
+    def merged(self, claim: Claim, head: Head, work: Work) -> Work | str:
+        """See `Carrier.merged`; no work tree is needed for it."""
+        folder, accepted = self._folder(head), head.work
+        ref, has = f"{folder}{claim.token}", self._accepted_by(head)
+        visible = f"refs/heads/{work.branch}"
+        tips = self._remote.tips([visible, f"{folder}*"])
+        there = has if has in tips else visible
+        local = f"refs/worktree/sequencer-work/merging/{claim.token}"
+        found = {one: f"{local}-{place}" for place, one in enumerate({ref, there}) if one in tips}
+        try:
+            self._remote.fetch(found)
+            mine = self._tree.resolve(found.get(ref, "")) or work.commit
+            contains = self._tree.contains
+            if accepted is None or contains(accepted.commit, mine):
+                return accepted or work
+            if not contains(mine, work.commit):
+                raise self._tree.refused(f"{self._remote.name!r} does not have {work.commit[:12]}")
+            if contains(mine, accepted.commit):
+                return work.replace(commit=mine)
+            made = self._merge(claim, accepted.commit, mine)
+            if isinstance(made, str):
+                self._ensure_taken(self._pushed([RefMove(ref, tips.get(ref), made)]), ref)
+                return Work.model_validate({"branch": work.branch, "commit": made, "ref": ref})
+            kept = self._tenancy.kept_name(claim)
+            self._pushed([RefMove(f"refs/heads/{kept}", None, mine)])
+            return (
+                f"what it did conflicts with what was accepted meanwhile in "
+                f"{listed(made, self._hide)}; it is on branch {kept} of {self._remote.name!r}"
+            )
+        finally:
+            with contextlib.suppress(GitFailed):
+                for one in found.values():
+                    self._tree.git.run("update-ref", "-d", one)
+
+    def _merge(self, claim: Claim, accepted: str, mine: str) -> str | list[str]:
+        """Return a commit that has *accepted* and *mine*, or the files in which they conflict."""
+        flags = ("--write-tree", "--name-only", "--no-messages", "-z")
+        try:
+            done = self._tree.git.run("merge-tree", *flags, accepted, mine, accepts=(0, 1))
+            tree, *files = os.fsdecode(done.stdout).rstrip("\0").split("\0")
+            if done.code:
+                return files
+            message = self._message(claim, claim.step)
+            return self._committer.merge(tree, (accepted, mine), message)
+        except GitFailed as failed:
+            hint = "git has to be of version 2.38 at least"
+            message = f"what an attempt did can't be merged: {failed.reason}"
+            raise self._tree.refused(message, hint) from failed
+
     # --- what people see -----------------------------------------------------------
 
     def publish(self, head: Head) -> None:
         """See `Carrier.publish`."""
         work = head.work
-        is_named = work is not None and is_branch_name(work.branch)
-        # An attempt that works here does it itself.
-        if work is None or not is_named or not self._turn.acquire(blocking=False):
+        if work is None or not is_branch_name(work.branch):
             return
         self.branch = work.branch
         try:
@@ -224,8 +249,6 @@ class AttemptCarrier(GitCarrier):
             self._forward_branch(head)
         except SequencerError as error:
             self._tell(f"{error.message}: {error.hint}" if error.hint else error.message)
-        finally:
-            self._turn.release()
 
     def _forward_branch(self, head: Head) -> None:
         """Bring the branch to what was accepted, and remove refs that nobody needs any more."""

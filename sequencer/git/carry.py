@@ -318,6 +318,11 @@ class GitCarrier:
             "work in a clone of your own while steps run",
         )
 
+    def merged(self, claim: Claim, head: Head, work: Work) -> Work | str:
+        """See `Carrier.merged`: it moves with the state, and what has not moved is not accepted."""
+        del claim, head
+        return work
+
     def publish(self, head: Head) -> None:
         """See `Carrier.publish`: the code has moved with the state."""
 

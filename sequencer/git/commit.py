@@ -89,6 +89,19 @@ class Committer:
         selection, oids = self._hashed(selection)
         return WrittenCommit(self._write(selection, oids, parent, ref, message), selection)
 
+    def merge(self, tree: str, parents: tuple[str, ...], message: str) -> str:
+        """Write a commit of *tree* on top of *parents*, which no ref has yet; return it.
+
+        Raises:
+            GitFailed: git can't write it.
+        """
+        who, zone = self._identity()
+        person = b"%s %d %s" % (who, int(time.time()), zone)
+        lines = [f"tree {tree}".encode(), *(f"parent {one}".encode() for one in parents)]
+        lines += [b"author " + person, b"committer " + person, b"", message.encode()]
+        argv = ("hash-object", "-t", "commit", "-w", "--stdin")
+        return self._tree.git.run(*argv, stdin=b"\n".join(lines)).stdout.decode("ascii").strip()
+
     def is_cut_off(self) -> bool:
         """Return whether a process that was killed has left its lock on the index."""
         return is_cut_off(self._tree.git_dir / "index.lock")

@@ -96,6 +96,20 @@ subprocess.run(["git", "commit", "-qm", f"step {index}"], check=True)
 while os.path.exists("../hold") or os.path.exists("hold"):
     time.sleep(0.02)
 """
+NODE_AGENT = """\
+import os, subprocess, sys, time
+sys.stdin.read()
+name = os.environ["SEQUENCER_STEP"]
+with open("../done.txt", "a") as file:
+    file.write(f"{name} {os.getpid()} {os.path.basename(os.getcwd())}\\n")
+while os.path.exists(f"../hold-{name}"):
+    time.sleep(0.02)
+with open(f"{name}.txt", "a") as file:
+    file.write(" ".join(sorted(one for one in os.listdir(".") if one.endswith(".txt"))))
+subprocess.run(["git", "add", "-A"], check=True)
+subprocess.run(["git", "commit", "-qm", name], check=True)
+print(name)
+"""
 CODE = """\
 workflow: {name: review_cadence, review_every_n: 2}
 agent: {default: script}
@@ -109,9 +123,14 @@ agents:
 """
 
 
-def clones(folder: Path, configuration: str, store: str, *names: str) -> list[FleetProject]:
+def clones(
+    folder: Path, configuration: str, store: str, *names: str, flow: str = ""
+) -> list[FleetProject]:
     """Make one clone of a project for each of *names*, beside a bare repository."""
-    first = FleetProject(folder / "first", configuration, store, CODE_AGENT)
+    agent = NODE_AGENT if flow else CODE_AGENT
+    first = FleetProject(folder / "first", configuration, store, agent)
+    if flow:
+        (first.folder / "flow.md").write_text(flow)
     (first.folder / ".gitignore").write_text("sync/\nlogs/\nhold\n")
     git(folder, "init", "-q", "--bare", "-b", "main", "remote.git")
     for words in ("init -q -b main", "add .", "commit -qm first", "remote add origin ../remote.git",

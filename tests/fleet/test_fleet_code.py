@@ -20,7 +20,7 @@ def make(tmp_path: Path, address: str) -> Clones:
     """Return what makes clones of a project on the server."""
     name = tmp_path.name
     store = f'store: {{kind: temporal, address: "{address}", ttl_s: {TTL_S}, project: {name}}}'
-    return lambda *names: clones(tmp_path, CODE, store, *names)
+    return lambda *names, **more: clones(tmp_path, CODE, store, *names, **more)
 
 
 def done(here: FleetProject) -> list[list[str]]:
@@ -40,3 +40,37 @@ def test_two_clones_share_the_steps_that_change_code(make: Clones, tmp_path: Pat
     assert [int(one[1]) for one in done(a)] == list(range(10))
     left = git(tmp_path / "remote.git", "for-each-ref", "--format=%(refname)").splitlines()
     assert len(left) == 2, left
+
+
+FLOW = """\
+```mermaid
+flowchart TD
+  draft --> prose & facts --> publish
+```
+
+### draft
+draft
+### prose
+prose
+### facts
+facts
+### publish
+publish
+"""
+
+
+def test_nodes_side_by_side_work_in_clones_of_their_own(make: Clones, tmp_path: Path) -> None:
+    a, b = make("a", "b", flow=FLOW)
+    hold = tmp_path / "hold-prose"
+    hold.touch()
+    with b.worker("--max-parallel", "1"), a.process("run", "flow.md") as run:
+        until(lambda: {"prose", "facts"} <= {one[0] for one in done(a)})
+        assert len({one[2] for one in done(a) if one[0] in ("prose", "facts")}) == 2
+        hold.unlink()
+        said, _ = run.communicate(timeout=60)
+        assert run.returncode == 0, said
+    shown = git(tmp_path / "remote.git", "show", "main:publish.txt")
+    assert shown == "draft.txt facts.txt prose.txt publish.txt", shown
+    assert sorted(one[0] for one in done(a)) == ["draft", "facts", "prose", "publish"]
+    merges = git(tmp_path / "remote.git", "log", "--merges", "--format=%s", "main").splitlines()
+    assert len(merges) == 1

@@ -12,7 +12,7 @@ from sequencer.executors.redaction import Redaction
 from sequencer.git.attempt_refs import ATTEMPTS, AttemptCarrier
 from sequencer.git.own_settings import EVERYTHING
 from sequencer.git.process import Git
-from sequencer.model.head import Head, Work
+from sequencer.model.head import Claim, Head, Work
 from sequencer.settings.settings import load
 from tests.unit.git.clones import ENVIRONMENT, claim, commit, git, head, pair, said, write
 
@@ -263,3 +263,44 @@ def test_names_in_a_head_that_are_not_its_own_are_not_fetched(tmp_path: Path) ->
         bad = Work.model_validate({**run.work.model_dump(), "ref": ref})
         with pytest.raises(WorkTreeRefused, match="does not hold commit"):
             there.begin(run.replace(work=bad))
+
+
+def apart(here: Machine, there: Machine, files: dict[str, str]) -> tuple[Head, Claim, Work]:
+    """Let two attempts begin on the same commit, and accept one of them; return the other."""
+    begun, other = here.begin(head()), there.begin(head().replace(token=1))
+    commit(here.folder, {"one": "1\n"})
+    commit(there.folder, files)
+    one, two = here.end(begun), there.end(other)
+    assert two is not None
+    (waiting,) = other.claims
+    return accepted(begun, one).replace(token=2, claims=(waiting,)), waiting, two
+
+
+def test_work_of_attempts_beside_each_other_is_merged(tmp_path: Path) -> None:
+    bare, here, there = machines(tmp_path)
+    run, waiting, work = apart(here, there, {"two": "2"})
+    assert run.work is not None
+    write(here.folder, {"mine": "not committed"})
+    merged = here.carrier.merged(waiting, run, work)
+    assert isinstance(merged, Work)
+    assert merged.ref == f"{MINE}/2"
+    parents = said(bare, "rev-list", "--parents", "-n1", merged.commit).split()[1:]
+    assert parents == [run.work.commit, work.commit]
+    again = here.carrier.merged(waiting, run, work)
+    assert isinstance(again, Work)
+    assert (again.commit, again.ref) == (merged.commit, merged.ref)
+    run = accepted(run, merged)
+    there.carrier.publish(run)
+    assert log(bare) == ["README.md", "one", "two"]
+    run = there.step(run, "three")
+    assert sorted(log(there.folder, "HEAD")) == ["README.md", "one", "three", "two"]
+
+
+def test_work_that_conflicts_is_kept_and_told(tmp_path: Path) -> None:
+    bare, here, there = machines(tmp_path)
+    run, waiting, work = apart(here, there, {"one": "another\n"})
+    told = here.carrier.merged(waiting, run, work)
+    assert isinstance(told, str)
+    assert "in 'one'; it is on branch sequencer-kept/default/0-2 of 'origin'" in told
+    assert refs(bare)["sequencer-kept/default/0-2"] == work.commit
+    assert not said(here.folder, "for-each-ref", "refs/worktree/sequencer-work/merging")
