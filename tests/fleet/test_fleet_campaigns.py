@@ -14,6 +14,7 @@ from tests.long.__main__ import in_own_process
 from tests.long.report import Size
 
 CAMPAIGNS = {
+    "T-chance": "kills",
     "T-workers": "kills",
     "T-freezes": "freezes",
     "T-servers": "kills",

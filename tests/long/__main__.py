@@ -78,6 +78,7 @@ CAMPAIGNS: dict[str, str] = {
     "T-workers": "tests.fleet.campaigns:workers",
     "T-freezes": "tests.fleet.campaigns:freezes",
     "T-servers": "tests.fleet.campaigns:servers",
+    "T-chance": "tests.fleet.chance:campaign",
     "T-unknown": "tests.fleet.unknown:campaign",
     "T-cables": "tests.fleet.cables:campaign",
     "C11-clocks": "tests.clocks.clocks:campaign",
