@@ -46,6 +46,16 @@ def _openssl(*arguments: str) -> None:
     subprocess.run(["openssl", *arguments], check=True, capture_output=True, timeout=30)
 
 
+def locked(certificate: Path, clients: Path | None = None) -> ssl.SSLContext:
+    """Return a lock that shows *certificate*, and asks for one that *clients* have signed."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, certificate.with_suffix(".key"))
+    if clients is not None:
+        context.load_verify_locations(clients)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
 class Door:
     """Takes TLS in and gives what is in it to a server; what was asked stands in `authorized`."""
 

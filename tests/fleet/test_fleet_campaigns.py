@@ -15,6 +15,9 @@ from tests.long.report import Size
 
 CAMPAIGNS = {
     "T-chance": "kills",
+    "T-secrets": "secrets",
+    "T-hung-agents": "hung agents",
+    "T-long-run": "steps",
     "T-workers": "kills",
     "T-freezes": "freezes",
     "T-servers": "kills",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 
 pytest.importorskip("hpack")
 
-from tests.fleet.doors import Authority, Door
+from tests.fleet.doors import Authority, Door, locked
 from tests.fleet.fleet_projects import CYCLE, FleetProject
 
 pytestmark = [
@@ -37,16 +36,6 @@ def there(tmp_path: Path) -> Make:
         return FleetProject(tmp_path / "here", CYCLE, f"store: {{{', '.join(lines)}}}")
 
     return make
-
-
-def locked(certificate: Path, clients: Path | None = None) -> ssl.SSLContext:
-    """Return a lock that shows *certificate*, and asks for one that *clients* have signed."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, certificate.with_suffix(".key"))
-    if clients is not None:
-        context.load_verify_locations(clients)
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
 
 
 @pytest.fixture
