@@ -290,8 +290,12 @@ class Permit(ABC):
         *,
         jitter: float,
         may_claim: bool,
+        is_told: bool = True,
     ) -> list[int]:
-        """Record how its attempt with *token* has ended; else see `advance`."""
+        """Record how its attempt with *token* has ended; else see `advance`.
+
+        The server's history has the report, if *is_told*.
+        """
         self._live, self._at, head = live, at, self._store.head
         is_on = self.end is None and report.left != self.by and self._store.has_room
         self._may_claim = may_claim and is_on
@@ -299,7 +303,7 @@ class Permit(ABC):
         if (claim := head.claim_with(token)) is None:
             return []
         ended = replace(self._ended(report, claim), jitter=jitter)
-        self._store.told = token, report.record
+        self._store.told = (token, report.record) if is_told else None
         # What its worker has pushed is accepted with it.
         work = report.record.get("work")
         work = None if work is None else {k: one for k, one in work.items() if k != "base"}
@@ -341,7 +345,7 @@ class Permit(ABC):
         record = {"status": str(OutcomeStatus.INTERRUPTED), "error": why[:NOTE_CHARS]}
         ending = {"kind": str(EndingKind.BACK)}
         report = AttemptReport(record, ending=ending, postponed=why[:NOTE_CHARS])
-        self.record(token, report, live, at, jitter=0.0, may_claim=False)
+        self.record(token, report, live, at, jitter=0.0, may_claim=False, is_told=False)
 
     def _expired(self, head: Head | None, token: int, why: str) -> Transition | None:
         return None if head is None else self._changes.kind.expire(head, token, why, at=self._at)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +12,7 @@ import pytest
 
 from tests.clones import git
 from tests.fleet.conftest import TTL_S
-from tests.fleet.fleet_projects import CODE, FleetProject, clones, code, until
+from tests.fleet.fleet_projects import CODE, FleetProject, clones, code, started_by, until
 
 pytestmark = [pytest.mark.fleet, pytest.mark.timeout(240)]
 Clones = Callable[..., list[FleetProject]]
@@ -40,6 +43,31 @@ def test_two_clones_share_the_steps_that_change_code(make: Clones, tmp_path: Pat
     assert [int(one[1]) for one in done(a)] == list(range(10))
     left = git(tmp_path / "remote.git", "for-each-ref", "--format=%(refname)").splitlines()
     assert len(left) == 2, left
+
+
+def test_a_killed_worker_and_a_dirty_clone_lose_and_double_nothing(
+    make: Clones, tmp_path: Path
+) -> None:
+    a, b = make("a", "b")
+    hold = a.hold()
+    with a.worker("--max-parallel", "1"):
+        assert b.cli("run", "--max-steps", "4", "--detach").returncode == 0
+        until(lambda: done(a))
+        until(lambda: "step 0" in git(a.folder, "log", "--format=%s"))
+        os.kill(started_by(int(done(a)[0][3])), signal.SIGKILL)
+    hold.unlink()
+    # What the dead one had begun is in no branch that anybody shares.
+    assert code(tmp_path) == []
+    (b.folder / "mine.txt").write_text("not committed")
+    with b.worker("--max-parallel", "1"):
+        until(lambda: "mine.txt" in json.dumps(a.facts("history")), timeout_s=60)
+        assert code(tmp_path) == []
+        assert (b.folder / "mine.txt").read_text() == "not committed"
+        (b.folder / "mine.txt").unlink()
+        until(lambda: code(tmp_path) == [0, 1, 2, 3], timeout_s=60)
+    subjects = git(tmp_path / "remote.git", "log", "--reverse", "--format=%s", "main").splitlines()
+    assert subjects == ["first", "step 0", "step 1", "step 2", "step 3"]
+    assert [one[4] for one in done(a)] == ["a", "b", "b", "b", "b"]
 
 
 FLOW = """\
