@@ -67,7 +67,8 @@ class Trust:
         from sequencer.git.process import acting_settings  # noqa: PLC0415 - only who asks
 
         store = self._settings.store
-        remote = store.remote if store.kind == "git" else None
+        # Code travels through the remote where the run itself is elsewhere, too.
+        remote = store.remote if store.kind in ("git", "temporal") else None
         return acting_settings(self._settings.project_dir, remote)
 
     @property

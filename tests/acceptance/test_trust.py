@@ -165,6 +165,14 @@ def test_what_git_would_run_is_trusted_as_the_rest_is(clone: Clone) -> None:
     assert not other.exists()
 
 
+@pytest.mark.parametrize("kind", ["git", "temporal"])
+def test_where_code_travels_is_trusted_as_the_rest_is(clone: Clone, kind: str) -> None:
+    clone.configure(store=f"{{kind: {kind}, remote: here}}")
+    for command in (("init", "-q"), ("remote", "add", "here", "ssh://nobody@127.0.0.1/x")):
+        subprocess.run(["git", *command], cwd=clone.folder, check=True)
+    assert "git.remote.here.url: " in clone.cli("trust", "--yes").stdout
+
+
 def test_once_trusted_it_runs_until_something_that_acts_changes(clone: Clone) -> None:
     said = clone.cli("trust", code=2).stdout
     assert "hooks, file helper.py: sha256" in said, "what a hook imports is its code too"
