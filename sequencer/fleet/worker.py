@@ -31,7 +31,7 @@ from temporalio.service import RPCError
 from temporalio.worker import Worker as Server
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from sequencer.engine.attempt import Allowance
+from sequencer.engine.attempt import Allowance, Noticed
 from sequencer.engine.stint import Mode, Summary
 from sequencer.engine.worker import Worker
 from sequencer.errors import (
@@ -98,9 +98,14 @@ async def deciding(client: Client, queue: str) -> AsyncIterator[None]:
 class Activities:
     """Makes the attempts that the server hands to this process."""
 
-    def __init__(self, worker_of: Callable[[str], tuple[Worker, Head]]) -> None:
-        """Make each with the worker that *worker_of* returns for the id of its run, at a head."""
-        self._worker_of = worker_of
+    def __init__(
+        self, worker_of: Callable[[str], tuple[Worker, Head]], tell: Tell = lambda *_: None
+    ) -> None:
+        """Make each with the worker that *worker_of* returns for the id of its run, at a head.
+
+        *tell* hears what can't be made here.
+        """
+        self._worker_of, self._tell = worker_of, tell
         self._running: dict[tuple[str, int], Cancellation] = {}
         self.begun = Counter[str]()
         """How many attempts this process has begun, by runs."""
@@ -165,6 +170,7 @@ class Activities:
             # Nothing is wrong with the step: whoever reaches the server again makes it.
             raise _failed(away.message, type=LOST) from away
         except SequencerError as refusal:
+            self._tell(run.rpartition("/")[2], Noticed(f"not made here: {refusal}"))
             raise _refused(refusal) from refusal
         return report_of(ended, error, identity() if self.is_ending else None)
 
@@ -363,7 +369,7 @@ def serve(
     second stops that too. *tell* hears what happens in the attempts.
     """
     workers = Workers(store, tell)
-    attempts, stop = Activities(workers.of), Cancellation()
+    attempts, stop = Activities(workers.of, tell), Cancellation()
 
     def end() -> None:
         if stop.is_set():

@@ -300,7 +300,9 @@ class RunWorkflow:
                 permit.give_back(token, facts, now)
             else:
                 # What one machine lacks, another one may have.
-                permit.put_off(token, f"{facts['by']}: {facts['message']}", live, now)
+                why = f"{facts['by']}: {facts['message']}"
+                hint = f"; {facts['hint']}" if "hint" in facts else ""
+                permit.put_off(token, why + hint, live, now)
         elif isinstance(cause, TimeoutError):
             if cause.type is TimeoutType.SCHEDULE_TO_START:
                 permit.put_off(token, "no worker has taken it", live, now)

@@ -8,6 +8,7 @@ pytest.importorskip("temporalio", reason="the extra 'fleet' is not installed")
 
 from temporalio.exceptions import ApplicationError
 
+from sequencer.engine.attempt import Noticed, RunEvent
 from sequencer.engine.worker import Worker
 from sequencer.errors import RemoteUnreachable, SequencerError, UnknownName
 from sequencer.executors.protocol import Cancellation
@@ -28,7 +29,11 @@ def test_a_server_that_is_away_is_no_fault_of_the_step(error: SequencerError, to
     def worker_of(_: str) -> tuple[Worker, Head]:
         raise error
 
+    heard: list[tuple[str | None, RunEvent]] = []
+    attempts = Activities(worker_of, lambda *one: heard.append(one))
     with pytest.raises(ApplicationError) as raised:
-        Activities(worker_of)._made("seq/p/default", Ticket(1), Cancellation())
+        attempts._made("seq/p/nightly", Ticket(1), Cancellation())
     assert raised.value.type == told
     assert raised.value.non_retryable
+    said = [("nightly", Noticed(f"not made here: {error}"))] if told == REFUSED else []
+    assert heard == said
