@@ -275,6 +275,7 @@ class NetWorker(Worker):
         try:
             with self.code.alone(head, cancellation):
                 self.code.arrive(head)
+                self.tidy(head)
                 with self._starting:
                     _, marking = self.control.marking(head)
                     self.attempt_timeout_s = budget.timeout_s

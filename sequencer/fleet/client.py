@@ -185,10 +185,13 @@ class FleetStore:
     def ensure_served(worker: Worker) -> None:
         """See `engine.run.Dispatching`."""
         performer = worker.performer
-        what = "a team's tasks" if performer.team is not None else "a run's own worktree"
-        if performer.team is not None or performer.place is not None:
-            hint = "keep its runs in files or git"
-            message = f"{what} can't be shared out by Temporal"
+        message, hint = "", "keep its runs in files or git"
+        if performer.team is not None and not worker.code.moves:
+            message = "a team's tasks are shared out by Temporal only where git moves their work"
+            hint = f"work in a clone of the project that has the remote store.remote, or {hint}"
+        elif performer.place is not None:
+            message = "a run's own worktree can't be shared out by Temporal"
+        if message:
             raise UsageRefused(message, where="store.kind", hint=hint)
 
     def close(self) -> None:

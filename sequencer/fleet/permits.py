@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from sequencer.engine.markings import NetChanges
 from sequencer.engine.net_stint import NetStint, waiting_words
 from sequencer.engine.patience import Changes, changes_of
-from sequencer.engine.shares import Shares
+from sequencer.engine.shares import Shares, TeamBudgets
 from sequencer.engine.stint import LineStint, Mode
 from sequencer.errors import (
     ClaimHeld,
@@ -47,6 +47,7 @@ from sequencer.fleet.wire import (
     packed,
     packed_error,
     sizes_of,
+    team_of,
 )
 from sequencer.model.head import Claim, Head, Status, Work
 from sequencer.model.kind import Ended, Readiness, Room, blocked_by
@@ -472,13 +473,17 @@ class NetPermit(Permit):
     def __init__(self, data: Mapping[str, Any], store: MemoStore) -> None:
         """See `Permit`."""
         super().__init__(data, store)
-        self._nodes = HeldNet(cast("Store", store), self.workflow)
+        rules, grower = team_of(data.get("team"))
+        self._budgets = None if rules is None else TeamBudgets(rules)
+        self._nodes = HeldNet(cast("Store", store), self.workflow, grower)
         self._changing(self._nodes)
-        self.stint: NetStint = NetStint(self._mode, self._limits, self._run_limits, store.head)
+        self.stint: NetStint = NetStint(
+            self._mode, self._limits, self._run_limits, store.head, self._budgets
+        )
         if "kept" in data:
             self.stint.restore(data["kept"])
         self._places: int = data["places"]
-        self._shares = Shares(self._run_limits, None, owner_of(store.head.run_id))
+        self._shares = Shares(self._run_limits, self._budgets, owner_of(store.head.run_id))
         self._shares.own_usd = self.stint.usd_left
 
     def _advanced(self) -> list[int]:
@@ -566,6 +571,8 @@ class NetPermit(Permit):
 
         def act(change: OpenTransition) -> None:
             made.append(self._nodes.net.take(change, ended))
+            if self._budgets is not None:
+                self._budgets.watch(change)
 
         run_id = self._store.head.run_id
         if isinstance(error, SequencerError) and not isinstance(error, MachineBusy):

@@ -47,7 +47,15 @@ from sequencer.fleet.connection import CALL_S, Inquiry, identity, is_away, unrea
 from sequencer.fleet.editions import bring, bring_all
 from sequencer.fleet.events import NewsWatch, Tell
 from sequencer.fleet.permits import MemoStore, permit_of
-from sequencer.fleet.wire import MERGED, UPDATE, Ticket, error_of, packed_error, report_of
+from sequencer.fleet.wire import (
+    MERGED,
+    UPDATE,
+    Ticket,
+    error_of,
+    packed_error,
+    packed_team,
+    report_of,
+)
 from sequencer.fleet.workflow import ATTEMPT, LOST, REFUSED, RunWorkflow
 from sequencer.model.head import Head, Status, Work
 from sequencer.model.limits import InvocationLimits
@@ -449,6 +457,7 @@ def _permit(
         "ttl_s": ttl_s,
         "places": places,
         "has_code": worker.code.moves,
+        "team": packed_team(performer.team),
         "workflow": performer.workflow.model_dump(mode="json", exclude_defaults=True),
         "limits": _plain(limits),
         "run_limits": worker.limits.model_dump(mode="json", exclude_defaults=True),

@@ -124,10 +124,10 @@ agents:
 
 
 def clones(
-    folder: Path, configuration: str, store: str, *names: str, flow: str = ""
+    folder: Path, configuration: str, store: str, *names: str, flow: str = "", agent: str = ""
 ) -> list[FleetProject]:
     """Make one clone of a project for each of *names*, beside a bare repository."""
-    agent = NODE_AGENT if flow else CODE_AGENT
+    agent = agent or (NODE_AGENT if flow else CODE_AGENT)
     first = FleetProject(folder / "first", configuration, store, agent)
     if flow:
         (first.folder / "flow.md").write_text(flow)

@@ -102,3 +102,45 @@ def test_nodes_side_by_side_work_in_clones_of_their_own(make: Clones, tmp_path: 
     assert sorted(one[0] for one in done(a)) == ["draft", "facts", "prose", "publish"]
     merges = git(tmp_path / "remote.git", "log", "--merges", "--format=%s", "main").splitlines()
     assert len(merges) == 1
+
+
+TEAM = """\
+workflow: {name: team}
+agent: {default: script}
+agents:
+  script:
+    kind: command
+    argv: ["{python}", -IS, agent.py]
+    pass_env: [GIT_CONFIG_GLOBAL, GIT_AUTHOR_NAME, GIT_AUTHOR_EMAIL, GIT_COMMITTER_NAME,
+               GIT_COMMITTER_EMAIL]
+teams:
+  roles: {builder: {writes: true, worktree: true}}
+workflows:
+  team:
+    size: 2
+    tasks:
+    - {id: one, subject: One, role: builder}
+    - {id: two, subject: Two, role: builder}
+    - {id: three, subject: Three, role: builder, blocked_by: [one, two]}
+"""
+TEAM_AGENT = """\
+import os, sys, time
+sys.stdin.read()
+name = os.environ["SEQUENCER_STEP"]
+open(f"{name}.txt", "w").write(" ".join(sorted(o for o in os.listdir(".") if o.endswith(".txt"))))
+time.sleep(1)
+print(name)
+"""
+
+
+def test_the_tasks_of_a_team_are_shared_out(tmp_path: Path, address: str) -> None:
+    name = tmp_path.name
+    store = f'store: {{kind: temporal, address: "{address}", ttl_s: {TTL_S}, project: {name}}}'
+    a, b = clones(tmp_path, TEAM, store, "a", "b", agent=TEAM_AGENT)
+    with b.worker("--max-parallel", "1"):
+        ended = a.cli("run")
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+    shown = git(tmp_path / "remote.git", "show", "main:three.txt")
+    assert shown == "one.txt three.txt two.txt"
+    assert a.facts("status")["status"] == "complete"
+    assert "worktrees" not in git(a.folder, "worktree", "list")
