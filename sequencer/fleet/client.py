@@ -33,7 +33,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from sequencer.documents.files import slug
 from sequencer.engine.attempt import Emit
 from sequencer.engine.run import Made
-from sequencer.errors import CorruptState, StaleClaim, StorageFailed, UsageRefused
+from sequencer.errors import CorruptState, StaleClaim, StorageFailed, UsageRefused, command
 from sequencer.fleet.connection import (
     CALL_S,
     Connection,
@@ -430,6 +430,9 @@ class FleetStore:
                 task_queue=self.options.queue,
                 memo=memo,
                 static_summary=f"workflow {memo[RUN]['workflow_name']}",
+                static_details=f"{command(memo[RUN].get('run_name'), 'status')} tells how it "
+                "stands. Decide with such commands: what ends the workflow here does not end the "
+                "run.",
                 id_reuse_policy=reuse.REJECT_DUPLICATE if is_first else reuse.ALLOW_DUPLICATE,
                 id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
                 rpc_timeout=START_S,

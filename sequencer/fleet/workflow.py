@@ -39,7 +39,7 @@ from sequencer.fleet.wire import (
     head_of,
     packed,
 )
-from sequencer.model.head import Status
+from sequencer.model.head import Head, Status
 from sequencer.model.limits import utc
 
 WORKFLOW, ATTEMPT = "sequencer.run", "sequencer.attempt"
@@ -62,6 +62,14 @@ OPEN_S = 60.0
 
 The server refuses a second start only while the first is open. Whoever has seen the same closed
 execution starts within less time, or looks again; so nobody else's can be passed over."""
+
+
+def shown(head: Head) -> str:
+    """Return how the run of *head* stands, for people who look at the server."""
+    made = [
+        f"{one.step}, iteration {one.step_index + 1}, attempt {one.attempt}" for one in head.claims
+    ]
+    return "\n- ".join([f"{head.status}; accepted steps: {head.usage.steps}", *made])
 
 
 class Dispatched(Struct):
@@ -164,6 +172,8 @@ class RunWorkflow:
             if permit.end is not None and permit.is_detached:
                 self._permits.pop(permit.id)
                 self._tell_detached(permit)
+        # No event; only who looks at the server asks for it.
+        workflow.set_current_details(shown(self._store.head))
 
     def _tell_detached(self, permit: Permit) -> None:
         """Let everybody see *permit*, which no process waits for: the open ones and this."""

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -384,3 +385,21 @@ def test_a_restart_does_not_pass_over_another_one(project: Make, address: str) -
         assert one.update(late).revision == revision + 2
     # Seen by the other one, made by it, decided over again after it.
     assert calls == [revision, revision + 1, revision, revision + 1]
+
+
+def test_who_looks_at_the_server_is_told_how_a_run_stands(project: Make, address: str) -> None:
+    here = project(PROCEDURE)
+    store = _store(here, address)
+
+    async def seen() -> tuple[str | None, str | None, str]:
+        handle = await store.handle()
+        described = await handle.describe()
+        now = await handle.query("__temporal_workflow_metadata", rpc_timeout=timedelta(seconds=20))
+        return await described.static_summary(), await described.static_details(), str(now)
+
+    with here.worker():
+        assert here.cli("run").returncode == 4
+        summary, details, now = store.connection.call(seen())
+    assert summary == "workflow release"
+    assert "'sequencer status' tells how it stands" in str(details)
+    assert "waiting-approval; accepted steps: 1" in now
