@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import socket
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -25,7 +27,7 @@ from sequencer.errors import (
     UsageRefused,
     command,
 )
-from sequencer.logs import witness_of
+from sequencer.logs import git_folder, witness_of
 from sequencer.model.by_hand import Placed
 from sequencer.model.fields import ValidationError
 from sequencer.model.head import FLOW_DOCUMENT, Head
@@ -35,6 +37,7 @@ from sequencer.model.request import DEFINITION_FILE, Definition
 from sequencer.model.transitions import Place
 from sequencer.model.workflow import Workflow, has_definition
 from sequencer.plugins import plugin, plugin_names
+from sequencer.settings.schema import SHARED
 from sequencer.settings.settings import Settings
 from sequencer.store.file import FileStore
 from sequencer.store.head import migrate
@@ -433,8 +436,13 @@ def _fleet_store(
     chosen = settings.store
     tls = None if chosen.tls is None else chosen.tls.model_dump(exclude_none=True)
     key = None if chosen.api_key_env is None else os.environ.get(chosen.api_key_env)
+    project, place = chosen.project or settings.project_dir.name, chosen.queue
+    if place is None:
+        # Nothing brings the files of a project without git to another machine.
+        place = SHARED if git_folder(settings.project_dir) is not None else socket.gethostname()
     options = connection.FleetOptions(
-        project=chosen.project or settings.project_dir.name,
+        project=project if _ON_SERVERS.fullmatch(project) else slug(project),
+        place="" if place == SHARED else place,
         address=chosen.address,
         namespace=chosen.namespace,
         tls=None if tls is None else tuple(tls.items()),
@@ -444,6 +452,9 @@ def _fleet_store(
     is_default = state_path == settings.state_file
     return client.FleetStore(state_path, None if is_default else state_path.parent.name, options)
 
+
+_ON_SERVERS = re.compile(r"[A-Za-z0-9._-]{1,100}")
+"""A project's name that can stand in the ids and queries of a server as it is."""
 
 STORES: Mapping[str, Callable[..., Store]] = {
     "file": _file_store,

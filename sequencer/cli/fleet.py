@@ -7,6 +7,7 @@ from functools import partial
 from typing import cast
 
 import click
+from msgspec.structs import replace
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
@@ -14,6 +15,7 @@ from sequencer.cli.run_work import EndOnSignal
 from sequencer.cli.views.progress import end_line, start_line, timed
 from sequencer.engine.attempt import AttemptEnded, AttemptStarted, Noticed, RunEvent
 from sequencer.errors import ConfigurationError, UsageRefused
+from sequencer.settings.schema import SHARED
 
 try:
     from sequencer.fleet.client import FleetStore
@@ -52,8 +54,13 @@ def _store(invocation: Invocation) -> FleetStore:
     metavar="N",
     help="Attempts at once in this process; default run.max_parallel.",
 )
+@click.option(
+    "--queue",
+    metavar="NAME",
+    help="Serve the runs of this queue or machine; default store.queue, else see there.",
+)
 @pass_invocation
-def worker(invocation: Invocation, *, max_parallel: int | None) -> None:
+def worker(invocation: Invocation, *, max_parallel: int | None, queue: str | None) -> None:
     """Make attempts for every run of the project, until a signal ends it.
 
     It helps whoever runs a run: 'sequencer run' says how far it may go on, and the workers make
@@ -65,6 +72,8 @@ def worker(invocation: Invocation, *, max_parallel: int | None) -> None:
       sequencer worker --max-parallel 2
     """
     store, project = _store(invocation), invocation.project()
+    if queue is not None:
+        store.options = replace(store.options, place="" if queue == SHARED else queue)
     project.ensure_may_act()
     places = max_parallel or project.settings.run.max_parallel
     # A server that is away, or lets nobody in, is told before anybody relies on this worker.

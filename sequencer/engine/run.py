@@ -106,6 +106,10 @@ class Dispatching(Protocol):
         """Return who makes the attempts that were handed out, by tokens; empty: nobody yet."""
         ...
 
+    def elsewhere(self) -> str:
+        """Return where the workers are that make its attempts; empty: here as well."""
+        ...
+
     def detached(self) -> list[dict[str, Any]]:
         """Return the permissions to work that no process waits for: open ones and the last."""
         ...
@@ -374,6 +378,10 @@ class Run:
     def makers(self) -> Mapping[int, str] | None:
         """Return who makes its attempts, by tokens; None: each claim says it."""
         return self.store.makers() if isinstance(self.store, Dispatching) else None
+
+    def elsewhere(self) -> str:
+        """Return where the workers are that make its attempts; empty: here as well."""
+        return self.store.elsewhere() if isinstance(self.store, Dispatching) else ""
 
     def detached(self) -> list[dict[str, Any]]:
         """Return the permissions to work on it that no process waits for."""

@@ -170,6 +170,12 @@ class FleetStore:
         pending = {} if seen is None else seen.pending
         return {token: process_words(who) for token, who in pending.items()}
 
+    def elsewhere(self) -> str:
+        """See `engine.run.Dispatching`."""
+        seen = self._seen or self.look()
+        place = "" if seen is None else self.options.served_by(seen.queue)[1]
+        return "" if place == self.options.place else place
+
     def detached(self) -> list[dict[str, Any]]:
         """See `engine.run.Dispatching`."""
         seen = self._seen or self.look()
@@ -350,8 +356,8 @@ class FleetStore:
             return await ask(ANSWER_S)
         except WorkflowUpdateRPCTimeoutOrCancelledError:
             asked.is_unknown = True
-            await take_over(self)
-            async with self._working.deciding(await self.connection.client(), self.options.queue):
+            queue = await take_over(self)
+            async with self._working.deciding(await self.connection.client(), queue):
                 return await ask(CALL_S)
 
     def _said(self) -> dict[str, str]:
@@ -416,8 +422,10 @@ class FleetStore:
         Raises:
             NewerSchema: only a newer release knows what the run looks like.
         """
+        queue = self.options.queue
         if seen is not None:
             ensure_known(self.options, seen)
+            queue = self.options.queue_at(self.options.served_by(seen.queue)[1])
         client = await self.connection.client()
         # Where there was none the server looks for closed ones too; see also `OPEN_S`.
         reuse = WorkflowIDReusePolicy
@@ -427,7 +435,7 @@ class FleetStore:
                 WORKFLOW,
                 {"after": "" if seen is None else seen.execution, **(state or {})},
                 id=self.id,
-                task_queue=self.options.queue,
+                task_queue=queue,
                 memo=memo,
                 static_summary=f"workflow {memo[RUN]['workflow_name']}",
                 static_details=f"{command(memo[RUN].get('run_name'), 'status')} tells how it "

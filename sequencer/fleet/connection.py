@@ -42,6 +42,8 @@ class FleetOptions(Struct, frozen=True):
     """What each file of a certificate is, and where."""
     api_key: str | None = None
     ttl_s: float = 60.0
+    place: str = ""
+    """The machine, or the group of workers, that makes the steps of runs begun here; empty: all."""
 
     @property
     def prefix(self) -> str:
@@ -50,17 +52,26 @@ class FleetOptions(Struct, frozen=True):
 
     @property
     def queue(self) -> str:
-        """Return the queue that the workers of the project serve, if they are of this edition."""
-        return f"{self.prefix}@{EDITION}"
+        """Return the queue that workers here serve."""
+        return self.queue_at(self.place)
 
-    def edition_of(self, queue: str) -> int:
-        """Return the edition of who serves *queue*, which is one of the project's.
+    def queue_at(self, place: str) -> str:
+        """Return the queue that workers of this edition at *place* serve.
 
-        >>> FleetOptions("shop").edition_of("seq/shop@3")
-        3
+        >>> FleetOptions("shop").queue_at("gpu1").startswith("seq/shop@")
+        True
         """
-        edition = queue.removeprefix(f"{self.prefix}@")
-        return int(edition) if edition.isdecimal() else 0
+        return f"{self.prefix}@{EDITION}{place and f'/{place}'}"
+
+    def served_by(self, queue: str) -> tuple[int, str]:
+        """Return the edition and the place of who serves *queue*, which is one of the project's.
+
+        >>> shop = FleetOptions("shop")
+        >>> shop.served_by("seq/shop@3"), shop.served_by("seq/shop@3/gpu1")
+        ((3, ''), (3, 'gpu1'))
+        """
+        edition, _, place = queue.removeprefix(f"{self.prefix}@").partition("/")
+        return (int(edition), place) if edition.isdecimal() else (0, "")
 
     def workflow_id(self, run: str | None) -> str:
         """Return the id of the run whose folder is called *run*; None: the default run.

@@ -41,7 +41,7 @@ def ensure_known(options: FleetOptions, seen: RunSeen) -> None:
     Raises:
         NewerSchema: a newer one has, and this one can't know what it means.
     """
-    if (edition := options.edition_of(seen.queue)) > EDITION:
+    if (edition := options.served_by(seen.queue)[0]) > EDITION:
         message = f"a newer release works on the run: edition {edition}, and this is {EDITION}"
         raise NewerSchema(message, where=seen.queue, hint=UPDATE)
 
@@ -60,12 +60,10 @@ async def bring(store: FleetStore) -> None:
         # Somebody has ended it on the server, or was ended within `take_over`.
         memo = {key: one for key, one in seen.memo.items() if key not in (DETACHED, COUNTED)}
         await store.started(seen, {**memo, FACTS: []})
-    elif seen.queue != store.options.queue:
+    elif seen.queue != (queue := _queue_of(store, seen)):
         handle = await store.handle(seen.execution)
         try:
-            await handle.execute_update(
-                "change_queue", store.options.queue, rpc_timeout=ANSWER_S, id=store.options.queue
-            )
+            await handle.execute_update("change_queue", queue, rpc_timeout=ANSWER_S, id=queue)
         except WorkflowUpdateRPCTimeoutOrCancelledError:
             await take_over(store)
         except RPCError as error:
@@ -73,13 +71,20 @@ async def bring(store: FleetStore) -> None:
                 raise
 
 
+def _queue_of(store: FleetStore, seen: RunSeen) -> str:
+    """Return the queue of this edition at the place where the steps of the run are made."""
+    return store.options.queue_at(store.options.served_by(seen.queue)[1])
+
+
 def _is_finished(seen: RunSeen) -> bool:
     head = head_of(seen.memo)
     return not seen.is_open and (head.status is Status.COMPLETE or head.moved_to is not None)
 
 
-async def take_over(store: FleetStore) -> None:
+async def take_over(store: FleetStore) -> str:
     """Continue the run in *store* here if it is of an older edition, of which nobody answers.
+
+    Return the queue of who decides over it now.
 
     Raises:
         NewerSchema: see `ensure_known`.
@@ -87,17 +92,18 @@ async def take_over(store: FleetStore) -> None:
     """
     seen = await store.described()
     if seen is None or not seen.is_open:
-        return
+        return store.options.queue
     ensure_known(store.options, seen)
-    if seen.queue == store.options.queue:
-        return
+    if seen.queue == (queue := _queue_of(store, seen)):
+        return queue
     if makers := {one for one in seen.pending.values() if one}:
         message = f"a worker of an older release makes a step and does not answer: {min(makers)}"
         raise ClaimHeld(message, where=store.id, hint="it is given up when it does not beat")
-    await store.ended(seen.execution, f"nobody of its edition answers; {store.options.queue} does")
+    await store.ended(seen.execution, f"nobody of its edition answers; {queue} does")
     ended = await store.described()
     if ended is not None and not ended.is_open:
         await store.started(ended, {**ended.memo, FACTS: []}, await _handed_on(store, ended))
+    return queue
 
 
 async def _handed_on(store: FleetStore, seen: RunSeen) -> dict[str, Any]:
@@ -130,6 +136,8 @@ async def bring_all(store: FleetStore, tell: Tell) -> None:
         try:
             client = await store.connection.client()
             async for one in client.list_workflows(asked, rpc_timeout=CALL_S):
+                if options.served_by(one.task_queue)[1] != options.place:
+                    continue  # its own workers bring it
                 try:
                     await bring(store.sibling(one.id))
                 except SequencerError as error:

@@ -296,9 +296,12 @@ def work_on(
         attempts = Activities(workers.of)
         emit = worker.performer.emit
         watch = NewsWatch(store, head, lambda: attempts.begun[store.id], emit)
+        if place := store.elsewhere():
+            emit(Noticed(f"the run's steps are made on {place}, where 'sequencer worker' runs"))
         # One work tree has one attempt at a time; other machines may make the rest.
         here = 1 if worker.code.moves else places
-        future = store.connection.submit(_permitted(store, permit, attempts, here, watch))
+        made = _permitted(store, permit, attempts, here, watch, place=place)
+        future = store.connection.submit(made)
         try:
             _wait_for(future, worker.stop, lambda: _interrupted(store, permit["id"], attempts))
             end = store.connection.result(future)
@@ -498,11 +501,25 @@ def _interrupted(store: FleetStore, permit: str, attempts: Activities) -> None:
 
 
 async def _permitted(
-    store: FleetStore, permit: dict[str, Any], attempts: Activities, places: int, watch: NewsWatch
+    store: FleetStore,
+    permit: dict[str, Any],
+    attempts: Activities,
+    places: int,
+    watch: NewsWatch,
+    *,
+    place: str,
 ) -> dict[str, Any]:
-    """Issue *permit*, and return how it has ended; *watch* tells what others do meanwhile."""
+    """Issue *permit*, and return how it has ended; *watch* tells what others do meanwhile.
+
+    *place* is where its attempts are made if not here.
+    """
     client = await store.connection.client()
-    async with server_of(client, store.options.queue, attempts, places):
+    here: contextlib.AbstractAsyncContextManager[Any]
+    here = server_of(client, store.options.queue, attempts, places)
+    if place:
+        # Only workers there make its attempts; where none decides over it, this process does.
+        here = deciding(client, store.options.queue_at(place))
+    async with here:
         ended = asyncio.Event()
         following = asyncio.create_task(watch.follow(ended))
         try:

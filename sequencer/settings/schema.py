@@ -284,6 +284,10 @@ class TlsOptions(Section):
     """Its key."""
 
 
+SHARED = "shared"
+"""The queue that every worker of a project serves."""
+
+
 class StoreOptions(Section):
     """``store:``, where a run is kept."""
 
@@ -311,6 +315,9 @@ class StoreOptions(Section):
     """Of the server (kind temporal)."""
     project: Name | None = None
     """What the project's runs and workers are called on the server; absent: as its folder."""
+    queue: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,100}$")] | None = None
+    """Of the workers that make the steps of runs begun here (kind temporal): a name of one's own,
+    or ``shared``; absent: shared in a project with git, else this machine's name."""
     tls: TlsOptions | None = None
     """Files of certificates, where the server asks for them (kind temporal)."""
     api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None

@@ -52,7 +52,8 @@ _KEYS: Mapping[Rule, tuple[str, ...]] = {
         # What an estimate is made of, and so what a cap on cost counts.
         "prices",
         *("store.kind", "store.allow_network_fs", "store.remote", "store.branch", "store.work"),
-        *("store.address", "store.namespace", "store.project", "store.tls", "store.api_key_env"),
+        *("store.address", "store.namespace", "store.project", "store.queue"),
+        *("store.tls", "store.api_key_env"),
         *("activity.sinks", "activity.comment_tools", "routing.classifier"),
         *("teams.merge", "teams.on_write", "teams.budget.on_hard"),
         *("step_defaults.allowed_tools", "step_defaults.disallowed_tools"),

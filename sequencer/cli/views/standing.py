@@ -65,6 +65,8 @@ class Snapshot(Struct, frozen=True):
     """What the nodes of a graph that run have written last."""
     posts: tuple[Pending, ...] = ()
     """What the activity sinks have not taken."""
+    elsewhere: str = ""
+    """Where they are made; empty: here as well."""
     makers: Mapping[int, str] | None = None
     """Who makes the attempts, by tokens, where the claims don't say it; empty: nobody yet."""
     detached: Sequence[Mapping[str, Any]] = ()
@@ -157,7 +159,7 @@ class Snapshot(Struct, frozen=True):
         if head is None:
             return
         for held, liveness in _by_owner(self.holders, self.makers or {}):
-            yield "held by", holder_words(held, liveness, self.makers)
+            yield "held by", holder_words(held, liveness, self.makers, self.elsewhere)
         yield from (("permitted", _permitted(one)) for one in self.detached)
         if self.standing is not None and self.standing.kind not in (
             Readiness.READY,
@@ -262,11 +264,14 @@ def _permitted(permit: Mapping[str, Any]) -> str:
 
 
 def holder_words(
-    claims: Sequence[Claim], liveness: Liveness, makers: Mapping[int, str] | None = None
+    claims: Sequence[Claim],
+    liveness: Liveness,
+    makers: Mapping[int, str] | None = None,
+    elsewhere: str = "",
 ) -> str:
     """Return who holds *claims*, which are one process's, for how long, and what is known.
 
-    *makers* say it, by tokens, where the claims don't.
+    *makers* say it, by tokens, where the claims don't; *elsewhere* is where they have to be.
     """
     maker = claims[0].owner.words if makers is None else makers.get(claims[0].token, "")
     held_s = age_s(claims[0].claimed_at)
@@ -279,7 +284,8 @@ def holder_words(
     }
     state = known[liveness]
     if not maker and liveness is Liveness.ALIVE:
-        state = "no worker has taken it yet; 'sequencer worker' starts one"
+        on, there = (f" on {elsewhere}", " there") if elsewhere else ("", "")
+        state = f"no worker{on} has taken it yet; 'sequencer worker'{there} starts one"
     text = f"{maker or 'a worker'}, "
     if len(claims) > 1:
         held = f"{len(claims)} steps: {_first([claim.step for claim in claims])}"
@@ -332,6 +338,7 @@ def take(run: Run, logs: FileLogs | None = None) -> Snapshot:
         graph_view=seen,
         stopped_by=stopped_by,
         makers=run.makers() if claims else None,
+        elsewhere=run.elsewhere() if claims else "",
         detached=run.detached() if head is not None else (),
         heard=heard_of(claims, logs.folder) if seen and logs and claims else {},
     )

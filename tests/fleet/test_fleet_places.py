@@ -1,0 +1,84 @@
+"""The steps of a run are made where its files are: a queue for each machine without git."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sequencer.fleet.client import FleetStore
+from sequencer.project import open_project
+from tests.fleet.fleet_projects import CYCLE, FleetProject, until
+
+pytestmark = [pytest.mark.fleet, pytest.mark.timeout(240)]
+Make = Callable[[str], FleetProject]
+
+
+@pytest.fixture
+def machines(project: Make, tmp_path: Path) -> tuple[FleetProject, FleetProject]:
+    """Return the same project on two machines, as far as the server can tell."""
+    here = project(CYCLE)
+    config = here.folder / "orchestration.yaml"
+    text = config.read_text()
+    config.write_text(text.replace("kind: temporal", "kind: temporal, queue: gpu1"))
+    text = text.replace("kind: temporal", "kind: temporal, queue: gpu2")
+    return here, FleetProject(tmp_path / "there", "", text)
+
+
+def test_a_runs_steps_are_made_where_it_was_begun(
+    machines: tuple[FleetProject, FleetProject],
+) -> None:
+    here, there = machines
+    assert here.cli("run", "--detach", "--max-steps", "2").returncode == 0
+    with there.worker():
+        until(lambda: "no worker on gpu1 has taken it yet" in there.cli("status").stdout)
+        assert "'sequencer worker' there starts one" in there.cli("status").stdout
+        assert "no worker has taken it yet; 'sequencer worker' starts" in here.cli("status").stdout
+        with here.worker():
+            until(lambda: "end" in here.facts("status")["detached"][0])
+        # Who permits more may be anywhere; a decision, too.
+        assert there.cli("pause").returncode == 0
+        assert there.cli("resume").returncode == 0
+        with there.process("run", "--max-steps", "2") as run:
+            until(lambda: there.facts("status")["claims"])
+            with here.worker():
+                said = run.communicate(timeout=60)[0]
+        assert run.returncode == 0, said
+        assert "the run's steps are made on gpu1" in said
+    assert (len(here.done), there.done) == (4, [])
+    assert [one[1] for one in here.done] == ["0", "1", "2", "3"]
+
+
+def test_another_machine_can_take_a_machines_runs_over(
+    machines: tuple[FleetProject, FleetProject],
+) -> None:
+    here, there = machines
+    assert here.cli("run", "--detach", "--max-steps", "2").returncode == 0
+    with there.worker("--queue", "gpu1"):
+        until(lambda: "end" in there.facts("status")["detached"][0])
+    assert (here.done, len(there.done)) == ([], 2)
+    # A run that is over begins again at its place.
+    assert there.cli("reset", "--yes").returncode == 0
+    store = open_project(there.folder, trust=True).store(None)
+    assert isinstance(store, FleetStore)
+    assert store.elsewhere() == "gpu1"
+
+
+def test_a_project_without_git_is_one_machines(tmp_path: Path) -> None:
+    store = 'store: {kind: temporal, address: "127.0.0.1:1", project: "a shop/x\'s"}'
+    here = FleetProject(tmp_path / "p", CYCLE, store)
+
+    def options() -> tuple[str, str]:
+        made = open_project(here.folder, trust=True).store(None)
+        assert isinstance(made, FleetStore)
+        return made.options.place, made.options.prefix
+
+    place, prefix = options()
+    assert place == socket.gethostname()
+    # No other project's runs begin so, and no query ends there.
+    assert prefix.startswith("seq/a-shop-x-s--")
+    subprocess.run(["git", "init", "-q"], cwd=here.folder, check=True)
+    assert options()[0] == ""
