@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
 from shlex import quote
 from typing import Protocol
 
@@ -148,16 +149,21 @@ NOTHING_CARRIED = NothingCarried()
 
 
 TURN_S = 0.5
+_turns: dict[Path, threading.Lock] = {}
+"""Held by the attempts of this process that are alone in the work tree of the folder."""
 
 
 class CodeMover:
     """Moves the code that the attempts of one process leave, and keeps it where that fails."""
 
-    def __init__(self, carrier: Carrier, patience: Patience) -> None:
-        """Move with *carrier*; *patience* waits for a remote that is out of reach."""
+    def __init__(self, carrier: Carrier, patience: Patience, folder: Path = Path()) -> None:
+        """Move with *carrier*; *patience* waits for a remote that is out of reach.
+
+        *folder* is where agents work; other runs of this process may as well.
+        """
         self._carrier = carrier
         self._patience = patience
-        self._turn = threading.Lock()
+        self._turn = _turns.setdefault(folder, threading.Lock())
         self.is_ready = True
         """Whether a node may begin in this work tree, as it was seen last."""
         self.moves = not isinstance(carrier, NothingCarried)

@@ -86,7 +86,7 @@ class Worker(ABC):
         """Set when this process is asked to end."""
         self.patience = changes.patience = Patience(self.store, self.stop, performer.emit)
         self._heartbeat = Heartbeat(self.store)
-        self.code = CodeMover(performer.carrier, self.patience)
+        self.code = CodeMover(performer.carrier, self.patience, performer.project)
 
     def leave(self) -> None:
         """Leave no process and no descriptor of the work behind."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
-from sequencer.engine.carrier import CodeMover
+from sequencer.engine.carrier import TURN_S, CodeMover
 from sequencer.engine.patience import Patience
 from sequencer.engine.stint import Mode
 from sequencer.errors import (
@@ -20,6 +21,7 @@ from sequencer.errors import (
     SequencerError,
     StaleClaim,
     StepFailed,
+    WorkTreeBusy,
     WorkTreeRefused,
 )
 from sequencer.executors.protocol import Cancellation, StepRequest, StopReason
@@ -232,3 +234,31 @@ def test_what_is_accepted_stays_so_if_the_next_can_not_begin(tmp_path: Path) -> 
     assert cart.kept == []
     del cart.says["arrive"]
     assert made.work().usage.steps == 1
+
+
+def test_attempts_of_all_runs_in_one_folder_take_turns(tmp_path: Path) -> None:
+    store, stop, going = PlayedStore(PlayedRun()), Cancellation(), Cancellation()
+    patience = Patience(store, stop, lambda *_: None)
+    one, other = (CodeMover(Cart(), patience, tmp_path) for _ in range(2))
+    entered = threading.Event()
+
+    def enter() -> None:
+        with other.alone(new_head(), going):
+            entered.set()
+
+    waiting = threading.Thread(target=enter)
+    with one.alone(new_head(), going):
+        waiting.start()
+        assert not entered.wait(TURN_S * 2)
+        stop.set(StopReason.CLAIM_LOST)
+        with pytest.raises(WorkTreeBusy), other.alone(new_head(), stop):
+            pass
+    assert entered.wait(10)
+    waiting.join()
+    elsewhere = CodeMover(Cart({"ready": RemoteUnreachable("away")}), patience, tmp_path)
+    with pytest.raises(WorkTreeRefused, match="away"), elsewhere.alone(new_head(), going):
+        pass
+    with one.alone(new_head(), going):
+        pass
+    for cancellation in (stop, going):
+        cancellation.close()
