@@ -10,6 +10,7 @@ import json
 import random
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -211,7 +212,7 @@ def again(folder: Path, seed: int, moves: int) -> Round:
 
 def campaign(folder: Path, size: Size) -> Report:
     """Workers, servers and permit holders die at random while people decide over three kinds."""
-    rounds, moves = (60, 14) if size is Size.LONG else (3, 8)
+    rounds, moves = (24, 14) if size is Size.LONG else (3, 8)
     counts, wrong = Counter[str]({"rounds": rounds}), list[str]()
     with Arena(folder) as arena:
         for seed in range(rounds):
@@ -221,4 +222,5 @@ def campaign(folder: Path, size: Size) -> Report:
             if made.wrong:
                 wrong += [f"seed {seed} ({made.kind}): {text}" for text in made.wrong]
                 wrong.append(f"seed {seed}: {'; '.join(made.log)}")
+                print(*wrong[-2:], sep="\n", file=sys.stderr, flush=True)
     return Report(dict(counts), tuple(wrong))
