@@ -93,7 +93,7 @@ def campaign(folder: Path, size: Size) -> Report:
     cuts = 20 if size is Size.LONG else 2
     with cable() as line, Arena(folder, ("--ip", EVERYWHERE), ADDRESS) as arena:
         here = arena.project("cut")
-        (here.folder / "hold").touch()
+        here.keep_in()
         detached(here, 10 * cuts)
         near = here.launched("worker", "--max-parallel", "1")
         far = here.launched("worker", "--max-parallel", "1", within=line.there)

@@ -37,7 +37,7 @@ def detached(here: RecordedProject, steps: int) -> None:
 
 def done(here: RecordedProject, timeout_s: float = 90.0) -> None:
     """Wait until what was detached has ended."""
-    (here.folder / "hold").unlink(missing_ok=True)
+    here.let_out()
     until(lambda: "end" in here.facts("status")["detached"][0], timeout_s)
 
 
@@ -48,7 +48,7 @@ def workers(folder: Path, size: Size) -> Report:
     wrong, took, guarded = list[str](), list[float](), list[float]()
     with Arena(folder) as arena:
         here = arena.project("killed")
-        (here.folder / "hold").touch()
+        here.keep_in()
         steps = kills
         detached(here, steps)
         with crew(here, 2, "--max-parallel", "1") as serving:
@@ -81,13 +81,15 @@ def workers(folder: Path, size: Size) -> Report:
 
 def freezes(folder: Path, size: Size) -> Report:
     """SIGSTOP to workers past their timeout, then SIGCONT; half of their agents end meanwhile."""
-    times = 20 if size is Size.LONG else 1
+    times = 20 if size is Size.LONG else 2
     wrong, took = list[str](), list[float]()
     with Arena(folder) as arena:
-        here = arena.project("frozen")
-        (here.folder / "hold").touch()
+        here, there = arena.project("frozen"), arena.project("frozen", folder="there")
+        here.clones = (there,)
+        here.keep_in()
         detached(here, times)
-        with crew(here, 2, "--max-parallel", "1"):
+        alone = "--max-parallel", "1"
+        with crew(here, 1, *alone), crew(there, 1, *alone):
             number = 1
             for turn in range(times):
                 agent = here.started(number)
@@ -95,12 +97,12 @@ def freezes(folder: Path, size: Size) -> Report:
                 assert holder is not None
                 end(holder, signal.SIGSTOP)
                 began = time.monotonic()
-                after = here.started(number + 1, 90.0)
-                took.append(after.at - began)
                 if turn % 2:
                     # Its report waits in the frozen process.
                     here.go(agent.token)
                     here.ended(agent.token)
+                after = here.started(number + 1, 90.0)
+                took.append(after.at - began)
                 end(holder, signal.SIGCONT)
                 if gone_within(agent.pid, 20.0) is None:
                     wrong.append(f"the agent of freeze {turn} lives on")

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -70,13 +71,30 @@ class RecordedProject(FleetProject):
         """Write the project."""
         super().__init__(folder, configuration, store)
         (folder / "agent.py").write_text(RECORDER)
+        self.clones: tuple[RecordedProject, ...] = ()
+        """Others that work on the same runs."""
+
+    @property
+    def _folders(self) -> list[Path]:
+        return [self.folder, *(one.folder for one in self.clones)]
 
     @property
     def record(self) -> list[Noted]:
-        """Return what the agents have written down."""
-        path = self.folder / "record"
-        text = path.read_text() if path.exists() else ""
-        return [Noted(**json.loads(line)) for line in text.splitlines(keepends=True)]
+        """Return what the agents have written down, those of its clones too, in order of time."""
+        paths = [folder / "record" for folder in self._folders]
+        texts = [path.read_text() for path in paths if path.exists()]
+        lines = [line for text in texts for line in text.splitlines()]
+        return sorted((Noted(**json.loads(line)) for line in lines), key=attrgetter("at"))
+
+    def keep_in(self) -> None:
+        """Let no agent end, but those that `go`."""
+        for folder in self._folders:
+            (folder / "hold").touch()
+
+    def let_out(self) -> None:
+        """Let all agents end."""
+        for folder in self._folders:
+            (folder / "hold").unlink(missing_ok=True)
 
     def started(self, count: int, timeout_s: float = 60.0) -> Noted:
         """Wait for the start number *count* of an agent, from 1; return it."""
@@ -95,7 +113,8 @@ class RecordedProject(FleetProject):
 
     def go(self, token: int) -> None:
         """Let the agent with *token* end."""
-        (self.folder / f"go-{token}").touch()
+        for folder in self._folders:
+            (folder / f"go-{token}").touch()
 
 
 class Arena:
