@@ -199,6 +199,10 @@ class Permit(ABC):
         self._limits = InvocationLimits.model_validate(data.get("limits", {}))
         self.end: dict[str, Any] | None = None
         """What its process is told; None: it goes on."""
+        self.listeners = 0
+        """Calls of its process that wait for its end."""
+        self.silent_since: datetime | None = None
+        """When the last of them has ended."""
         self.until: datetime | None = None
         """When it has to be asked again, whatever happens."""
         self._waiting_since: datetime | None = None

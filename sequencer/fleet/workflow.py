@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import contextlib
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from msgspec import Struct, to_builtins
@@ -54,6 +55,8 @@ MORE_S = 60.0
 """For the end of an agent whose own time is over; its guard ends it."""
 MERGES, MERGE_PAUSE_S = 50, 10.0
 """How often the work of an attempt is merged at most, where that is not possible at once."""
+ASK_S, LATE_S = 300.0, 60.0
+"""After so long a process has to ask for its permit again, and so much later it is gone."""
 LONGEST_SLEEP_S = 86_400.0
 MOST_SAID = 500
 """Answers that pick a node and are too large to travel: of so many, what they pick is handed on."""
@@ -92,6 +95,10 @@ class RunWorkflow:
         self._store.said.update(state.get("said", {}))
         self._permits = {one["id"]: permit_of(one, self._store) for one in state.get("permits", ())}
         self._detached: list[dict[str, Any]] = list(known.get(DETACHED, ()))
+        for permit in self._permits.values():
+            permit.silent_since = workflow.now()
+        self._gone: dict[str, dict[str, Any]] = {}
+        """How permits have ended that nobody asked for any more."""
         self._attempts: dict[int, Dispatched] = {}
         """By the tokens of their claims."""
         after_another = timedelta(seconds=OPEN_S if state.get("after") else 0)
@@ -153,6 +160,7 @@ class RunWorkflow:
     def _pause(self) -> timedelta | None:
         """Return how long nothing can become due; None: until somebody wakes us."""
         dues = [one.until for one in self._permits.values() if one.until is not None]
+        dues += filter(None, map(_heard_until, self._permits.values()))
         if self._has_ended() and not self._is_over():
             dues.append(self._open_until)
         if not dues:
@@ -165,6 +173,10 @@ class RunWorkflow:
         for token in [one for one in self._attempts if not self._store.head.claim_with(one)]:
             self._attempts.pop(token).task.cancel()
         for permit in tuple(self._permits.values()):
+            if (until := _heard_until(permit)) is not None and until <= workflow.now():
+                # Whoever works on without its process would do so for ever.
+                permit.vanish()
+                self._gone[permit.id] = self._permits.pop(permit.id).end or {}
             if permit.end is None:
                 live, may_claim = tuple(self._attempts), not self._is_ending()
                 for token in permit.advance(live, workflow.now(), may_claim=may_claim):
@@ -187,13 +199,15 @@ class RunWorkflow:
 
     @workflow.update
     async def work(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Take a permit and return how it has ended; nothing: ask the next execution.
+        """Take a permit and return how it has ended; nothing: its process is to ask again.
 
         One that no process waits for is taken, and that is all there is to return.
         """
         if any(one["id"] == data["id"] for one in self._detached):
             # Asked again by a process that has not heard the answer.
             return {"is_detached": True}
+        if data["id"] in self._gone:
+            return self._gone[data["id"]]
         if data["id"] not in self._permits:
             if self._is_moving:
                 return {}
@@ -203,11 +217,16 @@ class RunWorkflow:
             self._tell_detached(permit)
             self._advance()
             return permit.end or {"is_detached": True}
-        await workflow.wait_condition(lambda: permit.end is not None or self._is_moving)
+        permit.listeners += 1
+        with contextlib.suppress(builtins.TimeoutError):
+            await workflow.wait_condition(
+                lambda: permit.end is not None or self._is_moving, timeout=timedelta(seconds=ASK_S)
+            )
+        permit.listeners -= 1
+        self._is_woken, permit.silent_since = True, workflow.now()
         if permit.end is None:
             return {}
         self._permits.pop(data["id"], None)
-        self._is_woken = True
         return permit.end
 
     @workflow.update
@@ -320,6 +339,13 @@ class RunWorkflow:
                 permit.vanish()
         elif not isinstance(cause, CancelledError) and not _is_lost(cause):
             permit.give_back(token, {"type": "", "message": str(cause)}, now)
+
+
+def _heard_until(permit: Permit) -> datetime | None:
+    """Return until when the process of *permit* has to ask for it; None: it waits, or none does."""
+    if permit.listeners or permit.is_detached or permit.silent_since is None:
+        return None
+    return permit.silent_since + timedelta(seconds=LATE_S)
 
 
 def _is_lost(cause: BaseException | None) -> bool:
