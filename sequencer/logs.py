@@ -189,6 +189,12 @@ def log_name(step_index: int, step: str, attempt: int) -> str:
     return f"iter-{step_index + 1:05d}_{slug(step)}{suffix}.log"
 
 
+def token_of(path: Path) -> int | None:
+    """Return the token of the attempt that the log at *path* is of, if it says so."""
+    told = _told(path)
+    return None if told is None else told[0]
+
+
 def _told(path: Path) -> tuple[int, bytes, bytes] | None:
     """Return the token in the log at *path*, its second line and its end.
 

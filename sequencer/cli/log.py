@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import stat
 import sys
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from sequencer.cli.views.text import Sanitiser, one_line
 from sequencer.documents.files import slug
 from sequencer.engine.run import Dispatching, Run
 from sequencer.errors import SequencerError, UnknownName, UnsafePath
-from sequencer.logs import sent_texts
+from sequencer.logs import sent_texts, token_of
 from sequencer.project import Project
 from sequencer.store import folder as folders
 from sequencer.store.watch import watch_files
@@ -269,14 +268,18 @@ def _print_sent(file: BinaryIO, printer: Printer) -> None:
 
 
 def _tell_elsewhere(invocation: Invocation, asked: Asked) -> None:
-    """Say which machines have the newest logs that were asked for and are not here."""
+    """Say which machines have the newest logs that were asked for and are not here.
+
+    Where machines share their folder of logs, those of others are here as well.
+    """
     store = asked.run.store
     if not isinstance(store, Dispatching):
         return
-    here = {log.path.name for log in asked.found()}
+    here = {log.path.name: log.path for log in asked.found()}
     made = [one for one in store.made() if asked.is_about(slug(one.step), one.step_index + 1)]
     for one in made[-asked.count :]:
-        if one.host != socket.gethostname() or Path(one.log).name not in here:
+        path = here.get(Path(one.log).name)
+        if path is None or token_of(path) != one.token:
             step = f"step {one.step!r} (iteration {one.step_index + 1}, attempt {one.attempt})"
             invocation.say(f"notice: the log of {step} is on {one.host}: {one.log}")
 

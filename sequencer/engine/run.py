@@ -85,8 +85,9 @@ class Made(Struct, frozen=True):
     step: str
     step_index: int
     attempt: int
+    token: int
     host: str
-    """The machine, which has its log."""
+    """The machine that has written its log."""
     log: str
     """Path of the log there."""
 

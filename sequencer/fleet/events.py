@@ -135,7 +135,7 @@ class EventReader:
             if log and fact["token"] in self.makers:
                 host = self.makers[fact["token"]].partition("@")[2]
                 place = fact["step"], fact["step_index"], fact["attempt"]
-                self.made[fact["token"]] = Made(*place, host, log)
+                self.made[fact["token"]] = Made(*place, fact["token"], host, log)
         self.records += facts
         return facts
 

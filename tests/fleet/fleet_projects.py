@@ -148,6 +148,12 @@ def code(folder: Path, ref: str = "main") -> list[int]:
     return [int(line) for line in shown.split()]
 
 
+CALLED = """\
+import runpy, socket, sys
+host = sys.argv.pop(1)
+socket.gethostname = lambda: host
+runpy.run_module("sequencer", run_name="__main__", alter_sys=True)
+"""
 NEWER = """\
 import runpy, sys
 from sequencer.fleet import wire, workflow
@@ -162,6 +168,8 @@ runpy.run_module("sequencer", run_name="__main__")
 class FleetProject:
     """One folder, and what is run in it."""
 
+    host = ""
+    """What this machine is called; empty: as it is."""
     is_newer = False
     """Whether its commands are of a release with another edition."""
 
@@ -198,6 +206,7 @@ class FleetProject:
 
     def _command(self, arguments: tuple[str, ...]) -> list[str]:
         program = ["-c", NEWER] if self.is_newer else ["-m", "sequencer"]
+        program = ["-c", CALLED, self.host] if self.host else program
         return [sys.executable, *program, *arguments]
 
     def facts(self, *arguments: str) -> Any:

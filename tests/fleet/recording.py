@@ -44,13 +44,6 @@ STORIES = {
 }
 
 
-class _Recorded(FleetProject):
-    def _command(self, arguments: tuple[str, ...]) -> list[str]:
-        program = 'import runpy, socket; socket.gethostname = lambda: "here"; '
-        program += 'runpy.run_module("sequencer", run_name="__main__")'
-        return [super()._command(arguments)[0], "-c", program, *arguments]
-
-
 def record() -> None:
     """Write the history of each story's executions."""
     FOLDER.mkdir(exist_ok=True)
@@ -60,7 +53,8 @@ def record() -> None:
         connection = Connection(options)
         for story, (configuration, commands) in STORIES.items():
             store = f'store: {{kind: temporal, address: "{options.address}", project: {story}}}'
-            here = _Recorded(Path(name) / story, configuration, store)
+            here = FleetProject(Path(name) / story, configuration, store)
+            here.host = "here"
             if story == "review":
                 (here.folder / "flows").mkdir()
                 (here.folder / "flows" / "review.md").write_text(FLOW)

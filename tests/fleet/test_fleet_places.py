@@ -82,3 +82,32 @@ def test_a_project_without_git_is_one_machines(tmp_path: Path) -> None:
     assert prefix.startswith("seq/a-shop-x-s--")
     subprocess.run(["git", "init", "-q"], cwd=here.folder, check=True)
     assert options()[0] == ""
+
+
+def test_machines_that_share_their_logs_show_each_others(project: Make, tmp_path: Path) -> None:
+    here = project(CYCLE)
+    config = here.folder / "orchestration.yaml"
+    text = config.read_text().replace("kind: temporal", "kind: temporal, queue: shared")
+    there = FleetProject(tmp_path / "there", "", text)
+    here.host, there.host = "one", "other"
+    config.write_text(text)
+    assert here.cli("run", "--max-steps", "1").returncode == 0
+    # A log of the same name that is another attempt's does not count.
+    written = next((here.folder / "logs").rglob("iter-00001_supervisor.log"))
+    fake = there.folder / written.relative_to(here.folder)
+    fake.parent.mkdir(parents=True)
+    fake.write_text(written.read_text().replace("token 1\n", "token 7\n"))
+    assert "is on one: " in there.cli("log").stderr
+    shared = tmp_path / "shared"
+    for machine in (here, there):
+        machine.variables = {"SEQUENCER_LOGS_DIR": str(shared)}
+        assert machine.cli("run", "--max-steps", "1").returncode == 0
+    assert "is on" not in here.cli("log", "3").stderr
+    assert "did reviewer 2" in here.cli("log", "3").stdout
+    assert "did main 1" in there.cli("log", "2").stdout
+    # A link in its place is neither followed nor written through.
+    shared.rename(tmp_path / "moved")
+    shared.symlink_to(tmp_path / "moved")
+    ended = there.cli("log", "2")
+    assert ended.returncode != 0
+    assert "did main 1" not in ended.stdout
