@@ -11,7 +11,8 @@ import pytest
 from sequencer.engine.by_hand import fresh_head
 from sequencer.errors import StorageFailed
 from sequencer.fleet.permits import HeldNet, LinePermit, MemoStore, NetPermit, permit_of
-from sequencer.fleet.wire import FACTS, AttemptReport, error_of, head_of, packed
+from sequencer.fleet.wire import FACTS, AttemptReport, amended, error_of, head_of, packed
+from sequencer.model.head import Work
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Retry, Step
 from sequencer.model.workflow import Workflow
@@ -60,7 +61,8 @@ class Lab:
         index = self.store.head.step_index
         kinds = {"ok": "accept", "failed": "fail", "interrupted": "back"}
         ending = {"kind": kinds[status]} | ({"to": index + 1} if status == "ok" else {})
-        report = AttemptReport({"status": status, "agent": "x"}, ending=ending, **more)
+        record = {"agent": "x", **more.pop("record", {"status": status})}
+        report = AttemptReport(record, ending=ending, **more)
         granted = permit.record(
             token, report, tuple(self.live), self.now, jitter=0.0, may_claim=True
         )
@@ -287,3 +289,26 @@ def test_a_run_that_outgrows_a_server_stops_before_its_next_step() -> None:
     assert lab.events[:2] == ["claimed", "succeeded"]
     lab.store.change_documents({"state-1.json": None})
     assert lab.advance(lab.permit()) != []
+
+
+def test_work_that_was_begun_on_older_code_is_merged_before_it_is_accepted() -> None:
+    lab = Lab(CYCLE)
+    permit = lab.permit()
+    lab.advance(permit)
+    work = {"branch": "main", "commit": "a" * 40, "ref": "refs/heads/x", "base": None}
+    assert permit.merging(1, {}) is None
+    assert permit.merging(1, {"work": work}) is None
+    other = Work(branch="main", commit="b" * 40)
+    lab.store.head = lab.store.head.replace(work=other)
+    ticket = permit.merging(1, {"work": work})
+    assert ticket is not None
+    assert (ticket.token, ticket.merge, ticket.has_code) == (1, work, True)
+    assert permit.merging(2, {"work": work}) is None
+    merged = {**work, "commit": "c" * 40, "base": other.commit}
+    report = amended({"record": {"status": "ok", "work": work}}, {"work": merged})
+    assert permit.merging(1, report["record"]) is None
+    lab.end(permit, 1, record=report["record"])
+    assert lab.store.head.work is not None
+    assert lab.store.head.work.model_dump() == {k: merged[k] for k in ("branch", "commit", "ref")}
+    failed = amended(report, {"status": "failed", "error": "conflict", "work": None})
+    assert failed["record"] == {"status": "failed", "error": "conflict"}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import convert
 
 from sequencer import errors
+from sequencer.engine.perform import OneWorkplace, Team
 from sequencer.errors import ClaimHeld, SequencerError, StepFailed, UnknownName, WaitsForPerson
 from sequencer.fleet.wire import (
     HEAD,
@@ -22,7 +24,9 @@ from sequencer.fleet.wire import (
     packed,
     packed_error,
     packed_fact,
+    packed_team,
     report_of,
+    team_of,
 )
 from sequencer.model.head import Claim, Gate, Head, Loop, Status
 from sequencer.model.kind import Ended, Performed
@@ -31,8 +35,10 @@ from sequencer.model.line.order import place
 from sequencer.model.net.rules import candidates, normalise
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage, Verdict
 from sequencer.model.step import Retry, Step
+from sequencer.model.team import Role, TeamBudget, TeamRules
 from sequencer.model.transitions import Event, Fact
 from sequencer.model.workflow import Workflow
+from sequencer.workflows.teams.growth import TeamGrower
 
 AT = "2026-01-02T03:04:05Z"
 PLAIN: dict[str, Any] = {
@@ -167,3 +173,12 @@ def test_what_an_answer_picks_travels_where_the_answer_is_too_large(
     said = again.performed.outcome.output
     assert normalise(picks) in candidates(said)
     assert "output" not in report
+
+
+def test_what_decides_over_a_team_travels() -> None:
+    rules = TeamRules(budget=TeamBudget(max_cost_usd=0.5), max_tasks=7)
+    grower = TeamGrower({"builder": Role(writes=True, step={"model": "m"})}, 7, "x")
+    team = Team(rules, grower, OneWorkplace(Path()))
+    assert team_of(json.loads(json.dumps(packed_team(team)))) == (rules, grower)
+    assert packed_team(None) == {}
+    assert team_of(None) == (None, None)

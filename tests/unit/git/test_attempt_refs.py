@@ -304,3 +304,33 @@ def test_work_that_conflicts_is_kept_and_told(tmp_path: Path) -> None:
     assert "in 'one'; it is on branch sequencer-kept/default/0-2 of 'origin'" in told
     assert refs(bare)["sequencer-kept/default/0-2"] == work.commit
     assert not said(here.folder, "for-each-ref", "refs/worktree/sequencer-work/merging")
+
+
+def test_a_push_of_somebody_in_between_wins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare, here, there = machines(tmp_path)
+    run = here.step(head(), "one")
+    theirs = commit(there.folder, {"theirs": "1"})
+    look = here.carrier._look
+
+    def looked(seen: Head) -> None:
+        look(seen)
+        git(there.folder, "push", "-q", "origin", "main")
+
+    monkeypatch.setattr(here.carrier, "_look", looked)
+    here.carrier.publish(run)
+    assert refs(bare)["main"] == theirs
+    (told,) = here.told
+    assert "somebody has moved branch main" in told
+
+
+def test_what_others_have_pushed_and_not_told_yet_stays(tmp_path: Path) -> None:
+    bare, here, there = machines(tmp_path)
+    run, waiting, _ = apart(here, there, {"two": "2"})
+    run = run.replace(token=3, claims=(waiting, claim(0, 3)))
+    here.carrier.ready(run)
+    here.carrier.leave(None)
+    assert set(refs(bare)) == {"main", "1", "2"}
+    here.carrier.ready(run.replace(claims=()))
+    assert set(refs(bare)) == {"main", "1"}
