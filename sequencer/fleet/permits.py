@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from msgspec import convert
 from msgspec.structs import replace
 
 from sequencer.engine.markings import NetChanges
@@ -597,8 +596,3 @@ PERMITS: Mapping[str, type[LinePermit | NetPermit]] = {"graph": NetPermit}
 def permit_of(data: Mapping[str, Any], store: MemoStore) -> Permit:
     """Return the permit that a process has sent as *data*."""
     return PERMITS.get(data["workflow"].get("kind", ""), LinePermit)(data, store)
-
-
-def report_from(data: Any) -> AttemptReport:
-    """Return the report that an attempt has returned as plain *data*."""
-    return convert(data, AttemptReport)

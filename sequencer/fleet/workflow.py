@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct, convert, to_builtins
 from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import (
@@ -28,13 +28,14 @@ from temporalio.exceptions import (
 )
 
 from sequencer.errors import Interrupted
-from sequencer.fleet.permits import MemoStore, Permit, permit_of, report_from
+from sequencer.fleet.permits import MemoStore, Permit, permit_of
 from sequencer.fleet.wire import (
     COUNTED,
     DETACHED,
     FACTS,
     HEAD,
     MERGED,
+    AttemptReport,
     Ticket,
     amended,
     head_of,
@@ -307,7 +308,7 @@ class RunWorkflow:
             return
         granted = permit.record(
             token,
-            report_from(data),
+            convert(data, AttemptReport),
             tuple(self._attempts),
             workflow.now(),
             jitter=workflow.random().random(),
