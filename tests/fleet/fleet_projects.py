@@ -303,9 +303,9 @@ def told(facts: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 def _steady(outcome: dict[str, Any]) -> dict[str, Any]:
     """Return *outcome* without what a clock has said, and without commits."""
     varying = ("usage", "began_at", "note", "work")
-    found = {key: value for key, value in outcome.items() if key not in varying}
-    if "output_file" in found:
-        found["output_file"] = re.sub("-[0-9a-f]{16}/", "/", found["output_file"])
+    kept = json.dumps({key: value for key, value in outcome.items() if key not in varying})
+    kept = re.sub(r"-[0-9a-f]{16}/", "/", re.sub(r"\b[0-9a-f]{40}\b", "COMMIT", kept))
+    found: dict[str, Any] = json.loads(kept)
     return found
 
 

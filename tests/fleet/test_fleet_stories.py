@@ -7,11 +7,12 @@ import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import Struct
 
-from tests.acceptance import cli_process, flow_projects
+from tests.acceptance import cli_process, flow_projects, team_projects
 from tests.acceptance import test_procedures as procedures
 from tests.clones import ENVIRONMENT, Shared, git
 from tests.fleet.conftest import TTL_S
@@ -19,7 +20,7 @@ from tests.fleet.fleet_projects import FleetProject, steady, told
 
 pytestmark = [pytest.mark.fleet, pytest.mark.timeout(300)]
 IDENTITY = {key: value for key, value in ENVIRONMENT.items() if key.startswith("GIT_")}
-OWN_FILES = "/sync/\n/logs/\n/seen/\n/done.txt\n/asked.txt\n/prompt-*\n/fixed\n"
+OWN_FILES = "/sync/\n/logs/\n/seen/\n/agent.*\n/done.txt\n/asked.txt\n/prompt-*\n/fixed\n"
 """Which the agents leave behind to be looked at: no code."""
 
 
@@ -34,6 +35,16 @@ class Story(Struct, frozen=True):
 def _bug(folder: Path) -> None:
     (folder / "agent.py").write_text(procedures.AGENT)
     (folder / "orchestration.yaml").write_text(procedures.CONFIGURATION)
+
+
+def _team(folder: Path) -> None:
+    tasks: list[dict[str, Any]] = [
+        {"id": "one", "subject": "One", "role": "implementer"},
+        {"id": "two", "subject": "Two", "role": "implementer"},
+        {"id": "sum", "subject": "Sum up", "role": "summarizer", "blocked_by": ["one", "two"]},
+    ]
+    plan = {task: {"writes": {f"{task}.txt": task}} for task in ("one", "two")}
+    team_projects.make_project(folder, tasks, plan, size=1)
 
 
 BUG = "--run debug-login-timeout"
@@ -87,6 +98,17 @@ STORIES = {
         ),
         "review",
     ),
+    "a team whose work is merged": Story(
+        _team,
+        (
+            (0, "next"),
+            (0, "run --max-steps 1"),
+            (0, "tell sum 'be brief'"),
+            (0, "run"),
+            (0, "status --json"),
+            (0, "status"),
+        ),
+    ),
 }
 
 
@@ -116,6 +138,7 @@ def _steady(text: str) -> str:
     if text.startswith(("{", "[")):
         text = json.dumps(json.loads(text), sort_keys=True)
     text = re.sub(r"\b(\d+-\d+)-[0-9a-f]{16}\b", r"\1", steady(text))
+    text = re.sub(r"\b\d+(\.\d+|:\d\d)\b", "N", text)
     return re.sub(r'"work": (null|\{[^}]*\})', '"work": WORK', text)
 
 
