@@ -19,7 +19,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from sequencer.engine.attempt import Noticed
 from sequencer.errors import ClaimHeld, NewerSchema, SequencerError
-from sequencer.fleet.connection import CALL_S, FleetOptions
+from sequencer.fleet.connection import CALL_S, FleetOptions, unreachable
 from sequencer.fleet.events import EventReader, RunSeen, Tell
 from sequencer.fleet.permits import MemoStore
 from sequencer.fleet.wire import COUNTED, DETACHED, EDITION, FACTS, RUN, UPDATE, head_of
@@ -126,13 +126,18 @@ async def _handed_on(store: FleetStore, seen: RunSeen) -> dict[str, Any]:
 
 
 async def bring_all(store: FleetStore, tell: Tell) -> None:
-    """Bring the runs of the project of *store* here, again and again; *tell* why one stays."""
+    """Bring the runs of the project of *store* here, again and again; *tell* why one stays.
+
+    It also tells of a server that does not answer any more.
+    """
     options, known = store.options, set[tuple[str, str]]()
     asked = (
         f"WorkflowType = '{WORKFLOW}' AND WorkflowId STARTS_WITH '{options.prefix}/' "
         f"AND ExecutionStatus = 'Running' AND TaskQueue != '{options.queue}'"
     )
+    is_away = False
     while True:
+        words = "the Temporal server answers again" if is_away else ""
         try:
             client = await store.connection.client()
             async for one in client.list_workflows(asked, rpc_timeout=CALL_S):
@@ -145,6 +150,12 @@ async def bring_all(store: FleetStore, tell: Tell) -> None:
                     if (one.id, error.message) not in known:
                         await asyncio.to_thread(tell, name, Noticed(error.message))
                     known.add((one.id, error.message))
-        except (RPCError, RPCTimeoutOrCancelledError, SequencerError):
-            pass  # whoever serves hears of a server that does not answer from it
+            is_away = False
+        except SequencerError:
+            words = ""
+        except (RPCError, RPCTimeoutOrCancelledError) as error:
+            words = "" if is_away else f"{unreachable(error, options).message}; waiting for it"
+            is_away = True
+        if words:
+            await asyncio.to_thread(tell, "all runs", Noticed(words))
         await asyncio.sleep(LOOK_S)

@@ -344,3 +344,15 @@ def test_a_worker_whose_project_is_not_trusted_makes_nothing(project: Make, tmp_
     ]
     assert len(here.done) == len(outputs) == 3
     assert "evil" not in outputs
+
+
+def test_a_worker_says_that_the_server_is_away_and_back(tmp_path: Path) -> None:
+    with Arena(tmp_path) as arena:
+        here = arena.project("p")
+        with here.worker() as worker:
+            assert worker.stdout is not None
+            arena.kill()
+            assert "all runs notice: the Temporal server does not" in worker.stdout.readline()
+            arena.start()
+            assert "the Temporal server answers again" in worker.stdout.readline()
+            assert here.cli("run", "--max-steps", "1").returncode == 0
