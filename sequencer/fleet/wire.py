@@ -161,6 +161,11 @@ def fact_of(data: Mapping[str, Any], records: Mapping[int, Mapping[str, Any]]) -
 # --- a team ------------------------------------------------------------------------
 
 
+def plain_workflow(workflow: Workflow) -> dict[str, Any]:
+    """Return *workflow* as `Workflow.model_validate` takes it, an output's schema included."""
+    return workflow.model_dump(mode="json", exclude_defaults=True, by_alias=True)
+
+
 def packed_team(team: Team | None) -> dict[str, Any]:
     """Return what decides over the tasks of *team*; nothing, where there is none."""
     if team is None:

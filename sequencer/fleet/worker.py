@@ -54,6 +54,7 @@ from sequencer.fleet.wire import (
     error_of,
     packed_error,
     packed_team,
+    plain_workflow,
     report_of,
 )
 from sequencer.fleet.workflow import ATTEMPT, LOST, REFUSED, RunWorkflow
@@ -461,7 +462,7 @@ def _permit(
         "places": places,
         "has_code": worker.code.moves,
         "team": packed_team(performer.team),
-        "workflow": performer.workflow.model_dump(mode="json", exclude_defaults=True),
+        "workflow": plain_workflow(performer.workflow),
         "limits": _plain(limits),
         "run_limits": worker.limits.model_dump(mode="json", exclude_defaults=True),
         "positions": sorted(getattr(worker, "positions", ())),

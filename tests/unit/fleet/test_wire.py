@@ -25,6 +25,7 @@ from sequencer.fleet.wire import (
     packed_error,
     packed_fact,
     packed_team,
+    plain_workflow,
     report_of,
     team_of,
 )
@@ -34,7 +35,7 @@ from sequencer.model.line.line import Ending, EndingKind
 from sequencer.model.line.order import place
 from sequencer.model.net.rules import candidates, normalise
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage, Verdict
-from sequencer.model.step import Retry, Step
+from sequencer.model.step import Output, Retry, Step
 from sequencer.model.team import Role, TeamBudget, TeamRules
 from sequencer.model.transitions import Event, Fact
 from sequencer.model.workflow import Workflow
@@ -182,3 +183,10 @@ def test_what_decides_over_a_team_travels() -> None:
     assert team_of(json.loads(json.dumps(packed_team(team)))) == (rules, grower)
     assert packed_team(None) == {}
     assert team_of(None) == (None, None)
+
+
+def test_a_workflow_travels_with_the_schema_of_an_answer() -> None:
+    output = Output.model_validate({"key": "x", "format": "json", "schema": {"type": "object"}})
+    workflow = Workflow("w", (Step(name="a", output=output), Step(name="b")))
+    data = json.loads(json.dumps(plain_workflow(workflow)))
+    assert Workflow.model_validate(data) == workflow
