@@ -121,12 +121,16 @@ workflows:
     tasks:
     - {id: one, subject: One, role: builder}
     - {id: two, subject: Two, role: builder}
-    - {id: three, subject: Three, role: builder, blocked_by: [one, two]}
+    - {id: lead, subject: Lead, adds: tasks}
+    - {id: three, subject: Three, role: builder, blocked_by: [one, two, lead]}
 """
 TEAM_AGENT = """\
-import os, sys, time
+import json, os, sys, time
 sys.stdin.read()
 name = os.environ["SEQUENCER_STEP"]
+if name == "lead":
+    four = {"id": "four", "subject": "Four", "description": "x", "role": "builder"}
+    sys.exit(print(json.dumps({"tasks": [four]})))
 open(f"{name}.txt", "w").write(" ".join(sorted(o for o in os.listdir(".") if o.endswith(".txt"))))
 time.sleep(1)
 print(name)
@@ -141,6 +145,6 @@ def test_the_tasks_of_a_team_are_shared_out(tmp_path: Path, address: str) -> Non
         ended = a.cli("run")
         assert ended.returncode == 0, ended.stdout + ended.stderr
     shown = git(tmp_path / "remote.git", "show", "main:three.txt")
-    assert shown == "one.txt three.txt two.txt"
+    assert shown == "four.txt one.txt three.txt two.txt"
     assert a.facts("status")["status"] == "complete"
     assert "worktrees" not in git(a.folder, "worktree", "list")
