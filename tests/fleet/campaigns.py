@@ -129,6 +129,8 @@ def servers(folder: Path, size: Size) -> Report:
         detached = here.cli("run", "--run", "other", "--detach", "--max-steps", "100000")
         assert detached.returncode == 0, detached.stderr
         with crew(here, 2), here.process("run", "--max-steps", "100000") as run:
+            # Whoever finds no server at its start ends.
+            _goes_on(here, wrong)
             for _ in range(kills):
                 time.sleep(1.0 + dice.random() * 2)
                 arena.kill()
