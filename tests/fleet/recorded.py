@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import subprocess
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -159,13 +160,22 @@ class Arena:
 def crew(here: RecordedProject, count: int, *more: str) -> Iterator[list[subprocess.Popen[str]]]:
     """Let *count* workers serve; whoever kills one puts another one into the list."""
     workers = [here.launched("worker", *more) for _ in range(count)]
+    for one in workers:
+        # A worker that nobody listens to would wait for room in the pipe.
+        threading.Thread(target=_heard, args=(one,), daemon=True).start()
     try:
         yield workers
     finally:
         for one in workers:
             if one.poll() is None:
                 one.kill()
-            one.communicate()
+            one.wait()
+
+
+def _heard(process: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(ValueError):
+        for _ in process.stdout or ():
+            pass
 
 
 def is_gone(pid: int) -> bool:
