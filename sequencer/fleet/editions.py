@@ -21,7 +21,7 @@ from sequencer.engine.attempt import Noticed
 from sequencer.errors import ClaimHeld, NewerSchema, SequencerError
 from sequencer.fleet.connection import CALL_S, FleetOptions, unreachable
 from sequencer.fleet.events import EventReader, RunSeen, Tell
-from sequencer.fleet.permits import MemoStore
+from sequencer.fleet.memo import MemoStore
 from sequencer.fleet.wire import COUNTED, DETACHED, EDITION, FACTS, RUN, UPDATE, head_of
 from sequencer.fleet.workflow import WORKFLOW
 from sequencer.model.head import Status

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 from msgspec.structs import replace
 
-from sequencer.engine.markings import NetChanges
 from sequencer.engine.net_stint import NetStint, waiting_words
 from sequencer.engine.patience import Changes, changes_of
 from sequencer.engine.shares import Shares, TeamBudgets
@@ -28,24 +26,16 @@ from sequencer.errors import (
     MachineBusy,
     SequencerError,
     StaleClaim,
-    StorageFailed,
 )
+from sequencer.fleet.memo import HeldNet, MemoStore
 from sequencer.fleet.wire import (
-    DOCUMENT_BYTES,
-    FACTS,
-    RUN,
     AttemptReport,
     Ticket,
-    documents_in,
     ended_of,
     ensure_fitting,
     error_of,
-    head_of,
-    own_facts,
     owner_of,
-    packed,
     packed_error,
-    sizes_of,
     team_of,
 )
 from sequencer.model.head import Claim, Head, Status, Work
@@ -59,124 +49,10 @@ from sequencer.model.net.transition import OpenTransition
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.transitions import Place, Transition
 from sequencer.model.workflow import Workflow, ensure_definition, has_definition
-from sequencer.store.protocol import Change, Store, View
+from sequencer.store.protocol import Store
 
-OUTPUT_BYTES = 1024 * 1024
-"""Of a graph's outputs, for the next execution; a server takes no piece of more than 2 MiB."""
 NOTE_CHARS = 500
 """Of why an attempt was put off."""
-
-
-class MemoStore:
-    """What a `Store` is to the engine, where the head itself is; its records go to *write*."""
-
-    ttl_s, patience_s = 60.0, 0.0
-    state_path = Path("state.json")
-
-    def __init__(self, memo: Mapping[str, Any], publish: Callable[[dict[str, Any]], None]) -> None:
-        """Start with what *memo* has; *publish* changes it."""
-        self.head = head_of(memo)
-        self.documents = documents_in(memo)
-        self.sizes = sizes_of(self.documents)
-        self.outputs: dict[str, str] = {}
-        """Of attempts, by their names, where a choice may ask for them; the oldest come first."""
-        self.said: dict[str, str] = {}
-        """What picks the next node, of those that are too large to travel, by the same names."""
-        self.told: tuple[int, Mapping[str, Any]] | None = None
-        """Token and record of the attempt that is being recorded; its report is kept anyway."""
-        self._publish = publish
-        self._run = memo[RUN]
-        self._changed: dict[str, str | None] = {}
-
-    def view(self) -> View:
-        """See `Store.view`."""
-        return View(self.head)
-
-    def update(self, change: Change) -> Head:
-        """See `Store.update`."""
-        made = change(self.head)
-        if made is None:
-            return self.head
-        head = made.head.replace(revision=self.head.revision + 1, journal_offset=0)
-        return self.write(head, own_facts(made.facts, self.told))
-
-    def write(self, head: Head, facts: list[Any]) -> Head:
-        """Accept *head* and the *facts* that have led to it: one record of the journal."""
-        parts = packed(head)
-        if parts[RUN] == self._run:
-            del parts[RUN]
-        else:
-            self._run = parts[RUN]
-        self._publish({**parts, FACTS: facts, **self._changed})
-        self._changed, self.head = {}, head
-        return head
-
-    def history(self, after: int = 0) -> Iterator[dict[str, Any]]:
-        """See `Store.history`: nobody asks for it here."""
-        del after
-        return iter(())
-
-    def document(self, name: str) -> bytes | None:
-        """See `Store.document`."""
-        found = self.documents.get(name)
-        return None if found is None else found.encode()
-
-    def keep_document(self, name: str, data: bytes) -> None:
-        """See `Store.keep_document`."""
-        self.change_documents({name: data.decode()})
-
-    def forget_documents(self, prefix: str, keep: Collection[str]) -> None:
-        """See `Store.forget_documents`."""
-        gone = [name for name in self.documents if name.startswith(prefix) and name not in keep]
-        self.change_documents(dict.fromkeys(gone))
-
-    @property
-    def has_room(self) -> bool:
-        """Return whether the documents are few enough for another claim."""
-        return sum(self.sizes.values()) <= DOCUMENT_BYTES
-
-    def newest_outputs(self) -> dict[str, str]:
-        """Return the newest outputs, as many as a server takes in one piece."""
-        found, left = dict[str, str](), OUTPUT_BYTES
-        for name, text in reversed(self.outputs.items()):
-            left -= len(text.encode("utf-8", "replace"))
-            if left < 0:
-                break
-            found[name] = text
-        return dict(reversed(found.items()))
-
-    def change_documents(self, changed: Mapping[str, str | None]) -> None:
-        """Put documents in the place of those of their names; None removes one."""
-        self._changed.update(changed)
-        for name, text in changed.items():
-            self.documents.pop(name, None)
-            self.sizes.pop(name, None)
-            if text is not None:
-                self.documents[name] = text
-        self.sizes |= sizes_of(changed)
-
-
-class HeldNet(NetChanges):
-    """A graph's run whose outputs are where its head is."""
-
-    def read_output(self, name: str) -> str:
-        """See `NetChanges.read_output`."""
-        store = cast("MemoStore", self.store)
-        if (found := store.outputs.get(name, store.said.get(name))) is not None:
-            return found
-        raise StorageFailed(
-            "an answer that picks the next node is not on the server: it was too large, or too "
-            f"many have followed (execution {name})",
-            hint="let its node answer in fewer words, and 'sequencer retry' it",
-        )
-
-    def keep_output(self, step_index: int, token: int, output: str) -> str | None:
-        """See `NetChanges.keep_output`."""
-        if not output:
-            return None
-        name = f"{step_index}-{token}"
-        cast("MemoStore", self.store).outputs[name] = output
-        return name
 
 
 class Permit(ABC):
@@ -191,6 +67,8 @@ class Permit(ABC):
         """The process; empty for one that no process waits for."""
         self.id: str = data["id"]
         self.ttl_s: float = data["ttl_s"]
+        self.queue: str | None = data.get("queue")
+        """Where its attempts are made; None: where all of the run's are."""
         self.workflow = Workflow.model_validate(data["workflow"])
         self._has_code: bool = data.get("has_code", False) or store.head.work is not None
         self._run_limits = RunLimits.model_validate(data.get("run_limits", {}))
@@ -202,6 +80,8 @@ class Permit(ABC):
         """Calls of its process that wait for its end."""
         self.silent_since: datetime | None = None
         """When the last of them has ended."""
+        self._untaken = frozenset(data.get("untaken", ()))
+        """Tokens that no worker had taken when its process asked."""
         self.until: datetime | None = None
         """When it has to be asked again, whatever happens."""
         self._waiting_since: datetime | None = None
@@ -427,7 +307,8 @@ class LinePermit(Permit):
         elif here.kind is Readiness.READY and stint.is_mine(head.step_index):
             self._waiting_since = None
             return self._changes.update(None, self._room)[1] if self._may_claim else []
-        else:
+        # What the process before it has left, its own takes: that is no wait for others.
+        elif here.claim is None or here.claim.token not in self._untaken:
             self._wait(here.message, is_default_long=False)
         return []
 

@@ -46,7 +46,8 @@ from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.fleet.connection import CALL_S, Inquiry, identity, is_away, unreachable
 from sequencer.fleet.editions import bring, bring_all
 from sequencer.fleet.events import NewsWatch, Tell
-from sequencer.fleet.permits import MemoStore, permit_of
+from sequencer.fleet.memo import MemoStore
+from sequencer.fleet.permits import permit_of
 from sequencer.fleet.wire import (
     MERGED,
     UPDATE,
@@ -251,16 +252,23 @@ def polls(places: int) -> int:
 
 
 def server_of(
-    client: Client, queue: str, attempts: Activities, places: int, grace: timedelta = timedelta(0)
+    client: Client,
+    queue: str,
+    attempts: Activities,
+    places: int,
+    grace: timedelta = timedelta(0),
+    *,
+    decides: bool = True,
 ) -> Server:
     """Return what takes work from *queue*, and makes at most so many attempts at once.
 
-    When it is to end, those that run have *grace* for it.
+    When it is to end, those that run have *grace* for it. Unless it *decides*, it only makes
+    attempts.
     """
     return Server(
         client,
         task_queue=queue,
-        workflows=[RunWorkflow],
+        workflows=[RunWorkflow] if decides else [],
         activities=[attempts.attempt],
         workflow_runner=RUNNER,
         max_concurrent_activities=places,
@@ -299,6 +307,9 @@ def work_on(
         watch = NewsWatch(store, head, lambda: attempts.begun[store.id], emit)
         if place := store.elsewhere():
             emit(Noticed(f"the run's steps are made on {place}, where 'sequencer worker' runs"))
+        elif "positions" in permit:
+            # Its terminal, its clone and its agents make them, whoever else serves the run.
+            permit["queue"] = f"{store.options.queue}/{permit['id']}"
         # One work tree has one attempt at a time; other machines may make the rest.
         here = 1 if worker.code.moves else places
         made = _permitted(store, permit, attempts, here, watch, place=place)
@@ -366,6 +377,8 @@ def _ends_at_once(store: FleetStore, data: dict[str, Any]) -> dict[str, Any] | N
     if seen is None:
         return None
     here = MemoStore(seen.memo, lambda _: None)
+    if untaken := [token for token, who in seen.pending.items() if not who]:
+        data["untaken"] = untaken
     permit, revision = permit_of(data, here), here.head.revision
     permit.advance(seen.pending, datetime.now(UTC), may_claim=False)
     # What was agreed for a gate whose time is over has to be recorded there.
@@ -514,13 +527,18 @@ async def _permitted(
 
     *place* is where its attempts are made if not here.
     """
-    client = await store.connection.client()
-    here: contextlib.AbstractAsyncContextManager[Any]
-    here = server_of(client, store.options.queue, attempts, places)
-    if place:
-        # Only workers there make its attempts; where none decides over it, this process does.
-        here = deciding(client, store.options.queue_at(place))
-    async with here:
+    client, own = await store.connection.client(), permit.get("queue")
+    async with contextlib.AsyncExitStack() as stack:
+        if not place and own is None:
+            here = server_of(client, store.options.queue, attempts, places)
+            await stack.enter_async_context(here)
+        else:
+            # Where nobody decides over the run, this process does.
+            queue = store.options.queue_at(place or store.options.place)
+            await stack.enter_async_context(deciding(client, queue))
+        if own is not None:
+            mine = server_of(client, own, attempts, places, decides=False)
+            await stack.enter_async_context(mine)
         ended = asyncio.Event()
         following = asyncio.create_task(watch.follow(ended))
         try:

@@ -28,7 +28,8 @@ from temporalio.exceptions import (
 )
 
 from sequencer.errors import Interrupted
-from sequencer.fleet.permits import MemoStore, Permit, permit_of
+from sequencer.fleet.memo import MemoStore
+from sequencer.fleet.permits import Permit, permit_of
 from sequencer.fleet.wire import (
     COUNTED,
     DETACHED,
@@ -266,7 +267,7 @@ class RunWorkflow:
     async def _attempt(self, token: int, permit: Permit) -> None:
         """Let a worker make the attempt with *token*, and record how it has ended."""
         try:
-            data = await self._made(token, permit, permit.ticket(token))
+            data = await self._made(token, permit, permit.ticket(token), permit.queue)
             while (ticket := permit.merging(token, data["record"])) is not None:
                 made = await self._merged(token, permit, ticket)
                 data = amended(data, made[MERGED])
@@ -275,19 +276,24 @@ class RunWorkflow:
         else:
             self._record(token, permit, data)
 
-    async def _made(self, token: int, permit: Permit, ticket: Ticket) -> Any:
-        """Return what a worker returns for *ticket*."""
+    async def _made(
+        self, token: int, permit: Permit, ticket: Ticket, queue: str | None = None
+    ) -> Any:
+        """Return what a worker of *queue*, or of the run's own, returns for *ticket*."""
         own_s = permit.timeout_s(token)
         most_s = LONGEST_ATTEMPT_S if own_s is None else own_s + MORE_S
         return await workflow.start_activity(
             ATTEMPT,
             to_builtins(ticket),
+            task_queue=queue,
             summary=permit.words(token),
             # The head counts attempts, and grants their tokens; the server does neither.
             activity_id=str(token),
             retry_policy=RetryPolicy(maximum_attempts=1),
             start_to_close_timeout=timedelta(seconds=most_s),
-            schedule_to_start_timeout=timedelta(seconds=UNTAKEN_S),
+            schedule_to_start_timeout=timedelta(
+                seconds=UNTAKEN_S if queue is None else permit.ttl_s
+            ),
             heartbeat_timeout=timedelta(seconds=permit.ttl_s),
             cancellation_type=workflow.ActivityCancellationType.TRY_CANCEL,
         )
@@ -336,6 +342,9 @@ class RunWorkflow:
         elif isinstance(cause, TimeoutError):
             if cause.type is TimeoutType.SCHEDULE_TO_START:
                 permit.put_off(token, "no worker has taken it", live, now)
+                if permit.queue is not None:
+                    # Its process alone serves that.
+                    permit.vanish()
             elif permit.by in cause.last_heartbeat_details:
                 permit.vanish()
         elif not isinstance(cause, CancelledError) and not _is_lost(cause):

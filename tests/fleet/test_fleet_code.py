@@ -148,3 +148,36 @@ def test_the_tasks_of_a_team_are_shared_out(tmp_path: Path, address: str) -> Non
     assert shown == "four.txt one.txt three.txt two.txt"
     assert a.facts("status")["status"] == "complete"
     assert "worktrees" not in git(a.folder, "worktree", "list")
+
+
+def test_each_position_is_made_in_its_own_clone_whoever_else_serves_the_run(
+    make: Clones, tmp_path: Path
+) -> None:
+    a, b, c = make("a", "b", "c")
+    sync = ("run", "--mode", "sync", "--max-steps", "4", "--position")
+    with (
+        c.worker(),
+        b.process(*sync, "main") as second,
+        a.process(*sync, "supervisor") as first,
+    ):
+        assert (first.wait(90), second.wait(90)) == (0, 0)
+        until(lambda: code(tmp_path) == list(range(8)))
+    # Reviews are at both positions.
+    assert [one[4] for one in done(a)] == ["a", "b"] * 4
+
+
+def test_a_position_whose_process_is_killed_is_taken_by_the_next(
+    make: Clones, tmp_path: Path
+) -> None:
+    a, b = make("a", "b")
+    sync = ("run", "--mode", "sync", "--max-steps")
+    with b.worker(), a.process(*sync, "4", "--position", "supervisor") as first:
+        until(lambda: code(tmp_path) == [0])
+        first.kill()
+        first.wait()
+        # The other position's step, after which the killed one is due.
+        assert b.cli(*sync, "1", "--position", "main").returncode == 0
+        again = a.cli(*sync, "1", "--position", "supervisor")
+        assert again.returncode == 0, again.stderr
+    assert code(tmp_path) == [0, 1, 2]
+    assert [one[4] for one in done(a)] == ["a", "b", "a"]

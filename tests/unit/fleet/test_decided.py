@@ -18,7 +18,7 @@ pytest.importorskip("temporalio", reason="the extra 'fleet' is not installed")
 from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
-from sequencer.fleet.permits import MemoStore
+from sequencer.fleet.memo import MemoStore
 from sequencer.fleet.wire import EDITION, FACTS, HEAD, packed
 from sequencer.fleet.workflow import RunWorkflow
 from sequencer.model.head import Head

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
 
 from sequencer.engine.by_hand import fresh_head
-from sequencer.errors import StorageFailed
-from sequencer.fleet.permits import HeldNet, LinePermit, MemoStore, NetPermit, permit_of
+from sequencer.errors import Interrupted, StorageFailed
+from sequencer.fleet.memo import HeldNet, MemoStore
+from sequencer.fleet.permits import LinePermit, NetPermit, permit_of
 from sequencer.fleet.wire import FACTS, AttemptReport, amended, error_of, head_of, packed
 from sequencer.model.head import Work
 from sequencer.model.outcome import Outcome, OutcomeStatus
@@ -34,7 +36,13 @@ class Lab:
         self.store = MemoStore({**packed(head), FACTS: []}, self.written.append)
         self.live: set[int] = set()
 
-    def permit(self, mode: str = "combined", by: str = "1@here", **limits: Any) -> LinePermit:
+    def permit(
+        self,
+        mode: str = "combined",
+        by: str = "1@here",
+        untaken: Sequence[int] = (),
+        **limits: Any,
+    ) -> LinePermit:
         """Issue a permit."""
         data = {
             "id": by,
@@ -44,6 +52,7 @@ class Lab:
             "places": 2,
             "workflow": self.workflow.model_dump(mode="json", exclude_defaults=True),
             "limits": {"max_steps": None, **limits},
+            "untaken": untaken,
         }
         permit = permit_of(json.loads(json.dumps(data)), self.store)
         assert isinstance(permit, LinePermit)
@@ -180,6 +189,22 @@ def test_a_permit_continues_elsewhere_with_what_it_has_counted() -> None:
     lab.advance(again)
     assert again.end is not None
     assert again.end["reason"] == "2 steps are done (--max-steps)"
+
+
+def test_a_process_takes_what_the_one_before_it_has_left() -> None:
+    lab = Lab(CYCLE)
+    before = lab.permit(by="1@here", max_steps=2)
+    assert lab.advance(before) == [1]
+    before.finish("", Interrupted("interrupted"))
+    held = lab.permit(by="2@here", max_steps=1)
+    lab.advance(held)
+    assert held.end is not None
+    assert held.end["error"]["type"] == "ClaimHeld"
+    permit = lab.permit(by="3@here", mode="tick", max_steps=1, untaken=[1])
+    lab.advance(permit)
+    assert (permit.end, permit.until) == (None, None)
+    assert lab.end(before, 1) == []
+    assert lab.advance(permit) == [2]
 
 
 def test_what_one_machine_lacks_is_put_off_and_ends_no_permit() -> None:
