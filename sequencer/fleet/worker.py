@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -80,6 +80,8 @@ BEATS_S = 5.0
 FIRST_BEAT_S = 0.5
 """A step that is over sooner needs none: a call of the server costs as much as such a step."""
 MOST_POLLS = 5
+MOST_KNOWN = 100
+"""Runs whose makers of attempts are kept, beside those that are at work."""
 LOOKS_S = (0.1, 0.4, 1.0, 3.0)
 """Pauses in which a report that was sent is accepted."""
 STICKY_S = timedelta(seconds=1)
@@ -123,6 +125,11 @@ class Activities:
         self.is_ending = False
         """None starts any more."""
         self._after = set[asyncio.Future[None]]()
+
+    def runs(self) -> set[str]:
+        """Return the runs at which attempts are being made."""
+        with self._lock:
+            return {run for run, _ in self._running}
 
     def interrupt(self) -> set[str]:
         """Ask for the end of all that run, and return their runs; none starts any more."""
@@ -303,6 +310,7 @@ def work_on(
         workers = Workers(store)
         workers.add(store.id, worker)
         attempts = Activities(workers.of)
+        workers.in_use = attempts.runs
         emit = worker.performer.emit
         watch = NewsWatch(store, head, lambda: attempts.begun[store.id], emit)
         if place := store.elsewhere():
@@ -395,6 +403,7 @@ def serve(
     """
     workers = Workers(store, tell)
     attempts, stop = Activities(workers.of, tell), Cancellation()
+    workers.in_use = attempts.runs
 
     def end() -> None:
         if stop.is_set():
@@ -428,11 +437,15 @@ class Workers:
         """Know none yet; *store* knows the project's others, of which *tell* hears."""
         self._store, self._tell = store, tell
         self._known: dict[str, Worker] = {}
+        """By the ids of their runs; those used last are the last."""
+        self._own: str | None = None
         self._lock = threading.Lock()
+        self.in_use: Callable[[], Collection[str]] = tuple
+        """Returns the runs at which attempts are being made."""
 
     def add(self, run: str, worker: Worker) -> None:
         """Let *worker* make the attempts of *run*, which has this id."""
-        self._known[run] = worker
+        self._known[run], self._own = worker, run
 
     def of(self, run: str) -> tuple[Worker, Head]:
         """Return who makes the attempts of *run*, and its newest head.
@@ -441,7 +454,8 @@ class Workers:
             SequencerError: this project has no such run, or can't work on it.
         """
         with self._lock:
-            worker = self._known.get(run) or self._made(run)
+            worker = self._known.pop(run, None) or self._made(run)
+            self._known[run] = worker
         if (head := worker.store.view().head) is None:
             raise StaleClaim("the run is gone", where=run)
         if has_definition(head, worker.performer.workflow):
@@ -453,6 +467,10 @@ class Workers:
         return worker, head
 
     def _made(self, run: str) -> Worker:
+        used = {*self.in_use(), self._own, run}
+        for old in [one for one in self._known if one not in used][: 1 - MOST_KNOWN]:
+            # Each has descriptors and the project's settings; it is made again in some ms.
+            self._known.pop(old).leave()
         self._known[run] = worker = self._store.made_worker(run, self._tell)
         return worker
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
 pytest.importorskip("temporalio", reason="the extra 'fleet' is not installed")
@@ -9,13 +12,21 @@ pytest.importorskip("temporalio", reason="the extra 'fleet' is not installed")
 from temporalio.exceptions import ApplicationError
 
 from sequencer.engine.attempt import Noticed, RunEvent
+from sequencer.engine.by_hand import fresh_head
 from sequencer.engine.worker import Worker
 from sequencer.errors import RemoteUnreachable, SequencerError, UnknownName
 from sequencer.executors.protocol import Cancellation
+from sequencer.fleet.client import FleetStore
+from sequencer.fleet.events import Tell
 from sequencer.fleet.wire import Ticket
-from sequencer.fleet.worker import Activities
+from sequencer.fleet.worker import Activities, Workers
 from sequencer.fleet.workflow import LOST, REFUSED
 from sequencer.model.head import Head
+from sequencer.model.step import Step
+from sequencer.model.workflow import Workflow
+from sequencer.store.protocol import View
+
+WORKFLOW = Workflow("w", (Step(name="a"),))
 
 
 @pytest.mark.parametrize(
@@ -37,3 +48,35 @@ def test_a_server_that_is_away_is_no_fault_of_the_step(error: SequencerError, to
     assert raised.value.non_retryable
     said = [("nightly", Noticed(f"not made here: {error}"))] if told == REFUSED else []
     assert heard == said
+
+
+class Maker:
+    """Stands for who makes attempts at a run."""
+
+    def __init__(self, left: list[str], run: str) -> None:
+        self.store = SimpleNamespace(view=lambda: View(fresh_head(WORKFLOW)))
+        self.performer = SimpleNamespace(workflow=WORKFLOW)
+        self.leave = lambda: left.append(run)
+
+
+def test_a_worker_for_days_keeps_only_the_makers_that_it_used_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sequencer.fleet.worker.MOST_KNOWN", 3)
+    made, left = list[str](), list[str]()
+
+    def made_worker(run: str, tell: Tell) -> Maker:
+        assert callable(tell)
+        made.append(run)
+        return Maker(left, run)
+
+    workers = Workers(cast("FleetStore", SimpleNamespace(made_worker=made_worker)))
+    workers.add("own", cast("Worker", Maker(left, "own")))
+    workers.in_use = lambda: {"busy"}
+    for run in ("own", "busy", "a", "b", "a", "c", "d"):
+        workers.of(run)
+    assert (made, left) == (["busy", "a", "b", "c", "d"], ["b"])
+    workers.of("b")
+    assert left == ["b", "a"]
+    workers.leave()
+    assert sorted(left) == ["a", "b", "b", "busy", "c", "d", "own"]
