@@ -16,13 +16,18 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from msgspec import Struct, field
-from temporalio.client import Client, PayloadLimitsConfig, RPCTimeoutOrCancelledError
+from temporalio.client import (
+    Client,
+    PayloadLimitsConfig,
+    RPCTimeoutOrCancelledError,
+    WorkflowUpdateFailedError,
+)
 from temporalio.runtime import Runtime, TelemetryConfig
 from temporalio.service import RPCError, RPCStatusCode, TLSConfig
 
 from sequencer.documents.files import slug
-from sequencer.errors import ConfigurationError, RemoteUnreachable
-from sequencer.fleet.wire import EDITION
+from sequencer.errors import ConfigurationError, NewerSchema, RemoteUnreachable
+from sequencer.fleet.wire import EDITION, UPDATE
 
 CALL_S = timedelta(seconds=30)
 DEFAULT_RUN = "default"
@@ -123,6 +128,7 @@ class Connection:
 
         Raises:
             RemoteUnreachable: the server does not answer, or lets nobody in.
+            NewerSchema: who decides over the run can't read what is asked.
         """
         return self.result(self.submit(work))
 
@@ -135,6 +141,9 @@ class Connection:
             return work.result()
         except (RPCError, RPCTimeoutOrCancelledError) as error:
             raise unreachable(error, self._options) from error
+        except WorkflowUpdateFailedError as error:
+            # A refusal that somebody expects was met where it was asked for.
+            raise NewerSchema(f"the run does not take it: {error.cause}", hint=UPDATE) from error
 
     async def client(self) -> Client:
         """Return the client, connected.

@@ -27,20 +27,21 @@ from temporalio.exceptions import (
     TimeoutType,
 )
 
-from sequencer.errors import Interrupted
+from sequencer.errors import Interrupted, NewerSchema
 from sequencer.fleet.memo import MemoStore
-from sequencer.fleet.permits import Permit, permit_of
+from sequencer.fleet.permits import NOTE_CHARS, Permit, permit_of
 from sequencer.fleet.wire import (
     COUNTED,
     DETACHED,
     FACTS,
-    HEAD,
     MERGED,
+    UPDATE,
     AttemptReport,
     Ticket,
     amended,
     head_of,
     packed,
+    packed_error,
 )
 from sequencer.model.head import Head, Status
 from sequencer.model.limits import utc
@@ -62,6 +63,8 @@ ASK_S, LATE_S = 300.0, 60.0
 LONGEST_SLEEP_S = 86_400.0
 MOST_SAID = 500
 """Answers that pick a node and are too large to travel: of so many, what they pick is handed on."""
+MOST_ENDED = 20
+"""Permits whose ends the next execution knows: their processes may not have heard them."""
 OPEN_S = 60.0
 """At least so long an execution stays open that was started after a closed one.
 
@@ -99,8 +102,8 @@ class RunWorkflow:
         self._detached: list[dict[str, Any]] = list(known.get(DETACHED, ()))
         for permit in self._permits.values():
             permit.silent_since = workflow.now()
-        self._gone: dict[str, dict[str, Any]] = {}
-        """How permits have ended that nobody asked for any more."""
+        self._gone: dict[str, dict[str, Any]] = dict(state.get("ended", {}))
+        """How permits have ended that somebody may ask for again."""
         self._attempts: dict[int, Dispatched] = {}
         """By the tokens of their claims."""
         after_another = timedelta(seconds=OPEN_S if state.get("after") else 0)
@@ -155,13 +158,17 @@ class RunWorkflow:
         if self._detached:
             memo[DETACHED] = self._detached
         state = {"permits": permits, "outputs": self._store.newest_outputs()}
+        told = {one.id: one.end for one in self._permits.values() if one.end is not None}
+        if ended := list({**self._gone, **told}.items())[-MOST_ENDED:]:
+            state["ended"] = dict(ended)
         if self._store.said:
             state["said"] = dict(list(self._store.said.items())[-MOST_SAID:])
         workflow.continue_as_new(state, memo=memo, task_queue=self._queue)
 
     def _pause(self) -> timedelta | None:
         """Return how long nothing can become due; None: until somebody wakes us."""
-        dues = [one.until for one in self._permits.values() if one.until is not None]
+        open_ones = [one for one in self._permits.values() if one.end is None]
+        dues = [one.until for one in open_ones if one.until is not None]
         dues += filter(None, map(_heard_until, self._permits.values()))
         if self._has_ended() and not self._is_over():
             dues.append(self._open_until)
@@ -228,8 +235,16 @@ class RunWorkflow:
         self._is_woken, permit.silent_since = True, workflow.now()
         if permit.end is None:
             return {}
-        self._permits.pop(data["id"], None)
+        if self._permits.pop(data["id"], None) is not None:
+            self._gone[permit.id] = permit.end
         return permit.end
+
+    @work.validator
+    def _is_readable(self, data: dict[str, Any]) -> None:
+        try:
+            permit_of(data, self._store)
+        except Exception as error:
+            raise ApplicationError(_unread("the permit", error).message, type=REFUSED) from error
 
     @workflow.update
     async def leave(self, permit: str) -> None:
@@ -254,7 +269,11 @@ class RunWorkflow:
 
     @accept.validator
     def _is_newest(self, change: dict[str, Any]) -> None:
-        if change[HEAD]["revision"] != self._store.head.revision + 1:
+        try:
+            head, _ = head_of(change), change[FACTS]
+        except Exception as error:
+            raise ApplicationError(_unread("the change", error).message, type=REFUSED) from error
+        if head.revision != self._store.head.revision + 1:
             raise ApplicationError("the run went on meanwhile", type=OVERTAKEN)
 
     # --- attempts ------------------------------------------------------------------
@@ -271,10 +290,14 @@ class RunWorkflow:
             while (ticket := permit.merging(token, data["record"])) is not None:
                 made = await self._merged(token, permit, ticket)
                 data = amended(data, made[MERGED])
+            self._record(token, permit, data)
         except ActivityError as error:
             self._lose(token, permit, error)
-        else:
-            self._record(token, permit, data)
+        except Exception as error:  # noqa: BLE001 - else nobody hears of it, and it is made again
+            self._attempts.pop(token, None)
+            told = packed_error(_unread("what an attempt has reported", error))
+            permit.give_back(token, told, workflow.now())
+            self._is_woken = True
 
     async def _made(
         self, token: int, permit: Permit, ticket: Ticket, queue: str | None = None
@@ -356,6 +379,12 @@ def _heard_until(permit: Permit) -> datetime | None:
     if permit.listeners or permit.is_detached or permit.silent_since is None:
         return None
     return permit.silent_since + timedelta(seconds=LATE_S)
+
+
+def _unread(what: str, error: Exception) -> NewerSchema:
+    """Return that *what* came in can't be read, because of *error*."""
+    text = f"{what} can't be read by this release: {type(error).__name__}: {error}"
+    return NewerSchema(text[:NOTE_CHARS], hint=UPDATE)
 
 
 def _is_lost(cause: BaseException | None) -> bool:

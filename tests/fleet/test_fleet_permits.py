@@ -7,17 +7,23 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("temporalio", reason="the extra 'fleet' is not installed")
 
-from tests.fleet.fleet_projects import until
+from sequencer.errors import NewerSchema
+from sequencer.fleet.client import FleetStore
+from sequencer.fleet.connection import FleetOptions, Inquiry
+from tests.fleet.conftest import TTL_S
+from tests.fleet.fleet_projects import CYCLE, FleetProject, until
 from tests.fleet.recorded import Arena, RecordedProject, violations
 
 pytestmark = [pytest.mark.fleet, pytest.mark.timeout(240)]
+Make = Callable[[str], FleetProject]
 SOON = """\
 import sys
 import sequencer.fleet.workflow as workflow
@@ -68,6 +74,70 @@ def test_a_permit_that_is_asked_for_again_counts_on(arena: Arena) -> None:
     assert "14 steps are done" in said
     assert here.facts("status")["step_index"] == 14
     assert violations(here, least=14) == []
+
+
+ODD = """\
+import sys
+import sequencer.fleet.worker as worker
+from sequencer.cli import main
+worker.report_of = lambda *_: {"record": {"status": "odd"}}
+sys.exit(main())
+"""
+
+
+def _store(here: FleetProject, address: str) -> FleetStore:
+    options = FleetOptions(here.folder.name, address=address, ttl_s=TTL_S)
+    return FleetStore(here.folder / "sync" / "state.json", None, options)
+
+
+@pytest.mark.parametrize(
+    ("update", "argument"),
+    [
+        ("work", {"id": "x"}),
+        ("work", {"id": "x", "by": "", "ttl_s": 1, "workflow": {"name": "w"}, "mode": "new"}),
+        ("accept", {}),
+        ("accept", {"run": {}, "head": {"revision": 4}, "facts": []}),
+    ],
+)
+def test_what_a_run_cannot_read_is_refused_and_it_goes_on(
+    project: Make, address: str, update: str, argument: dict[str, Any]
+) -> None:
+    here = project(CYCLE)
+    assert here.cli("run", "--max-steps", "1").returncode == 0
+    store = _store(here, address)
+    with here.worker(), pytest.raises(NewerSchema, match="can't be read by this release"):
+        store.connection.call(store.ask(Inquiry(update, argument)))
+    assert here.cli("run", "--max-steps", "1").returncode == 0
+    assert here.facts("status")["step_index"] == 2
+
+
+def test_a_report_that_cannot_be_read_ends_the_permit_and_is_not_paid_again(project: Make) -> None:
+    here = project(CYCLE)
+    ended = subprocess.run(
+        [sys.executable, "-c", ODD, "run", "--max-steps", "2"], cwd=here.folder, timeout=60,
+        env={**os.environ, "SEQUENCER_TRUST": "all"}, text=True, capture_output=True, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 3, ended.stderr
+    assert "what an attempt has reported can't be read by this release" in ended.stderr
+    assert len(here.done) == 1
+    assert here.cli("run", "--max-steps", "2").returncode == 0
+    assert here.facts("status")["step_index"] == 2
+
+
+def test_a_permit_that_has_ended_is_not_issued_again_by_the_next_execution(
+    project: Make, address: str
+) -> None:
+    here = project(CYCLE)
+    assert here.cli("run", "--max-steps", "2").returncode == 0
+    store = _store(here, address)
+    permit = next(iter(store.connection.call(store.read()).permits.values()))
+    assert here.cli("run", "--max-steps", "30", timeout_s=120).returncode == 0
+    assert len(store.connection.call(store.executions())) > 1
+    with here.worker():
+        # As a process does that has not heard the answer.
+        end = store.connection.call(store.ask(Inquiry("work", permit)))
+    assert end["reason"] == "2 steps are done (--max-steps)"
+    assert here.facts("status")["step_index"] == 32
 
 
 @pytest.fixture
