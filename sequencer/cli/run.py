@@ -109,7 +109,7 @@ def run(invocation: Invocation, /, **options: Any) -> int:
       sequencer run --mode async --step-index 4 --max-steps 1
       sequencer run --start-at reviewer
       sequencer run flows/review.md --state branch=main
-      sequencer run --detach --max-steps 50                on Temporal; the workers do it
+      sequencer run --detach --max-steps 50       on Temporal; the workers do it
       sequencer run --rehearse --run rehearsal --max-steps 6
       sequencer run --dry-run
     """

@@ -28,6 +28,8 @@ from tests.long.report import Report, Size
 
 SEED = 20_261_122
 CAP = 64 * 1024
+SENT = re.compile(rb"\A# sent: prompt, \d+ bytes\n(#> [^\n]*\n)*")
+"""The prompt as the agent got it, with which a log starts."""
 BATCH, FEW = 40, 25
 """Payloads of a batch; a few are enough for every kind of payload and of stream."""
 
@@ -173,7 +175,7 @@ def as_json(folder: Path, *arguments: str) -> list[str]:
 
 def log_violations(folder: Path, number: int, data: bytes) -> list[str]:
     (log,) = (folder / "logs").rglob(f"iter-{number + 1:05d}_main.log")
-    body = log.read_bytes().split(b"\n", 3)[3]
+    body = SENT.sub(b"", log.read_bytes().split(b"\n", 3)[3], count=1)
     kept = data[:CAP]
     if not body.startswith(kept):
         return ["the log does not begin with the agent's bytes"]
