@@ -12,9 +12,9 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, TypeVar
+from typing import IO, TYPE_CHECKING
 
 import click
 from msgspec import Struct, field
@@ -25,7 +25,6 @@ from sequencer.documents.files import is_inside_agent, slug
 from sequencer.errors import (
     DecisionRefused,
     NotTrusted,
-    SequencerError,
     StorageFailed,
     UnknownName,
     UsageRefused,
@@ -35,7 +34,6 @@ from sequencer.executors.redaction import Redaction
 if TYPE_CHECKING:
     from sequencer.assembly.agents import AgentOverrides
     from sequencer.engine.run import Run
-    from sequencer.model.head import Head
     from sequencer.project import Project
     from sequencer.store.protocol import View
 
@@ -43,7 +41,6 @@ _ODD = re.compile(f"[\x7f-\x9f\u2028\u2029\ud800-\udfff{UNSEEN}]")
 """What JSON may hold as it is, and a terminal, a reader of lines or UTF-8 may not."""
 
 
-Found = TypeVar("Found")
 ALWAYS = "always"
 REHEARSING = (
     "rehearsal: no agent runs and nothing is paid or posted; hooks and the router are off, and\n"
@@ -277,20 +274,6 @@ def in_short(notices: Sequence[str]) -> tuple[str, ...]:
     if len(notices) <= 1:
         return tuple(notices)
     return (f"{len(notices)} settings have no effect here; 'sequencer check' lists them",)
-
-
-def each_run(
-    project: Project, look: Callable[[Run, Head], Found]
-) -> Iterator[tuple[Run, Found | SequencerError]]:
-    """Yield every run of *project* that has begun with what *look* finds, or why it can't."""
-    for name in (None, *project.run_names()):
-        run = project.run(name)
-        try:
-            if (head := run.head) is not None:
-                yield run, look(run, head)
-        except SequencerError as error:
-            # One that is damaged must not hide the others.
-            yield run, error
 
 
 def json_text(value: object, *, indent: int | None = None) -> str:

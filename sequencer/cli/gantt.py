@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,13 @@ import click
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import NewFile, pass_invocation, verb
 from sequencer.cli.views.diagram import print_drawing
-from sequencer.cli.views.gantt import NEEDED, Gantt, chart_of, drawn
+from sequencer.cli.views.gantt import NEEDED, Gantt, drawn, gantt_of
 from sequencer.cli.views.pictures import draw, gantt_svg
 from sequencer.cli.views.text import can_write, columns_of
 from sequencer.engine.run import Run
-from sequencer.errors import SequencerError, UsageRefused
-from sequencer.history.timeline import Figures, Timeline, figures_of, timeline_of
+from sequencer.errors import UsageRefused
+from sequencer.history.timeline import Timeline
 from sequencer.model.head import Head
-from sequencer.model.workflow import Workflow
 
 COLUMNS = 100
 """Where it is printed to no terminal."""
@@ -51,12 +49,9 @@ def gantt(invocation: Invocation, svg: Path | None, png: Path | None, width: int
         raise UsageRefused("a drawing is no JSON", where="--json", hint="leave it out")
     run = invocation.run()
     head = run.head
-    workflow = _workflow_of(invocation, run, head)
-    timeline = timeline_of(run.history(), time.time())
-    figures = figures_of(timeline, _places(workflow))
-    chart = chart_of(_title(run, head), timeline, figures, workflow)
+    chart, timeline = gantt_of(run, head, invocation.say)
     if invocation.is_json:
-        invocation.print_json(_as_json(run, head, timeline, figures, chart))
+        invocation.print_json(_as_json(run, head, timeline, chart))
         return
     if not chart.rows:
         invocation.say("nothing has happened yet")
@@ -69,35 +64,8 @@ def gantt(invocation: Invocation, svg: Path | None, png: Path | None, width: int
     print_drawing(drawn(chart, columns, is_ascii=is_ascii), sys.stdout)
 
 
-def _workflow_of(invocation: Invocation, run: Run, head: Head | None) -> Workflow | None:
-    """Return the run's workflow with what was added to it; None: it can't be known."""
-    if head is None:
-        return None
-    try:
-        return run.kind.workflow_of(head)
-    except SequencerError as error:
-        invocation.say(f"warning: roles and places are not known: {error.message}")
-        return None
-
-
-def _places(workflow: Workflow | None) -> int | None:
-    """Return how many attempts may run at once; None: nobody has said."""
-    if workflow is None:
-        return None
-    return workflow.graph.max_parallel if workflow.graph else 1
-
-
-def _title(run: Run, head: Head | None) -> str:
-    if head is None:
-        return run.name or "(default)"
-    status = head.exit_reason or str(head.status)
-    name = "" if run.name in (None, head.workflow_name) else f"{run.name} · "
-    return f"{name}{head.workflow_name} · {status.replace('_', ' ').replace('-', ' ')}"
-
-
-def _as_json(
-    run: Run, head: Head | None, timeline: Timeline, figures: Figures, chart: Gantt
-) -> dict[str, Any]:
+def _as_json(run: Run, head: Head | None, timeline: Timeline, chart: Gantt) -> dict[str, Any]:
+    figures = chart.figures
     roles = {row.name: row.role for row in chart.rows}
     on_path = frozenset(figures.critical)
     begin = min((span.begin for span in timeline.spans), default=0.0)

@@ -6,22 +6,21 @@ import getpass
 import os
 import shlex
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
 from sequencer.cli.change import tell
-from sequencer.cli.context import Invocation, each_run, is_watched
+from sequencer.cli.context import Invocation, is_watched
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.requests import said
+from sequencer.cli.views.runs import Open, asked_at, name_of, question_json, waiting
 from sequencer.cli.views.text import one_line, plain
 from sequencer.documents.files import is_inside_agent
 from sequencer.engine.attempt import Noticed, RunEvent
-from sequencer.engine.recall import recall
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, TransitionRefused, UnknownName, UsageRefused
 from sequencer.model.head import Gate, Head, Status
-from sequencer.project import Project
 
 if TYPE_CHECKING:
     from sequencer.engine.markings import Question
@@ -30,25 +29,6 @@ GATE_LINES, QUESTION_LINES = 12, 24
 VALUES_CHARS = 200
 LATER = "later"
 _NOTE = click.option("--note", metavar="TEXT", help="Why; it is kept in the history.")
-
-
-class Open(NamedTuple):
-    """A run that waits for a person: at its gate, or for the answers to its questions."""
-
-    run: Run
-    gate: Gate | None = None
-    workflow: str = ""
-    questions: tuple[Question, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """Return the run's name as people read it."""
-        return one_line(_name(self.run))
-
-    @property
-    def option(self) -> str:
-        """Return what names the run on a command line, with a blank after it."""
-        return f"--run {shlex.quote(one_line(self.run.name))} " if self.run.name else ""
 
 
 def decider() -> str:
@@ -64,28 +44,6 @@ def hidden(invocation: Invocation, text: str) -> str:
     return invocation.project().redaction.hide_text(text)
 
 
-def waiting(project: Project) -> tuple[list[Open], dict[Run, SequencerError]]:
-    """Return every run that waits for a person, and those that can't be read."""
-    found = dict(each_run(project, _open_at))
-    unread = {run: one for run, one in found.items() if isinstance(one, SequencerError)}
-    return [one for one in found.values() if isinstance(one, Open)], unread
-
-
-def _open_at(run: Run, head: Head) -> Open | None:
-    if head.is_at_gate and head.status != "complete":
-        return Open(run, head.gate, head.workflow_name)
-    questions = run.flow.questions(head) if head.asks else ()
-    return Open(run, questions=tuple(questions)) if questions else None
-
-
-def asked_at(run: Run, gate: Gate) -> str:
-    """Return what the step before the gate said, which is what is to be decided about."""
-    try:
-        return recall(run.store.state_path.parent, run.history()).output(gate.step)
-    except (KeyError, SequencerError):
-        return ""
-
-
 def _run_at_gate(invocation: Invocation, verb_name: str) -> Run:
     """Return the run that is meant: the named one, or the only one that waits.
 
@@ -97,7 +55,7 @@ def _run_at_gate(invocation: Invocation, verb_name: str) -> Run:
     project = invocation.project()
     found, unread = waiting(project)
     if not found and (unread or project.run(None).head is None):
-        why = (f"{_name(run)} can't be read: {error.message}" for run, error in unread.items())
+        why = (f"{name_of(run)} can't be read: {error.message}" for run, error in unread.items())
         raise TransitionRefused(
             "; ".join([f"{verb_name}: no run waits for a decision", *why]),
             hint="'sequencer runs' lists the runs and where each stands",
@@ -109,10 +67,6 @@ def _run_at_gate(invocation: Invocation, verb_name: str) -> Run:
         f"{verb_name}: {len(found)} runs wait for a decision",
         f"'sequencer --run NAME {verb_name}' decides about one",
     )
-
-
-def _name(run: Run) -> str:
-    return run.name or "default run"
 
 
 def _only(invocation: Invocation, found: list[Run], is_it: str, are_many: str, hint: str) -> Run:
@@ -245,22 +199,7 @@ def gates(invocation: Invocation) -> None:
 
 def _warn(invocation: Invocation, unread: Mapping[Run, SequencerError]) -> None:
     for run, error in unread.items():
-        invocation.say(f"warning: {_name(run)} is left out: {error}")
-
-
-def question_json(run: Run, question: Question) -> dict[str, Any]:
-    """Return a question as ``gates --json`` prints it."""
-    return {
-        "run": run.name,
-        "node": question.node.id,
-        "question": question.text,
-        "options": [each.model_dump(mode="json") for each in question.options],
-        "free_text": not question.options or question.node.allows_custom_input,
-        "free_text_fails": question.is_dead_end,
-        "token": question.token,
-        "opened_at": question.asked_at,
-        "expires_at": question.expires_at,
-    }
+        invocation.say(f"warning: {name_of(run)} is left out: {error}")
 
 
 def _told_gate(one: Open, gate: Gate) -> list[str]:

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import os
-import re
-import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 import click
-from msgspec import Struct
 
 from sequencer.cli.context import Invocation, near
 from sequencer.cli.options import complete_steps, pass_invocation, verb
+from sequencer.cli.views.step_logs import AskedLogs, FoundLog, open_log, written_at
 from sequencer.cli.views.text import Sanitiser, one_line
 from sequencer.documents.files import slug
-from sequencer.engine.run import Dispatching, Run
-from sequencer.errors import SequencerError, UnknownName, UnsafePath
+from sequencer.engine.run import Dispatching
 from sequencer.logs import sent_texts, token_of
-from sequencer.project import Project
-from sequencer.store import folder as folders
 from sequencer.store.watch import watch_files
 
 DEFAULT_LOGS = 3
@@ -83,7 +78,7 @@ def log(
     if prompt and len(others) > 1:
         raise click.UsageError(f"--prompt prints the prompts; with it there is no {others[-1]}")
     project, run = invocation.project(), invocation.run()
-    asked = Asked(project, run, steps, count=count, lines=lines)
+    asked = AskedLogs(project, run, steps, count=count, lines=lines)
     if follow:
         follow_logs(invocation, asked)
     else:
@@ -94,102 +89,6 @@ CHUNK_BYTES = 64 * 1024
 TAIL_BYTES = 1024 * 1024
 """The last lines are looked for within these: a line may be as long as an agent likes."""
 RECHECK_S = 5.0
-_NAME = re.compile(r"iter-(\d{5,})_(.+?)(?:\.(\d+))?\.log")
-
-
-class Found(Struct, frozen=True, order=True):
-    """One step log; ordered by iteration and attempt."""
-
-    iteration: int
-    attempt: int
-    step: str
-    """The step's slug."""
-    path: Path
-
-
-class Asked(Struct, frozen=True):
-    """Which logs of which run."""
-
-    project: Project
-    run: Run
-    steps: tuple[str, ...] = ()
-    """Names of steps, or iterations; none means all."""
-    count: int = 1
-    lines: int = 0
-
-    @property
-    def folder(self) -> Path:
-        """Return where the logs are; it changes when another branch is checked out."""
-        return self.project.logs(self.run.name, lambda _: None).folder
-
-    def found(self) -> list[Found]:
-        """Return the logs that were asked for, those written last at the end."""
-        found = [log for log in _logs_in(self.folder) if self.is_about(log.step, log.iteration)]
-        # Not by iteration: a run that was rewound is at an earlier one again.
-        return sorted(found, key=lambda log: (_written_at(log.path), log))
-
-    def is_about(self, step: str, iteration: int) -> bool:
-        """Return whether the log of *step*, a slug, in *iteration* was asked for."""
-        wanted = {int(step) if _is_iteration(step) else slug(step) for step in self.steps}
-        return not wanted or step in wanted or iteration in wanted
-
-    def ensure_known(self) -> None:
-        """Return if every step that was asked for can have a log.
-
-        Raises:
-            UnknownName: it is neither a step of the workflow nor one that has a log.
-        """
-        known = {log.step for log in _logs_in(self.folder)}
-        try:
-            workflow = self.run.workflow_for(self.run.head)
-        except SequencerError:
-            names: list[str] = []  # a log can be read whatever became of the rest
-        else:
-            names = [step.name for step in workflow.own_steps]
-        slugs = {slug(name) for name in names}
-        for step in self.steps:
-            if not _is_iteration(step) and slug(step) not in known | slugs:
-                raise UnknownName("step", step, {*names, *(known - slugs)}, where="log")
-
-
-def _is_iteration(text: str) -> bool:
-    return text.isascii() and text.isdigit()
-
-
-def _written_at(path: Path) -> int:
-    try:
-        return path.stat(follow_symlinks=False).st_mtime_ns
-    except FileNotFoundError:
-        return 0
-
-
-def _logs_in(folder: Path) -> Iterator[Found]:
-    try:
-        names = folders.names(folder)
-    except OSError as error:
-        raise UnsafePath(f"can't be read: {error.strerror}", where=str(folder)) from error
-    for name in names:
-        match = _NAME.fullmatch(name)
-        if match is not None:
-            yield Found(int(match[1]), int(match[3] or 1), match[2], folder / name)
-
-
-def _open(path: Path) -> BinaryIO:
-    """Open a log; never through a link, and never waiting for a pipe.
-
-    Raises:
-        UnsafePath: it is a link, or can't be read.
-    """
-    try:
-        fd = folders.open_file(path, os.O_RDONLY)
-    except OSError as error:
-        raise UnsafePath(
-            f"can't be read: {error.strerror}", where=str(path), hint="a log is a plain file"
-        ) from error
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise UnsafePath("is no plain file", where=str(path), hint="move it away")
-    return os.fdopen(fd, "rb")
 
 
 class Printer:
@@ -200,7 +99,7 @@ class Printer:
         self._is_terminal = sys.stdout is not None and sys.stdout.isatty()
         self._sanitiser = Sanitiser()
 
-    def title(self, log: Found, note: str = "") -> None:
+    def title(self, log: FoundLog, note: str = "") -> None:
         """Say which log follows."""
         title = near(one_line(f"==> {os.fsdecode(log.path)} <=={note}"))
         self._out(f"{title}\n".encode())
@@ -221,7 +120,7 @@ class Printer:
 
 
 def show_logs(
-    invocation: Invocation, asked: Asked, *, only_paths: bool, only_prompts: bool
+    invocation: Invocation, asked: AskedLogs, *, only_paths: bool, only_prompts: bool
 ) -> None:
     """Print the newest logs that were asked for, or what their agents were sent."""
     asked.ensure_known()
@@ -240,7 +139,7 @@ def show_logs(
         return
     printer = Printer()
     for log in logs:
-        with _open(log.path) as file:
+        with open_log(log.path) as file:
             if only_prompts:
                 printer.title(log)
                 _print_sent(file, printer)
@@ -267,7 +166,7 @@ def _print_sent(file: BinaryIO, printer: Printer) -> None:
         printer.end()
 
 
-def _tell_elsewhere(invocation: Invocation, asked: Asked) -> None:
+def _tell_elsewhere(invocation: Invocation, asked: AskedLogs) -> None:
     """Say which machines have the newest logs that were asked for and are not here.
 
     Where machines share their folder of logs, those of others are here as well.
@@ -309,7 +208,7 @@ def _start_of_tail(file: BinaryIO, lines: int) -> int:
     return first + place + 1
 
 
-def follow_logs(invocation: Invocation, asked: Asked) -> None:
+def follow_logs(invocation: Invocation, asked: AskedLogs) -> None:
     """Print the end of the newest log, then everything that is written, until Ctrl-C."""
     asked.ensure_known()
     logs, lines = asked.found(), asked.lines
@@ -325,7 +224,7 @@ def follow_logs(invocation: Invocation, asked: Asked) -> None:
                 if file is not None:
                     file.close()
                     printer.end()
-                file = _open(log.path)
+                file = open_log(log.path)
                 start = _start_of_tail(file, lines)
                 printer.title(log)
                 file.seek(start)
@@ -338,7 +237,7 @@ def follow_logs(invocation: Invocation, asked: Asked) -> None:
             file.close()
 
 
-def _as_written(asked: Asked, logs: list[Found]) -> Iterator[list[Found]]:
+def _as_written(asked: AskedLogs, logs: list[FoundLog]) -> Iterator[list[FoundLog]]:
     """Yield the newest of *logs*, then again and again those that were not there before.
 
     In between it sleeps until something is written, and looks again now and then in any case.
@@ -349,7 +248,7 @@ def _as_written(asked: Asked, logs: list[Found]) -> Iterator[list[Found]]:
     try:
         yield logs[-1:]
         while True:
-            changed, later = _written_at(asked.folder), []
+            changed, later = written_at(asked.folder), []
             if changed != listed:
                 listed = changed
                 later = sorted(log for log in asked.found() if log.path not in seen)

@@ -15,8 +15,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.exposition import generate_latest as as_openmetrics
 from prometheus_client.registry import Collector
 
-from sequencer.cli.context import Invocation, each_run
+from sequencer.cli.context import Invocation
 from sequencer.cli.options import NewFile, pass_invocation, save, verb
+from sequencer.cli.views.runs import each_run
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError
 from sequencer.history.metrics import Cap, Maker, Total, Totals, caps_of, totals_of

@@ -11,19 +11,18 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
-from sequencer.cli.context import Invocation, each_run
+from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.nodes import Frame
+from sequencer.cli.views.runs import each_run, run_facts, unread_facts
 from sequencer.cli.views.standing import Snapshot, take
 from sequencer.cli.views.states import age_s
 from sequencer.cli.views.tables import columns
 from sequencer.cli.views.text import columns_of, one_line
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError
-from sequencer.model.head import Head
 from sequencer.model.outcome import Usage, cost_words, duration
 from sequencer.posting.results import Pending
-from sequencer.project import Project
 
 RECHECK_S = 60.0
 AGE_S = 1.0
@@ -164,8 +163,8 @@ def runs(invocation: Invocation, *, with_ended: bool) -> None:
     """
     project = invocation.project()
     begun = [
-        _unread(run, found) if isinstance(found, SequencerError) else found
-        for run, found in each_run(project, partial(_facts, project))
+        unread_facts(run, found) if isinstance(found, SequencerError) else found
+        for run, found in each_run(project, partial(run_facts, project))
     ]
     # Of an ended one somebody may still have to be told.
     shown = [
@@ -193,56 +192,6 @@ def runs(invocation: Invocation, *, with_ended: bool) -> None:
 
 def _name(facts: Mapping[str, Any]) -> str:
     return one_line(facts["run"] or "(default)")
-
-
-def _unread(run: Run, error: SequencerError) -> dict[str, Any]:
-    facts: dict[str, Any] = {"run": run.name, "ended": False, "posts": []}
-    return {**facts, "status": "unreadable", "error": error.message}
-
-
-def _facts(project: Project, run: Run, head: Head) -> dict[str, Any]:
-    """Return what is shown about *run*."""
-    begun, title = _began(run)
-    posting = project.posting
-    return {
-        "run": run.name,
-        "ended": head.status == "complete",
-        "workflow": head.workflow_name,
-        "step": head.expected_step,
-        "step_index": head.step_index,
-        "steps": _length(run, head),
-        "status": "rejected" if head.was_rejected else str(head.status),
-        "began_at": begun,
-        "age_s": age_s(begun),
-        "last_update": head.last_update,
-        "cost_usd": head.usage.known_usd,
-        "unpriced": head.usage.unpriced,
-        "estimated_usd": head.usage.estimated_usd,
-        "seconds": head.usage.seconds,
-        "title": title,
-        "posts": [] if posting is None else [one.as_json() for one in posting.pending(run, head)],
-    }
-
-
-def _length(run: Run, head: Head) -> int | None:
-    """Return how many steps there are in all; None for a run without an end."""
-    try:
-        workflow = run.workflow_for(head)
-    except SequencerError:
-        return None
-    return len(workflow.steps) if workflow.kind == "procedure" else None
-
-
-def _began(run: Run) -> tuple[str | None, str | None]:
-    """Return when the run began, as far as its journal goes back, and its request's title."""
-    definition = run.definition
-    if definition is not None:
-        return definition.created_at, definition.request.title
-    try:
-        first = next(iter(run.history()), None)
-    except SequencerError:
-        first = None
-    return (None if first is None else str(first["at"])), None
 
 
 def _row(facts: dict[str, Any]) -> tuple[str, ...]:

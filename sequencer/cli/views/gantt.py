@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from itertools import pairwise
@@ -12,7 +13,18 @@ from msgspec import Struct, field
 from sequencer.cli.views.diagram import Drawing, Pieces, pieces
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import cut, plural, short, width
-from sequencer.history.timeline import Execution, Figures, Span, SpanKind, Timeline
+from sequencer.engine.run import Run
+from sequencer.errors import SequencerError
+from sequencer.history.timeline import (
+    Execution,
+    Figures,
+    Span,
+    SpanKind,
+    Timeline,
+    figures_of,
+    timeline_of,
+)
+from sequencer.model.head import Head
 from sequencer.model.outcome import duration
 from sequencer.model.workflow import Workflow
 
@@ -356,3 +368,37 @@ class _Page:
             rows[-1] += ((text * 2, style), (f" {look}   ", "dim"))
             used += wide
         return rows
+
+
+def gantt_of(run: Run, head: Head | None, warn: Callable[[str], None]) -> tuple[Gantt, Timeline]:
+    """Return the chart of *run*, which is at *head*, and what it was drawn from; it may *warn*."""
+    workflow = _workflow_of(run, head, warn)
+    timeline = timeline_of(run.history(), time.time())
+    figures = figures_of(timeline, _places(workflow))
+    return chart_of(_title(run, head), timeline, figures, workflow), timeline
+
+
+def _workflow_of(run: Run, head: Head | None, warn: Callable[[str], None]) -> Workflow | None:
+    """Return the run's workflow with what was added to it; None: it can't be known."""
+    if head is None:
+        return None
+    try:
+        return run.kind.workflow_of(head)
+    except SequencerError as error:
+        warn(f"warning: roles and places are not known: {error.message}")
+        return None
+
+
+def _places(workflow: Workflow | None) -> int | None:
+    """Return how many attempts may run at once; None: nobody has said."""
+    if workflow is None:
+        return None
+    return workflow.graph.max_parallel if workflow.graph else 1
+
+
+def _title(run: Run, head: Head | None) -> str:
+    if head is None:
+        return run.name or "(default)"
+    status = head.exit_reason or str(head.status)
+    name = "" if run.name in (None, head.workflow_name) else f"{run.name} · "
+    return f"{name}{head.workflow_name} · {status.replace('_', ' ').replace('-', ' ')}"

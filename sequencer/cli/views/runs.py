@@ -1,0 +1,145 @@
+"""What is listed of a project's runs: where each stands, and what waits for a person."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from sequencer.cli.views.states import age_s
+from sequencer.cli.views.text import one_line
+from sequencer.engine.recall import recall
+from sequencer.engine.run import Run
+from sequencer.errors import SequencerError
+from sequencer.model.head import Gate, Head
+from sequencer.project import Project
+
+if TYPE_CHECKING:
+    from sequencer.engine.markings import Question
+
+Found = TypeVar("Found")
+
+
+def each_run(
+    project: Project, look: Callable[[Run, Head], Found]
+) -> Iterator[tuple[Run, Found | SequencerError]]:
+    """Yield every run of *project* that has begun with what *look* finds, or why it can't."""
+    for name in (None, *project.run_names()):
+        run = project.run(name)
+        try:
+            if (head := run.head) is not None:
+                yield run, look(run, head)
+        except SequencerError as error:
+            # One that is damaged must not hide the others.
+            yield run, error
+
+
+def run_facts(project: Project, run: Run, head: Head) -> dict[str, Any]:
+    """Return what is shown about *run*."""
+    begun, title = _run_began(run)
+    return {
+        "run": run.name,
+        "ended": head.status == "complete",
+        "workflow": head.workflow_name,
+        "step": head.expected_step,
+        "step_index": head.step_index,
+        "steps": run_length(run, head),
+        "status": "rejected" if head.was_rejected else str(head.status),
+        "began_at": begun,
+        "age_s": age_s(begun),
+        "last_update": head.last_update,
+        "cost_usd": head.usage.known_usd,
+        "unpriced": head.usage.unpriced,
+        "estimated_usd": head.usage.estimated_usd,
+        "seconds": head.usage.seconds,
+        "title": title,
+        "posts": [] if posting is None else [one.as_json() for one in posting.pending(run, head)],
+    }
+
+
+def unread_facts(run: Run, error: SequencerError) -> dict[str, Any]:
+    """Return what is shown about *run*, which can't be read."""
+    facts: dict[str, Any] = {"run": run.name, "ended": False, "posts": []}
+    return {**facts, "status": "unreadable", "error": error.message}
+
+
+def run_length(run: Run, head: Head) -> int | None:
+    """Return how many steps there are in all; None for a run without an end."""
+    try:
+        workflow = run.workflow_for(head)
+    except SequencerError:
+        return None
+    return len(workflow.steps) if workflow.kind == "procedure" else None
+
+
+def _run_began(run: Run) -> tuple[str | None, str | None]:
+    """Return when the run began, as far as its journal goes back, and its request's title."""
+    definition = run.definition
+    if definition is not None:
+        return definition.created_at, definition.request.title
+    try:
+        first = next(iter(run.history()), None)
+    except SequencerError:
+        first = None
+    return (None if first is None else str(first["at"])), None
+
+
+class Open(NamedTuple):
+    """A run that waits for a person: at its gate, or for the answers to its questions."""
+
+    run: Run
+    gate: Gate | None = None
+    workflow: str = ""
+    questions: tuple[Question, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Return the run's name as people read it."""
+        return one_line(name_of(self.run))
+
+    @property
+    def option(self) -> str:
+        """Return what names the run on a command line, with a blank after it."""
+        return f"--run {shlex.quote(one_line(self.run.name))} " if self.run.name else ""
+
+
+def name_of(run: Run) -> str:
+    """Return what people call *run*."""
+    return run.name or "default run"
+
+
+def waiting(project: Project) -> tuple[list[Open], dict[Run, SequencerError]]:
+    """Return every run that waits for a person, and those that can't be read."""
+    found = dict(each_run(project, _open_at))
+    unread = {run: one for run, one in found.items() if isinstance(one, SequencerError)}
+    return [one for one in found.values() if isinstance(one, Open)], unread
+
+
+def _open_at(run: Run, head: Head) -> Open | None:
+    if head.is_at_gate and head.status != "complete":
+        return Open(run, head.gate, head.workflow_name)
+    questions = run.flow.questions(head) if head.asks else ()
+    return Open(run, questions=tuple(questions)) if questions else None
+
+
+def asked_at(run: Run, gate: Gate) -> str:
+    """Return what the step before the gate said, which is what is to be decided about."""
+    try:
+        return recall(run.store.state_path.parent, run.history()).output(gate.step)
+    except (KeyError, SequencerError):
+        return ""
+
+
+def question_json(run: Run, question: Question) -> dict[str, Any]:
+    """Return a question as ``gates --json`` prints it."""
+    return {
+        "run": run.name,
+        "node": question.node.id,
+        "question": question.text,
+        "options": [each.model_dump(mode="json") for each in question.options],
+        "free_text": not question.options or question.node.allows_custom_input,
+        "free_text_fails": question.is_dead_end,
+        "token": question.token,
+        "opened_at": question.asked_at,
+        "expires_at": question.expires_at,
+    }

@@ -1,0 +1,116 @@
+"""Which step logs a run has, and one of them opened."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from msgspec import Struct
+
+from sequencer.documents.files import slug
+from sequencer.engine.run import Run
+from sequencer.errors import SequencerError, UnknownName, UnsafePath
+from sequencer.project import Project
+from sequencer.store import folder as folders
+
+_NAME = re.compile(r"iter-(\d{5,})_(.+?)(?:\.(\d+))?\.log")
+
+
+class FoundLog(Struct, frozen=True, order=True):
+    """One step log; ordered by iteration and attempt."""
+
+    iteration: int
+    attempt: int
+    step: str
+    """The step's slug."""
+    path: Path
+
+
+class AskedLogs(Struct, frozen=True):
+    """Which logs of which run."""
+
+    project: Project
+    run: Run
+    steps: tuple[str, ...] = ()
+    """Names of steps, or iterations; none means all."""
+    count: int = 1
+    lines: int = 0
+
+    @property
+    def folder(self) -> Path:
+        """Return where the logs are; it changes when another branch is checked out."""
+        return self.project.logs(self.run.name, lambda _: None).folder
+
+    def found(self) -> list[FoundLog]:
+        """Return the logs that were asked for, those written last at the end."""
+        found = [log for log in _logs_in(self.folder) if self.is_about(log.step, log.iteration)]
+        # Not by iteration: a run that was rewound is at an earlier one again.
+        return sorted(found, key=lambda log: (written_at(log.path), log))
+
+    def is_about(self, step: str, iteration: int) -> bool:
+        """Return whether the log of *step*, a slug, in *iteration* was asked for."""
+        wanted = {int(step) if _is_iteration(step) else slug(step) for step in self.steps}
+        return not wanted or step in wanted or iteration in wanted
+
+    def ensure_known(self) -> None:
+        """Return if every step that was asked for can have a log.
+
+        Raises:
+            UnknownName: it is neither a step of the workflow nor one that has a log.
+        """
+        known = {log.step for log in _logs_in(self.folder)}
+        try:
+            workflow = self.run.workflow_for(self.run.head)
+        except SequencerError:
+            names: list[str] = []  # a log can be read whatever became of the rest
+        else:
+            names = [step.name for step in workflow.own_steps]
+        slugs = {slug(name) for name in names}
+        for step in self.steps:
+            if not _is_iteration(step) and slug(step) not in known | slugs:
+                raise UnknownName("step", step, {*names, *(known - slugs)}, where="log")
+
+
+def _is_iteration(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+def written_at(path: Path) -> int:
+    """Return when *path* was written last, in nanoseconds; 0: it is not there."""
+    try:
+        return path.stat(follow_symlinks=False).st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
+def _logs_in(folder: Path) -> Iterator[FoundLog]:
+    try:
+        names = folders.names(folder)
+    except OSError as error:
+        raise UnsafePath(f"can't be read: {error.strerror}", where=str(folder)) from error
+    for name in names:
+        match = _NAME.fullmatch(name)
+        if match is not None:
+            yield FoundLog(int(match[1]), int(match[3] or 1), match[2], folder / name)
+
+
+def open_log(path: Path) -> BinaryIO:
+    """Open a log; never through a link, and never waiting for a pipe.
+
+    Raises:
+        UnsafePath: it is a link, or can't be read.
+    """
+    try:
+        fd = folders.open_file(path, os.O_RDONLY)
+    except OSError as error:
+        raise UnsafePath(
+            f"can't be read: {error.strerror}", where=str(path), hint="a log is a plain file"
+        ) from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise UnsafePath("is no plain file", where=str(path), hint="move it away")
+    return os.fdopen(fd, "rb")
