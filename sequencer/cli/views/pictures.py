@@ -178,6 +178,16 @@ _GROWN = {"diamond": (1.7, 2.5), "circle": (1.3, 1.2), "doublecircle": (1.3, 1.2
 def flow_svg(view: FlowView, chart: Chart | None = None) -> str:
     """Return *view* as an SVG document, in the directions, shapes and strokes of *chart*.
 
+    Raises: see `flow_picture`.
+    """
+    return "\n".join(FlowPicture(*flow_picture(view, chart)).parts()) + "\n"
+
+
+def flow_picture(
+    view: FlowView, chart: Chart | None = None
+) -> tuple[FlowView, Layout, Texts, Drawn]:
+    """Return what a `FlowPicture` of *view* is made of; see `flow_svg`.
+
     Raises:
         UsageRefused: it has more boxes and lines than anybody could follow in a picture.
     """
@@ -199,12 +209,14 @@ def flow_svg(view: FlowView, chart: Chart | None = None) -> str:
         sizes, texts.label, texts.loop_label, lambda text: _cells(text, SMALL) + 1, 2, head_rows=2
     )
     groups = drawn.groups(view.graph, lambda title: _cells(title, SMALL))
-    layout = laid_out(view.graph, words, drawn.direction, groups)
-    return "\n".join(_Picture(view, layout, texts, drawn).parts()) + "\n"
+    return view, laid_out(view.graph, words, drawn.direction, groups), texts, drawn
 
 
-class _Picture:
+class FlowPicture:
+    """The picture of a graph; a page makes one of its own."""
+
     def __init__(self, view: FlowView, layout: Layout, texts: Texts, drawn: Drawn) -> None:
+        """Draw *view* as it is laid out."""
         self._view, self._layout, self._texts, self._drawn = view, layout, texts, drawn
         self._boxes = {box.node: box for box in layout.boxes}
         self._states = {node.node.id: node for node in view.nodes}
@@ -222,6 +234,16 @@ class _Picture:
         yield words(said, FLOW_MARGIN, FLOW_MARGIN + 6, INK)
         left = (wide - layout.width * CELL) // 2
         yield f'<g transform="translate({left} {FLOW_MARGIN + HEADER})">'
+        yield from self.inner()
+        yield "</g>"
+        for number, note in enumerate(notes):
+            y = high - FLOW_MARGIN - LINE_STEP * (len(notes) - 1 - number)
+            yield words(note, FLOW_MARGIN, y, PALE_INK, size=SMALL)
+        yield "</svg>"
+
+    def inner(self) -> Iterator[str]:
+        """Yield the groups, lines and boxes."""
+        layout, view = self._layout, self._view
         for frame in layout.frames:
             yield from self._frame(frame)
         # Lines that were followed lie over the others where they cross.
@@ -231,11 +253,6 @@ class _Picture:
             yield from self._box(box, self._states[box.node])
         for frame in layout.frames:
             yield from self._title(frame)
-        yield "</g>"
-        for number, note in enumerate(notes):
-            y = high - FLOW_MARGIN - LINE_STEP * (len(notes) - 1 - number)
-            yield words(note, FLOW_MARGIN, y, PALE_INK, size=SMALL)
-        yield "</svg>"
 
     def _frame(self, frame: GroupFrame) -> Iterator[str]:
         colors = self._drawn.colors(frame.group.name)
@@ -412,6 +429,15 @@ MOST_ROWS, MOST_BARS = 2000, 20_000
 def gantt_svg(chart: Gantt) -> str:
     """Return *chart* as an SVG document.
 
+    Raises: see `ensure_drawable`.
+    """
+    ensure_drawable(chart)
+    return "\n".join(GanttPicture(chart).parts()) + "\n"
+
+
+def ensure_drawable(chart: Gantt) -> None:
+    """Return if a picture of *chart* tells anything.
+
     Raises:
         UsageRefused: it has more rows or bars than anybody could tell apart.
     """
@@ -421,11 +447,13 @@ def gantt_svg(chart: Gantt) -> str:
             f"{len(chart.rows)} tasks with {bars} bars are too many for a picture",
             hint="'sequencer gantt' prints them, and --json has every attempt",
         )
-    return "\n".join(_Sheet(chart).parts()) + "\n"
 
 
-class _Sheet:
+class GanttPicture:
+    """The picture of a run's time; a page makes one of its own."""
+
     def __init__(self, chart: Gantt) -> None:
+        """Measure *chart*."""
         self._chart = chart
         self._names = [short(shown(row.name), NAME_COLUMNS) for row in chart.rows]
         self._roles = [short(shown(row.role), ROLE_COLUMNS) for row in chart.rows]
