@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 import shlex
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -14,7 +12,14 @@ from sequencer.cli.change import tell
 from sequencer.cli.context import Invocation, is_watched
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.requests import said
-from sequencer.cli.views.runs import Open, asked_at, name_of, question_json, waiting
+from sequencer.cli.views.runs import (
+    Open,
+    asked_at,
+    decider,
+    name_of,
+    question_json,
+    waiting,
+)
 from sequencer.cli.views.text import one_line, plain
 from sequencer.documents.files import is_inside_agent
 from sequencer.engine.attempt import Noticed, RunEvent
@@ -29,14 +34,6 @@ GATE_LINES, QUESTION_LINES = 12, 24
 VALUES_CHARS = 200
 LATER = "later"
 _NOTE = click.option("--note", metavar="TEXT", help="Why; it is kept in the history.")
-
-
-def decider() -> str:
-    """Return who decides, for the history."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return f"uid {os.getuid()}"
 
 
 def hidden(invocation: Invocation, text: str) -> str:

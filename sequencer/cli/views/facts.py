@@ -193,15 +193,20 @@ def look(run: Run, title: str) -> FlowView:
     return look_closely(run, title)[0]
 
 
-def look_closely(run: Run, title: str) -> tuple[FlowView, list[dict[str, Any]]]:
-    """Return how *run* stands, and every fact that led there; there may be newer ones."""
+def look_closely(
+    run: Run, title: str, known: list[dict[str, Any]] | None = None
+) -> tuple[FlowView, list[dict[str, Any]]]:
+    """Return how *run* stands, and every fact that led there; there may be newer ones.
+
+    The facts are not read if they are *known*.
+    """
     flow = run.flow
     head = run.head
     if head is None:
         return view_of(title, flow.begun_with, None, None, ()), []
     head, marking = flow.marking(head)
     questions = {one.node.id: one.text for one in flow.questions(head)}
-    facts = list(run.history())
+    facts = list(run.history()) if known is None else known
     return view_of(title, marking.graph, head, marking, facts, questions=questions), facts
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
@@ -370,10 +370,18 @@ class _Page:
         return rows
 
 
-def gantt_of(run: Run, head: Head | None, warn: Callable[[str], None]) -> tuple[Gantt, Timeline]:
-    """Return the chart of *run*, which is at *head*, and what it was drawn from; it may *warn*."""
+def gantt_of(
+    run: Run,
+    head: Head | None,
+    warn: Callable[[str], None],
+    known: Iterable[Mapping[str, Any]] | None = None,
+) -> tuple[Gantt, Timeline]:
+    """Return the chart of *run*, which is at *head*, and what it was drawn from; it may *warn*.
+
+    Its facts are not read if they are *known*.
+    """
     workflow = _workflow_of(run, head, warn)
-    timeline = timeline_of(run.history(), time.time())
+    timeline = timeline_of(run.history() if known is None else known, time.time())
     figures = figures_of(timeline, _places(workflow))
     return chart_of(_title(run, head), timeline, figures, workflow), timeline
 

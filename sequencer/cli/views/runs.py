@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
+import os
 import shlex
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -37,6 +39,7 @@ def each_run(
 def run_facts(project: Project, run: Run, head: Head) -> dict[str, Any]:
     """Return what is shown about *run*."""
     begun, title = _run_began(run)
+    posting = project.posting
     return {
         "run": run.name,
         "ended": head.status == "complete",
@@ -110,12 +113,13 @@ def name_of(run: Run) -> str:
 
 def waiting(project: Project) -> tuple[list[Open], dict[Run, SequencerError]]:
     """Return every run that waits for a person, and those that can't be read."""
-    found = dict(each_run(project, _open_at))
+    found = dict(each_run(project, open_at))
     unread = {run: one for run, one in found.items() if isinstance(one, SequencerError)}
     return [one for one in found.values() if isinstance(one, Open)], unread
 
 
-def _open_at(run: Run, head: Head) -> Open | None:
+def open_at(run: Run, head: Head) -> Open | None:
+    """Return what *run*, which is at *head*, asks people; None: nothing."""
     if head.is_at_gate and head.status != "complete":
         return Open(run, head.gate, head.workflow_name)
     questions = run.flow.questions(head) if head.asks else ()
@@ -143,3 +147,11 @@ def question_json(run: Run, question: Question) -> dict[str, Any]:
         "opened_at": question.asked_at,
         "expires_at": question.expires_at,
     }
+
+
+def decider() -> str:
+    """Return who decides, for the history."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return f"uid {os.getuid()}"

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from sequencer.cli.views.facts import look
+from sequencer.cli.views.facts import look_closely
 from sequencer.cli.views.nodes import Heard, node_table, nodes_json
 from sequencer.cli.views.states import age_s, shown
 from sequencer.cli.views.text import one_line, plain, plural
@@ -295,8 +295,12 @@ def holder_words(
     return f"{text}, attempt {claim.attempt}{age}: {state}"
 
 
-def take(run: Run, logs: FileLogs | None = None) -> Snapshot:
+def take(
+    run: Run, logs: FileLogs | None = None, known: list[dict[str, Any]] | None = None
+) -> Snapshot:
     """Look at *run*, and for what the nodes of a graph have written into *logs*.
+
+    Its facts are not read if they are *known*.
 
     Raises:
         CorruptState: its state can't be read.
@@ -322,7 +326,7 @@ def take(run: Run, logs: FileLogs | None = None) -> Snapshot:
     claims = head.claims if head is not None else ()
     seen, stopped_by = None, tuple[str, ...]()
     if workflow is not None and workflow.nodes and is_as_begun:
-        seen = look(run, workflow.name)
+        seen = look_closely(run, workflow.name, known)[0]
         if head is not None and not (here is not None and here.kind is Readiness.COMPLETE):
             stopped_by = tuple(run.stopped_by(head))
     return Snapshot(

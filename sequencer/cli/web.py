@@ -1,0 +1,117 @@
+"""`web`: the runs in a browser."""
+
+from __future__ import annotations
+
+import socket
+import webbrowser
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+
+from sequencer.cli.context import Invocation, refuse
+from sequencer.cli.options import pass_invocation, verb
+from sequencer.errors import ConfigurationError, UsageRefused
+from sequencer.settings.location import is_inside_agent
+
+EXTRA = "pip install 'step-sequencer[web]'"
+NEEDED = ("jinja2", "starlette", "uvicorn")
+BACKLOG = 1024
+
+
+@verb("web", has_json=False)
+@click.argument(
+    "folders",
+    nargs=-1,
+    metavar="[DIR]...",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8420,
+    show_default=True,
+    help="0: any that is free.",
+)
+@click.option("--bind", default="127.0.0.1", show_default=True, metavar="ADDRESS")
+@click.option(
+    "--name",
+    "names",
+    multiple=True,
+    metavar="HOST[:PORT]",
+    help="What browsers call this machine, beside its address; may be repeated.",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Has the key of the link; without it each start makes one.",
+)
+@click.option("--no-browser", is_flag=True, help="Only print the link.")
+@pass_invocation
+def web(
+    invocation: Invocation,
+    *,
+    folders: tuple[Path, ...],
+    port: int,
+    bind: str,
+    names: tuple[str, ...],
+    token_file: Path | None,
+    no_browser: bool,
+) -> None:
+    """Show the runs of this project, or of the projects in DIR..., in a browser.
+
+    What needs you, every run with its graph, steps, logs and costs, and the buttons of approve,
+    answer, pause, stop and retry. Only this machine can reach it, and only who opens the link
+    that is printed. Needs the extra 'web'.
+
+    \b
+    Examples:
+      sequencer web
+      sequencer web ~/shop ~/docs --port 0 --no-browser
+    """
+    if is_inside_agent():
+        refuse(invocation.verb, "its buttons decide for a person")
+    if not all(map(find_spec, NEEDED)):
+        raise ConfigurationError("the pages need the extra 'web'", hint=EXTRA)
+    # No other command may pay for these.
+    from sequencer.web import guard, server  # noqa: PLC0415
+    from sequencer.web.site import Site  # noqa: PLC0415
+
+    if not folders:
+        folders = (invocation.project().settings.project_dir,)
+    given = None if token_file is None else token_file.read_text(encoding="utf-8").strip()
+    token = guard.ensure_token(bind, given)
+    keys = guard.Keys(token)
+    with _listening(bind, port) as listener:
+        port = listener.getsockname()[1]
+        hosts = guard.hosts_of(bind, port, names)
+        app = guard.Guard(server.make_app(Site(folders), keys.form), keys, hosts, port)
+        own = guard.OWN_NAME if bind in guard.LOOPBACK else hosts[0].rpartition(":")[0]
+        link = f"http://{own}:{port}/login?token={token}"
+        invocation.echo(link, is_verbatim=True)
+        if own == guard.OWN_NAME:
+            invocation.say(
+                f"if your browser does not know that name: http://{bind}:{port}/login?token={token}"
+            )
+        invocation.say("Ctrl-C ends these pages; the runs continue")
+        if not no_browser:
+            webbrowser.open(link)
+        server.serve(app, listener)
+
+
+def _listening(bind: str, port: int) -> socket.socket:
+    """Return a socket that listens, so that the link is right before it is printed.
+
+    Raises:
+        UsageRefused: the address is taken, or none of this machine's.
+    """
+    try:
+        kind = socket.AF_INET6 if ":" in bind else socket.AF_INET
+        return socket.create_server((bind, port), family=kind, backlog=BACKLOG)
+    except OSError as error:
+        raise UsageRefused(
+            f"can't listen at {bind}, port {port}: {error.strerror or error}",
+            where="sequencer web",
+            hint="--port 0 takes one that is free",
+        ) from error

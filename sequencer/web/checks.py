@@ -1,0 +1,133 @@
+"""The pages over all runs: what they cost, and whether all is well with what they need."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from msgspec import Struct
+
+from sequencer import __version__
+from sequencer.cli.views.text import file_size
+from sequencer.errors import SequencerError
+from sequencer.history.metrics import Maker, Total, totals_of
+from sequencer.model.outcome import Usage
+from sequencer.web.drawings import plot_svg
+from sequencer.web.pages import Page, Query, every_folder, look_of, money
+from sequencer.web.site import Row, ShownProject, Site
+
+LEAST_FREE_BYTES = 1024**3
+
+
+def costs(site: Site, query: Query) -> Page:
+    """Return the page of what the runs have used."""
+    del query
+    rows = list(site.rows())
+    total, makers, spent = Usage(), dict[tuple[str, str], Total](), list[tuple[float, float]]()
+    for row in rows:
+        if row.head is not None:
+            total = total.plus(row.head.usage)
+        facts = row.project.story(row).facts
+        for maker, sums in totals_of(facts).by_maker.items():
+            _add(makers, maker, sums)
+        spent += _spent(facts)
+    context = {
+        "total": total,
+        "runs": [(row, look_of(row), row.head.usage) for row in _dearest(rows) if row.head],
+        "agents": sorted(makers.items(), key=lambda one: -one[1].usage.cost_usd),
+        "plot": _plot(sorted(spent)),
+    }
+    return Page("costs.html", "Costs", context, **every_folder(site), tab="costs")
+
+
+def _dearest(rows: list[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: -(row.head.usage.cost_usd if row.head else 0))[:50]
+
+
+def _add(makers: dict[tuple[str, str], Total], maker: Maker, sums: Total) -> None:
+    known = makers.setdefault((maker.agent or "?", maker.model), Total())
+    known.accepted += sums.accepted
+    known.failed += sums.failed
+    known.usage = known.usage.plus(sums.usage)
+
+
+def _spent(facts: list[dict[str, Any]]) -> Iterator[tuple[float, float]]:
+    for fact in facts:
+        usage = (fact.get("outcome") or {}).get("usage") or {}
+        if usage.get("cost_usd"):
+            yield datetime.fromisoformat(fact["at"]).timestamp(), float(usage["cost_usd"])
+
+
+def _plot(spent: list[tuple[float, float]]) -> str:
+    if len(spent) < 2:  # noqa: PLR2004 - a line has two ends
+        return ""
+    total, values = 0.0, [(spent[0][0], 0.0)]
+    for when, cost in spent:
+        total += cost
+        values.append((when, total))
+    return plot_svg(values, lambda value: money(Usage(cost_usd=value)) or "$0")
+
+
+class Check(Struct):
+    """One line of the page of checks."""
+
+    is_well: bool
+    what: str
+    text: str
+    command: str = ""
+
+
+def health(site: Site, query: Query) -> Page:
+    """Return the page that says what stands in the way of the runs."""
+    del query
+    found = [(project, [*_checks(project)]) for project in site.projects.values()]
+    about = f"sequencer {__version__}, Python {platform.python_version()}"
+    context = {"projects": found, "about": about}
+    return Page("health.html", "Health", context, **every_folder(site), tab="health")
+
+
+def _checks(project: ShownProject) -> Iterator[Check]:
+    try:
+        settings = project.project.settings
+        refused = project.distrust()
+    except SequencerError as error:
+        yield Check(is_well=False, what="Settings", text=str(error), command="sequencer check")
+        return
+    yield Check(is_well=True, what="Settings", text=str(settings.config_path or "defaults"))
+    if refused is None:
+        yield Check(is_well=True, what="Trust", text="it may act on this machine")
+    else:
+        text = "it is shown and not acted on: " + refused.message.partition("\n")[0]
+        yield Check(is_well=False, what="Trust", text=text, command="sequencer trust")
+    free = shutil.disk_usage(settings.project_dir).free
+    yield Check(is_well=free > LEAST_FREE_BYTES, what="Disk", text=f"{file_size(free)} free")
+    yield Check(
+        is_well=True, what="Store", text=f"{settings.store.kind}, {settings.state_file.parent}"
+    )
+    yield from _run_checks(project)
+
+
+def _run_checks(project: ShownProject) -> Iterator[Check]:
+    for row in project.rows():
+        option = "" if row.run.name is None else f"--run {row.run.name} "
+        if "error" in row.facts:
+            yield Check(
+                is_well=False,
+                what=row.name,
+                text=str(row.facts["error"]),
+                command=f"sequencer {option}repair",
+            )
+        elif row.is_stale:
+            text = "a claim's holder is gone; the next run or tick takes over"
+            yield Check(
+                is_well=False, what=row.name, text=text, command=f"sequencer {option}takeover"
+            )
+        for post in row.facts.get("posts", ()):
+            if post["pending"] or post["error"]:
+                text = f"{post['sink']}: {post['pending']} posts wait"
+                yield Check(
+                    is_well=False, what=row.name, text=f"{text} {post['error'] or ''}".strip()
+                )

@@ -1,0 +1,246 @@
+"""The pictures on the pages: a graph, a cycle as a ring, a run's time, a plot of its cost.
+
+All are SVG with classes, whose colors are the style sheet's: one picture serves light and
+dark, and a change of a state is a change of a class. The colors that a file of ours has
+stand in them too; a style sheet goes before them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from html import escape
+from itertools import pairwise
+
+from sequencer.cli.views.diagram import Drawn, Texts
+from sequencer.cli.views.gantt import Bar, Gantt
+from sequencer.cli.views.layout import Box, EdgeLine, GroupFrame, Layout
+from sequencer.cli.views.pictures import (
+    CELL,
+    CELL_ROW,
+    FLOW_MARGIN,
+    FlowPicture,
+    GanttPicture,
+    ensure_drawable,
+    flow_picture,
+    points,
+)
+from sequencer.cli.views.states import MARKS, shown
+from sequencer.cli.views.text import short
+from sequencer.engine.view import FlowView, NodeState, NodeView
+from sequencer.model.net.graph import Edge
+from sequencer.workflows.mermaid.chart import Chart
+
+Link = Callable[[str], str]
+"""From a node's id to the address of its page."""
+CLASSES = {
+    NodeState.PENDING: "pending",
+    NodeState.WAITING: "pending",
+    NodeState.READY: "ready",
+    NodeState.RUNNING: "running",
+    NodeState.RETRYING: "retrying",
+    NodeState.ASKED: "waiting",
+    NodeState.DONE: "done",
+    NodeState.FAILED: "failed",
+    NodeState.CANCELLED: "skipped",
+}
+"""The classes of states; WAITING is of a node that others hold up, not of a person's."""
+
+
+def graph_svg(view: FlowView, chart: Chart | None, link: Link) -> str:
+    """Return the graph of *view* for a page, each node with a *link*.
+
+    Raises:
+        UsageRefused: it is too large for a picture.
+    """
+    parts = _LinkedPicture(*flow_picture(view, chart), link).parts()
+    return "".join(parts)
+
+
+class _LinkedPicture(FlowPicture):
+    def __init__(
+        self, view: FlowView, layout: Layout, texts: Texts, drawn: Drawn, link: Link
+    ) -> None:
+        super().__init__(view, layout, texts, drawn)
+        self._link = link
+
+    def parts(self) -> Iterator[str]:
+        wide = self._layout.width * CELL + 2 * FLOW_MARGIN
+        high = self._layout.height * CELL_ROW + 2 * FLOW_MARGIN
+        yield (
+            f'<svg class="graph" viewBox="{-FLOW_MARGIN} {-FLOW_MARGIN} {wide} {high}" '
+            f'width="{wide}" height="{high}" role="img" '
+            f'aria-label="Graph of {escape(shown(self._view.title))}">'
+        )
+        yield from self.inner()
+        yield "</svg>"
+
+    def _frame(self, frame: GroupFrame) -> Iterator[str]:
+        yield from _grouped("frame", super()._frame(frame))
+
+    def _title(self, frame: GroupFrame) -> Iterator[str]:
+        yield from _grouped("title", super()._title(frame))
+
+    def _line(self, line: EdgeLine) -> Iterator[str]:
+        edge: Edge = self._view.graph.edges[line.place]
+        kind = "on" if line.place in self._view.followed else "off"
+        kind += " loop" if line.is_loop else ""
+        kind += f" {self._drawn.stroke(edge)}"
+        yield from _grouped(f"edge {kind}", super()._line(line))
+
+    def _box(self, box: Box, view: NodeView) -> Iterator[str]:
+        node = escape(box.node)
+        yield f'<a href="{escape(self._link(box.node))}" id="n-{node}">'
+        yield from _grouped(f"node {CLASSES[view.state]}", super()._box(box, view))
+        yield "</a>"
+
+
+def _grouped(name: str, parts: Iterator[str]) -> Iterator[str]:
+    yield f'<g class="{name}">'
+    yield from parts
+    yield "</g>"
+
+
+def gantt_page_svg(chart: Gantt) -> str:
+    """Return *chart* for a page.
+
+    Raises:
+        UsageRefused: it has more rows or bars than anybody could tell apart.
+    """
+    ensure_drawable(chart)
+    return "".join(_Timeline(chart).parts())
+
+
+class _Timeline(GanttPicture):
+    def __init__(self, chart: Gantt) -> None:
+        super().__init__(chart)
+        # The page says in its own words what a picture says above its axis.
+        self._top = 2 * 14
+        self._bottom = self._top + 26 * len(chart.rows)
+        self._high = self._bottom + 44
+
+    def parts(self) -> Iterator[str]:
+        yield (
+            f'<svg class="gantt" viewBox="0 0 {self._wide} {self._high}" width="{self._wide}" '
+            f'height="{self._high}" role="img" aria-label="Timeline of the run">'
+        )
+        yield from _grouped("axis", self._axis())
+        for number, row in enumerate(self._chart.rows):
+            is_critical = " critical" if row.is_critical else ""
+            yield from _grouped(f"row{is_critical}", self._row(number, row))
+        yield from self._legend()
+        yield "</svg>"
+
+    def _legend(self) -> Iterator[str]:
+        # Its pieces come in pairs, a sample and its name.
+        parts = list(super()._legend())
+        for look, sample, name in zip(self._chart.looks, parts[::2], parts[1::2], strict=True):
+            yield from _grouped(f"bar {look.name.lower()}", iter([sample, name]))
+
+    def _bar(self, bar: Bar, name: str, y: float) -> str:
+        look = bar.look.name.lower()
+        return f'<g class="bar {look}">{super()._bar(bar, name, y)}</g>'
+
+
+RING, PILL_HIGH, PILL_LEAST = 104, 40, 120
+
+
+def ring_svg(steps: Sequence[tuple[str, str, str]], center: Sequence[str]) -> str:
+    """Return a cycle as a ring: of each of *steps* its name, its state's class and its link.
+
+    *center* is said in the middle, a line each.
+    """
+    names = [short(shown(name), 18) for name, _, _ in steps]
+    wide = max([PILL_LEAST, *(int(points(f"{name}  ", 14)) + 28 for name in names)])
+    count = len(steps)
+    # As large as the pills need: side by side they are a chord of the ring.
+    radius = max(RING, int((PILL_HIGH + 26) / (2 * math.sin(math.pi / max(count, 2)))))
+    across = max(radius, wide * 0.62) if count > 1 else wide * 0.62
+    half_w, half_h = across + wide / 2 + 10, radius + PILL_HIGH / 2 + 10
+    at = [_on_ring(place, count, across, radius) for place in range(count)]
+    parts = [
+        (
+            f'<svg class="graph ring" width="{2 * half_w:g}" height="{2 * half_h:g}" '
+            f'viewBox="{-half_w:g} {-half_h:g} {2 * half_w:g} {2 * half_h:g}" role="img" '
+            'aria-label="Cycle of steps">'
+        ),
+        f'<ellipse class="track" rx="{across:g}" ry="{radius:g}"/>',
+    ]
+    parts += [_arrow((place + 0.5) / count, across, radius) for place in range(count)]
+    for (x, y), (_, state, link), name in zip(at, steps, names, strict=True):
+        mark = RING_MARKS.get(state, "")
+        parts.append(
+            f'<a href="{escape(link)}"><g class="node {escape(state)}">'
+            f'<rect x="{x - wide / 2:g}" y="{y - PILL_HIGH / 2:g}" width="{wide}" '
+            f'height="{PILL_HIGH}" rx="{PILL_HIGH / 2:g}"/><text x="{x:g}" y="{y + 5:g}" '
+            f'font-size="14" text-anchor="middle">{escape(f"{mark} {name}".strip())}</text>'
+            "</g></a>"
+        )
+    top = -9 * (len(center) - 1)
+    for number, line in enumerate(center):
+        kind = "lab" if number else "mid"
+        parts.append(
+            f'<text class="{kind}" y="{top + 20 * number + 4}" text-anchor="middle">'
+            f"{escape(shown(line))}</text>"
+        )
+    return "".join([*parts, "</svg>"])
+
+
+RING_MARKS = {
+    "done": MARKS[NodeState.DONE],
+    "running": MARKS[NodeState.RUNNING],
+    "waiting": MARKS[NodeState.ASKED],
+    "failed": MARKS[NodeState.FAILED],
+}
+
+
+def _on_ring(place: float, count: int, across: float, radius: float) -> tuple[float, float]:
+    """Return the middle of the *place*-th of *count* pills, clockwise from the top."""
+    angle = 2 * math.pi * place / count - math.pi / 2
+    return across * math.cos(angle), radius * math.sin(angle)
+
+
+def _arrow(share: float, across: float, radius: float) -> str:
+    """Return an arrow head on the ring, *share* of the way around."""
+    angle = 2 * math.pi * share - math.pi / 2
+    x, y = across * math.cos(angle), radius * math.sin(angle)
+    turn = math.degrees(math.atan2(radius * math.cos(angle), -across * math.sin(angle)))
+    place = f"translate({x:g} {y:g}) rotate({turn:g})"
+    return f'<path class="head" d="M-5 -5L5 0L-5 5Z" transform="{place}"/>'
+
+
+PLOT_WIDE, PLOT_HIGH, PLOT_LEFT, PLOT_BASE = 1120, 180, 52, 22
+
+
+def plot_svg(values: Sequence[tuple[float, float]], label: Callable[[float], str]) -> str:
+    """Return a plot of *values* over time, ascending; *label* names a value at the axis."""
+    first, last = values[0][0], values[-1][0]
+    most = max(value for _, value in values) or 1.0
+    wide, high = PLOT_WIDE - PLOT_LEFT - 8, PLOT_HIGH - PLOT_BASE - 8
+
+    def at(when: float, value: float) -> str:
+        x = PLOT_LEFT + wide * (when - first) / ((last - first) or 1.0)
+        return f"{x:.1f} {8 + high * (1 - value / most):.1f}"
+
+    steps = [at(*values[0])]
+    for (_, before), (when, value) in pairwise(values):
+        steps += [at(when, before), at(when, value)]
+    way = "L".join(steps)
+    base = 8 + high
+    parts = [
+        (
+            f'<svg class="plot" viewBox="0 0 {PLOT_WIDE} {PLOT_HIGH}" width="{PLOT_WIDE}" '
+            f'height="{PLOT_HIGH}" role="img" aria-label="Cost over time">'
+        )
+    ]
+    for share in (0.0, 0.5, 1.0):
+        y = 8 + high * (1 - share)
+        parts.append(
+            f'<path class="grid" d="M{PLOT_LEFT} {y:g}H{PLOT_WIDE - 8}"/>'
+            f'<text class="num" x="{PLOT_LEFT - 8}" y="{y + 4:g}" text-anchor="end">'
+            f"{escape(label(most * share))}</text>"
+        )
+    end = PLOT_LEFT + wide
+    parts.append(f'<path class="area" d="M{way}L{end} {base}L{PLOT_LEFT} {base}Z"/>')
+    parts.append(f'<path class="way" d="M{way}"/></svg>')
+    return "".join(parts)

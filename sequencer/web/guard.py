@@ -1,0 +1,261 @@
+"""Who may ask for anything: the wall around every route, static files included.
+
+Raw ASGI, so that no framework's route, redirect or error page comes before it. A browser that
+is on a foreign page sends our cookie along with some requests (ports do not separate
+cookies), so the cookie alone never lets a change through, and GET changes nothing.
+
+Not promised: that another program of the same user keeps out. It can read the project's files
+and change them without us.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+from urllib.parse import parse_qs
+
+from msgspec import Struct, field
+
+from sequencer.errors import UsageRefused
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+OWN_NAME = "sequencer.localhost"
+"""What the printed link says: browsers resolve it without asking anybody, and keep cookies of it
+apart from those of other servers on this machine."""
+MOST_BODY_BYTES = 64 * 1024
+BODY_S = 10.0
+"""In which a form has to arrive."""
+LEAST_TOKEN_CHARS = 16
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    # No stricter: the origin of our own forms would then be null.
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+_ADDED = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+_TEXTS = {
+    400: "This request can't be read.",
+    401: "Open the link that 'sequencer web' has printed: it has the key to these pages.",
+    403: "This request does not come from these pages, so nothing was done.",
+    408: "The form did not arrive in time.",
+    413: "The form is too large.",
+    421: "These pages are not called by that name.",
+}
+
+
+class Keys(Struct, frozen=True):
+    """The secrets of one start; who knows one has not got the others."""
+
+    link: str
+    """In the printed link; in no page."""
+    session: str = field(default_factory=lambda: secrets.token_urlsafe(32))
+    """In the cookie."""
+    form: str = field(default_factory=lambda: secrets.token_urlsafe(32))
+    """In every form: a page of another origin can send our cookie, and can't read this."""
+
+
+class Guard:
+    """Lets through who has opened the link, from these pages, by one of their names."""
+
+    def __init__(self, app: App, keys: Keys, hosts: Iterable[str], port: int) -> None:
+        """Stand before *app* at *port*, which browsers call *hosts*."""
+        self._app = app
+        self._keys = keys
+        self._hosts = frozenset(host.lower().encode() for host in hosts)
+        self.cookie = f"sequencer_{port}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or let the application answer."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                own = [(name, value) for name, value in message["headers"] if name not in _NAMES]
+                message = {**message, "headers": [*own, *_ADDED]}
+            await send(message)
+
+        code = self.refusal(scope)
+        if not code and scope["path"] == "/login":
+            await self._log_in(scope, guarded)
+            return
+        if not code and _is_write(scope):
+            code, receive = await self._form(scope, receive)
+        if code:
+            await _answer(guarded, code, _TEXTS[code])
+            return
+        await self._app(scope, receive, guarded)
+
+    def refusal(self, scope: Scope) -> int:
+        """Return the status with which its headers alone refuse the request; 0: they do not."""
+        hosts, origins = _every(scope, b"host"), _every(scope, b"origin")
+        if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
+            return 421
+        is_write = _is_write(scope)
+        site = _one(scope, b"sec-fetch-site", b"none")
+        # A link on another page may be followed: a GET of ours changes nothing.
+        is_opened = (
+            not is_write
+            and _one(scope, b"sec-fetch-mode", b"navigate") == b"navigate"
+            and _one(scope, b"sec-fetch-dest", b"document") == b"document"
+        )
+        if site not in (b"same-origin", b"none") and not is_opened:
+            return 403
+        if is_write and origins not in ([b"http://" + hosts[0]], [b"https://" + hosts[0]]):
+            return 403
+        if scope["path"] == "/login":
+            return 0
+        return 0 if self._is_known(scope) else 401
+
+    def _is_known(self, scope: Scope) -> bool:
+        given = SimpleCookie()
+        try:
+            for line in _every(scope, b"cookie"):
+                given.load(line.decode("latin-1"))
+        except CookieError:
+            return False
+        morsel = given.get(self.cookie)
+        return morsel is not None and _is_same(morsel.value, self._keys.session)
+
+    async def _form(self, scope: Scope, receive: Receive) -> tuple[int, Receive]:
+        """Return why the form of a write is refused (0: it is not), and its body once more."""
+        try:
+            body = await asyncio.wait_for(_body(receive), BODY_S)
+        except TimeoutError:
+            return 408, receive
+        if body is None:
+            return 413, receive
+        try:
+            form = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=20)
+        except ValueError:
+            return 400, receive
+        fields = {name: values[-1] for name, values in form.items()}
+        is_ours = _is_same(fields.pop("form_token", ""), self._keys.form)
+        # A page of another origin can't send this header without asking first.
+        if not is_ours and _one(scope, b"x-sequencer", b"") != b"1":
+            return 403, receive
+        scope.setdefault("state", {})["form"] = fields
+
+        async def again() -> Message:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        return 0, again
+
+    async def _log_in(self, scope: Scope, send: Send) -> None:
+        """Exchange the token of the link for the cookie.
+
+        Not by a redirect: after a click on a foreign page a browser would withhold the new cookie.
+        """
+        asked = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[-1]
+        if scope["method"] != "GET" or not _is_same(asked, self._keys.link):
+            await _answer(send, 403, "This link is of an earlier start, or not whole.")
+            return
+        cookie = f"{self.cookie}={self._keys.session}; HttpOnly; SameSite=Strict; Path=/"
+        text = (
+            '<!doctype html><html lang="en"><meta charset="utf-8"><title>sequencer</title>'
+            '<link rel="icon" href="data:,">'
+            '<meta http-equiv="refresh" content="0;url=/"><a href="/">Continue</a>'
+        )
+        await _answer(send, 200, text, "text/html", [(b"set-cookie", cookie.encode())])
+
+
+_NAMES = frozenset(name for name, _ in _ADDED)
+
+
+def ensure_token(bind: str, token: str | None) -> str:
+    """Return *token*, or a fresh one if only this machine can reach the address *bind*.
+
+    Raises:
+        UsageRefused: other machines can, and there is no token that a person chose, or it is
+            short. One that changes with each start would stand in every log of the service.
+    """
+    if token is None:
+        if bind not in LOOPBACK:
+            raise UsageRefused(
+                f"other machines can reach {bind}, and there is no token",
+                where="--bind",
+                hint="--token-file FILE names a file with a token of your own",
+            )
+        return secrets.token_urlsafe(24)
+    if len(token) < LEAST_TOKEN_CHARS:
+        raise UsageRefused(
+            f"the token has {len(token)} characters",
+            where="--token-file",
+            hint=f"at least {LEAST_TOKEN_CHARS}; "
+            "'python -c \"import secrets; print(secrets.token_urlsafe())\"' makes one",
+        )
+    return token
+
+
+def hosts_of(bind: str, port: int, names: Iterable[str]) -> list[str]:
+    """Return how browsers may call what listens at *bind* and *port*: also by *names*.
+
+    No other name is answered, so that a name of somebody else that leads here (DNS
+    rebinding) is of no use to its pages.
+    """
+    own = [f"[{bind}]" if ":" in bind else bind]
+    if bind in LOOPBACK:
+        own += [OWN_NAME, "localhost", "127.0.0.1", "[::1]"]
+    given = [name if name.rpartition(":")[2].isdecimal() else f"{name}:{port}" for name in names]
+    return [*given, *(f"{name}:{port}" for name in own)]
+
+
+def _is_write(scope: Scope) -> bool:
+    return scope["method"] not in ("GET", "HEAD")
+
+
+def _every(scope: Scope, name: bytes) -> list[bytes]:
+    return [value for key, value in scope["headers"] if key == name]
+
+
+def _one(scope: Scope, name: bytes, default: bytes) -> bytes:
+    found = _every(scope, name)
+    return found[0] if found else default
+
+
+def _is_same(given: str, wanted: str) -> bool:
+    return hmac.compare_digest(given.encode(), wanted.encode())
+
+
+async def _body(receive: Receive) -> bytes | None:
+    """Return the body of a request; None: it is too large."""
+    parts = b""
+    while True:
+        message = await receive()
+        parts += bytes(message.get("body", b""))
+        if len(parts) > MOST_BODY_BYTES:
+            return None
+        if message["type"] != "http.request" or not message.get("more_body"):
+            return parts
+
+
+async def _answer(
+    send: Send,
+    code: int,
+    text: str,
+    kind: str = "text/plain",
+    more: Iterable[tuple[bytes, bytes]] = (),
+) -> None:
+    headers = [(b"content-type", f"{kind}; charset=utf-8".encode()), *more]
+    await send({"type": "http.response.start", "status": code, "headers": headers})
+    await send({"type": "http.response.body", "body": text.encode()})

@@ -1,0 +1,248 @@
+"""What has changed, sent to browsers as it happens: pages by their parts, logs by their lines.
+
+Nothing is polled: the kernel tells of changes in the folders that a page is about, and only
+while somebody looks. A page is made once a change, however many browsers follow it. The id
+of an event says what its reader has seen, so that after a break only what is missing comes.
+
+Not promised: a change that happens on another machine's disk, before our own store hears of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import stat
+from collections.abc import AsyncIterator, Callable, Iterable
+from pathlib import Path
+from typing import Protocol
+
+import anyio.to_thread
+
+from sequencer.cli.views.text import plain
+from sequencer.errors import SequencerError
+from sequencer.store import folder as folders
+from sequencer.store.watch import Notifier, notifier
+
+SETTLE_S = 0.04
+"""Changes that come together are one."""
+SILENCE_S = 15.0
+"""After which a comment finds out whether the reader is still there."""
+RECHECK_S = 30.0
+"""A lease runs out, and a file system may not tell; then a page is made again."""
+CHUNK_BYTES = 64 * 1024
+
+
+class Made(Protocol):
+    """A page that was made; see `server.Rendered`."""
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """Return its parts."""
+        ...
+
+    @property
+    def id(self) -> str:
+        """Return what identifies them."""
+        ...
+
+    @property
+    def page(self) -> Watched:
+        """Return what it is about."""
+        ...
+
+
+class Watched(Protocol):
+    """Which folders a page is about."""
+
+    folders: tuple[Path, ...]
+    lists: tuple[Path, ...]
+
+
+class Wakes:
+    """Hears of changes in folders, as long as it is open."""
+
+    def __init__(self, woken: Callable[[], None]) -> None:
+        """Call *woken*, in the running loop, whenever something has changed."""
+        self._woken = woken
+        self._notifiers: dict[Path, Notifier] = {}
+        self._loop = asyncio.get_running_loop()
+
+    def watch(self, paths: Iterable[Path]) -> None:
+        """Hear of *paths* from now on, and of no others."""
+        wanted = set(paths)
+        for path in [*self._notifiers]:
+            if path not in wanted:
+                self._drop(path)
+        for path in wanted - self._notifiers.keys():
+            try:
+                made = notifier(path, None)
+            except OSError:
+                # Gone, or the system has no more to give: the recheck has to do.
+                continue
+            self._notifiers[path] = made
+            self._loop.add_reader(made.fileno(), self._heard, made)
+
+    def _heard(self, made: Notifier) -> None:
+        if made.has_changed():
+            self._woken()
+
+    def _drop(self, path: Path) -> None:
+        made = self._notifiers.pop(path)
+        self._loop.remove_reader(made.fileno())
+        made.close()
+
+    def close(self) -> None:
+        """Hear of nothing any more."""
+        for path in [*self._notifiers]:
+            self._drop(path)
+
+
+class Channel:
+    """One page that somebody follows."""
+
+    def __init__(self, address: str, render: Callable[[str], Made]) -> None:
+        """Follow the page at *address*, made by *render*."""
+        self.made: Made | None = None
+        self.is_over = False
+        self._address, self._render = address, render
+        self._changed = asyncio.Event()
+        self._news = asyncio.Condition()
+        self._wakes = Wakes(self._changed.set)
+        self._task = asyncio.create_task(self._work())
+        self.readers = 0
+
+    async def _work(self) -> None:
+        try:
+            while True:
+                self._changed.clear()
+                made = await anyio.to_thread.run_sync(self._render, self._address)
+                is_new = self.made is None or made.id != self.made.id
+                self.made = made
+                self._wakes.watch((*made.page.folders, *made.page.lists))
+                if is_new:
+                    await self._tell()
+                try:
+                    await asyncio.wait_for(self._changed.wait(), RECHECK_S)
+                except TimeoutError:
+                    continue
+                await asyncio.sleep(SETTLE_S)
+        except SequencerError:
+            # The run or its project is gone: whoever loads the page again is told.
+            self.is_over = True
+            await self._tell()
+
+    async def _tell(self) -> None:
+        async with self._news:
+            self._news.notify_all()
+
+    async def newer(self, seen: str) -> Made | None:
+        """Return the page as soon as it is not the one that was *seen*; None after a silence."""
+
+        def is_new() -> bool:
+            return self.is_over or (self.made is not None and self.made.id != seen)
+
+        async with self._news:
+            try:
+                await asyncio.wait_for(self._news.wait_for(is_new), SILENCE_S)
+            except TimeoutError:
+                return None
+        return self.made
+
+    def close(self) -> None:
+        """Follow it no more."""
+        self._task.cancel()
+        self._wakes.close()
+
+
+class Channels:
+    """The pages that are followed, each once."""
+
+    def __init__(self, render: Callable[[str], Made]) -> None:
+        """Follow pages that *render* makes of their addresses."""
+        self._render = render
+        self._open: dict[str, Channel] = {}
+
+    async def follow(self, address: str, seen: str) -> AsyncIterator[str]:
+        """Yield the events of the page at *address* for a reader who has *seen* one."""
+        channel = self._open.get(address)
+        if channel is None or channel.is_over:
+            channel = self._open[address] = Channel(address, self._render)
+        channel.readers += 1
+        known: dict[str, str] = {}
+        try:
+            yield "retry: 2000\n\n"
+            while True:
+                made = await channel.newer(seen)
+                if channel.is_over:
+                    return
+                if made is None:
+                    yield ": still here\n\n"
+                    continue
+                parts = {name: text for name, text in made.parts.items() if known.get(name) != text}
+                seen, known = made.id, dict(made.parts)
+                yield event("parts", json.dumps(parts), made.id)
+        finally:
+            channel.readers -= 1
+            if not channel.readers:
+                channel.close()
+                if self._open.get(address) is channel:
+                    del self._open[address]
+
+    def close(self) -> None:
+        """Follow nothing any more."""
+        for channel in self._open.values():
+            channel.close()
+        self._open.clear()
+
+
+def event(name: str, data: str, number: object) -> str:
+    """Return one event of a stream; *data* has no line end."""
+    return f"id: {number}\nevent: {name}\ndata: {data}\n\n"
+
+
+async def followed_log(path: Path, offset: int) -> AsyncIterator[str]:
+    """Yield what the log at *path* has behind *offset*, then what is written, as whole lines.
+
+    The id of an event is the offset behind its last line.
+    """
+    changed = asyncio.Event()
+    wakes = Wakes(changed.set)
+    wakes.watch([path.parent])
+    try:
+        yield "retry: 2000\n\n"
+        while True:
+            changed.clear()
+            text, behind = await anyio.to_thread.run_sync(lines_from, path, offset)
+            if behind > offset:
+                offset = behind
+                yield event("lines", json.dumps(text), offset)
+                continue
+            try:
+                await asyncio.wait_for(changed.wait(), SILENCE_S)
+            except TimeoutError:
+                yield ": still here\n\n"
+            await asyncio.sleep(SETTLE_S)
+    finally:
+        wakes.close()
+
+
+def lines_from(path: Path, offset: int) -> tuple[str, int]:
+    """Return the whole lines of the log at *path* from *offset* on, at most a chunk, and the end.
+
+    A line that is longer than a chunk comes in pieces.
+    """
+    try:
+        fd = folders.open_file(path, os.O_RDONLY)
+    except OSError:
+        return "", offset
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return "", offset
+        data = os.pread(fd, CHUNK_BYTES, offset)
+    finally:
+        os.close(fd)
+    end = data.rfind(b"\n") + 1
+    if not end and len(data) == CHUNK_BYTES:
+        end = len(data)
+    return plain(data[:end].decode("utf-8", "replace")), offset + end

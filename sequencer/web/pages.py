@@ -1,0 +1,579 @@
+"""What each page shows: facts of the library, put together for a template.
+
+A page is made of parts (the blocks of its template). The same parts are sent again when
+something has changed, so nothing here depends on who looks or on the time of day: how long
+ago something was, a browser says itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from msgspec import Struct, field
+
+from sequencer.assembly.flows import written_of
+from sequencer.cli.views.gantt import Gantt, gantt_of, gantt_summary
+from sequencer.cli.views.runs import Open, asked_at, open_at
+from sequencer.cli.views.standing import Snapshot, holder_words, take
+from sequencer.cli.views.states import amount
+from sequencer.cli.views.text import plural
+from sequencer.engine.view import FlowView, NodeState, NodeView
+from sequencer.errors import ConfigurationError, SequencerError, UsageRefused
+from sequencer.model.head import Head
+from sequencer.model.limits import parse_time
+from sequencer.model.line.order import describe
+from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
+from sequencer.model.outcome import Usage
+from sequencer.model.workflow import Workflow
+from sequencer.store.protocol import Liveness
+from sequencer.web.drawings import CLASSES, gantt_page_svg, graph_svg, ring_svg
+from sequencer.web.records import Tried
+from sequencer.web.site import Row, ShownProject, Site
+from sequencer.workflows.mermaid.chart import Chart
+
+Query = Mapping[str, str]
+RUNS_A_PAGE, STEPS_A_PAGE = 50, 50
+MOST_EXECUTIONS = 300
+"""Facts of a line's run that its timeline is drawn from: the newest, nobody reads more bars."""
+MOST_SHOWN = 600
+SHORT_S = 9.95
+MOST_RING = 12
+"""Steps of a cycle that a ring has room for."""
+
+
+class Look(NamedTuple):
+    """A state: never told by its color alone."""
+
+    mark: str
+    word: str
+    css: str
+
+
+LOOKS = {
+    "running": Look("●", "running", "running"),
+    "waiting-next": Look("○", "ready", "ready"),
+    "waiting-approval": Look("?", "waiting for you", "waiting"),
+    "paused": Look("‖", "paused", "paused"),
+    "stopped": Look("■", "stopped", "paused"),
+    "failed": Look("✕", "failed", "failed"),
+    "rejected": Look("✕", "rejected", "failed"),
+    "complete": Look("✓", "done", "done"),
+    "idle": Look("○", "not started", "pending"),
+    "stale": Look("!", "stale claim", "waiting"),
+    "unreadable": Look("✕", "can't be read", "failed"),
+}
+STEP_LOOKS = {
+    "done": Look("✓", "done", "done"),
+    "running": Look("●", "running", "running"),
+    "waiting": Look("?", "waiting for you", "waiting"),
+    "failed": Look("✕", "failed", "failed"),
+    "retrying": Look("↻", "retrying", "retrying"),
+    "ready": Look("○", "ready", "ready"),
+    "skipped": Look("↷", "skipped", "skipped"),
+    "released": Look("↷", "given back", "skipped"),
+    "pending": Look("○", "not started", "pending"),
+}
+
+
+class Page(Struct):
+    """What a template is filled with."""
+
+    template: str
+    title: str
+    context: dict[str, Any]
+    folders: tuple[Path, ...] = ()
+    """Of the runs that it shows: a change in one of them may change the page."""
+    tab: str = ""
+    lists: tuple[Path, ...] = field(default=())
+    """Folders in which runs may appear."""
+
+
+def look_of(row: Row) -> Look:
+    """Return how the state of the run of *row* is shown."""
+    head = row.head
+    if "error" in row.facts:
+        return LOOKS["unreadable"]
+    if head is None:
+        return LOOKS["idle"]
+    if head.was_rejected:
+        return LOOKS["rejected"]
+    if head.exit and head.status != "complete":
+        return LOOKS["stopped"]
+    if row.is_stale:
+        return LOOKS["stale"]
+    return LOOKS[str(head.status)]
+
+
+def every_folder(site: Site) -> dict[str, tuple[Path, ...]]:
+    """Return the folders of all runs, and those in which runs may appear."""
+    rows = tuple(row.run.store.state_path.parent for row in site.rows())
+    lists = []
+    for project in site.projects.values():
+        try:
+            state = project.project.settings.state_file.parent
+        except SequencerError:
+            continue
+        lists += [state, state / "runs"]
+    return {"folders": rows, "lists": tuple(lists)}
+
+
+# --- needs you ---------------------------------------------------------------------
+
+
+class Need(Struct):
+    """One thing that waits for a person."""
+
+    kind: str
+    row: Row | None
+    since: str
+    title: str
+    text: str = ""
+    ask: Open | None = None
+    command: str = ""
+
+
+def needs(site: Site, query: Query) -> Page:
+    """Return the page of all that waits for a person."""
+    del query
+    found = sorted(every_need(site), key=lambda one: one.since)
+    return Page("needs.html", "Needs you", {"needs": found}, **every_folder(site), tab="needs")
+
+
+def every_need(site: Site) -> Iterator[Need]:
+    """Yield what waits for a person in every run."""
+    for project in site.projects.values():
+        try:
+            rows = [*project.rows()]
+        except SequencerError as error:
+            yield Need("broken", None, "", f"{project.title} can't be opened", str(error))
+            continue
+        for row in rows:
+            yield from needs_of(row)
+
+
+def needs_of(row: Row) -> Iterator[Need]:
+    """Yield what of the run of *row* waits for a person."""
+    head, option = row.head, Open(row.run).option
+    if head is None:
+        yield Need("broken", row, "", "The run can't be read", row.facts["error"], None)
+        return
+    if (ask := asked_by(row)) is not None:
+        yield from _questions(row, ask)
+    if row.is_stale:
+        words = _holders(row, head)
+        text = "\n".join(words)
+        yield Need("stale", row, head.last_update, "A claim is stale", text, None)
+    if head.status == "failed":
+        title = f"{head.expected_step or 'The run'} failed"
+        command = f"sequencer {option}retry"
+        yield Need("failed", row, head.last_update, title, _failure(row), None, command)
+    for post in row.facts.get("posts", ()):
+        if post["error"]:
+            title = f"{post['sink']} has not taken {post['pending']} posts"
+            yield Need("posts", row, head.last_update, title, str(post["error"]), None)
+
+
+def asked_by(row: Row) -> Open | None:
+    """Return what the run of *row* asks people; None: nothing, or it can't be told."""
+    head = row.head
+    if head is None or not (head.is_at_gate or head.asks) or head.exit:
+        return None
+    try:
+        return open_at(row.run, head)
+    except SequencerError:
+        return None
+
+
+def _questions(row: Row, ask: Open) -> Iterator[Need]:
+    option = ask.option
+    if ask.gate is not None:
+        gate = ask.gate
+        said, command = asked_at(row.run, gate), f"sequencer {option}approve"
+        yield Need("gate", row, gate.opened_at, f"Approve {gate.step}?", said, ask, command)
+    for question in ask.questions:
+        values = " or ".join(one.value for one in question.options) or "TEXT"
+        command = f"sequencer {option}answer {question.node.id} {values}"
+        title = question.node.label or question.node.id
+        one = ask._replace(questions=(question,))
+        yield Need("question", row, question.asked_at, title, question.text, one, command)
+
+
+def _failure(row: Row) -> str:
+    tried = _tried(row)
+    failed = [one.last for one in tried if one.last.state == "failed"]
+    return max(failed, key=lambda one: one.revision).said if failed else ""
+
+
+def _holders(row: Row, head: Head) -> list[str]:
+    found: list[tuple[Any, Liveness]] = [
+        (claim, row.run.store.liveness(claim)) for claim in head.claims
+    ]
+    return [holder_words([claim], here) for claim, here in found if here.allows_take_over]
+
+
+def _tried(row: Row) -> list[Tried]:
+    is_net = row.head is not None and row.head.begun_at is not None
+    return row.project.story(row).tried(by_name=is_net)
+
+
+# --- runs --------------------------------------------------------------------------
+
+
+def runs(site: Site, query: Query) -> Page:
+    """Return the page that lists the runs, those that moved last first."""
+    state, search = query.get("state", ""), query.get("q", "").casefold()
+    rows = sorted(site.rows(), key=_moved, reverse=True)
+    counts: dict[str, int] = {}
+    for row in rows:
+        word = look_of(row).word
+        counts[word] = counts.get(word, 0) + 1
+    shown = [
+        row
+        for row in rows
+        if state in ("", look_of(row).word)
+        and search in f"{row.name} {row.project.title} {row.facts.get('workflow')}".casefold()
+    ]
+    first = number(query.get("from"))
+    context = {
+        "rows": [(row, look_of(row), step_words(row)) for row in shown[first:][:RUNS_A_PAGE]],
+        "counts": counts,
+        "state": state,
+        "search": query.get("q", ""),
+        "first": first,
+        "total": len(shown),
+        "size": RUNS_A_PAGE,
+    }
+    return Page("runs.html", "Runs", context, **every_folder(site), tab="runs")
+
+
+def _moved(row: Row) -> str:
+    return "" if row.head is None else row.head.last_update
+
+
+def number(text: str | None) -> int:
+    """Return the number that *text* is, of an address; 0: it is none."""
+    return int(text) if text is not None and text.isdecimal() and len(text) < 12 else 0  # noqa: PLR2004
+
+
+def step_words(row: Row) -> str:
+    """Return at which of how many steps the run of *row* is."""
+    facts = row.facts
+    if row.head is None:
+        return ""
+    done = facts["step_index"]
+    of = f" of {facts['steps']}" if facts["steps"] else ""
+    place = done if facts["ended"] else done + 1
+    return f"{place}{of}"
+
+
+# --- one run -----------------------------------------------------------------------
+
+
+def run(site: Site, query: Query, project: str, run: str) -> Page:
+    """Return the page of one run."""
+    shown = site.project(project)
+    row = shown.row(run)
+    context: dict[str, Any] = {
+        "row": row,
+        "look": look_of(row),
+        "needs": [*needs_of(row)],
+        "distrust": shown.distrust(),
+        "step_words": step_words(row),
+    }
+    folders = (row.run.store.state_path.parent,)
+    if row.head is None:
+        return Page("unread.html", row.name, context, folders, "runs")
+    facts = shown.story(row).facts
+    logs = shown.project.logs(row.run.name, lambda _: None)
+    snapshot = take(row.run, logs, facts)
+    view = snapshot.graph_view
+    context |= {
+        "head": row.head,
+        "snapshot": snapshot,
+        "usage": row.head.usage,
+        "steps": _node_steps(row, view) if view else _line_steps(row, snapshot, query),
+        "is_net": view is not None,
+        "can": _may(row, snapshot),
+        **_pictures(shown, row, snapshot),
+    }
+    return Page("run.html", row.name, context, folders, "runs")
+
+
+def _may(row: Row, snapshot: Snapshot) -> frozenset[str]:
+    """Return what can be done with the run as it stands."""
+    head = row.head
+    if head is None or head.status == "complete":
+        return frozenset()
+    if head.exit or head.status == "paused" or head.pause_requested:
+        return frozenset({"resume"} if head.exit else {"resume", "stop"})
+    found = {"pause", "stop"}
+    if head.status == "failed" or head.failures_in_row:
+        found.add("retry")
+    del snapshot
+    return frozenset(found)
+
+
+class StepRow(Struct):
+    """A line of the table of steps."""
+
+    key: str
+    look: Look
+    name: str
+    id: str = ""
+    agent: str = ""
+    tries: int = 0
+    usage: Usage = Usage()
+    at: str = ""
+    line: str = ""
+
+
+def _line_steps(row: Row, snapshot: Snapshot, query: Query) -> dict[str, Any]:
+    tried = _tried(row)
+    before = number(query.get("before"))
+    shown = [one for one in reversed(tried) if not before or one.step_index < before]
+    rows = [_tried_row(row, one) for one in shown[:STEPS_A_PAGE]]
+    is_begun = bool(tried) and tried[-1].last.state == "running"
+    if snapshot.next is not None and not before and not is_begun:
+        step = snapshot.next
+        rows.insert(0, StepRow("", STEP_LOOKS["pending"], step["step"], line="next"))
+    more = shown[STEPS_A_PAGE - 1].step_index if len(shown) > STEPS_A_PAGE else 0
+    return {"rows": rows, "more": more, "total": len(tried)}
+
+
+def _tried_row(row: Row, one: Tried) -> StepRow:
+    last, state = one.last, one.last.state
+    head = row.head
+    if state == "running" and head is not None and not head.claim_with(last.token):
+        state = "released"
+    if head is not None and head.is_at_gate and head.gate and head.gate.token == last.token:
+        state = "waiting"
+    return StepRow(
+        one.key,
+        STEP_LOOKS[state],
+        one.name,
+        str(one.step_index + 1),
+        last.agent,
+        len(one.tries),
+        one.usage,
+        last.ended or last.began,
+        _last_line(last.said),
+    )
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[0].strip()[:120] if lines else ""
+
+
+def _node_steps(row: Row, view: FlowView) -> dict[str, Any]:
+    tried = {one.key: one for one in _tried(row)}
+    rows = [_node_row(one, tried.get(one.node.id)) for one in view.nodes if one.node.works]
+    return {"rows": rows, "more": 0, "total": len(rows)}
+
+
+def _node_row(view: NodeView, tried: Tried | None) -> StepRow:
+    node = view.node
+    usage = Usage() if tried is None else tried.usage
+    agent = "you" if node.kind is NodeKind.HUMAN else "" if tried is None else tried.last.agent
+    return StepRow(
+        node.id,
+        STEP_LOOKS[CLASSES[view.state]],
+        node.label or node.id,
+        node.id,
+        agent,
+        len(tried.tries) if tried else 0,
+        usage,
+        "" if tried is None else tried.last.ended or tried.last.began,
+        view.last_line,
+    )
+
+
+# --- pictures ----------------------------------------------------------------------
+
+
+def _pictures(shown: ShownProject, row: Row, snapshot: Snapshot) -> dict[str, Any]:
+    """Return the pictures of the run of *row*, and of those that are too large, why."""
+    found: dict[str, Any] = {"graph": "", "graph_note": "", "gantt": "", "gantt_note": ""}
+    workflow = snapshot.workflow
+    if workflow is not None:
+        try:
+            found["graph"] = _graph(shown, row, snapshot, workflow)
+        except (UsageRefused, ValueError) as error:
+            found["graph_note"] = str(error)
+    try:
+        chart = _gantt(shown, row)
+        if chart.rows:
+            found["gantt"] = gantt_page_svg(chart)
+            path = " → ".join(chart.critical)
+            found["summary"] = gantt_summary(chart.figures, path, str.strip)
+    except (SequencerError, ValueError) as error:
+        found["gantt_note"] = str(error)
+    return found
+
+
+def _graph(shown: ShownProject, row: Row, snapshot: Snapshot, workflow: Workflow) -> str:
+    def link(key: str) -> str:
+        return f"{row.url}/step/{key}"
+
+    if snapshot.graph_view is not None:
+        return graph_svg(snapshot.graph_view, _chart(shown, row, workflow), link)
+    states = _line_states(row, workflow)
+    is_ring = workflow.kind == "cycle" and len(workflow.steps) <= MOST_RING
+    if is_ring and row.head is not None:
+        places = [(name, state, f"{row.url}/step/{key}") for name, state, key in states]
+        return ring_svg(places, _center(workflow, row.head))
+    view = _line_view(workflow, states)
+    return graph_svg(view, None, lambda node: link(_key_of(states, node)))
+
+
+def _key_of(states: Sequence[tuple[str, str, str]], name: str) -> str:
+    return next(key for step, _, key in states if step == name)
+
+
+def _chart(shown: ShownProject, row: Row, workflow: Workflow) -> Chart | None:
+    """Return how the author drew the graph; None: it was no chart, or it has changed since."""
+    try:
+        written = written_of(shown.project, row.run, workflow)
+    except ConfigurationError:
+        return None
+    if written is None or written.workflow.digest() != workflow.digest():
+        return None
+    return written.chart
+
+
+def _line_states(row: Row, workflow: Workflow) -> list[tuple[str, str, str]]:
+    """Return of each step of the present cycle its name, its state and its key."""
+    head = row.head
+    if head is None:
+        return [(step.name, "pending", "0") for step in workflow.steps]
+    count = len(workflow.steps)
+    first = head.step_index // count * count if workflow.kind == "cycle" else 0
+    tried = {one.step_index: one for one in _tried(row)}
+    found = []
+    for place in range(count):
+        index = first + place
+        name = describe(workflow, index)["step"] if workflow.kind == "cycle" else ""
+        state = _line_state(row, head, tried.get(index), index)
+        found.append((name or workflow.steps[place].name, state, str(index)))
+    return found
+
+
+def _line_state(row: Row, head: Head, tried: Tried | None, index: int) -> str:
+    if head.is_at_gate and head.gate is not None and head.gate.step_index == index:
+        return "waiting"
+    if index < head.step_index:
+        return "done"
+    if index > head.step_index:
+        return "pending"
+    if head.claims:
+        return "waiting" if row.is_stale else "running"
+    if head.status == "failed" and tried is not None:
+        return "failed"
+    return "ready"
+
+
+def _center(workflow: Workflow, head: Head) -> list[str]:
+    cycle = head.step_index // len(workflow.steps)
+    lines = [f"cycle {cycle + 1}"]
+    review, every = workflow.review, workflow.review_every
+    if review is not None and every:
+        left = every - 1 - cycle % every
+        name = review.step.name
+        lines.append(
+            f"this is the review, by {name}" if not left else f"{name} in {plural(left, 'cycle')}"
+        )
+        lines.append(f"every {every} cycles" if every > 1 else "every cycle")
+    return lines
+
+
+_STATES = {
+    "done": NodeState.DONE,
+    "running": NodeState.RUNNING,
+    "waiting": NodeState.ASKED,
+    "failed": NodeState.FAILED,
+    "ready": NodeState.READY,
+}
+
+
+def _line_view(workflow: Workflow, states: Sequence[tuple[str, str, str]]) -> FlowView:
+    """Return a line of steps as a graph, to be drawn as one."""
+    names = [step.name for step in workflow.steps]
+    nodes = tuple(Node(id=name, kind=NodeKind.AGENT) for name in names)
+    edges = [Edge(source=a, target=b) for a, b in itertools.pairwise(names)]
+    if workflow.kind == "cycle" and len(names) > 1:
+        edges.append(Edge(source=names[-1], target=names[0]))
+    graph = Graph(nodes=nodes, edges=tuple(edges), entries=(names[0],))
+    views = tuple(
+        NodeView(node, _STATES.get(state, NodeState.PENDING))
+        for node, (_, state, _) in zip(nodes, states, strict=True)
+    )
+    followed = frozenset(
+        place for place, edge in enumerate(edges[: len(names) - 1]) if _is_past(states, edge.target)
+    )
+    return FlowView(workflow.name, graph, views, "running", followed=followed)
+
+
+def _is_past(states: Sequence[tuple[str, str, str]], name: str) -> bool:
+    return next(state for step, state, _ in states if step == name) != "pending"
+
+
+def _gantt(shown: ShownProject, row: Row) -> Gantt:
+    facts = shown.story(row).facts
+    if row.head is not None and row.head.begun_at is None:
+        facts = facts[-MOST_EXECUTIONS:]
+    return gantt_of(row.run, row.head, lambda _: None, facts)[0]
+
+
+# --- words for templates -----------------------------------------------------------
+
+
+def money(usage: Usage) -> str:
+    """Return what *usage* has cost in two digits; empty: nothing was used."""
+    if not usage.cost_usd and not usage.unpriced:
+        return ""
+    if not usage.cost_usd:
+        return "?"
+    return f"${usage.cost_usd:,.2f}{'+?' if usage.unpriced else ''}"
+
+
+def tokens(usage: Usage) -> str:
+    """Return how many tokens went in and out; empty: none."""
+    total = usage.input_tokens + usage.output_tokens
+    return amount(total) if total else ""
+
+
+def took(seconds: float) -> str:
+    """Return a duration as a clock shows it, a short one with a decimal; empty: none.
+
+    >>> took(0), took(0.31), took(48.2), took(340), took(7260)
+    ('', '0.3 s', '0:48', '5:40', '2:01:00')
+    """
+    if seconds < SHORT_S:
+        return f"{seconds:.1f} s" if seconds else ""
+    whole = round(seconds)
+    hours, rest = divmod(whole, 3600)
+    minutes, left = divmod(rest, 60)
+    return f"{hours}:{minutes:02d}:{left:02d}" if hours else f"{minutes}:{left:02d}"
+
+
+def first_lines(text: str, count: int) -> str:
+    """Return the first *count* lines of *text*, and that there are more."""
+    return "\n".join([*text.splitlines()[:count], "…"])[:MOST_SHOWN]
+
+
+def local(at: str) -> str:
+    """Return the ISO time *at* as the clock of this machine shows it."""
+    when = parse_time(at)
+    return at if when is None else when.astimezone().strftime("%d %b %H:%M %Z")
+
+
+WORDS: Mapping[str, Callable[..., str]] = {
+    "money": money,
+    "tokens": tokens,
+    "took": took,
+    "first_lines": first_lines,
+    "local": local,
+}

@@ -1,0 +1,126 @@
+"""The attempts at steps that a run's facts tell of, put together for a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgspec import Struct, field
+
+from sequencer.history.timeline import BEGINNINGS
+from sequencer.model.outcome import Usage, used
+from sequencer.model.transitions import Event
+
+_BEGIN = frozenset({Event.CLAIMED, Event.ASKED, Event.STARTED})
+_STATES: Mapping[str, str] = {
+    Event.SUCCEEDED: "done",
+    Event.FIXED: "done",
+    Event.ANSWERED: "done",
+    Event.PASSED: "done",
+    Event.STAMPED: "done",
+    Event.SKIPPED: "skipped",
+    Event.FAILED: "failed",
+    Event.INVALID: "failed",
+    Event.RELEASED: "released",
+    Event.TAKEN_OVER: "released",
+    Event.EXPIRED: "released",
+}
+"""Event that ends an attempt -> how the attempt then stands."""
+
+
+class Try(Struct):
+    """One attempt at a step, or one question to a person."""
+
+    step: str
+    step_index: int
+    token: int
+    number: int
+    began: str
+    state: str = "running"
+    ended: str = ""
+    revision: int = 0
+    """Of the record that ended it; 0: it runs."""
+    outcome: Mapping[str, Any] = field(default_factory=dict)
+    is_question: bool = False
+
+    @property
+    def usage(self) -> Usage:
+        """Return what it has used."""
+        return used(self.outcome.get("usage") or {})
+
+    @property
+    def agent(self) -> str:
+        """Return who made it, as far as the journal says."""
+        return str(self.outcome.get("agent") or ("you" if self.is_question else ""))
+
+    @property
+    def said(self) -> str:
+        """Return its answer, or its error; long ones are cut to their end in lists."""
+        outcome = self.outcome
+        parts = (outcome.get(key) for key in ("error", "output", "note", "reason"))
+        return next((str(part) for part in parts if part), "")
+
+
+class Tried(Struct):
+    """A step that was begun, with all its attempts since the run began."""
+
+    key: str
+    """What names it in an address: a node's id, or the step_index of a step of a line."""
+    name: str
+    step_index: int
+    tries: list[Try] = field(default_factory=list)
+
+    @property
+    def last(self) -> Try:
+        """Return the newest attempt."""
+        return self.tries[-1]
+
+    @property
+    def usage(self) -> Usage:
+        """Return what all attempts have used."""
+        total = Usage()
+        for one in self.tries:
+            total = total.plus(one.usage)
+        return total
+
+
+def tried_of(facts: Iterable[Mapping[str, Any]], *, by_name: bool) -> list[Tried]:
+    """Return the steps of *facts* that were begun, in the order in which they began first.
+
+    *by_name* puts together what one node of a graph has done, also in a loop.
+    """
+    found: dict[str, Tried] = {}
+    open_tries: dict[tuple[str, int], Try] = {}
+    for fact in facts:
+        event, name, token = fact["event"], fact["step"], fact.get("token") or 0
+        if event in BEGINNINGS:
+            found.clear()
+            open_tries.clear()
+        if not name or (event not in _BEGIN and event not in _STATES):
+            continue
+        index = fact.get("step_index") or 0
+        key = name if by_name else str(index)
+        step = found.setdefault(key, Tried(key, name, index))
+        step.name = name
+        if event in _BEGIN:
+            number = fact.get("attempt") or 1
+            begun = Try(name, index, token, number, str(fact["at"]))
+            begun.is_question = event == Event.ASKED
+            open_tries[name, token] = begun
+            step.tries.append(begun)
+            continue
+        known = open_tries.pop((name, token), None)
+        made = _by_hand(step, fact) if known is None else known
+        made.state, made.ended = _STATES[event], str(fact["at"])
+        made.outcome, made.revision = fact.get("outcome") or {}, fact["revision"]
+        if made.outcome.get("note") == "fail" and event == Event.STAMPED:
+            made.state = "failed"
+    return [step for step in found.values() if step.tries]
+
+
+def _by_hand(step: Tried, fact: Mapping[str, Any]) -> Try:
+    """Return a try of its own for what a person has said about a step that nobody ran."""
+    at, index = str(fact["at"]), fact.get("step_index") or 0
+    made = Try(step.name, index, fact.get("token") or 0, len(step.tries) + 1, at)
+    step.tries.append(made)
+    return made

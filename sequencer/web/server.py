@@ -1,0 +1,240 @@
+"""The application: addresses, templates, and the server that listens.
+
+Pages are rendered in threads, one at a time, because what they read with is kept between
+them; changes and logs are sent by the loop. Not promised: speed for hundreds of different
+pages at once. It is one person's view of their machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from functools import cached_property
+from importlib.resources import files
+from socket import socket
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, urlsplit
+
+import anyio.to_thread
+import uvicorn
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route, compile_path
+
+from sequencer import __version__
+from sequencer.cli.views.text import one_line, plain
+from sequencer.errors import SequencerError, UnknownName
+from sequencer.web import checks, pages, steps
+from sequencer.web.actions import act
+from sequencer.web.live import Channels, followed_log
+from sequencer.web.pages import Page, every_need
+from sequencer.web.site import Site
+
+PAGES: Mapping[str, Callable[..., Page]] = {
+    "/": pages.needs,
+    "/runs": pages.runs,
+    "/costs": checks.costs,
+    "/health": checks.health,
+    "/p/{project}/{run}": pages.run,
+    "/p/{project}/{run}/step/{key}": steps.step,
+    "/p/{project}/{run}/log/{name}": steps.log,
+}
+"""Address -> what fills its page from the site, the query and the names in the address."""
+_STATIC = {"style.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
+MOST_CONNECTIONS = 1000
+KEEP_ALIVE_S = 15
+
+
+class Rendered(NamedTuple):
+    """The parts of a page, and what identifies just these."""
+
+    page: Page
+    parts: dict[str, str]
+    id: str
+
+
+class Renderer:
+    """Fills templates, one page at a time."""
+
+    def __init__(self, site: Site, form_token: str) -> None:
+        """Show *site*; each form has *form_token*."""
+        self.site = site
+        self._form_token = form_token
+        self._lock = threading.Lock()
+        self._paths = [(compile_path(path)[0], fill) for path, fill in PAGES.items()]
+
+    @cached_property
+    def _templates(self) -> Environment:
+        made = Environment(
+            autoescape=True,
+            loader=PackageLoader("sequencer.web"),
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        # What others wrote never acts on a terminal that the page's text is copied to either.
+        made.filters |= {"plain": plain, "line": one_line, **pages.WORDS}
+        made.globals |= {"version": __version__, "step_looks": pages.STEP_LOOKS}
+        return made
+
+    def rendered(self, address: str) -> Rendered:
+        """Return the parts of the page at *address*, a path with its query.
+
+        Raises:
+            UnknownName: there is no such page, project, run or step.
+        """
+        path, _, query = address.partition("?")
+        found = ((pattern.match(path), fill) for pattern, fill in self._paths)
+        match, fill = next((one for one in found if one[0]), (None, None))
+        if match is None or fill is None:
+            raise UnknownName("page", path, PAGES)
+        with self._lock:
+            page = fill(self.site, dict(parse_qsl(query)), **match.groupdict())
+            template = self._templates.get_template(page.template)
+            badge = sum(1 for _ in every_need(self.site))
+            values = {"page": page, "badge": badge, "address": address, **page.context}
+            values["form_token"] = self._form_token
+            context = template.new_context(values)
+            parts = {name: "".join(block(context)) for name, block in template.blocks.items()}
+        digest = hashlib.blake2b(json.dumps(parts).encode(), digest_size=12).hexdigest()
+        return Rendered(page, parts, digest)
+
+    def whole(self, made: Rendered, address: str) -> str:
+        """Return the page whose parts were *made*."""
+        frame = self._templates.get_template("base.html")
+        return frame.render(made=made, page=made.page, address=address)
+
+    def problem(self, title: str, text: str, hint: str, back: str = "/") -> str:
+        """Return the page that says what was refused."""
+        template = self._templates.get_template("problem.html")
+        return template.render(title=title, text=text, hint=hint, back=back)
+
+
+class Answers:
+    """What answers at each address."""
+
+    def __init__(self, site: Site, form_token: str) -> None:
+        """Show *site*; each form of its pages has *form_token*."""
+        self._site = site
+        self._renderer = Renderer(site, form_token)
+        self.channels = Channels(self._renderer.rendered)
+
+    def show(self, request: Request) -> Response:
+        """Answer with a page."""
+        address = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        with _problems(self._renderer) as problems:
+            made = self._renderer.rendered(address)
+            return HTMLResponse(self._renderer.whole(made, address))
+        return problems[0]
+
+    def change(self, request: Request) -> Response:
+        """Do what a button says, and show its page again."""
+        form: dict[str, str] = request.state.form
+        back = _back(form.pop("back", "/"))
+        with _problems(self._renderer, back) as problems:
+            act(self._site, form, **request.path_params)
+            return RedirectResponse(back, status_code=303)
+        return problems[0]
+
+    async def live(self, request: Request) -> Response:
+        """Send the parts of a page that have changed since the reader has seen it."""
+        query = request.query_params
+        seen = request.headers.get("last-event-id") or query.get("id", "")
+        return _stream(self.channels.follow(query.get("at", "/"), seen))
+
+    async def follow(self, request: Request) -> Response:
+        """Send what is written to a log."""
+        names = request.path_params
+        at = request.headers.get("last-event-id") or request.query_params.get("from", "0")
+        try:
+            path = await anyio.to_thread.run_sync(lambda: steps.log_path(self._site, **names))
+        except SequencerError as error:
+            return Response(error.message, status_code=404)
+        return _stream(followed_log(path, int(at) if at.isdecimal() else 0))
+
+    def raw(self, request: Request) -> Response:
+        """Answer with a whole log, to be saved."""
+        with _problems(self._renderer) as problems:
+            return steps.download(self._site, **request.path_params)
+        return problems[0]
+
+
+def _static(request: Request) -> Response:
+    name = request.path_params["name"]
+    if name not in _STATIC:
+        return Response(status_code=404)
+    data = files("sequencer.web").joinpath("static", name).read_bytes()
+    return Response(data, media_type=_STATIC[name])
+
+
+def make_app(site: Site, form_token: str) -> Starlette:
+    """Return the application that shows *site*; a `Guard` has to stand before it."""
+    answers = Answers(site, form_token)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        answers.channels.close()
+
+    log = "/p/{project}/{run}/log/{name}"
+    routes = [
+        *(Route(path, answers.show) for path in PAGES),
+        Route("/live", answers.live),
+        Route("/static/{name}", _static),
+        Route(f"{log}/follow", answers.follow),
+        Route(f"{log}/raw", answers.raw),
+        Route("/p/{project}/{run}/do/{verb}", answers.change, methods=["POST"]),
+    ]
+    return Starlette(routes=routes, lifespan=lifespan)
+
+
+def _stream(texts: AsyncIterator[str]) -> Response:
+    return StreamingResponse(texts, media_type="text/event-stream")
+
+
+def _back(address: str) -> str:
+    """Return *address* if it is one of ours, else the first page."""
+    parts = urlsplit(address)
+    is_ours = not parts.scheme and not parts.netloc and address.startswith("/")
+    return address if is_ours and not address.startswith(("//", "/\\")) else "/"
+
+
+@contextmanager
+def _problems(renderer: Renderer, back: str = "/") -> Iterator[list[Response]]:
+    """Turn a deliberate error of the block into the page that tells of it."""
+    found: list[Response] = []
+    try:
+        yield found
+    except UnknownName as error:
+        found.append(_problem(renderer, error, "There is no such page", 404, back))
+    except SequencerError as error:
+        found.append(_problem(renderer, error, "This was refused", 409, back))
+
+
+def _problem(
+    renderer: Renderer, error: SequencerError, title: str, code: int, back: str
+) -> Response:
+    text = renderer.problem(title, f"{error.message}", error.hint or "", back)
+    return HTMLResponse(text, status_code=code)
+
+
+def serve(app: Any, listener: socket) -> None:
+    """Answer on *listener* until this process is told to end."""
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        limit_concurrency=MOST_CONNECTIONS,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=1,
+        ws="none",
+        loop="asyncio",
+        http="h11",
+    )
+    uvicorn.Server(config).run(sockets=[listener])

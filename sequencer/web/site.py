@@ -1,0 +1,221 @@
+"""The projects and runs that are shown, each with its address; what was read is kept.
+
+An address is looked up in what there is and never becomes a path. A run is looked at again
+when one of its files has changed, so that a page over hundreds of runs costs a stat each.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct, field
+
+from sequencer.cli.views.runs import run_facts, unread_facts
+from sequencer.engine.run import Run
+from sequencer.errors import NotTrusted, SequencerError, UnknownName
+from sequencer.model.head import Head
+from sequencer.model.names import slug
+from sequencer.project import Project, open_project
+from sequencer.web.records import Tried, tried_of
+
+DEFAULT_RUN = "-"
+"""The address of the default run, which no name has: a slug never is a lone dash."""
+KEPT_CHARS = 600
+"""Of an answer, as far as lists show it; its step's page reads it whole."""
+
+Fact = dict[str, Any]
+
+
+class Row(Struct):
+    """One run, as it was found when its head was read last."""
+
+    project: ShownProject
+    run: Run
+    address: str
+    facts: dict[str, Any]
+    """As ``runs --json`` prints them, or with ``error``."""
+    head: Head | None
+
+    @property
+    def url(self) -> str:
+        """Return the address of its page."""
+        return f"/p/{self.project.address}/{self.address}"
+
+    @property
+    def name(self) -> str:
+        """Return what people call it."""
+        return self.run.name or "default run"
+
+    @property
+    def is_stale(self) -> bool:
+        """Return whether a claim's holder is gone, or its lease has run out."""
+        claims = () if self.head is None else self.head.claims
+        return any(self.run.store.liveness(claim).allows_take_over for claim in claims)
+
+
+class Story(Struct):
+    """The accepted facts of one run, read once; long answers are cut to their ends."""
+
+    run_id: str = ""
+    revision: int = 0
+    facts: list[Fact] = field(default_factory=list)
+    _tried: tuple[int, list[Tried]] = (-1, [])
+
+    def tried(self, *, by_name: bool) -> list[Tried]:
+        """Return the steps that were begun; see `tried_of`."""
+        if self._tried[0] != self.revision:
+            self._tried = self.revision, tried_of(self.facts, by_name=by_name)
+        return self._tried[1]
+
+    def follow(self, run: Run, head: Head) -> None:
+        """Take the facts of *run* up to *head*, or somewhat newer ones."""
+        if (head.run_id, head.revision >= self.revision) != (self.run_id, True):
+            self.run_id, self.revision = head.run_id, 0
+            self.facts.clear()
+        if head.revision > self.revision:
+            for fact in run.store.history(self.revision):
+                self.facts.append(_short(fact))
+                self.revision = fact["revision"]
+
+
+def _short(fact: Fact) -> Fact:
+    outcome = fact.get("outcome")
+    if not isinstance(outcome, dict) or len(str(outcome.get("output", ""))) <= KEPT_CHARS:
+        return fact
+    return {**fact, "outcome": {**outcome, "output": f"…{outcome['output'][-KEPT_CHARS:]}"}}
+
+
+class ShownProject:
+    """One project that a person has named on the command line."""
+
+    def __init__(self, folder: Path, address: str) -> None:
+        """Show the project in *folder* at *address*; it is opened when it is looked at."""
+        self.folder, self.address = folder, address
+        self._looks: object = None
+        self._project: Project | None = None
+        self._rows: dict[str, tuple[object, Row]] = {}
+        self._stories: dict[str, Story] = {}
+
+    @property
+    def title(self) -> str:
+        """Return what people call it."""
+        return self.folder.name or str(self.folder)
+
+    @property
+    def project(self) -> Project:
+        """Return it for looking only; opened again when its settings have changed.
+
+        Raises:
+            ConfigurationError: see `open_project`.
+        """
+        config = None if self._project is None else self._project.settings.config_path
+        looks = _looks(config or self.folder / "orchestration.yaml")
+        if self._project is None or looks != self._looks:
+            self._project = open_project(self.folder, acts=False)
+            self._looks = _looks(self._project.settings.config_path or self.folder)
+            self._rows.clear()
+        return self._project
+
+    def acting(self) -> Project:
+        """Return it for a change by hand.
+
+        Raises:
+            NotTrusted: nobody has said that it may act on this machine.
+        """
+        project = open_project(self.folder)
+        project.trust.ensure(may_ask=False)
+        return project
+
+    def distrust(self) -> NotTrusted | None:
+        """Return why nothing of it may be changed here; None: it may."""
+        return self.project.trust.refusal()
+
+    def names(self) -> dict[str, str | None]:
+        """Return the names of its runs by their addresses."""
+        named = {slug(name): name for name in self.project.run_names()}
+        return {DEFAULT_RUN: None, **named}
+
+    def rows(self) -> Iterator[Row]:
+        """Yield the runs that have begun."""
+        for address in self.names():
+            row = self.row(address)
+            if row.head is not None or "error" in row.facts:
+                yield row
+
+    def row(self, address: str) -> Row:
+        """Return the run at *address*, looked at again if its state has changed.
+
+        Raises:
+            UnknownName: there is none.
+        """
+        project, known = self.project, self._rows.get(address)
+        if known is None:
+            names = self.names()
+            if address not in names:
+                raise UnknownName("run", address, names)
+            run = project.run(names[address])
+        else:
+            run = known[1].run
+        looks = _looks(run.store.state_path)
+        if known is None or known[0] != looks:
+            known = self._rows[address] = looks, self._look(run, address)
+        return known[1]
+
+    def _look(self, run: Run, address: str) -> Row:
+        try:
+            head = run.head
+            facts = {} if head is None else run_facts(self.project, run, head)
+        except SequencerError as error:
+            return Row(self, run, address, unread_facts(run, error), None)
+        return Row(self, run, address, facts, head)
+
+    def story(self, row: Row) -> Story:
+        """Return what the run of *row* tells."""
+        story = self._stories.setdefault(row.address, Story())
+        if row.head is not None:
+            story.follow(row.run, row.head)
+        return story
+
+
+def _looks(path: Path) -> object:
+    """Return what changes whenever *path* does."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - a page has hundreds
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+class Site:
+    """Everything that is shown."""
+
+    def __init__(self, folders: Iterable[Path]) -> None:
+        """Show the projects in *folders*."""
+        self.projects: dict[str, ShownProject] = {}
+        for folder in dict.fromkeys(path.resolve() for path in folders):
+            name = slug(folder.name or "root")
+            number = sum(one.partition("~")[0] == name for one in self.projects)
+            address = f"{name}~{number + 1}" if number else name
+            self.projects[address] = ShownProject(folder, address)
+
+    def project(self, address: str) -> ShownProject:
+        """Return the project at *address*.
+
+        Raises:
+            UnknownName: there is none.
+        """
+        if address not in self.projects:
+            raise UnknownName("project", address, self.projects)
+        return self.projects[address]
+
+    def rows(self) -> Iterator[Row]:
+        """Yield every run that has begun, of the projects that can be read."""
+        for project in self.projects.values():
+            try:
+                yield from project.rows()
+            except SequencerError:
+                # The page of the checks says what is wrong with it.
+                continue

@@ -1,0 +1,113 @@
+"use strict";
+// Live parts, ages, keys and logs. Everything can be read, and every button works, without it.
+(() => {
+  const body = document.body, address = body.dataset.at;
+  if (address === undefined) return;
+
+  // --- ages: "12 min ago" instead of a date, which stays as the tooltip
+  const ages = () => {
+    for (const time of document.querySelectorAll("time")) {
+      const at = Date.parse(time.dateTime);
+      if (!time.title) time.title = new Date(at).toLocaleString();
+      const s = Math.max(0, Math.round((Date.now() - at) / 1000));
+      const text = s < 60 ? s + " s ago" : s < 3600 ? Math.floor(s / 60) + " min ago"
+        : s < 86400 ? Math.floor(s / 3600) + " h ago" : Math.floor(s / 86400) + " d ago";
+      if (time.textContent !== text) time.textContent = text;
+    }
+  };
+  ages();
+  setInterval(() => { if (!document.hidden) ages(); }, 1000);
+
+  // --- parts: swapped when they change, but never under somebody who writes
+  const waiting = new Map(), shown = new Map();
+  const isBusy = (part) => {
+    const here = document.activeElement;
+    return part.contains(here) && here.matches("textarea, input, select")
+      || [...part.querySelectorAll("textarea, input:not([type=hidden]):not([type=search])")].some((f) => f.value !== f.defaultValue);
+  };
+  const swap = (name, html) => {
+    const part = document.getElementById("part-" + name);
+    if (!part) return location.reload();
+    if (isBusy(part)) return void waiting.set(name, html);
+    waiting.delete(name);
+    const open = [...part.querySelectorAll("details")].map((d) => d.open);
+    const scrolls = [...part.querySelectorAll(".scroll, .log")].map((e) => [e.scrollLeft, e.scrollTop]);
+    const here = part.contains(document.activeElement) && document.activeElement.getAttribute("href");
+    part.innerHTML = html;
+    part.querySelectorAll("details").forEach((d, n) => { d.open = open[n] || false; });
+    part.querySelectorAll(".scroll, .log").forEach((e, n) => { if (scrolls[n]) [e.scrollLeft, e.scrollTop] = scrolls[n]; });
+    if (here) for (const link of part.querySelectorAll("a")) if (link.getAttribute("href") === here) link.focus({ preventScroll: true });
+    if (part.querySelector("[data-follow]")) follow();
+  };
+  document.addEventListener("focusout", () => setTimeout(() => { for (const [n, h] of [...waiting]) swap(n, h); }, 200));
+  const lost = document.getElementById("lost");
+  const stream = new EventSource("/live?at=" + encodeURIComponent(address) + "&id=" + body.dataset.id);
+  stream.addEventListener("parts", (event) => {
+    const parts = JSON.parse(event.data);
+    for (const name in parts) {
+      // A log grows by itself; its part is drawn again only when another attempt is shown.
+      const log = name === "log" && document.querySelector("#part-log [data-follow]");
+      if (log && parts[name].includes('data-follow="' + log.dataset.follow + '"')) continue;
+      if (shown.get(name) !== parts[name]) swap(name, parts[name]);
+      shown.set(name, parts[name]);
+    }
+    ages();
+  });
+  stream.onopen = () => { lost.hidden = true; };
+  stream.onerror = () => { lost.hidden = false; };
+
+  // --- logs: what is written appears below; the reader's place moves only at the end
+  const MOST_LINES = 2000;
+  let following = null;
+  const follow = () => {
+    if (following) following.close();
+    const log = document.querySelector("[data-follow]");
+    if (!log) return;
+    log.scrollTop = log.scrollHeight;
+    following = new EventSource(log.dataset.follow + "?from=" + log.dataset.from);
+    following.addEventListener("lines", (event) => {
+      const isAtEnd = log.scrollTop + log.clientHeight >= log.scrollHeight - 4;
+      log.append(document.createTextNode(JSON.parse(event.data)));
+      if (isAtEnd) {
+        while (log.childNodes.length > MOST_LINES) log.firstChild.remove();
+        log.scrollTop = log.scrollHeight;
+      }
+    });
+  };
+  follow();
+
+  // --- keys: none while somebody writes, none that decides anything
+  let isGoing = false;
+  const rows = () => [...document.querySelectorAll("main a.go")].filter((a) => a.offsetParent);
+  const move = (by) => {
+    const all = rows(), at = all.indexOf(document.activeElement);
+    const next = all[at < 0 ? (by > 0 ? 0 : all.length - 1) : Math.min(Math.max(at + by, 0), all.length - 1)];
+    if (next) { next.focus(); next.scrollIntoView({ block: "nearest" }); }
+  };
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.altKey || event.metaKey || event.target.matches("input, textarea, select")) return;
+    const pages = { n: "/", r: "/runs", c: "/costs", h: "/health" };
+    if (isGoing) {
+      isGoing = false;
+      if (pages[event.key]) location.href = pages[event.key];
+      return;
+    }
+    const up = document.querySelector("[data-up]"), search = document.querySelector("input[type=search]");
+    if (event.key === "j") move(1);
+    else if (event.key === "k") move(-1);
+    else if (event.key === "g") isGoing = true;
+    else if (event.key === "u" && up) location.href = up.href;
+    else if (event.key === "/" && search) { event.preventDefault(); search.focus(); }
+    else if (event.key === "?") document.getElementById("keys").showModal();
+  });
+
+  // --- commands: a click copies
+  document.addEventListener("click", (event) => {
+    const code = event.target.closest("code.copy");
+    if (!code || !navigator.clipboard) return;
+    navigator.clipboard.writeText(code.textContent).then(() => {
+      code.classList.add("copied");
+      setTimeout(() => code.classList.remove("copied"), 1200);
+    });
+  });
+})();

@@ -1,0 +1,290 @@
+"""The page of one step: its attempts, the prompt, the answer, what it used; and its log."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from starlette.responses import Response, StreamingResponse
+
+from sequencer.cli.views.step_logs import AskedLogs, FoundLog, open_log
+from sequencer.cli.views.text import file_size, plain
+from sequencer.engine.recall import read_output
+from sequencer.errors import SequencerError, UnknownName
+from sequencer.model.outcome import used
+from sequencer.store import results
+from sequencer.web.live import lines_from
+from sequencer.web.pages import STEP_LOOKS, Page, Query, asked_by, look_of, needs_of, number
+from sequencer.web.records import Tried, Try
+from sequencer.web.site import Row, Site
+
+TAIL_BYTES = 24 * 1024
+"""Of a log, on the page of its step."""
+PAGE_BYTES = 128 * 1024
+"""Of a log, on a page of its own."""
+MOST_HITS = 200
+BLOCK_BYTES = 1024 * 1024
+
+
+def step(site: Site, query: Query, project: str, run: str, key: str) -> Page:
+    """Return the page of the step *key*: a step_index, or a node's id.
+
+    Raises:
+        UnknownName: there is no such step.
+    """
+    shown = site.project(project)
+    row = shown.row(run)
+    head = row.head
+    is_net = head is not None and head.begun_at is not None
+    tried = {one.key: one for one in shown.story(row).tried(by_name=is_net)}
+    found = tried.get(key)
+    name = _name(row, key) if found is None else found.name
+    which = found.tries[_place(query, len(found.tries))] if found else None
+    fact = {} if which is None else _whole(row, which)
+    context = {
+        "row": row,
+        "key": key,
+        "name": name,
+        "tried": found,
+        "one": which,
+        "look": _look(row, found, which),
+        "run_look": look_of(row),
+        "outcome": fact,
+        "usage": used(fact.get("usage") or {}),
+        "answer": _answer(row, fact),
+        "prompt": _prompt(row, name, fact),
+        "log": None if which is None else _log_of(row, which, fact),
+        "needs": [one for one in needs_of(row) if _is_about(one, name)],
+        "can_retry": head is not None and is_net and bool(which and which.state == "failed"),
+    }
+    return Page("step.html", name, context, _folders(row, context["log"]), "runs")
+
+
+def _folders(row: Row, log: Mapping[str, Any] | None) -> tuple[Path, ...]:
+    del log
+    return (row.run.store.state_path.parent,)
+
+
+def _is_about(need: Any, name: str) -> bool:
+    ask = need.ask
+    if ask is None:
+        return False
+    if ask.gate is not None:
+        return bool(ask.gate.step == name)
+    return any(one.node.id == name for one in ask.questions)
+
+
+def _name(row: Row, key: str) -> str:
+    """Return what the step *key* is called, of one that was never begun.
+
+    Raises:
+        UnknownName: there is none.
+    """
+    try:
+        workflow = row.run.workflow_for(row.head)
+    except SequencerError:
+        workflow = None
+    if workflow is not None:
+        nodes = {node.id for node in workflow.nodes}
+        if key in nodes:
+            return key
+        if key.isdecimal() and len(key) < 12 and not nodes:  # noqa: PLR2004 - no index is longer
+            described = row.run.next(1, int(key))
+            if described:
+                return described[0]["step"]
+    raise UnknownName("step", key, [one.key for one in row.project.story(row).tried(by_name=True)])
+
+
+def _place(query: Query, count: int) -> int:
+    """Return which of *count* attempts is asked for; the newest without a word."""
+    asked = number(query.get("try"))
+    return asked - 1 if 0 < asked <= count else count - 1
+
+
+def _look(row: Row, tried: Tried | None, one: Try | None) -> Any:
+    if tried is None or one is None:
+        return STEP_LOOKS["pending"]
+    if one is tried.last and (ask := asked_by(row)) is not None:
+        tokens = {question.token for question in ask.questions}
+        tokens |= {ask.gate.token} if ask.gate is not None else set()
+        if one.token in tokens:
+            return STEP_LOOKS["waiting"]
+    return STEP_LOOKS[one.state]
+
+
+def _whole(row: Row, one: Try) -> Mapping[str, Any]:
+    """Return the outcome of an attempt as the journal has it."""
+    if not one.revision:
+        return one.outcome
+    for fact in row.run.store.history(one.revision - 1):
+        if fact["revision"] > one.revision:
+            break
+        if fact["step"] == one.step and fact.get("outcome") and fact["token"] == one.token:
+            outcome: Mapping[str, Any] = fact["outcome"]
+            return outcome
+    return one.outcome
+
+
+def _answer(row: Row, outcome: Mapping[str, Any]) -> str:
+    name = outcome.get("output_file")
+    if name is None:
+        return str(outcome.get("output") or "")
+    try:
+        return read_output(results.output_path(row.run.store.state_path.parent, name))
+    except SequencerError as error:
+        return str(error)
+
+
+def _prompt(row: Row, name: str, outcome: Mapping[str, Any]) -> dict[str, str]:
+    """Return the prompt's file and its text as it is now, before values are filled in."""
+    try:
+        workflow = row.run.workflow_for(row.head)
+        known = {one.name: one for one in workflow.own_steps}
+        made = known.get(name)
+        if made is not None and made.text is not None:
+            return {"name": name, "text": made.text}
+        file = str(outcome.get("prompt") or (made.prompt_name if made else ""))
+        if not file:
+            return {}
+        return {"name": file, "text": row.project.project.prompts.read(file)}
+    except SequencerError as error:
+        return {"name": "", "text": str(error)}
+
+
+# --- logs --------------------------------------------------------------------------
+
+
+def _log_of(row: Row, one: Try, outcome: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the name and the end of an attempt's log; None: it has none."""
+    named = outcome.get("log")
+    logs = {log.path.name: log.path for log in _logs(row)}
+    name = Path(str(named)).name if named else _newest(row, one)
+    if name not in logs:
+        return None
+    path = logs[name]
+    size = path.lstat().st_size
+    start = line_start(path, max(size - TAIL_BYTES, 0))
+    text, behind = lines_from(path, start)
+    return {
+        "name": name,
+        "text": text,
+        "from": start,
+        "to": behind,
+        "size": file_size(size),
+        "is_growing": not outcome,
+        "url": f"{row.url}/log/{name}",
+    }
+
+
+def _newest(row: Row, one: Try) -> str:
+    """Return the name of the newest log of the step that *one* runs."""
+    asked = AskedLogs(row.project.project, row.run, (str(one.step_index + 1),))
+    found = [log for log in asked.found() if log.iteration == one.step_index + 1]
+    return found[-1].path.name if found else ""
+
+
+def _logs(row: Row) -> list[FoundLog]:
+    return AskedLogs(row.project.project, row.run).found()
+
+
+def log_path(site: Site, project: str, run: str, name: str) -> Path:
+    """Return the path of the log called *name*.
+
+    Raises:
+        UnknownName: the run has no such log; a name never becomes a path.
+    """
+    row = site.project(project).row(run)
+    logs = {log.path.name: log.path for log in _logs(row)}
+    if name not in logs:
+        raise UnknownName("log", name, list(logs)[-5:])
+    return logs[name]
+
+
+def log(site: Site, query: Query, project: str, run: str, name: str) -> Page:
+    """Return the page of a log: a part of it, its lines numbered, or what is searched for."""
+    row = site.project(project).row(run)
+    path = log_path(site, project, run, name)
+    with open_log(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        last = max(size - PAGE_BYTES, 0)
+        asked = query.get("from")
+        start = _start_of_line(file, min(number(asked), last) if asked else last)
+        file.seek(start)
+        data = file.read(PAGE_BYTES)
+        first = _lines_before(file, start) + 1
+        find = query.get("q", "")
+        hits = [*_hits(file, find)] if find else []
+    end = data.rfind(b"\n") + 1 or len(data)
+    lines = plain(data[:end].decode("utf-8", "replace")).split("\n")
+    context = {
+        "row": row,
+        "name": name,
+        "lines": lines[:-1] if lines and not lines[-1] else lines,
+        "first": first,
+        "from": start,
+        "to": start + end,
+        "size": size,
+        "size_words": file_size(size),
+        "before": max(start - PAGE_BYTES, 0) if start else None,
+        "after": start + end if start + end < size else None,
+        "find": find,
+        "hits": hits,
+        "most": MOST_HITS,
+    }
+    return Page("log.html", name, context, (), "runs")
+
+
+def line_start(path: Path, offset: int) -> int:
+    """Return where the first whole line of the log at *path* from *offset* on starts."""
+    with open_log(path) as file:
+        return _start_of_line(file, offset)
+
+
+def _start_of_line(file: BinaryIO, offset: int) -> int:
+    if offset <= 0:
+        return 0
+    file.seek(offset - 1)
+    data = file.read(CHUNK)
+    place = data.find(b"\n")
+    return offset if place < 0 else offset + place
+
+
+CHUNK = 64 * 1024
+
+
+def _lines_before(file: BinaryIO, offset: int) -> int:
+    file.seek(0)
+    count, left = 0, offset
+    while left > 0 and (data := file.read(min(BLOCK_BYTES, left))):
+        count += data.count(b"\n")
+        left -= len(data)
+    return count
+
+
+def _hits(file: BinaryIO, find: str) -> Iterator[tuple[int, int, str]]:
+    """Yield number, offset and text of the first lines that hold *find*, whatever its case."""
+    wanted = find.casefold().encode()
+    file.seek(0)
+    offset, found = 0, 0
+    for place, line in enumerate(iter(lambda: file.readline(BLOCK_BYTES), b""), 1):
+        if wanted in line.lower():
+            yield place, offset, plain(line[:400].decode("utf-8", "replace")).strip()
+            found += 1
+            if found == MOST_HITS:
+                return
+        offset += len(line)
+
+
+def download(site: Site, project: str, run: str, name: str) -> Response:
+    """Return the whole log as a file that a browser saves and never shows as a page."""
+    file = open_log(log_path(site, project, run, name))
+
+    def parts() -> Iterator[bytes]:
+        with file:
+            while data := file.read(BLOCK_BYTES):
+                yield data
+
+    headers = {"content-disposition": f'attachment; filename="{name}"'}
+    return StreamingResponse(parts(), media_type="text/plain; charset=utf-8", headers=headers)

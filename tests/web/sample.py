@@ -1,0 +1,145 @@
+"""Projects to look at: what a person may meet on the pages, made by real runs of stand-in agents.
+
+As a program: ``python -m tests.web.sample FOLDER`` makes them in FOLDER, for a server to show.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from sequencer.errors import SequencerError
+from sequencer.model.limits import InvocationLimits
+from sequencer.project import open_project
+
+AGENT = '''
+import json, os, sys, time
+prompt = sys.stdin.read()
+step, attempt = os.environ["SEQUENCER_STEP"], int(os.environ["SEQUENCER_ATTEMPT"])
+print(f"reads the prompt, {len(prompt.split())} words")
+for line in range(6):
+    print(f"\\x1b[32mworks\\x1b[0m on {step}: part {line + 1} of 6 <b>&amp;</b>", flush=True)
+    time.sleep(float(os.environ.get("SAMPLE_S", "0.02")))
+if step == "tests" and attempt == 1 and not os.path.exists("fixed"):
+    open("fixed", "w").close()
+    sys.exit("2 tests fail: test_login, test_logout")
+if step == "deploy":
+    sys.exit("the server at deploy.example says 503")
+weight = 1 + len(step)
+said = {
+    "status": "ok",
+    "output": f"{step} is done.\\n\\nThe token in auth.py:41 is hidden <script>alert(1)</script>.",
+    "usage": {"input_tokens": 1200 * weight, "output_tokens": 160 * weight,
+              "cost_usd": 0.011 * weight},
+}
+with open(os.environ["SEQUENCER_RESULT"], "w", encoding="utf-8") as file:
+    json.dump(said, file)
+'''
+
+SETTINGS = f"""
+workflow: {{name: loop, review_every_n: 3}}
+agent: {{default: hand}}
+agents:
+  hand: {{kind: command, argv: [{sys.executable!r}, agent.py], free: false}}
+workflows:
+  loop: {{steps: [supervisor, main], review: {{step: reviewer}}}}
+  ship:
+    kind: procedure
+    steps: [plan, build, {{name: tests, retry: {{max_attempts: 2, initial_delay_s: 0}}}},
+            {{name: publish, requires_approval: true}}, announce]
+  nightly: {{kind: procedure, steps: [collect, deploy, report]}}
+  code-review: code-review.md
+"""
+
+FLOW = """---
+id: code-review
+name: Code review
+version: 1
+retry: {maxAttempts: 2, initialDelay: 0}
+---
+
+```mermaid
+flowchart TD
+    collect[Collect the change] --> correctness[Does it work?]
+    collect --> security[Can it be abused?]
+    collect --> tests[Do the tests pass?]
+    correctness & security & tests --> report[Write one report]
+    report --> decide{{Is the report right?}}
+    decide -->|approve| publish[Write review.md]
+    decide -->|send back| feedback{{What should change?}}
+    decide -->|drop| dropped((Dropped))
+    feedback --> report
+    publish --> done((Done))
+```
+
+### decide
+---
+description: Nothing is published before a person has read it.
+options:
+  - label: approve
+    description: Write it to review.md as it is.
+  - label: send back
+    description: Say what should change; the report is written again.
+  - label: drop
+    description: No review is written.
+---
+{{output}}
+
+Is this report right?
+
+### feedback
+---
+description: Goes into the next version of the report.
+---
+What should be different in the report?
+"""
+AGENT_NODES = ("collect", "correctness", "security", "tests", "report", "publish")
+PROMPTS = {
+    "supervisor": "Look at the plan in `plan.md`.\n\nSay what comes next in one sentence.\n",
+    "main": "Do what the supervisor said:\n\n{{output}}\n",
+}
+STEPS = (*PROMPTS, "reviewer", "plan", "build", "tests", "publish", "announce")
+
+
+def make_project(folder: Path) -> Path:
+    """Make a project in *folder* that has begun no run."""
+    (folder / "prompts").mkdir(parents=True)
+    (folder / "orchestration.yaml").write_text(SETTINGS, encoding="utf-8")
+    (folder / "agent.py").write_text(AGENT, encoding="utf-8")
+    nodes = "".join(f"\n### {name}\nDo {name}.\n" for name in AGENT_NODES)
+    (folder / "code-review.md").write_text(FLOW + nodes, encoding="utf-8")
+    for name in (*STEPS, "collect", "deploy", "report"):
+        text = PROMPTS.get(name, f"Do the {name} of this change, and say what you did.\n")
+        (folder / "prompts" / f"{name}.md").write_text(text, encoding="utf-8")
+    return folder
+
+
+def work(folder: Path, name: str | None, workflow: str, steps: int) -> None:
+    """Let the run called *name* of *workflow* make at most *steps* steps."""
+    from sequencer.settings.sources import Given  # noqa: PLC0415 - see below
+
+    given = {("workflow", "name"): Given("--workflow", workflow)}
+    run = open_project(folder, flags=given, trust=True).run(name)
+    try:
+        run.work(limits=InvocationLimits(max_steps=steps))
+    except SequencerError:
+        return
+
+
+def make_all(folder: Path) -> list[Path]:
+    """Make two projects with runs in every state, and return their folders."""
+    shop, docs = make_project(folder / "shop"), make_project(folder / "docs")
+    work(shop, None, "loop", 9)
+    work(shop, "login-timeout", "code-review", 20)
+    work(shop, "release-1.4", "ship", 10)
+    work(shop, "release-1.3", "ship", 10)
+    open_project(shop, trust=True).run("release-1.3").approve(by="ada")
+    work(shop, "release-1.3", "ship", 3)
+    work(docs, "nightly", "nightly", 3)
+    work(docs, None, "loop", 4)
+    open_project(docs, trust=True).run(None).control.pause()
+    return [shop, docs]
+
+
+if __name__ == "__main__":
+    print(*make_all(Path(sys.argv[1])), sep="\n")
