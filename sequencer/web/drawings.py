@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from html import escape
 from itertools import pairwise
 
@@ -213,7 +214,7 @@ PLOT_WIDE, PLOT_HIGH, PLOT_LEFT, PLOT_BASE = 1120, 180, 52, 22
 
 
 def plot_svg(values: Sequence[tuple[float, float]], label: Callable[[float], str]) -> str:
-    """Return a plot of *values* over time, ascending; *label* names a value at the axis."""
+    """Return a plot of *values* over seconds since 1970, which ascend; *label* names a value."""
     first, last = values[0][0], values[-1][0]
     most = max(value for _, value in values) or 1.0
     wide, high = PLOT_WIDE - PLOT_LEFT - 8, PLOT_HIGH - PLOT_BASE - 8
@@ -241,6 +242,11 @@ def plot_svg(values: Sequence[tuple[float, float]], label: Callable[[float], str
             f"{escape(label(most * share))}</text>"
         )
     end = PLOT_LEFT + wide
+    for when, x, anchor in ((first, PLOT_LEFT, "start"), (last, end, "end")):
+        day = datetime.fromtimestamp(when, UTC).astimezone().strftime("%d %b %H:%M")
+        parts.append(
+            f'<text class="num" x="{x}" y="{PLOT_HIGH - 4}" text-anchor="{anchor}">{day}</text>'
+        )
     parts.append(f'<path class="area" d="M{way}L{end} {base}L{PLOT_LEFT} {base}Z"/>')
     parts.append(f'<path class="way" d="M{way}"/></svg>')
     return "".join(parts)

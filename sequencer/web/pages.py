@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any, NamedTuple
 
 from msgspec import Struct, field
@@ -19,7 +20,7 @@ from sequencer.cli.views.gantt import Gantt, gantt_of, gantt_summary
 from sequencer.cli.views.runs import Open, asked_at, open_at
 from sequencer.cli.views.standing import Snapshot, holder_words, take
 from sequencer.cli.views.states import amount
-from sequencer.cli.views.text import plural
+from sequencer.cli.views.text import one_line, plural
 from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.errors import ConfigurationError, SequencerError, UsageRefused
 from sequencer.model.head import Head
@@ -194,8 +195,9 @@ def _questions(row: Row, ask: Open) -> Iterator[Need]:
         said, command = asked_at(row.run, gate), f"sequencer {option}approve"
         yield Need("gate", row, gate.opened_at, f"Approve {gate.step}?", said, ask, command)
     for question in ask.questions:
-        values = " or ".join(one.value for one in question.options) or "TEXT"
-        command = f"sequencer {option}answer {question.node.id} {values}"
+        values = [quote(one_line(each.value)) for each in question.options] or ["TEXT"]
+        node = quote(one_line(question.node.id))
+        command = f"sequencer {option}answer {node} {' or '.join(values)}"
         title = question.node.label or question.node.id
         one = ask._replace(questions=(question,))
         yield Need("question", row, question.asked_at, title, question.text, one, command)

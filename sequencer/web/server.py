@@ -7,11 +7,13 @@ pages at once. It is one person's view of their machine.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
+import resource
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import cached_property
 from importlib.resources import files
 from socket import socket
@@ -25,6 +27,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route, compile_path
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sequencer import __version__
 from sequencer.cli.views.text import one_line, plain
@@ -48,6 +51,8 @@ PAGES: Mapping[str, Callable[..., Page]] = {
 _STATIC = {"style.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
 MOST_CONNECTIONS = 1000
 KEEP_ALIVE_S = 15
+HEADERS_S = 10.0
+"""In twice which a connection has to ask for something."""
 
 
 class Rendered(NamedTuple):
@@ -223,6 +228,27 @@ def _problem(
     return HTMLResponse(text, status_code=code)
 
 
+class ImpatientProtocol(H11Protocol):
+    """Closes connections that ask for nothing: each costs a descriptor of this process."""
+
+    _was_idle = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """See `asyncio.Protocol`."""
+        super().connection_made(transport)
+        self.loop.call_later(HEADERS_S, self._look)
+
+    def _look(self) -> None:
+        if self.transport.is_closing():
+            return
+        is_idle = self.cycle is None or self.cycle.response_complete
+        if is_idle and self._was_idle:
+            self.transport.close()
+            return
+        self._was_idle = is_idle
+        self.loop.call_later(HEADERS_S, self._look)
+
+
 def serve(app: Any, listener: socket) -> None:
     """Answer on *listener* until this process is told to end."""
     config = uvicorn.Config(
@@ -235,6 +261,11 @@ def serve(app: Any, listener: socket) -> None:
         timeout_graceful_shutdown=1,
         ws="none",
         loop="asyncio",
-        http="h11",
+        http=ImpatientProtocol,
     )
+    with suppress(OSError, ValueError):
+        # As many connections as there may be, and the files that they are about.
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = 2 * MOST_CONNECTIONS + 100
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(wanted, hard)), hard))
     uvicorn.Server(config).run(sockets=[listener])

@@ -11,15 +11,17 @@ from pathlib import Path
 from sequencer.errors import SequencerError
 from sequencer.model.limits import InvocationLimits
 from sequencer.project import open_project
+from sequencer.settings.sources import Given
 
-AGENT = '''
+AGENT = """
 import json, os, sys, time
 prompt = sys.stdin.read()
 step, attempt = os.environ["SEQUENCER_STEP"], int(os.environ["SEQUENCER_ATTEMPT"])
+pace = float(open("pace").read()) if os.path.exists("pace") else 0.002
 print(f"reads the prompt, {len(prompt.split())} words")
 for line in range(6):
     print(f"\\x1b[32mworks\\x1b[0m on {step}: part {line + 1} of 6 <b>&amp;</b>", flush=True)
-    time.sleep(float(os.environ.get("SAMPLE_S", "0.02")))
+    time.sleep(pace)
 if step == "tests" and attempt == 1 and not os.path.exists("fixed"):
     open("fixed", "w").close()
     sys.exit("2 tests fail: test_login, test_logout")
@@ -34,7 +36,7 @@ said = {
 }
 with open(os.environ["SEQUENCER_RESULT"], "w", encoding="utf-8") as file:
     json.dump(said, file)
-'''
+"""
 
 SETTINGS = f"""
 workflow: {{name: loop, review_every_n: 3}}
@@ -116,8 +118,6 @@ def make_project(folder: Path) -> Path:
 
 def work(folder: Path, name: str | None, workflow: str, steps: int) -> None:
     """Let the run called *name* of *workflow* make at most *steps* steps."""
-    from sequencer.settings.sources import Given  # noqa: PLC0415 - see below
-
     given = {("workflow", "name"): Given("--workflow", workflow)}
     run = open_project(folder, flags=given, trust=True).run(name)
     try:

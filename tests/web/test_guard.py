@@ -1,0 +1,325 @@
+"""Everything that a foreign page, a foreign name or a stranger may try, on every route."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.routing import Route
+
+from sequencer.errors import UsageRefused
+from sequencer.web import guard
+from tests.web.conftest import HOST, LINK, PORT, Answer, Client, scope_of
+
+RUN = "/p/shop/login-timeout"
+ASK = f"{RUN}/do/answer"
+
+
+def routes(client: Client) -> list[tuple[str, str]]:
+    """Return an address of each route, and its method."""
+    found = []
+    for route in client.routes:
+        assert isinstance(route, Route)
+        path = route.path.format(
+            project="shop", run="login-timeout", key="tests", name="style.css", verb="pause"
+        )
+        found.append((path, "POST" if "POST" in (route.methods or ()) else "GET"))
+    return [*found, ("/login", "GET"), ("/nothing", "GET")]
+
+
+def heads(client: Client) -> list[int]:
+    return [row.run.head.revision for row in client.site.rows() if row.run.head]
+
+
+NAMES = [
+    "evil.example",
+    f"evil.example:{PORT}",
+    f"127.0.0.1:{PORT}.evil.example",
+    "127.0.0.1",
+    f"127.0.0.1:{PORT + 1}",
+    f"sequencer.localhost.evil.example:{PORT}",
+    "",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_route_answers_to_a_foreign_name(looking: Client, name: str) -> None:
+    for path, method in routes(looking):
+        answer = looking.ask(path, method, looking.headers(host=name))
+        assert answer.status == 421, (path, answer.status)
+
+
+def test_neither_no_name_nor_two_are_answered(looking: Client) -> None:
+    assert looking.get("/", host=None).status == 421
+    twice = [*looking.headers(), ("host", "evil.example")]
+    assert looking.ask("/", headers=twice).status == 421
+
+
+@pytest.mark.parametrize("name", ["localhost", "sequencer.localhost", "SEQUENCER.localhost"])
+def test_our_own_names_are_answered(looking: Client, name: str) -> None:
+    assert looking.get("/", host=f"{name}:{PORT}").status == 200
+
+
+def test_no_route_answers_without_the_cookie(looking: Client) -> None:
+    for cookie in (None, "other=1", f"{looking.guard.cookie}=wrong", f"{looking.guard.cookie}="):
+        for path, method in routes(looking):
+            if path != "/login":
+                origin = f"http://{HOST}" if method == "POST" else None
+                answer = looking.ask(path, method, looking.headers(cookie=cookie, origin=origin))
+                assert answer.status == 401, (path, cookie)
+
+
+def test_the_links_token_is_no_cookie_and_no_form_token(looking: Client) -> None:
+    assert looking.get("/", cookie=f"{looking.guard.cookie}={LINK}").status == 401
+    assert looking.post(ASK, {"form_token": LINK}).status == 403
+
+
+def test_the_link_gives_a_cookie_that_scripts_and_other_sites_never_get(looking: Client) -> None:
+    answer = looking.get(f"/login?token={LINK}".replace(" ", "%20"), cookie=None)
+    assert answer.status == 200
+    cookie = answer.header("set-cookie")
+    assert cookie.startswith(f"{looking.guard.cookie}={looking.keys.session}; ")
+    assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(cookie.split("; "))
+    assert "Domain" not in cookie
+    assert LINK not in answer.text
+
+
+@pytest.mark.parametrize("query", ["", "?token=", "?token=wrong", f"?token={LINK[:-1]}"])
+def test_a_wrong_link_gives_no_cookie(looking: Client, query: str) -> None:
+    answer = looking.get(f"/login{query.replace(' ', '%20')}", cookie=None)
+    assert (answer.status, answer.header("set-cookie")) == (403, "")
+
+
+def test_no_page_has_the_tokens_of_the_link_or_the_session(looking: Client) -> None:
+    for path, method in routes(looking):
+        if method == "GET" and not path.endswith(("/follow", "/live")):
+            text = looking.get(path).text
+            assert LINK not in text
+            assert looking.keys.session not in text
+
+
+WRITES = [
+    {"origin": None},
+    {"origin": "null"},
+    {"origin": "http://evil.example"},
+    {"origin": f"http://127.0.0.1:{PORT + 1}"},
+    {"origin": f"http://localhost:{PORT}"},
+    {"sec_fetch_site": "cross-site"},
+    {"sec_fetch_site": "same-site"},
+    {"sec_fetch_site": "cross-site", "sec_fetch_mode": "navigate", "sec_fetch_dest": "document"},
+]
+
+
+@pytest.mark.parametrize("changed", WRITES)
+def test_a_form_of_a_foreign_page_changes_nothing(
+    client: Client, changed: dict[str, str | None]
+) -> None:
+    before = heads(client)
+    answer = client.post(f"{RUN}/do/pause", **changed)
+    assert answer.status == 403
+    assert heads(client) == before
+
+
+@pytest.mark.parametrize("token", [None, "", "wrong"])
+def test_a_form_without_our_token_changes_nothing(client: Client, token: str | None) -> None:
+    before = heads(client)
+    assert client.post(f"{RUN}/do/pause", {"form_token": token}).status == 403
+    assert heads(client) == before
+
+
+def test_our_own_form_and_our_own_script_are_let_through(client: Client) -> None:
+    assert client.post(f"{RUN}/do/pause").status == 303
+    script = client.post(f"{RUN}/do/resume", {"form_token": None}, x_sequencer="1")
+    assert script.status == 303
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "OPTIONS"])
+def test_nothing_but_a_post_changes_anything(client: Client, method: str) -> None:
+    before = heads(client)
+    own = client.headers(origin=f"http://{HOST}", x_sequencer="1")
+    assert client.ask(f"{RUN}/do/pause", method, own).status == 405
+    assert heads(client) == before
+
+
+def test_a_link_on_a_foreign_page_may_be_followed_and_nothing_else(looking: Client) -> None:
+    opened = {"sec_fetch_mode": "navigate", "sec_fetch_dest": "document"}
+    assert looking.get("/", sec_fetch_site="same-site", **opened).status == 200
+    for mode, dest in (("no-cors", "image"), ("cors", "empty"), ("navigate", "iframe")):
+        embedded = {"sec_fetch_mode": mode, "sec_fetch_dest": dest}
+        for path in ("/", "/live", "/static/page.js"):
+            assert looking.get(path, sec_fetch_site="same-site", **embedded).status == 403
+
+
+def test_every_answer_forbids_foreign_and_inline_scripts_and_frames(looking: Client) -> None:
+    answers = [
+        looking.get("/"),
+        looking.get("/nothing"),
+        looking.get("/", host="evil.example"),
+        looking.get("/", cookie=None),
+        looking.get("/static/page.js"),
+        looking.get("/login", cookie=None),
+    ]
+    for answer in answers:
+        policy = answer.header("content-security-policy")
+        assert "default-src 'none'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
+        assert answer.header("x-content-type-options") == "nosniff"
+        assert answer.header("cache-control") == "no-store"
+        assert answer.header("cross-origin-resource-policy") == "same-origin"
+
+
+def test_pages_keep_to_their_policy(looking: Client) -> None:
+    for path in ("/", "/runs", RUN, "/p/shop/-", f"{RUN}/step/tests", "/costs", "/health"):
+        text = looking.get(path).text
+        assert not re.search(r"<[^>]+\s(style|on\w+)=", text), path
+        assert "<style" not in text
+        assert re.findall(r"<script[^>]*>", text) == ['<script src="/static/page.js" defer>']
+        assert not re.search(r"""(src|href)=["'](https?:)?//""", text)
+
+
+TRICKS = [
+    "/static/../guard.py",
+    "/static/..%2fguard.py",
+    "/static/%2e%2e/guard.py",
+    "/static//etc/passwd",
+    "/p/../../etc/passwd",
+    "/p/shop/../login-timeout",
+    "/p/shop/..",
+    "/p/shop/runs",
+    f"{RUN}/log/..%2f..%2f..%2fsync%2fstate.json",
+    f"{RUN}/log/../../sync/state.json/raw",
+    f"{RUN}/log/state.json/raw",
+    f"{RUN}/log/iter-00001_collect.log%00.txt",
+    f"{RUN}/step/../../orchestration.yaml",
+    "/p/shop/%2d%2d",
+]
+
+
+@pytest.mark.parametrize("path", TRICKS)
+def test_an_address_never_becomes_a_path(looking: Client, path: str) -> None:
+    for asked in (path, path.replace("%2f", "/").replace("%2e", ".")):
+        answer = looking.get(asked)
+        assert answer.status == 404, asked
+        assert "root:" not in answer.text
+        assert "schema_version" not in answer.text
+
+
+def test_a_log_that_was_replaced_by_a_link_is_not_followed(client: Client, tmp_path: Path) -> None:
+    log = next((tmp_path / "shop" / "logs").rglob("iter-00001_collect.log"))
+    log.unlink()
+    log.symlink_to("/etc/passwd")
+    for path in ("", "/raw"):
+        answer = client.get(f"{RUN}/log/{log.name}{path}")
+        assert answer.status == 409
+        assert "root:" not in answer.text
+
+
+@pytest.mark.parametrize("back", ["//evil.example", "https://evil.example/", "/\\evil", "evil"])
+def test_a_change_never_leads_to_a_foreign_page(client: Client, back: str) -> None:
+    answer = client.post(f"{RUN}/do/pause", {"back": back})
+    assert (answer.status, answer.header("location")) == (303, "/")
+
+
+def test_a_form_that_is_too_large_is_refused(client: Client) -> None:
+    text = "x" * (guard.MOST_BODY_BYTES + 1)
+    assert client.post(f"{RUN}/do/stop", {"text": text}).status == 413
+
+
+def test_a_form_that_never_ends_is_given_up(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "BODY_S", 0.05)
+    sent: list[Any] = []
+
+    async def never() -> Any:
+        await asyncio.sleep(60)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = client.headers(origin=f"http://{HOST}")
+    asyncio.run(client.guard(scope_of(f"{RUN}/do/stop", "POST", headers), never, send))
+    assert sent[0]["status"] == 408
+
+
+def test_a_web_socket_is_closed(looking: Client) -> None:
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(looking.guard({**scope_of("/live", "GET", []), "type": "websocket"}, receive, send))
+    assert sent == [{"type": "websocket.close", "code": 1008}]
+
+
+def test_what_agents_wrote_is_text(looking: Client) -> None:
+    pages: list[Answer] = [
+        looking.get(path)
+        for path in ("/", RUN, f"{RUN}/step/tests", f"{RUN}/log/iter-00001_collect.log")
+    ]
+    for page in pages:
+        assert "<script>alert" not in page.text
+        assert "\x1b" not in page.text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in pages[2].text
+    assert "works on collect: part 1 of 6 &lt;b&gt;" in pages[3].text
+
+
+def test_a_log_is_saved_and_never_shown_as_a_page(looking: Client) -> None:
+    answer = looking.get(f"{RUN}/log/iter-00001_collect.log/raw")
+    assert answer.header("content-disposition").startswith("attachment; ")
+    assert answer.header("content-type").startswith("text/plain")
+
+
+def test_an_untrusted_project_is_shown_and_never_acted_on(untrusted: Client) -> None:
+    before = heads(untrusted)
+    page = untrusted.get(RUN)
+    assert page.status == 200
+    assert "not trusted on this machine" in page.text
+    assert 'method="post"' not in page.text
+    for verb in ("pause", "stop", "approve", "answer", "retry", "resume", "feedback", "reject"):
+        form = {"token": "1", "node": "decide", "value": "approve", "text": "no"}
+        answer = untrusted.post(f"{RUN}/do/{verb}", form)
+        assert answer.status == 409
+        assert "is not trusted" in answer.text
+    assert heads(untrusted) == before
+
+
+def test_beyond_this_machine_only_with_a_token_of_ones_own() -> None:
+    for address in ("0.0.0.0", "192.0.2.7", "::"):  # noqa: S104 - that is what is refused
+        with pytest.raises(UsageRefused, match="there is no token"):
+            guard.ensure_token(address, None)
+        assert guard.ensure_token(address, LINK) == LINK
+    with pytest.raises(UsageRefused, match="characters"):
+        guard.ensure_token("127.0.0.1", "short")
+    assert len(guard.ensure_token("127.0.0.1", None)) >= 32
+
+
+def web(*options: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "sequencer", "web", *options, "--no-browser"]
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(folder), **env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_the_command_refuses_what_is_open_to_others_and_agents(made: Path) -> None:
+    opened = web("--bind", "0.0.0.0", folder=made / "shop")  # noqa: S104 - refused
+    assert (opened.returncode, opened.stdout) == (2, "")
+    assert "there is no token" in opened.stderr
+    inside = web(folder=made / "shop", SEQUENCER_TOKEN="7")
+    assert inside.returncode == 2
+    assert "for a person to decide" in inside.stderr
