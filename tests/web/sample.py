@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from sequencer.documents.reader import KeyPath
 from sequencer.errors import SequencerError
 from sequencer.model.limits import InvocationLimits
 from sequencer.project import open_project
@@ -118,7 +119,7 @@ def make_project(folder: Path) -> Path:
 
 def work(folder: Path, name: str | None, workflow: str, steps: int) -> None:
     """Let the run called *name* of *workflow* make at most *steps* steps."""
-    given = {("workflow", "name"): Given("--workflow", workflow)}
+    given: dict[KeyPath, Given] = {("workflow", "name"): Given("--workflow", workflow)}
     run = open_project(folder, flags=given, trust=True).run(name)
     try:
         run.work(limits=InvocationLimits(max_steps=steps))

@@ -120,7 +120,7 @@ def test_a_form_of_a_foreign_page_changes_nothing(
     client: Client, changed: dict[str, str | None]
 ) -> None:
     before = heads(client)
-    answer = client.post(f"{RUN}/do/pause", **changed)
+    answer = client.post(f"{RUN}/do/pause", {}, **changed)
     assert answer.status == 403
     assert heads(client) == before
 
@@ -320,6 +320,6 @@ def test_the_command_refuses_what_is_open_to_others_and_agents(made: Path) -> No
     opened = web("--bind", "0.0.0.0", folder=made / "shop")  # noqa: S104 - refused
     assert (opened.returncode, opened.stdout) == (2, "")
     assert "there is no token" in opened.stderr
-    inside = web(folder=made / "shop", SEQUENCER_TOKEN="7")
+    inside = web(folder=made / "shop", SEQUENCER_TOKEN="7")  # noqa: S106 - a claim's number
     assert inside.returncode == 2
     assert "for a person to decide" in inside.stderr

@@ -1,0 +1,112 @@
+"""The buttons: each is the change that the command of its name makes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sequencer.model.head import Head
+from sequencer.web.site import Row
+from tests.web.conftest import Client
+
+
+def row_of(client: Client, name: str | None) -> Row:
+    return next(row for row in client.site.rows() if row.run.name == name)
+
+
+def head_of(client: Client, name: str | None) -> Head:
+    head = row_of(client, name).run.head
+    assert head is not None
+    return head
+
+
+def newest(client: Client, name: str | None) -> dict[str, Any]:
+    return list(row_of(client, name).run.history())[-1]
+
+
+def test_approve_lets_the_run_continue_and_says_who_did(client: Client) -> None:
+    row, gate = row_of(client, "release-1.4"), head_of(client, "release-1.4").gate
+    assert gate is not None
+    answer = client.post(f"{row.url}/do/approve", {"token": gate.token, "back": row.url})
+    assert (answer.status, answer.header("location")) == (303, row.url)
+    assert head_of(client, "release-1.4").gate is None
+    fact = newest(client, "release-1.4")
+    assert (fact["event"], bool(fact["outcome"]["by"])) == ("approved", True)
+
+
+def test_feedback_sends_it_back_with_the_text_and_without_secrets(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP_API_KEY", "sk-shop-0123456789abcdef")
+    row, gate = row_of(client, "release-1.4"), head_of(client, "release-1.4").gate
+    assert gate is not None
+    text = "Not with sk-shop-0123456789abcdef in it."
+    form = {"token": gate.token, "text": text}
+    assert client.post(f"{row.url}/do/feedback", form).status == 303
+    fact = newest(client, "release-1.4")
+    assert fact["event"] == "feedback"
+    assert "sk-shop" not in fact["outcome"]["note"]
+    assert fact["outcome"]["note"].startswith("Not with ")
+    assert client.post(f"{row.url}/do/feedback", {"token": gate.token}).status == 409
+
+
+def test_reject_ends_the_run(client: Client) -> None:
+    row, gate = row_of(client, "release-1.4"), head_of(client, "release-1.4").gate
+    assert gate is not None
+    client.post(f"{row.url}/do/reject", {"token": gate.token, "text": "too early"})
+    assert head_of(client, "release-1.4").was_rejected
+
+
+def test_an_answer_follows_its_edge_and_a_wrong_one_is_refused(client: Client) -> None:
+    row = row_of(client, "login-timeout")
+    question = row.run.flow.questions(head_of(client, "login-timeout"))[0]
+    form = {"token": question.token, "node": "decide", "value": "perhaps"}
+    refused = client.post(f"{row.url}/do/answer", form)
+    assert refused.status == 404
+    assert "perhaps" in refused.text
+    assert client.post(f"{row.url}/do/answer", {**form, "value": "send back"}).status == 303
+    assert head_of(client, "login-timeout").asks == ("feedback",)
+    again = row.run.flow.questions(head_of(client, "login-timeout"))[0]
+    own = {"token": again.token, "node": "feedback", "text": "Shorter, please."}
+    assert client.post(f"{row.url}/do/answer", own).status == 303
+    assert head_of(client, "login-timeout").asks == ()
+
+
+@pytest.mark.parametrize("verb", ["approve", "reject", "feedback"])
+def test_what_was_decided_meanwhile_is_not_decided_again(client: Client, verb: str) -> None:
+    row, gate = row_of(client, "release-1.4"), head_of(client, "release-1.4").gate
+    assert gate is not None
+    form = {"token": gate.token + 1, "text": "late"}
+    before = head_of(client, "release-1.4").revision
+    assert client.post(f"{row.url}/do/{verb}", form).status == 409
+    assert client.post(f"{row.url}/do/{verb}", {"text": "no token"}).status == 409
+    assert head_of(client, "release-1.4").revision == before
+
+
+def test_pause_resume_and_stop(client: Client) -> None:
+    url = row_of(client, "login-timeout").url
+    client.post(f"{url}/do/pause")
+    assert head_of(client, "login-timeout").status == "paused"
+    assert "Resume" in client.get(url).text
+    client.post(f"{url}/do/resume")
+    assert head_of(client, "login-timeout").status == "waiting-approval"
+    client.post(f"{url}/do/stop", {"text": "the release is out"})
+    head = head_of(client, "login-timeout")
+    assert (head.exit, head.exit_reason) == (True, "the release is out")
+    assert "stopped" in client.get(url).text
+
+
+def test_retry_forgets_the_failures(client: Client) -> None:
+    row = row_of(client, "nightly")
+    assert head_of(client, "nightly").failures_in_row
+    assert client.post(f"{row.url}/do/retry").status == 303
+    assert head_of(client, "nightly").failures_in_row == 0
+    assert "deploy failed" not in client.get("/").text
+
+
+def test_unknown_changes_projects_and_runs_are_named(client: Client) -> None:
+    for path in ("/p/shop/-/do/reset", "/p/none/-/do/pause", "/p/shop/none/do/pause"):
+        answer = client.post(path)
+        assert answer.status == 404
+        assert "known " in answer.text

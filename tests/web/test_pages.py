@@ -1,0 +1,239 @@
+"""What the pages say about runs in every state, and that addresses find what they name."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from sequencer.cli.views.text import one_line
+from sequencer.project import open_project
+from sequencer.web.pages import took
+from tests.web.conftest import Client
+from tests.web.sample import work
+
+RUN = "/p/shop/login-timeout"
+
+
+class _Text(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def handle_data(self, data: str) -> None:
+        self.said.append(data)
+
+
+def words(page: str) -> str:
+    """Return the text of *page* in one line."""
+    reader = _Text()
+    reader.feed(page.partition("<main")[2])
+    return one_line(" ".join(reader.said))
+
+
+def test_needs_you_lists_questions_and_failures_oldest_first(looking: Client) -> None:
+    page = words(looking.get("/").text)
+    places = [page.index(title) for title in ("Is the report right?", "Approve publish?")]
+    assert places == sorted(places)
+    assert "deploy failed" in page
+    assert "the server at deploy.example says 503" in page
+    answer = "sequencer --run login-timeout answer decide approve or 'send back' or drop"
+    assert answer in page
+    assert "sequencer --run release-1.4 approve" in page
+    assert "sequencer --run nightly retry" in page
+
+
+def test_a_page_without_needs_says_so(client: Client) -> None:
+    for row in [*client.site.rows()]:
+        if row.head is not None and row.head.status != "complete":
+            row.project.acting().run(row.run.name).control.stop("enough")
+    page = words(client.get("/").text)
+    assert "deploy failed" in page
+    assert "Approve" not in page
+
+
+def test_runs_are_listed_with_what_they_cost_the_newest_first(looking: Client) -> None:
+    page = looking.get("/runs").text
+    assert words(page).count("shop") == 4
+    state = r"paused.*default run.*done.*release-1\.3|done.*release-1\.3.*paused.*default run"
+    assert re.search(state, words(page))
+    assert "waiting for you 2" in words(page)
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("q=RELEASE", ["release-1.3", "release-1.4"]),
+        ("q=code-review", ["login-timeout"]),
+        ("state=failed", ["nightly"]),
+        ("q=nothing", []),
+        ("q=%3Cb%3E", []),
+        ("from=5", None),
+        ("from=-1&state=%00", []),
+    ],
+)
+def test_runs_are_found(looking: Client, query: str, found: list[str] | None) -> None:
+    answer = looking.get(f"/runs?{query}")
+    assert answer.status == 200
+    names = re.findall(r'class="go" href="[^"]*">([^<]+)<', answer.text)
+    assert len(names) == 1 if found is None else sorted(names) == found
+    assert "<b>" not in answer.text
+
+
+def test_a_flow_has_its_graph_with_states_and_links(looking: Client) -> None:
+    page = looking.get(RUN).text
+    graph = page[page.index('<svg class="graph"') : page.index("</svg>")]
+    for node, state in (("collect", "done"), ("decide", "waiting"), ("publish", "pending")):
+        place = f'<a href="{RUN}/step/{node}" id="n-{node}"><g class="node {state}">'
+        assert place in graph
+    assert graph.count('class="edge on') == 7
+    assert graph.count('class="edge off loop') == 1
+    assert "critical path" in words(page)
+
+
+def test_a_cycle_is_a_ring_with_its_review(looking: Client) -> None:
+    page = looking.get("/p/shop/-").text
+    ring = page[page.index('<svg class="graph ring"') : page.index("</svg>")]
+    assert "✓ supervisor" in ring
+    assert "cycle 5" in ring
+    assert "reviewer in 1 cycle" in ring
+
+
+def test_a_procedure_is_a_line_that_waits_at_its_gate(looking: Client) -> None:
+    row = next(row for row in looking.site.rows() if row.run.name == "release-1.4")
+    page = looking.get(row.url).text
+    assert '<g class="node waiting">' in page
+    assert "5 of 5" in words(page)
+    assert "Approve publish?" in words(page)
+
+
+def test_the_steps_of_a_long_run_come_in_pages(client: Client, tmp_path: Path) -> None:
+    work(tmp_path / "shop", None, "loop", 60)
+    page = client.get("/p/shop/-").text
+    keys = [int(key) for key in re.findall(r'class="go" href="/p/shop/-/step/(\d+)"', page)]
+    assert keys == list(range(68, 18, -1))
+    assert "/p/shop/-?before=19#" in page
+    earlier = client.get("/p/shop/-?before=19").text
+    keys = [int(key) for key in re.findall(r'class="go" href="/p/shop/-/step/(\d+)"', earlier)]
+    assert keys == list(range(18, -1, -1))
+
+
+def test_a_step_shows_each_attempt_with_its_answer_prompt_and_log(looking: Client) -> None:
+    page = words(looking.get(f"{RUN}/step/tests").text)
+    assert "Attempts ✕ 1 ✓ 2" in page
+    assert "tests is done." in page
+    assert "Do tests." in page
+    assert "Tokens in 7,200" in page
+    assert "part 6 of 6" in page
+    first = words(looking.get(f"{RUN}/step/tests?try=1").text)
+    assert "2 tests fail: test_login, test_logout" in first
+    assert "Exit code 1" in first
+    assert looking.get(f"{RUN}/step/tests?try=99").status == 200
+
+
+def test_a_step_that_has_not_started_is_shown_and_an_unknown_one_is_not(looking: Client) -> None:
+    assert "This step has not started." in words(looking.get(f"{RUN}/step/publish").text)
+    for path in (f"{RUN}/step/nothing", f"{RUN}/step/7", "/p/shop/-/step/x", "/p/shop/nothing"):
+        assert looking.get(path).status == 404
+
+
+def test_a_log_has_numbered_lines_ranges_and_a_search(client: Client, tmp_path: Path) -> None:
+    log = next((tmp_path / "shop/logs").rglob("iter-00001_collect.log"))
+    lines = [f"line {number} of the log\n" for number in range(1, 30_001)]
+    log.write_text("".join(lines))
+    url = f"{RUN}/log/{log.name}"
+    page = client.get(url).text
+    assert len(page) < 600_000
+    first = int(re.findall(r'<ol class="log numbered" start="(\d+)"', page)[0])
+    assert f"<li>line {first} of the log</li>" in page
+    assert "<li>line 30000 of the log</li>" in page
+    before = re.findall(r'href="\?from=(\d+)">earlier', page)[0]
+    earlier = client.get(f"{url}?from={before}").text
+    start = int(re.findall(r'<ol class="log numbered" start="(\d+)"', earlier)[0])
+    assert start < first
+    assert f"<li>line {start} of the log</li>" in earlier
+    hits = client.get(f"{url}?q=LINE+777").text
+    assert words(hits).count("line 777") == 11
+    offset = re.findall(r'href="\?from=(\d+)">777<', hits)[0]
+    assert int(offset) == sum(map(len, lines[:776]))
+
+
+def test_costs_are_summed_by_run_and_agent(looking: Client) -> None:
+    page = looking.get("/costs").text
+    total = sum(row.head.usage.cost_usd for row in looking.site.rows() if row.head)
+    assert f"${total:.2f}+?" in words(page)
+    assert "2 calls of unknown cost are not in the sums." in words(page)
+    assert '<svg class="plot"' in page
+
+
+def test_health_says_what_is_wrong(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "docs/orchestration.yaml").write_text("nothing: here\n")
+    state = tmp_path / "shop/sync/runs/login-timeout/state.json"
+    state.write_text("{")
+    state.with_name("journal.jsonl").write_text("{")
+    page = words(client.get("/health").text)
+    assert "unknown key 'nothing'" in page.replace("\u201c", "'")
+    assert "login-timeout" in page
+    assert "repair" in page
+    for path in ("/", "/runs"):
+        assert client.get(path).status == 200
+    assert client.get(RUN).status == 200
+
+
+def test_looking_changes_nothing(client: Client, tmp_path: Path) -> None:
+    def content() -> dict[str, bytes]:
+        files = (path for path in tmp_path.rglob("*") if path.is_file())
+        return {str(path): path.read_bytes() for path in files if "beats" not in str(path)}
+
+    before = content()
+    for path in ("/", "/runs", RUN, "/p/shop/-", f"{RUN}/step/tests", "/costs", "/health"):
+        assert client.get(path).status == 200
+    assert content() == before
+
+
+def test_a_run_that_appears_and_settings_that_change_are_seen(
+    client: Client, tmp_path: Path
+) -> None:
+    assert "hotfix" not in client.get("/runs").text
+    work(tmp_path / "docs", "hotfix", "ship", 1)
+    assert "hotfix" in client.get("/runs").text
+    assert client.get("/p/docs/hotfix").status == 200
+    (tmp_path / "docs/orchestration.yaml").write_text("limits: {max_steps: -1}\n")
+    assert "can&#39;t be opened" in client.get("/").text
+
+
+def test_a_run_that_was_reset_has_only_what_came_after(client: Client, tmp_path: Path) -> None:
+    assert "supervisor" in client.get("/p/shop/-/step/0").text
+    open_project(tmp_path / "shop", trust=True).run(None).control.reset()
+    page = words(client.get("/p/shop/-").text)
+    assert "0 begun" in page
+    assert "cycle 1" in page
+
+
+def test_a_claim_whose_holder_is_gone_waits_for_a_person(client: Client, tmp_path: Path) -> None:
+    script = (
+        "import os, sys; from sequencer.project import open_run\n"
+        "with open_run(sys.argv[1], trust=True).turn(): os._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "shop")], check=True)
+    assert "! stale claim" in words(client.get("/p/shop/-").text)
+    assert "A claim is stale" in words(client.get("/").text)
+    assert "gone; the next run or tick takes over" in words(client.get("/health").text)
+
+
+def test_a_step_that_runs_is_seen_as_running(client: Client, tmp_path: Path) -> None:
+    with open_project(tmp_path / "shop", trust=True).run(None).turn():
+        page = client.get("/p/shop/-").text
+    assert '<g class="node running">' in page
+    assert "● running" in words(page)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0, ""), (0.31, "0.3 s"), (48.2, "0:48"), (7260, "2:01:00")]
+)
+def test_durations_are_said_as_by_a_clock(seconds: float, said: str) -> None:
+    assert took(seconds) == said
