@@ -39,6 +39,8 @@ Query = Mapping[str, str]
 RUNS_A_PAGE, STEPS_A_PAGE = 50, 50
 MOST_EXECUTIONS = 300
 """Facts of a line's run that its timeline is drawn from: the newest, nobody reads more bars."""
+MOST_NODES, MOST_DRAWN = 200, 200
+"""Nodes in the table, and in a picture that nobody asked for."""
 MOST_SHOWN = 600
 SHORT_S = 9.95
 MOST_RING = 12
@@ -205,7 +207,7 @@ def _questions(row: Row, ask: Open) -> Iterator[Need]:
 
 def _failure(row: Row) -> str:
     tried = _tried(row)
-    failed = [one.last for one in tried if one.last.state == "failed"]
+    failed = [one.last for one in tried.values() if one.last.state == "failed"]
     return max(failed, key=lambda one: one.revision).said if failed else ""
 
 
@@ -216,9 +218,8 @@ def _holders(row: Row, head: Head) -> list[str]:
     return [holder_words([claim], here) for claim, here in found if here.allows_take_over]
 
 
-def _tried(row: Row) -> list[Tried]:
-    is_net = row.head is not None and row.head.begun_at is not None
-    return row.project.story(row).tried(by_name=is_net)
+def _tried(row: Row) -> dict[str, Tried]:
+    return row.project.story(row).attempts.steps
 
 
 # --- runs --------------------------------------------------------------------------
@@ -299,7 +300,7 @@ def run(site: Site, query: Query, project: str, run: str) -> Page:
         "steps": _node_steps(row, view) if view else _line_steps(row, snapshot, query),
         "is_net": view is not None,
         "can": _may(row, snapshot),
-        **_pictures(shown, row, snapshot),
+        **_pictures(shown, row, snapshot, query),
     }
     return Page("run.html", row.name, context, folders, "runs")
 
@@ -333,7 +334,7 @@ class StepRow(Struct):
 
 
 def _line_steps(row: Row, snapshot: Snapshot, query: Query) -> dict[str, Any]:
-    tried = _tried(row)
+    tried = [*_tried(row).values()]
     before = number(query.get("before"))
     shown = [one for one in reversed(tried) if not before or one.step_index < before]
     rows = [_tried_row(row, one) for one in shown[:STEPS_A_PAGE]]
@@ -371,9 +372,31 @@ def _last_line(text: str) -> str:
 
 
 def _node_steps(row: Row, view: FlowView) -> dict[str, Any]:
-    tried = {one.key: one for one in _tried(row)}
-    rows = [_node_row(one, tried.get(one.node.id)) for one in view.nodes if one.node.works]
-    return {"rows": rows, "more": 0, "total": len(rows)}
+    tried = _tried(row)
+    nodes = [one for one in view.nodes if one.node.works]
+    shown = nodes
+    if len(nodes) > MOST_NODES:
+        # What a person looks for is what moves and what has failed.
+        shown = sorted(nodes, key=lambda one: _INTEREST.get(one.state, len(_INTEREST)))
+    rows = [_node_row(one, tried.get(one.node.id)) for one in shown[:MOST_NODES]]
+    return {"rows": rows, "more": 0, "total": len(nodes)}
+
+
+_INTEREST = {
+    state: place
+    for place, state in enumerate(
+        (
+            NodeState.ASKED,
+            NodeState.FAILED,
+            NodeState.RUNNING,
+            NodeState.RETRYING,
+            NodeState.READY,
+            NodeState.WAITING,
+            NodeState.DONE,
+        )
+    )
+}
+"""Which nodes of a large graph are listed first."""
 
 
 def _node_row(view: NodeView, tried: Tried | None) -> StepRow:
@@ -396,13 +419,21 @@ def _node_row(view: NodeView, tried: Tried | None) -> StepRow:
 # --- pictures ----------------------------------------------------------------------
 
 
-def _pictures(shown: ShownProject, row: Row, snapshot: Snapshot) -> dict[str, Any]:
+def _pictures(shown: ShownProject, row: Row, snapshot: Snapshot, query: Query) -> dict[str, Any]:
     """Return the pictures of the run of *row*, and of those that are too large, why."""
-    found: dict[str, Any] = {"graph": "", "graph_note": "", "gantt": "", "gantt_note": ""}
+    found: dict[str, Any] = {
+        "graph": "",
+        "graph_note": "",
+        "gantt": "",
+        "gantt_note": "",
+        "nodes": 0,
+    }
     workflow = snapshot.workflow
     if workflow is not None:
         try:
-            found["graph"] = _graph(shown, row, snapshot, workflow)
+            if len(workflow.nodes) <= MOST_DRAWN or "graph" in query:
+                found["graph"] = _graph(shown, row, snapshot, workflow)
+            found["nodes"] = len(workflow.nodes)
         except (UsageRefused, ValueError) as error:
             found["graph_note"] = str(error)
     try:
@@ -453,12 +484,12 @@ def _line_states(row: Row, workflow: Workflow) -> list[tuple[str, str, str]]:
         return [(step.name, "pending", "0") for step in workflow.steps]
     count = len(workflow.steps)
     first = head.step_index // count * count if workflow.kind == "cycle" else 0
-    tried = {one.step_index: one for one in _tried(row)}
+    tried = _tried(row)
     found = []
     for place in range(count):
         index = first + place
         name = describe(workflow, index)["step"] if workflow.kind == "cycle" else ""
-        state = _line_state(row, head, tried.get(index), index)
+        state = _line_state(row, head, tried.get(str(index)), index)
         found.append((name or workflow.steps[place].name, state, str(index)))
     return found
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct, field
 
-from sequencer.history.timeline import BEGINNINGS
+from sequencer.history.timeline import BEGINNINGS, is_failed_by_hand
 from sequencer.model.outcome import Usage, used
 from sequencer.model.transitions import Event
 
@@ -84,38 +84,40 @@ class Tried(Struct):
         return total
 
 
-def tried_of(facts: Iterable[Mapping[str, Any]], *, by_name: bool) -> list[Tried]:
-    """Return the steps of *facts* that were begun, in the order in which they began first.
+class Attempts:
+    """The steps that a run's facts tell of, in the order in which they began first."""
 
-    *by_name* puts together what one node of a graph has done, also in a loop.
-    """
-    found: dict[str, Tried] = {}
-    open_tries: dict[tuple[str, int], Try] = {}
-    for fact in facts:
+    def __init__(self, *, by_name: bool) -> None:
+        """Put together what one node of a graph has done if *by_name*, else one step_index."""
+        self._by_name = by_name
+        self.steps: dict[str, Tried] = {}
+        self._open: dict[tuple[str, int], Try] = {}
+
+    def keep(self, fact: Mapping[str, Any]) -> None:
+        """Take the next fact."""
         event, name, token = fact["event"], fact["step"], fact.get("token") or 0
         if event in BEGINNINGS:
-            found.clear()
-            open_tries.clear()
+            self.steps.clear()
+            self._open.clear()
         if not name or (event not in _BEGIN and event not in _STATES):
-            continue
+            return
         index = fact.get("step_index") or 0
-        key = name if by_name else str(index)
-        step = found.setdefault(key, Tried(key, name, index))
+        key = name if self._by_name else str(index)
+        step = self.steps.setdefault(key, Tried(key, name, index))
         step.name = name
         if event in _BEGIN:
             number = fact.get("attempt") or 1
             begun = Try(name, index, token, number, str(fact["at"]))
             begun.is_question = event == Event.ASKED
-            open_tries[name, token] = begun
+            self._open[name, token] = begun
             step.tries.append(begun)
-            continue
-        known = open_tries.pop((name, token), None)
+            return
+        known = self._open.pop((name, token), None)
         made = _by_hand(step, fact) if known is None else known
         made.state, made.ended = _STATES[event], str(fact["at"])
         made.outcome, made.revision = fact.get("outcome") or {}, fact["revision"]
-        if made.outcome.get("note") == "fail" and event == Event.STAMPED:
+        if is_failed_by_hand(event, made.outcome):
             made.state = "failed"
-    return [step for step in found.values() if step.tries]
 
 
 def _by_hand(step: Tried, fact: Mapping[str, Any]) -> Try:

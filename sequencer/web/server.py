@@ -129,6 +129,11 @@ class Answers:
         self._renderer = Renderer(site, form_token)
         self.channels = Channels(self._renderer.rendered)
 
+    def warm_up(self) -> None:
+        """Read what every page is made of; a page says it if that fails."""
+        with suppress(SequencerError):
+            self._renderer.rendered("/")
+
     def show(self, request: Request) -> Response:
         """Answer with a page."""
         address = request.url.path + (f"?{request.url.query}" if request.url.query else "")
@@ -183,6 +188,8 @@ def make_app(site: Site, form_token: str) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        # Hundreds of heads are read now, and not when the first page is asked for.
+        threading.Thread(target=answers.warm_up, daemon=True).start()
         yield
         answers.channels.close()
 

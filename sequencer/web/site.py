@@ -19,7 +19,8 @@ from sequencer.errors import NotTrusted, SequencerError, UnknownName
 from sequencer.model.head import Head
 from sequencer.model.names import slug
 from sequencer.project import Project, open_project
-from sequencer.web.records import Tried, tried_of
+from sequencer.store import folder as folders
+from sequencer.web.records import Attempts
 
 DEFAULT_RUN = "-"
 """The address of the default run, which no name has: a slug never is a lone dash."""
@@ -62,22 +63,18 @@ class Story(Struct):
     run_id: str = ""
     revision: int = 0
     facts: list[Fact] = field(default_factory=list)
-    _tried: tuple[int, list[Tried]] = (-1, [])
-
-    def tried(self, *, by_name: bool) -> list[Tried]:
-        """Return the steps that were begun; see `tried_of`."""
-        if self._tried[0] != self.revision:
-            self._tried = self.revision, tried_of(self.facts, by_name=by_name)
-        return self._tried[1]
+    attempts: Attempts = field(default_factory=lambda: Attempts(by_name=False))
 
     def follow(self, run: Run, head: Head) -> None:
         """Take the facts of *run* up to *head*, or somewhat newer ones."""
         if (head.run_id, head.revision >= self.revision) != (self.run_id, True):
             self.run_id, self.revision = head.run_id, 0
             self.facts.clear()
+            self.attempts = Attempts(by_name=head.begun_at is not None)
         if head.revision > self.revision:
             for fact in run.store.history(self.revision):
                 self.facts.append(_short(fact))
+                self.attempts.keep(self.facts[-1])
                 self.revision = fact["revision"]
 
 
@@ -98,6 +95,8 @@ class ShownProject:
         self._project: Project | None = None
         self._rows: dict[str, tuple[object, Row]] = {}
         self._stories: dict[str, Story] = {}
+        self._listed: list[str] = []
+        self._names: dict[str, str | None] | None = None
 
     @property
     def title(self) -> str:
@@ -117,6 +116,7 @@ class ShownProject:
             self._project = open_project(self.folder, acts=False)
             self._looks = _looks(self._project.settings.config_path or self.folder)
             self._rows.clear()
+            self._names = None
         return self._project
 
     def acting(self) -> Project:
@@ -134,9 +134,18 @@ class ShownProject:
         return self.project.trust.refusal()
 
     def names(self) -> dict[str, str | None]:
-        """Return the names of its runs by their addresses."""
-        named = {slug(name): name for name in self.project.run_names()}
-        return {DEFAULT_RUN: None, **named}
+        """Return the names of its runs by their addresses.
+
+        A name stands in a run's head, so heads are read again only when a run has appeared, or
+        while one has none yet.
+        """
+        project = self.project
+        listed = folders.names(project.settings.state_file.parent / "runs")
+        has_all = all(row.head or row.facts for _, row in self._rows.values())
+        if self._names is None or listed != self._listed or not has_all:
+            named = {slug(name): name for name in project.run_names()}
+            self._listed, self._names = listed, {DEFAULT_RUN: None, **named}
+        return self._names
 
     def rows(self) -> Iterator[Row]:
         """Yield the runs that have begun."""

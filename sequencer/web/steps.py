@@ -38,8 +38,7 @@ def step(site: Site, query: Query, project: str, run: str, key: str) -> Page:
     row = shown.row(run)
     head = row.head
     is_net = head is not None and head.begun_at is not None
-    tried = {one.key: one for one in shown.story(row).tried(by_name=is_net)}
-    found = tried.get(key)
+    found = shown.story(row).attempts.steps.get(key)
     name = _name(row, key) if found is None else found.name
     which = found.tries[_place(query, len(found.tries))] if found else None
     fact = {} if which is None else _whole(row, which)
@@ -94,7 +93,7 @@ def _name(row: Row, key: str) -> str:
             described = row.run.next(1, int(key))
             if described:
                 return described[0]["step"]
-    raise UnknownName("step", key, [one.key for one in row.project.story(row).tried(by_name=True)])
+    raise UnknownName("step", key, row.project.story(row).attempts.steps)
 
 
 def _place(query: Query, count: int) -> int:
