@@ -11,8 +11,8 @@ import click
 
 from sequencer.cli.context import Invocation, refuse
 from sequencer.cli.options import pass_invocation, verb
+from sequencer.documents.files import is_inside_agent
 from sequencer.errors import ConfigurationError, UsageRefused
-from sequencer.settings.location import is_inside_agent
 
 EXTRA = "pip install 'step-sequencer[web]'"
 NEEDED = ("jinja2", "starlette", "uvicorn")

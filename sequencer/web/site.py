@@ -14,10 +14,10 @@ from typing import Any
 from msgspec import Struct, field
 
 from sequencer.cli.views.runs import run_facts, unread_facts
+from sequencer.documents.files import slug
 from sequencer.engine.run import Run
 from sequencer.errors import NotTrusted, SequencerError, UnknownName
 from sequencer.model.head import Head
-from sequencer.model.names import slug
 from sequencer.project import Project, open_project
 from sequencer.store import folder as folders
 from sequencer.web.records import Attempts
