@@ -130,6 +130,7 @@ COMMANDS: Mapping[str, Command] = {
     "gantt": Command(_LOOK, "gantt", "Show who worked when, and the critical path."),
     "metrics": Command(_LOOK, "metrics", "Print what runs use, for Prometheus."),
     "sync": Command(_LOOK, "sync", "Show both sides of a run that is kept in git.", "--to"),
+    "report": Command(_LOOK, "report", "Write a run into one file, to be sent."),
     "web": Command(_LOOK, "web", "Show the runs in a browser, and answer them."),
     "runs": Command(_LOOK, "status", "List the runs."),
     "gates": Command(_LOOK, "gates", "List what waits for a person."),

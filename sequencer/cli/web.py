@@ -72,21 +72,22 @@ def web(
     """
     if is_inside_agent():
         refuse(invocation.verb, "its buttons decide for a person")
-    if not all(map(find_spec, NEEDED)):
-        raise ConfigurationError("the pages need the extra 'web'", hint=EXTRA)
+    ensure_extra()
     # No other command may pay for these.
     from sequencer.web import guard, server  # noqa: PLC0415
     from sequencer.web.site import Site  # noqa: PLC0415
 
+    site = Site(folders)
     if not folders:
-        folders = (invocation.project().settings.project_dir,)
+        settings = invocation.project().settings
+        site = Site((settings.project_dir,), settings.config_path)
     given = None if token_file is None else token_file.read_text(encoding="utf-8").strip()
     token = guard.ensure_token(bind, given)
     keys = guard.Keys(token)
     with _listening(bind, port) as listener:
         port = listener.getsockname()[1]
         hosts = guard.hosts_of(bind, port, names)
-        app = guard.Guard(server.make_app(Site(folders), keys.form), keys, hosts, port)
+        app = guard.Guard(server.make_app(site, keys.form), keys, hosts, port)
         own = guard.OWN_NAME if bind in guard.LOOPBACK else hosts[0].rpartition(":")[0]
         link = f"http://{own}:{port}/login?token={token}"
         invocation.echo(link, is_verbatim=True)
@@ -98,6 +99,16 @@ def web(
         if not no_browser:
             webbrowser.open(link)
         server.serve(app, listener)
+
+
+def ensure_extra() -> None:
+    """Return if what draws the pages is installed.
+
+    Raises:
+        ConfigurationError: it is not.
+    """
+    if not all(map(find_spec, NEEDED)):
+        raise ConfigurationError("the pages need the extra 'web'", hint=EXTRA)
 
 
 def _listening(bind: str, port: int) -> socket.socket:

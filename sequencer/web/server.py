@@ -14,7 +14,6 @@ import resource
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
-from functools import cached_property
 from importlib.resources import files
 from socket import socket
 from typing import Any, NamedTuple
@@ -32,7 +31,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from sequencer import __version__
 from sequencer.cli.views.text import one_line, plain
 from sequencer.errors import SequencerError, UnknownName
-from sequencer.web import checks, pages, steps
+from sequencer.web import checks, pages, run_page, steps
 from sequencer.web.actions import act
 from sequencer.web.live import Channels, followed_log
 from sequencer.web.pages import Page, every_need
@@ -43,7 +42,7 @@ PAGES: Mapping[str, Callable[..., Page]] = {
     "/runs": pages.runs,
     "/costs": checks.costs,
     "/health": checks.health,
-    "/p/{project}/{run}": pages.run,
+    "/p/{project}/{run}": run_page.run,
     "/p/{project}/{run}/step/{key}": steps.step,
     "/p/{project}/{run}/log/{name}": steps.log,
 }
@@ -63,6 +62,21 @@ class Rendered(NamedTuple):
     id: str
 
 
+def environment() -> Environment:
+    """Return what fills templates."""
+    made = Environment(
+        autoescape=True,
+        loader=PackageLoader("sequencer.web"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    # What others wrote never acts on a terminal that a page's text is copied to either.
+    made.filters |= {"plain": plain, "line": one_line, **pages.WORDS}
+    made.globals |= {"version": __version__, "step_looks": pages.STEP_LOOKS}
+    return made
+
+
 class Renderer:
     """Fills templates, one page at a time."""
 
@@ -70,22 +84,9 @@ class Renderer:
         """Show *site*; each form has *form_token*."""
         self.site = site
         self._form_token = form_token
+        self._templates = environment()
         self._lock = threading.Lock()
         self._paths = [(compile_path(path)[0], fill) for path, fill in PAGES.items()]
-
-    @cached_property
-    def _templates(self) -> Environment:
-        made = Environment(
-            autoescape=True,
-            loader=PackageLoader("sequencer.web"),
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        # What others wrote never acts on a terminal that the page's text is copied to either.
-        made.filters |= {"plain": plain, "line": one_line, **pages.WORDS}
-        made.globals |= {"version": __version__, "step_looks": pages.STEP_LOOKS}
-        return made
 
     def rendered(self, address: str) -> Rendered:
         """Return the parts of the page at *address*, a path with its query.

@@ -88,9 +88,12 @@ def _short(fact: Fact) -> Fact:
 class ShownProject:
     """One project that a person has named on the command line."""
 
-    def __init__(self, folder: Path, address: str) -> None:
-        """Show the project in *folder* at *address*; it is opened when it is looked at."""
-        self.folder, self.address = folder, address
+    def __init__(self, folder: Path, address: str, config: Path | None = None) -> None:
+        """Show the project in *folder* at *address*; it is opened when it is looked at.
+
+        *config* is its configuration file, if that is not to be searched.
+        """
+        self.folder, self.address, self._config = folder, address, config
         self._looks: object = None
         self._project: Project | None = None
         self._rows: dict[str, tuple[object, Row]] = {}
@@ -113,7 +116,7 @@ class ShownProject:
         config = None if self._project is None else self._project.settings.config_path
         looks = _looks(config or self.folder / "orchestration.yaml")
         if self._project is None or looks != self._looks:
-            self._project = open_project(self.folder, acts=False)
+            self._project = open_project(self.folder, config=self._config, acts=False)
             self._looks = _looks(self._project.settings.config_path or self.folder)
             self._rows.clear()
             self._names = None
@@ -125,7 +128,7 @@ class ShownProject:
         Raises:
             NotTrusted: nobody has said that it may act on this machine.
         """
-        project = open_project(self.folder)
+        project = open_project(self.folder, config=self._config)
         project.trust.ensure(may_ask=False)
         return project
 
@@ -201,14 +204,14 @@ def _looks(path: Path) -> object:
 class Site:
     """Everything that is shown."""
 
-    def __init__(self, folders: Iterable[Path]) -> None:
-        """Show the projects in *folders*."""
+    def __init__(self, folders: Iterable[Path], config: Path | None = None) -> None:
+        """Show the projects in *folders*, a single one perhaps with a *config* of its own."""
         self.projects: dict[str, ShownProject] = {}
         for folder in dict.fromkeys(path.resolve() for path in folders):
             name = slug(folder.name or "root")
             number = sum(one.partition("~")[0] == name for one in self.projects)
             address = f"{name}~{number + 1}" if number else name
-            self.projects[address] = ShownProject(folder, address)
+            self.projects[address] = ShownProject(folder, address, config)
 
     def project(self, address: str) -> ShownProject:
         """Return the project at *address*.

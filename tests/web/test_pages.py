@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sequencer.cli.program import run
 from sequencer.cli.views.text import one_line
 from sequencer.project import open_project
 from sequencer.web.pages import took
@@ -237,3 +238,22 @@ def test_a_step_that_runs_is_seen_as_running(client: Client, tmp_path: Path) -> 
 )
 def test_durations_are_said_as_by_a_clock(seconds: float, said: str) -> None:
     assert took(seconds) == said
+
+
+def test_a_report_is_one_file_without_links_scripts_and_buttons(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(made / "shop")
+    target = tmp_path / "review.html"
+    assert run(["--run", "login-timeout", "report", "--html", str(target)]) == 0
+    text = target.read_text()
+    assert '<g class="node waiting">' in text
+    assert "critical path" in text
+    assert "$0.13" in text
+    for forbidden in ("<script", "href=", "src=", "<form", "http://", "https://", "<link"):
+        assert forbidden not in text
+    assert run(["report", "--html", str(target)]) == 0
+    other = tmp_path / "notes.html"
+    other.write_text("<p>mine</p>")
+    assert run(["report", "--html", str(other)]) == 2
+    assert other.read_text() == "<p>mine</p>"
