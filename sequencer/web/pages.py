@@ -128,8 +128,14 @@ class Need(Struct):
 def needs(site: Site, query: Query) -> Page:
     """Return the page of all that waits for a person."""
     del query
-    found = sorted(every_need(site), key=lambda one: one.since)
+    found = sorted(every_need(site), key=lambda one: _when(one.since))
     return Page("needs.html", "Needs you", {"needs": found}, **every_folder(site), tab="needs")
+
+
+def _when(at: str) -> float:
+    """Return the ISO time *at* as a number: some have milliseconds, and some have none."""
+    found = parse_time(at) if at else None
+    return 0.0 if found is None else found.timestamp()
 
 
 def every_need(site: Site) -> Iterator[Need]:
@@ -240,8 +246,8 @@ def runs(site: Site, query: Query) -> Page:
     return Page("runs.html", "Runs", context, **every_folder(site), tab="runs")
 
 
-def _moved(row: Row) -> str:
-    return "" if row.head is None else row.head.last_update
+def _moved(row: Row) -> float:
+    return 0.0 if row.head is None else _when(row.head.last_update)
 
 
 def number(text: str | None) -> int:

@@ -173,13 +173,20 @@ class ShownProject:
             run = known[1].run
         looks = _looks(run.store.state_path)
         if known is None or known[0] != looks:
-            known = self._rows[address] = looks, self._look(run, address)
+            before = None if known is None else known[1]
+            known = self._rows[address] = looks, self._look(run, address, before)
         return known[1]
 
-    def _look(self, run: Run, address: str) -> Row:
+    def _look(self, run: Run, address: str, before: Row | None) -> Row:
+        """Return *run* as it is now; when it began is read once, as that is far back."""
+        facts: dict[str, Any] = {}
         try:
             head = run.head
-            facts = {} if head is None else run_facts(self.project, run, head)
+            if head is not None:
+                same = before is not None and before.head and before.head.run_id == head.run_id
+                kept = before.facts if before is not None and same else None
+                known = None if kept is None else (kept["began_at"], kept["title"])
+                facts = run_facts(self.project, run, head, known)
         except SequencerError as error:
             return Row(self, run, address, unread_facts(run, error), None)
         return Row(self, run, address, facts, head)

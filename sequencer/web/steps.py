@@ -15,6 +15,7 @@ from sequencer.engine.recall import read_output
 from sequencer.errors import SequencerError, UnknownName
 from sequencer.model.outcome import used
 from sequencer.store import results
+from sequencer.web.diffs import diff_of
 from sequencer.web.live import lines_from
 from sequencer.web.pages import STEP_LOOKS, Page, Query, asked_by, look_of, needs_of, number
 from sequencer.web.records import Tried, Try
@@ -54,6 +55,7 @@ def step(site: Site, query: Query, project: str, run: str, key: str) -> Page:
         "usage": used(fact.get("usage") or {}),
         "answer": _answer(row, fact),
         "prompt": _prompt(row, name, fact),
+        "diff": None if which is None or which.state != "done" else diff_of(row, which),
         "log": None if which is None else _log_of(row, which, fact),
         "needs": [one for one in needs_of(row) if _is_about(one, name)],
         "can_retry": head is not None and is_net and bool(which and which.state == "failed"),

@@ -36,9 +36,11 @@ def each_run(
             yield run, error
 
 
-def run_facts(project: Project, run: Run, head: Head) -> dict[str, Any]:
-    """Return what is shown about *run*."""
-    begun, title = _run_began(run)
+def run_facts(
+    project: Project, run: Run, head: Head, known: tuple[str | None, str | None] | None = None
+) -> dict[str, Any]:
+    """Return what is shown about *run*; when it began and its title are read if not *known*."""
+    begun, title = known or _run_began(run)
     posting = project.posting
     return {
         "run": run.name,

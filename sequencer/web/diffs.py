@@ -1,0 +1,88 @@
+"""What an accepted step has changed in the code, where code moves with the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from sequencer.cli.views.text import plain
+from sequencer.errors import SequencerError
+from sequencer.git.process import Git, GitFailed
+from sequencer.store.journal import JournalFile
+from sequencer.web.records import Try
+from sequencer.web.site import Row
+
+MOST_LINES = 2000
+GIT_S = 10.0
+_KINDS = {"+": "add", "-": "del", "@": "hunk", "d": "file"}
+
+
+class DiffLine(NamedTuple):
+    """One line, and what it is: add, del, hunk, file, or empty."""
+
+    kind: str
+    text: str
+
+
+class Diff(Struct, frozen=True):
+    """The change of one step."""
+
+    commit: str
+    summary: str
+    """What git says of the files, or why there is nothing to show."""
+    lines: tuple[DiffLine, ...]
+    is_cut: bool = False
+
+
+def diff_of(row: Row, one: Try) -> Diff | None:
+    """Return what the accepted attempt *one* has changed; None: its run moves no code.
+
+    Nothing of the repository runs, and no remote is asked.
+    """
+    project = row.project.project
+    if project.settings.store.kind != "git" or not one.revision:
+        return None
+    before, after = _commits(row, one.revision)
+    if after is None or before == after:
+        return None
+    git = Git(project.settings.project_dir, timeout_s=GIT_S)
+    how = ("--no-color", "--no-ext-diff", "--no-textconv", "--end-of-options")
+    ends = (before, after) if before is not None else (after,)
+    verb = "diff" if before is not None else "show"
+    try:
+        stat = git.text(verb, "--stat", *_form(verb), *how, *ends)
+        text = git.text(verb, "--patch", *_form(verb), *how, *ends)
+    except (GitFailed, SequencerError) as error:
+        return Diff(after, f"it can't be shown: {error}", ())
+    hidden = project.redaction.hide_text(plain(text)).splitlines()
+    return Diff(after, plain(stat).strip(), tuple(_lines(hidden)), len(hidden) > MOST_LINES)
+
+
+def _form(verb: str) -> tuple[str, ...]:
+    return ("--format=",) if verb == "show" else ()
+
+
+def _lines(lines: list[str]) -> Iterator[DiffLine]:
+    is_in_hunk = False
+    for line in lines[:MOST_LINES]:
+        if line.startswith("diff --git"):
+            is_in_hunk = False
+        kind = _KINDS.get(line[:1], "")
+        is_hunk = line.startswith("@@")
+        is_in_hunk = is_in_hunk or is_hunk
+        # Before its first hunk a file has its names, also with + and -.
+        yield DiffLine(kind if is_in_hunk else "file", line)
+
+
+def _commits(row: Row, revision: int) -> tuple[str | None, str | None]:
+    """Return the commits that the run's code was at before and after the record *revision*."""
+    found: list[str | None] = []
+    journal = JournalFile(row.run.store.state_path.parent, 0, 0)
+    for record in journal.records(max(revision - 2, 0)):
+        if record.revision > revision:
+            break
+        work = record.data["head"].get("work") or {}
+        found.append(work.get("commit"))
+    return (found[-2] if len(found) > 1 else None), (found[-1] if found else None)
