@@ -1,0 +1,132 @@
+"""The server as a process of its own: its first line, many connections, slow ones, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import uvicorn
+
+from sequencer.web import server
+
+IDLE = 300
+
+
+class Running(NamedTuple):
+    """A server that listens."""
+
+    process: subprocess.Popen[str]
+    port: int
+    token: str
+
+    def get(self, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        with contextlib.closing(connection):
+            connection.request("GET", path, headers=headers)
+            answer = connection.getresponse()
+            return answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read()
+
+
+@pytest.fixture
+def running(made: Path) -> Iterator[Running]:
+    command = [sys.executable, "-m", "sequencer", "web", "--port", "0", "--no-browser"]
+    environment = {**os.environ, "SEQUENCER_TRUST": "all"}
+    environment.pop("SEQUENCER_TOKEN", None)
+    with subprocess.Popen(
+        command,
+        cwd=made / "shop",
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        address, _, token = process.stdout.readline().strip().partition("/login?token=")
+        assert address.startswith("http://sequencer.localhost:")
+        yield Running(process, int(address.rpartition(":")[2]), token)
+        process.kill()
+
+
+def test_the_link_leads_in_and_the_process_ends_when_it_is_told_to(running: Running) -> None:
+    assert running.get("/")[0] == 401
+    _, headers, _ = running.get(f"/login?token={running.token}")
+    status, found, body = running.get("/", cookie=headers["set-cookie"].partition(";")[0])
+    assert (status, "server" in found) == (200, False)
+    assert b"Needs you" in body
+    running.process.send_signal(signal.SIGINT)
+    assert running.process.wait(timeout=20) in (0, 130, -signal.SIGINT)
+
+
+def test_only_this_machine_is_listened_to(running: Running) -> None:
+    with pytest.raises(OSError, match=r"refused|unreachable|assign|timed out"):
+        socket.create_connection((own_address(), running.port), timeout=5)
+
+
+def own_address() -> str:
+    """Return an address of this machine that is not the loopback's, or one of nobody."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return "127.0.0.2"
+        return str(probe.getsockname()[0])
+
+
+def test_connections_that_ask_for_nothing_keep_nobody_out(running: Running) -> None:
+    with contextlib.ExitStack() as stack:
+        for number in range(IDLE):
+            one = stack.enter_context(socket.create_connection(("127.0.0.1", running.port)))
+            if number % 2:
+                one.sendall(b"GET / HTTP/1.1\r\nhost: ")
+        assert running.get(f"/login?token={running.token}")[0] == 200
+
+
+def test_a_connection_that_asks_for_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "HEADERS_S", 0.1)
+
+    async def app(*_: object) -> None:
+        raise AssertionError
+
+    async def work() -> None:
+        config = uvicorn.Config(app, http=server.ImpatientProtocol, lifespan="off", log_config=None)
+        config.load()
+        state = uvicorn.Server(config)
+        loop = asyncio.get_running_loop()
+        listening = await loop.create_server(
+            lambda: server.ImpatientProtocol(config, state.server_state, {}), "127.0.0.1", 0
+        )
+        port = listening.sockets[0].getsockname()[1]
+        for said in (b"", b"GET / HTTP/1.1\r\nhost: x\r\n"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(said)
+            assert await asyncio.wait_for(reader.read(), 10) == b""
+            writer.close()
+        listening.close()
+
+    asyncio.run(work())
+
+
+def test_a_port_that_is_taken_is_said(running: Running, made: Path) -> None:
+    command = [sys.executable, "-m", "sequencer", "web", "--port", str(running.port)]
+    environment = {key: value for key, value in os.environ.items() if key != "SEQUENCER_TOKEN"}
+    second = subprocess.run(
+        [*command, "--no-browser"],
+        cwd=made / "shop",
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert second.returncode == 2
+    assert "--port 0 takes one that is free" in second.stderr
