@@ -94,8 +94,8 @@ def test_connections_that_ask_for_nothing_keep_nobody_out(running: Running) -> N
 def test_a_connection_that_asks_for_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "HEADERS_S", 0.1)
 
-    async def app(*_: object) -> None:
-        raise AssertionError
+    async def app(scope: object, receive: object, send: object) -> None:
+        raise AssertionError((scope, receive, send))
 
     async def work() -> None:
         config = uvicorn.Config(app, http=server.ImpatientProtocol, lifespan="off", log_config=None)
