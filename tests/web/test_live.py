@@ -31,7 +31,7 @@ class Counted:
 async def next_event(stream: AsyncIterator[str]) -> tuple[str, Any]:
     """Return id and data of the next event that is no comment."""
     while True:
-        text = await asyncio.wait_for(anext(stream), 20)
+        text = await asyncio.wait_for(anext(stream), 10)
         fields = dict(line.split(": ", 1) for line in text.strip().splitlines() if ": " in line)
         if "data" in fields:
             return fields["id"], json.loads(fields["data"])

@@ -212,6 +212,9 @@ def test_a_run_that_was_reset_has_only_what_came_after(client: Client, tmp_path:
     open_project(tmp_path / "shop", trust=True).run(None).control.reset()
     page = words(client.get("/p/shop/-").text)
     assert "0 begun" in page
+    row = client.site.project("shop").row("-")
+    known = [fact["revision"] for fact in row.project.story(row).facts]
+    assert known == [fact["revision"] for fact in row.run.history()]
     assert "cycle 1" in page
 
 

@@ -64,12 +64,21 @@
     const log = document.querySelector("[data-follow]");
     if (!log) return;
     log.scrollTop = log.scrollHeight;
+    const pieces = [...log.childNodes].map((node) => [node, node.textContent.split("\n").length]);
+    let lines = pieces.reduce((sum, piece) => sum + piece[1], 0);
     following = new EventSource(log.dataset.follow + "?from=" + log.dataset.from);
     following.addEventListener("lines", (event) => {
       const isAtEnd = log.scrollTop + log.clientHeight >= log.scrollHeight - 4;
-      log.append(document.createTextNode(JSON.parse(event.data)));
+      const text = JSON.parse(event.data), node = document.createTextNode(text);
+      log.append(node);
+      lines += pieces[pieces.push([node, text.split("\n").length]) - 1][1];
       if (isAtEnd) {
-        while (log.childNodes.length > MOST_LINES) log.firstChild.remove();
+        // Earlier lines are on the log's own page.
+        while (lines > MOST_LINES && pieces.length > 1) {
+          const [old, count] = pieces.shift();
+          old.remove();
+          lines -= count;
+        }
         log.scrollTop = log.scrollHeight;
       }
     });
