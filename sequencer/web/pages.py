@@ -7,7 +7,7 @@ ago something was, a browser says itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
@@ -28,6 +28,7 @@ from sequencer.web.site import Row, Site
 
 Query = Mapping[str, str]
 RUNS_A_PAGE = 50
+MOST_HITS = 100
 MOST_SHOWN = 600
 """Characters of a long text before somebody wants all of it."""
 SHORT_S = 9.95
@@ -241,9 +242,35 @@ def runs(site: Site, query: Query) -> Page:
         "search": query.get("q", ""),
         "first": first,
         "total": len(shown),
+        "hits": [*_hits(rows, search)] if "journal" in query and search else None,
         "size": RUNS_A_PAGE,
     }
     return Page("runs.html", "Runs", context, **every_folder(site), tab="runs")
+
+
+class Hit(NamedTuple):
+    """An attempt that said what was searched for."""
+
+    row: Row
+    step: Tried
+    place: int
+    """Of the attempt, from 1."""
+    text: str
+
+
+def _hits(rows: Iterable[Row], search: str) -> Iterator[Hit]:
+    """Yield the attempts whose step, answer or error holds *search*, of the newest runs first."""
+    left = MOST_HITS
+    for row in rows:
+        for step in reversed(tried_steps(row).values()):
+            for place, one in enumerate(step.tries, 1):
+                lines = (line for line in (one.step, *one.said.splitlines()))
+                found = next((line for line in lines if search in line.casefold()), None)
+                if found is not None:
+                    yield Hit(row, step, place, found[:MOST_SHOWN])
+                    left -= 1
+                    if not left:
+                        return
 
 
 def _moved(row: Row) -> float:

@@ -66,6 +66,7 @@ def run(site: Site, query: Query, project: str, run: str) -> Page:
         "head": row.head,
         "snapshot": snapshot,
         "usage": row.head.usage,
+        "limits": [*snapshot.limit_words(row.head)],
         "steps": _node_steps(row, view) if view else _line_steps(row, snapshot, query),
         "is_net": view is not None,
         "can": _may(row, snapshot),

@@ -85,6 +85,16 @@ def test_runs_are_found(looking: Client, query: str, found: list[str] | None) ->
     assert "<b>" not in answer.text
 
 
+def test_journals_are_searched_for_what_was_said(looking: Client) -> None:
+    page = looking.get("/runs?q=Deploy.EXAMPLE&journal=1")
+    assert "1 attempt says" in words(page.text)
+    assert 'href="/p/docs/nightly/step/1?try=1"' in page.text
+    assert "the server at deploy.example says 503" in words(page.text)
+    several = words(looking.get("/runs?q=test_login&journal=1").text)
+    assert "tests login-timeout" in several
+    assert "0 attempts say" in words(looking.get("/runs?q=%3Cnothing&journal=1").text)
+
+
 def test_a_flow_has_its_graph_with_states_and_links(looking: Client) -> None:
     page = looking.get(RUN).text
     graph = page[page.index('<svg class="graph"') : page.index("</svg>")]

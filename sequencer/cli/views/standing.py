@@ -178,7 +178,7 @@ class Snapshot(Struct, frozen=True):
             )
         used = filter(None, (spent(head.usage), f"{duration(head.usage.seconds)} of work"))
         yield "used", ", ".join((plural(head.usage.steps, "step"), *used))
-        yield "limits", ", ".join(self._limit_words(head))
+        yield "limits", ", ".join(self.limit_words(head))
         for one in self.posts:
             yield "posts", one.text(lambda at: duration(age_s(at) or 0.0))
         for denial in self.denials[:SHOWN_DENIALS]:
@@ -225,7 +225,8 @@ class Snapshot(Struct, frozen=True):
         label = self.graph_view.graph.by_id[ready[0]].label
         return f"{ready[0]}: {label}" if ready[1:] == [] and label else _first(ready)
 
-    def _limit_words(self, head: Head) -> Iterator[str]:
+    def limit_words(self, head: Head) -> Iterator[str]:
+        """Yield how much of each of the run's limits is used."""
         limits, usage = self.limits, head.usage
         if limits.max_steps is not None:
             yield f"{usage.steps} of {limits.max_steps} steps"

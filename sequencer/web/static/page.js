@@ -37,13 +37,13 @@
     part.querySelectorAll("details").forEach((d, n) => { d.open = open[n] || false; });
     part.querySelectorAll(".scroll, .log").forEach((e, n) => { if (scrolls[n]) [e.scrollLeft, e.scrollTop] = scrolls[n]; });
     if (here) for (const link of part.querySelectorAll("a")) if (link.getAttribute("href") === here) link.focus({ preventScroll: true });
-    if (part.querySelector("[data-follow]")) follow();
+    if (part.querySelector("[data-follow]")) follow(true);
   };
   document.addEventListener("focusout", () => setTimeout(() => { for (const [n, h] of [...waiting]) swap(n, h); }, 200));
   const lost = document.getElementById("lost");
-  const stream = new EventSource("/live?at=" + encodeURIComponent(address) + "&id=" + body.dataset.id);
-  stream.addEventListener("parts", (event) => {
+  const changed = (event) => {
     const parts = JSON.parse(event.data);
+    body.dataset.id = event.lastEventId;
     for (const name in parts) {
       // A log grows by itself; its part is drawn again only when another attempt is shown.
       const log = name === "log" && document.querySelector("#part-log [data-follow]");
@@ -52,22 +52,21 @@
       shown.set(name, parts[name]);
     }
     ages();
-  });
-  stream.onopen = () => { lost.hidden = true; };
-  stream.onerror = () => { lost.hidden = false; };
+  };
 
   // --- logs: what is written appears below; the reader's place moves only at the end
   const MOST_LINES = 2000;
-  let following = null;
-  const follow = () => {
+  let stream = null, following = null;
+  const follow = (isNew) => {
     if (following) following.close();
     const log = document.querySelector("[data-follow]");
     if (!log) return;
-    log.scrollTop = log.scrollHeight;
+    if (isNew) log.scrollTop = log.scrollHeight;
     const pieces = [...log.childNodes].map((node) => [node, node.textContent.split("\n").length]);
     let lines = pieces.reduce((sum, piece) => sum + piece[1], 0);
     following = new EventSource(log.dataset.follow + "?from=" + log.dataset.from);
     following.addEventListener("lines", (event) => {
+      log.dataset.from = event.lastEventId;
       const isAtEnd = log.scrollTop + log.clientHeight >= log.scrollHeight - 4;
       const text = JSON.parse(event.data), node = document.createTextNode(text);
       log.append(node);
@@ -83,7 +82,27 @@
       }
     });
   };
-  follow();
+
+  // --- streams: a browser has six connections to a server, so a page that nobody sees has none
+  const open = (isNew) => {
+    if (stream) return;
+    stream = new EventSource("/live?at=" + encodeURIComponent(address) + "&id=" + body.dataset.id);
+    stream.addEventListener("parts", changed);
+    stream.onopen = () => { lost.hidden = true; };
+    stream.onerror = () => { lost.hidden = false; };
+    follow(isNew);
+  };
+  const close = () => {
+    for (const one of [stream, following]) if (one) one.close();
+    stream = following = null;
+  };
+  if (!document.hidden) open(true);
+  let leaving = 0;
+  document.addEventListener("visibilitychange", () => {
+    clearTimeout(leaving);
+    if (document.hidden) leaving = setTimeout(close, 3000);
+    else open(false);
+  });
 
   // --- keys: none while somebody writes, none that decides anything
   let isGoing = false;
