@@ -231,7 +231,7 @@ def plot_svg(values: Sequence[tuple[float, float]], label: Callable[[float], str
     parts = [
         (
             f'<svg class="plot" viewBox="0 0 {PLOT_WIDE} {PLOT_HIGH}" width="{PLOT_WIDE}" '
-            f'height="{PLOT_HIGH}" role="img" aria-label="Cost over time">'
+            f'height="{PLOT_HIGH}" role="img" aria-label="Sum over time">'
         )
     ]
     for share in (0.0, 0.5, 1.0):

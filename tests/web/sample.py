@@ -29,9 +29,17 @@ if step == "tests" and attempt == 1 and not os.path.exists("fixed"):
 if step == "deploy":
     sys.exit("the server at deploy.example says 503")
 weight = 1 + len(step)
+words = {
+    "collect": "The login timeout moves into the settings; three files change.",
+    "correctness": "auth.py:14: the limit is off by one.",
+    "security": "auth.py:41: a token is logged.",
+    "tests": "Both tests pass now.\\n\\n<script>alert(1)</script> is shown as it is.",
+    "report": "May not be merged yet: a token is logged in auth.py:41.\\n"
+    "Two findings must change, three should.",
+}
 said = {
     "status": "ok",
-    "output": f"{step} is done.\\n\\nThe token in auth.py:41 is hidden <script>alert(1)</script>.",
+    "output": words.get(step, f"{step} is done."),
     "usage": {"input_tokens": 1200 * weight, "output_tokens": 160 * weight,
               "cost_usd": 0.011 * weight},
 }

@@ -136,7 +136,7 @@ def test_the_steps_of_a_long_run_come_in_pages(client: Client, tmp_path: Path) -
 def test_a_step_shows_each_attempt_with_its_answer_prompt_and_log(looking: Client) -> None:
     page = words(looking.get(f"{RUN}/step/tests").text)
     assert "Attempts ✕ 1 ✓ 2" in page
-    assert "tests is done." in page
+    assert "Both tests pass now." in page
     assert "Do tests." in page
     assert "Tokens in 7,200" in page
     assert "part 6 of 6" in page
