@@ -16,9 +16,8 @@ from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.nodes import Frame
 from sequencer.cli.views.runs import each_run, run_facts, unread_facts
 from sequencer.cli.views.standing import Snapshot, take
-from sequencer.cli.views.states import age_s
 from sequencer.cli.views.tables import columns
-from sequencer.cli.views.text import columns_of, one_line
+from sequencer.cli.views.text import age_s, columns_of, one_line
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError
 from sequencer.model.outcome import Usage, cost_words, duration

@@ -74,20 +74,19 @@ def web(
         refuse(invocation.verb, "its buttons decide for a person")
     ensure_extra()
     # No other command may pay for these.
-    from sequencer.web import guard, server  # noqa: PLC0415
-    from sequencer.web.site import Site  # noqa: PLC0415
+    from sequencer.web import guard, server, site  # noqa: PLC0415
 
-    site = Site(folders)
+    shown = site.Site(folders)
     if not folders:
         settings = invocation.project().settings
-        site = Site((settings.project_dir,), settings.config_path)
+        shown = site.Site((settings.project_dir,), settings.config_path)
     given = None if token_file is None else token_file.read_text(encoding="utf-8").strip()
     token = guard.ensure_token(bind, given)
     keys = guard.Keys(token)
     with _listening(bind, port) as listener:
         port = listener.getsockname()[1]
         hosts = guard.hosts_of(bind, port, names)
-        app = guard.Guard(server.make_app(site, keys.form), keys, hosts, port)
+        app = guard.PageGuard(server.make_app(shown, keys.form), keys, hosts, port)
         own = guard.OWN_NAME if bind in guard.LOOPBACK else hosts[0].rpartition(":")[0]
         link = f"http://{own}:{port}/login?token={token}"
         invocation.echo(link, is_verbatim=True)

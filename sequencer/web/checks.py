@@ -18,7 +18,7 @@ from sequencer.history.metrics import Total, totals_of
 from sequencer.model.outcome import Usage, used
 from sequencer.web.drawings import plot_svg
 from sequencer.web.pages import Page, Query, every_folder, look_of, money
-from sequencer.web.site import Row, ShownProject, Site
+from sequencer.web.site import RunRow, ShownProject, Site
 
 LEAST_FREE_BYTES = 1024**3
 MOST_LISTED = 50
@@ -49,7 +49,7 @@ def costs(site: Site, query: Query) -> Page:
     return Page("costs.html", "Costs", context, **every_folder(site), tab="costs")
 
 
-def _dearest(rows: list[Row]) -> list[Row]:
+def _dearest(rows: list[RunRow]) -> list[RunRow]:
     return sorted(rows, key=lambda row: -(row.head.usage.cost_usd if row.head else 0))[:MOST_LISTED]
 
 
@@ -88,7 +88,7 @@ def _plot(spent: list[tuple[float, float]], label: Callable[[float], str]) -> st
     return plot_svg(values, label)
 
 
-class Check(Struct):
+class HealthCheck(Struct):
     """One line of the page of checks."""
 
     is_well: bool
@@ -106,32 +106,34 @@ def health(site: Site, query: Query) -> Page:
     return Page("health.html", "Health", context, **every_folder(site), tab="health")
 
 
-def _checks(project: ShownProject) -> Iterator[Check]:
+def _checks(project: ShownProject) -> Iterator[HealthCheck]:
     try:
         settings = project.project.settings
         refused = project.distrust()
     except SequencerError as error:
-        yield Check(is_well=False, what="Settings", text=str(error), command="sequencer check")
+        yield HealthCheck(
+            is_well=False, what="Settings", text=str(error), command="sequencer check"
+        )
         return
-    yield Check(is_well=True, what="Settings", text=str(settings.config_path or "defaults"))
+    yield HealthCheck(is_well=True, what="Settings", text=str(settings.config_path or "defaults"))
     if refused is None:
-        yield Check(is_well=True, what="Trust", text="it may act on this machine")
+        yield HealthCheck(is_well=True, what="Trust", text="it may act on this machine")
     else:
         text = "it is shown and not acted on: " + refused.message.partition("\n")[0]
-        yield Check(is_well=False, what="Trust", text=text, command="sequencer trust")
+        yield HealthCheck(is_well=False, what="Trust", text=text, command="sequencer trust")
     free = shutil.disk_usage(settings.project_dir).free
-    yield Check(is_well=free > LEAST_FREE_BYTES, what="Disk", text=f"{file_size(free)} free")
-    yield Check(
+    yield HealthCheck(is_well=free > LEAST_FREE_BYTES, what="Disk", text=f"{file_size(free)} free")
+    yield HealthCheck(
         is_well=True, what="Store", text=f"{settings.store.kind}, {settings.state_file.parent}"
     )
     yield from _run_checks(project)
 
 
-def _run_checks(project: ShownProject) -> Iterator[Check]:
+def _run_checks(project: ShownProject) -> Iterator[HealthCheck]:
     for row in project.rows():
         option = "" if row.run.name is None else f"--run {row.run.name} "
         if "error" in row.facts:
-            yield Check(
+            yield HealthCheck(
                 is_well=False,
                 what=row.name,
                 text=str(row.facts["error"]),
@@ -139,12 +141,12 @@ def _run_checks(project: ShownProject) -> Iterator[Check]:
             )
         elif row.is_stale:
             text = "a claim's holder is gone; the next run or tick takes over"
-            yield Check(
+            yield HealthCheck(
                 is_well=False, what=row.name, text=text, command=f"sequencer {option}takeover"
             )
         for post in row.facts.get("posts", ()):
             if post["pending"] or post["error"]:
                 text = f"{post['sink']}: {post['pending']} posts wait"
-                yield Check(
+                yield HealthCheck(
                     is_well=False, what=row.name, text=f"{text} {post['error'] or ''}".strip()
                 )

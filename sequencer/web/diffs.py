@@ -12,7 +12,7 @@ from sequencer.errors import SequencerError
 from sequencer.git.process import Git, GitFailed
 from sequencer.store.journal import JournalFile
 from sequencer.web.records import Try
-from sequencer.web.site import Row
+from sequencer.web.site import RunRow
 
 MOST_LINES = 2000
 GIT_S = 10.0
@@ -36,7 +36,7 @@ class Diff(Struct, frozen=True):
     is_cut: bool = False
 
 
-def diff_of(row: Row, one: Try) -> Diff | None:
+def diff_of(row: RunRow, one: Try) -> Diff | None:
     """Return what the accepted attempt *one* has changed; None: its run moves no code.
 
     Nothing of the repository runs, and no remote is asked.
@@ -76,7 +76,7 @@ def _lines(lines: list[str]) -> Iterator[DiffLine]:
         yield DiffLine(kind if is_in_hunk else "file", line)
 
 
-def _commits(row: Row, revision: int) -> tuple[str | None, str | None]:
+def _commits(row: RunRow, revision: int) -> tuple[str | None, str | None]:
     """Return the commits that the run's code was at before and after the record *revision*."""
     found: list[str | None] = []
     journal = JournalFile(row.run.store.state_path.parent, 0, 0)

@@ -70,7 +70,7 @@ class Keys(Struct, frozen=True):
     """In every form: a page of another origin can send our cookie, and can't read this."""
 
 
-class Guard:
+class PageGuard:
     """Lets through who has opened the link, from these pages, by one of their names."""
 
     def __init__(self, app: App, keys: Keys, hosts: Iterable[str], port: int) -> None:

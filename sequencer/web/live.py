@@ -98,7 +98,7 @@ class Wakes:
             self._drop(path)
 
 
-class Channel:
+class PageChannel:
     """One page that somebody follows."""
 
     def __init__(self, address: str, render: Callable[[str], Made]) -> None:
@@ -161,13 +161,13 @@ class Channels:
     def __init__(self, render: Callable[[str], Made]) -> None:
         """Follow pages that *render* makes of their addresses."""
         self._render = render
-        self._open: dict[str, Channel] = {}
+        self._open: dict[str, PageChannel] = {}
 
     async def follow(self, address: str, seen: str) -> AsyncIterator[str]:
         """Yield the events of the page at *address* for a reader who has *seen* one."""
         channel = self._open.get(address)
         if channel is None or channel.is_over:
-            channel = self._open[address] = Channel(address, self._render)
+            channel = self._open[address] = PageChannel(address, self._render)
         channel.readers += 1
         known: dict[str, str] = {}
         try:

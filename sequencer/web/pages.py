@@ -24,7 +24,7 @@ from sequencer.model.limits import parse_time
 from sequencer.model.outcome import Usage
 from sequencer.store.protocol import Liveness
 from sequencer.web.records import Tried
-from sequencer.web.site import Row, Site
+from sequencer.web.site import RunRow, Site
 
 Query = Mapping[str, str]
 RUNS_A_PAGE = 50
@@ -35,7 +35,7 @@ SHORT_S = 9.95
 """Of a duration that is said with a decimal."""
 
 
-class Look(NamedTuple):
+class StateLook(NamedTuple):
     """A state: never told by its color alone."""
 
     mark: str
@@ -44,28 +44,28 @@ class Look(NamedTuple):
 
 
 LOOKS = {
-    "running": Look("●", "running", "running"),
-    "waiting-next": Look("○", "ready", "ready"),
-    "waiting-approval": Look("?", "waiting for you", "waiting"),
-    "paused": Look("‖", "paused", "paused"),
-    "stopped": Look("■", "stopped", "paused"),
-    "failed": Look("✕", "failed", "failed"),
-    "rejected": Look("✕", "rejected", "failed"),
-    "complete": Look("✓", "done", "done"),
-    "idle": Look("○", "not started", "pending"),
-    "stale": Look("!", "stale claim", "waiting"),
-    "unreadable": Look("✕", "can't be read", "failed"),
+    "running": StateLook("●", "running", "running"),
+    "waiting-next": StateLook("○", "ready", "ready"),
+    "waiting-approval": StateLook("?", "waiting for you", "waiting"),
+    "paused": StateLook("‖", "paused", "paused"),
+    "stopped": StateLook("■", "stopped", "paused"),
+    "failed": StateLook("✕", "failed", "failed"),
+    "rejected": StateLook("✕", "rejected", "failed"),
+    "complete": StateLook("✓", "done", "done"),
+    "idle": StateLook("○", "not started", "pending"),
+    "stale": StateLook("!", "stale claim", "waiting"),
+    "unreadable": StateLook("✕", "can't be read", "failed"),
 }
 STEP_LOOKS = {
-    "done": Look("✓", "done", "done"),
-    "running": Look("●", "running", "running"),
-    "waiting": Look("?", "waiting for you", "waiting"),
-    "failed": Look("✕", "failed", "failed"),
-    "retrying": Look("↻", "retrying", "retrying"),
-    "ready": Look("○", "ready", "ready"),
-    "skipped": Look("↷", "skipped", "skipped"),
-    "released": Look("↷", "given back", "skipped"),
-    "pending": Look("○", "not started", "pending"),
+    "done": StateLook("✓", "done", "done"),
+    "running": StateLook("●", "running", "running"),
+    "waiting": StateLook("?", "waiting for you", "waiting"),
+    "failed": StateLook("✕", "failed", "failed"),
+    "retrying": StateLook("↻", "retrying", "retrying"),
+    "ready": StateLook("○", "ready", "ready"),
+    "skipped": StateLook("↷", "skipped", "skipped"),
+    "released": StateLook("↷", "given back", "skipped"),
+    "pending": StateLook("○", "not started", "pending"),
 }
 
 
@@ -82,7 +82,7 @@ class Page(Struct):
     """Folders in which runs may appear."""
 
 
-def look_of(row: Row) -> Look:
+def look_of(row: RunRow) -> StateLook:
     """Return how the state of the run of *row* is shown."""
     head = row.head
     if "error" in row.facts:
@@ -118,7 +118,7 @@ class Need(Struct):
     """One thing that waits for a person."""
 
     kind: str
-    row: Row | None
+    row: RunRow | None
     since: str
     title: str
     text: str = ""
@@ -151,7 +151,7 @@ def every_need(site: Site) -> Iterator[Need]:
             yield from needs_of(row)
 
 
-def needs_of(row: Row) -> Iterator[Need]:
+def needs_of(row: RunRow) -> Iterator[Need]:
     """Yield what of the run of *row* waits for a person."""
     head, option = row.head, Open(row.run).option
     if head is None:
@@ -173,7 +173,7 @@ def needs_of(row: Row) -> Iterator[Need]:
             yield Need("posts", row, head.last_update, title, str(post["error"]), None)
 
 
-def asked_by(row: Row) -> Open | None:
+def asked_by(row: RunRow) -> Open | None:
     """Return what the run of *row* asks people; None: nothing, or it can't be told."""
     head = row.head
     if head is None or not (head.is_at_gate or head.asks) or head.exit:
@@ -184,7 +184,7 @@ def asked_by(row: Row) -> Open | None:
         return None
 
 
-def _questions(row: Row, ask: Open) -> Iterator[Need]:
+def _questions(row: RunRow, ask: Open) -> Iterator[Need]:
     option = ask.option
     if ask.gate is not None:
         gate = ask.gate
@@ -199,20 +199,20 @@ def _questions(row: Row, ask: Open) -> Iterator[Need]:
         yield Need("question", row, question.asked_at, title, question.text, one, command)
 
 
-def _failure(row: Row) -> str:
+def _failure(row: RunRow) -> str:
     tried = tried_steps(row)
     failed = [one.last for one in tried.values() if one.last.state == "failed"]
     return max(failed, key=lambda one: one.revision).said if failed else ""
 
 
-def _holders(row: Row, head: Head) -> list[str]:
+def _holders(row: RunRow, head: Head) -> list[str]:
     found: list[tuple[Any, Liveness]] = [
         (claim, row.run.store.liveness(claim)) for claim in head.claims
     ]
     return [holder_words([claim], here) for claim, here in found if here.allows_take_over]
 
 
-def tried_steps(row: Row) -> dict[str, Tried]:
+def tried_steps(row: RunRow) -> dict[str, Tried]:
     """Return the steps of the run of *row* that were begun."""
     return row.project.story(row).attempts.steps
 
@@ -251,14 +251,14 @@ def runs(site: Site, query: Query) -> Page:
 class Hit(NamedTuple):
     """An attempt that said what was searched for."""
 
-    row: Row
+    row: RunRow
     step: Tried
     place: int
     """Of the attempt, from 1."""
     text: str
 
 
-def _hits(rows: Iterable[Row], search: str) -> Iterator[Hit]:
+def _hits(rows: Iterable[RunRow], search: str) -> Iterator[Hit]:
     """Yield the attempts whose step, answer or error holds *search*, of the newest runs first."""
     left = MOST_HITS
     for row in rows:
@@ -273,7 +273,7 @@ def _hits(rows: Iterable[Row], search: str) -> Iterator[Hit]:
                         return
 
 
-def _moved(row: Row) -> float:
+def _moved(row: RunRow) -> float:
     return 0.0 if row.head is None else _when(row.head.last_update)
 
 
@@ -282,7 +282,7 @@ def number(text: str | None) -> int:
     return int(text) if text is not None and text.isdecimal() and len(text) < 12 else 0  # noqa: PLR2004
 
 
-def step_words(row: Row) -> str:
+def step_words(row: RunRow) -> str:
     """Return at which of how many steps the run of *row* is."""
     facts = row.facts
     if row.head is None:

@@ -84,7 +84,7 @@ class Tried(Struct):
         return total
 
 
-class Attempts:
+class TriedSteps:
     """The steps that a run's facts tell of, in the order in which they began first."""
 
     def __init__(self, *, by_name: bool) -> None:

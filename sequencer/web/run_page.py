@@ -22,9 +22,9 @@ from sequencer.model.workflow import Workflow
 from sequencer.web.drawings import CLASSES, gantt_page_svg, graph_svg, ring_svg
 from sequencer.web.pages import (
     STEP_LOOKS,
-    Look,
     Page,
     Query,
+    StateLook,
     look_of,
     needs_of,
     number,
@@ -32,7 +32,7 @@ from sequencer.web.pages import (
     tried_steps,
 )
 from sequencer.web.records import Tried
-from sequencer.web.site import Row, ShownProject, Site
+from sequencer.web.site import RunRow, ShownProject, Site
 from sequencer.workflows.mermaid.chart import Chart
 
 STEPS_A_PAGE = 50
@@ -75,7 +75,7 @@ def run(site: Site, query: Query, project: str, run: str) -> Page:
     return Page("run.html", row.name, context, folders, "runs")
 
 
-def _may(row: Row, snapshot: Snapshot) -> frozenset[str]:
+def _may(row: RunRow, snapshot: Snapshot) -> frozenset[str]:
     """Return what can be done with the run as it stands."""
     head = row.head
     if head is None or head.status == "complete":
@@ -93,7 +93,7 @@ class StepRow(Struct):
     """A line of the table of steps."""
 
     key: str
-    look: Look
+    look: StateLook
     name: str
     id: str = ""
     agent: str = ""
@@ -103,7 +103,7 @@ class StepRow(Struct):
     line: str = ""
 
 
-def _line_steps(row: Row, snapshot: Snapshot, query: Query) -> dict[str, Any]:
+def _line_steps(row: RunRow, snapshot: Snapshot, query: Query) -> dict[str, Any]:
     tried = [*tried_steps(row).values()]
     before = number(query.get("before"))
     shown = [one for one in reversed(tried) if not before or one.step_index < before]
@@ -116,7 +116,7 @@ def _line_steps(row: Row, snapshot: Snapshot, query: Query) -> dict[str, Any]:
     return {"rows": rows, "more": more, "total": len(tried)}
 
 
-def _tried_row(row: Row, one: Tried) -> StepRow:
+def _tried_row(row: RunRow, one: Tried) -> StepRow:
     last, state = one.last, one.last.state
     head = row.head
     if state == "running" and head is not None and not head.claim_with(last.token):
@@ -141,7 +141,7 @@ def _last_line(text: str) -> str:
     return lines[0].strip()[:120] if lines else ""
 
 
-def _node_steps(row: Row, view: FlowView) -> dict[str, Any]:
+def _node_steps(row: RunRow, view: FlowView) -> dict[str, Any]:
     tried = tried_steps(row)
     nodes = [one for one in view.nodes if one.node.works]
     shown = nodes
@@ -189,7 +189,7 @@ def _node_row(view: NodeView, tried: Tried | None) -> StepRow:
 # --- pictures ----------------------------------------------------------------------
 
 
-def _pictures(shown: ShownProject, row: Row, snapshot: Snapshot, query: Query) -> dict[str, Any]:
+def _pictures(shown: ShownProject, row: RunRow, snapshot: Snapshot, query: Query) -> dict[str, Any]:
     """Return the pictures of the run of *row*, and of those that are too large, why."""
     found: dict[str, Any] = {
         "graph": "",
@@ -217,26 +217,30 @@ def _pictures(shown: ShownProject, row: Row, snapshot: Snapshot, query: Query) -
     return found
 
 
-def _graph(shown: ShownProject, row: Row, snapshot: Snapshot, workflow: Workflow) -> str:
+def _graph(shown: ShownProject, row: RunRow, snapshot: Snapshot, workflow: Workflow) -> str:
     def link(key: str) -> str:
         return f"{row.url}/step/{key}"
 
     if snapshot.graph_view is not None:
         return graph_svg(snapshot.graph_view, _chart(shown, row, workflow), link)
     states = _line_states(row, workflow)
-    is_ring = workflow.kind == "cycle" and len(workflow.steps) <= MOST_RING
-    if is_ring and row.head is not None:
+    if _is_endless(row) and len(workflow.steps) <= MOST_RING and row.head is not None:
         places = [(name, state, f"{row.url}/step/{key}") for name, state, key in states]
         return ring_svg(places, _center(workflow, row.head))
-    view = _line_view(workflow, states)
+    view = _line_view(workflow, states, is_endless=_is_endless(row))
     return graph_svg(view, None, lambda node: link(_key_of(states, node)))
+
+
+def _is_endless(row: RunRow) -> bool:
+    """Return whether nobody knows how many steps there are: it goes around."""
+    return row.facts["steps"] is None
 
 
 def _key_of(states: Sequence[tuple[str, str, str]], name: str) -> str:
     return next(key for step, _, key in states if step == name)
 
 
-def _chart(shown: ShownProject, row: Row, workflow: Workflow) -> Chart | None:
+def _chart(shown: ShownProject, row: RunRow, workflow: Workflow) -> Chart | None:
     """Return how the author drew the graph; None: it was no chart, or it has changed since."""
     try:
         written = written_of(shown.project, row.run, workflow)
@@ -247,24 +251,24 @@ def _chart(shown: ShownProject, row: Row, workflow: Workflow) -> Chart | None:
     return written.chart
 
 
-def _line_states(row: Row, workflow: Workflow) -> list[tuple[str, str, str]]:
+def _line_states(row: RunRow, workflow: Workflow) -> list[tuple[str, str, str]]:
     """Return of each step of the present cycle its name, its state and its key."""
     head = row.head
     if head is None:
         return [(step.name, "pending", "0") for step in workflow.steps]
     count = len(workflow.steps)
-    first = head.step_index // count * count if workflow.kind == "cycle" else 0
+    first = head.step_index // count * count if _is_endless(row) else 0
     tried = tried_steps(row)
     found = []
     for place in range(count):
         index = first + place
-        name = describe(workflow, index)["step"] if workflow.kind == "cycle" else ""
+        name = describe(workflow, index)["step"] if _is_endless(row) else ""
         state = _line_state(row, head, tried.get(str(index)), index)
         found.append((name or workflow.steps[place].name, state, str(index)))
     return found
 
 
-def _line_state(row: Row, head: Head, tried: Tried | None, index: int) -> str:
+def _line_state(row: RunRow, head: Head, tried: Tried | None, index: int) -> str:
     if head.is_at_gate and head.gate is not None and head.gate.step_index == index:
         return "waiting"
     if index < head.step_index:
@@ -301,12 +305,14 @@ _STATES = {
 }
 
 
-def _line_view(workflow: Workflow, states: Sequence[tuple[str, str, str]]) -> FlowView:
+def _line_view(
+    workflow: Workflow, states: Sequence[tuple[str, str, str]], *, is_endless: bool
+) -> FlowView:
     """Return a line of steps as a graph, to be drawn as one."""
     names = [step.name for step in workflow.steps]
     nodes = tuple(Node(id=name, kind=NodeKind.AGENT) for name in names)
     edges = [Edge(source=a, target=b) for a, b in pairwise(names)]
-    if workflow.kind == "cycle" and len(names) > 1:
+    if is_endless and len(names) > 1:
         edges.append(Edge(source=names[-1], target=names[0]))
     graph = Graph(nodes=nodes, edges=tuple(edges), entries=(names[0],))
     views = tuple(
@@ -323,7 +329,7 @@ def _is_past(states: Sequence[tuple[str, str, str]], name: str) -> bool:
     return next(state for step, state, _ in states if step == name) != "pending"
 
 
-def _gantt(shown: ShownProject, row: Row) -> Gantt:
+def _gantt(shown: ShownProject, row: RunRow) -> Gantt:
     facts = shown.story(row).facts
     if row.head is not None and row.head.begun_at is None:
         facts = facts[-MOST_EXECUTIONS:]

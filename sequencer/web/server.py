@@ -184,7 +184,7 @@ def _static(request: Request) -> Response:
 
 
 def make_app(site: Site, form_token: str) -> Starlette:
-    """Return the application that shows *site*; a `Guard` has to stand before it."""
+    """Return the application that shows *site*; a `PageGuard` has to stand before it."""
     answers = Answers(site, form_token)
 
     @asynccontextmanager

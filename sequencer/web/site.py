@@ -20,7 +20,7 @@ from sequencer.errors import NotTrusted, SequencerError, UnknownName
 from sequencer.model.head import Head
 from sequencer.project import Project, open_project
 from sequencer.store import folder as folders
-from sequencer.web.records import Attempts
+from sequencer.web.records import TriedSteps
 
 DEFAULT_RUN = "-"
 """The address of the default run, which no name has: a slug never is a lone dash."""
@@ -30,7 +30,7 @@ KEPT_CHARS = 600
 Fact = dict[str, Any]
 
 
-class Row(Struct):
+class RunRow(Struct):
     """One run, as it was found when its head was read last."""
 
     project: ShownProject
@@ -57,20 +57,20 @@ class Row(Struct):
         return any(self.run.store.liveness(claim).allows_take_over for claim in claims)
 
 
-class Story(Struct):
+class RunStory(Struct):
     """The accepted facts of one run, read once; long answers are cut to their ends."""
 
     run_id: str = ""
     revision: int = 0
     facts: list[Fact] = field(default_factory=list)
-    attempts: Attempts = field(default_factory=lambda: Attempts(by_name=False))
+    attempts: TriedSteps = field(default_factory=lambda: TriedSteps(by_name=False))
 
     def follow(self, run: Run, head: Head) -> None:
         """Take the facts of *run* up to *head*, or somewhat newer ones."""
         if (head.run_id, head.revision >= self.revision) != (self.run_id, True):
             self.run_id, self.revision = head.run_id, 0
             self.facts.clear()
-            self.attempts = Attempts(by_name=head.begun_at is not None)
+            self.attempts = TriedSteps(by_name=head.begun_at is not None)
         if head.revision > self.revision:
             for fact in run.store.history(self.revision):
                 self.facts.append(_short(fact))
@@ -96,8 +96,8 @@ class ShownProject:
         self.folder, self.address, self._config = folder, address, config
         self._looks: object = None
         self._project: Project | None = None
-        self._rows: dict[str, tuple[object, Row]] = {}
-        self._stories: dict[str, Story] = {}
+        self._rows: dict[str, tuple[object, RunRow]] = {}
+        self._stories: dict[str, RunStory] = {}
         self._listed: list[str] = []
         self._names: dict[str, str | None] | None = None
 
@@ -150,14 +150,14 @@ class ShownProject:
             self._listed, self._names = listed, {DEFAULT_RUN: None, **named}
         return self._names
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[RunRow]:
         """Yield the runs that have begun."""
         for address in self.names():
             row = self.row(address)
             if row.head is not None or "error" in row.facts:
                 yield row
 
-    def row(self, address: str) -> Row:
+    def row(self, address: str) -> RunRow:
         """Return the run at *address*, looked at again if its state has changed.
 
         Raises:
@@ -177,7 +177,7 @@ class ShownProject:
             known = self._rows[address] = looks, self._look(run, address, before)
         return known[1]
 
-    def _look(self, run: Run, address: str, before: Row | None) -> Row:
+    def _look(self, run: Run, address: str, before: RunRow | None) -> RunRow:
         """Return *run* as it is now; when it began is read once, as that is far back."""
         facts: dict[str, Any] = {}
         try:
@@ -188,12 +188,12 @@ class ShownProject:
                 known = None if kept is None else (kept["began_at"], kept["title"])
                 facts = run_facts(self.project, run, head, known)
         except SequencerError as error:
-            return Row(self, run, address, unread_facts(run, error), None)
-        return Row(self, run, address, facts, head)
+            return RunRow(self, run, address, unread_facts(run, error), None)
+        return RunRow(self, run, address, facts, head)
 
-    def story(self, row: Row) -> Story:
+    def story(self, row: RunRow) -> RunStory:
         """Return what the run of *row* tells."""
-        story = self._stories.setdefault(row.address, Story())
+        story = self._stories.setdefault(row.address, RunStory())
         if row.head is not None:
             story.follow(row.run, row.head)
         return story
@@ -230,7 +230,7 @@ class Site:
             raise UnknownName("project", address, self.projects)
         return self.projects[address]
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[RunRow]:
         """Yield every run that has begun, of the projects that can be read."""
         for project in self.projects.values():
             try:

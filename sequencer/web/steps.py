@@ -19,7 +19,7 @@ from sequencer.web.diffs import diff_of
 from sequencer.web.live import lines_from
 from sequencer.web.pages import STEP_LOOKS, Page, Query, asked_by, look_of, needs_of, number
 from sequencer.web.records import Tried, Try
-from sequencer.web.site import Row, Site
+from sequencer.web.site import RunRow, Site
 
 TAIL_BYTES = 24 * 1024
 """Of a log, on the page of its step."""
@@ -63,7 +63,7 @@ def step(site: Site, query: Query, project: str, run: str, key: str) -> Page:
     return Page("step.html", name, context, _folders(row, context["log"]), "runs")
 
 
-def _folders(row: Row, log: Mapping[str, Any] | None) -> tuple[Path, ...]:
+def _folders(row: RunRow, log: Mapping[str, Any] | None) -> tuple[Path, ...]:
     del log
     return (row.run.store.state_path.parent,)
 
@@ -77,7 +77,7 @@ def _is_about(need: Any, name: str) -> bool:
     return any(one.node.id == name for one in ask.questions)
 
 
-def _name(row: Row, key: str) -> str:
+def _name(row: RunRow, key: str) -> str:
     """Return what the step *key* is called, of one that was never begun.
 
     Raises:
@@ -104,7 +104,7 @@ def _place(query: Query, count: int) -> int:
     return asked - 1 if 0 < asked <= count else count - 1
 
 
-def _look(row: Row, tried: Tried | None, one: Try | None) -> Any:
+def _look(row: RunRow, tried: Tried | None, one: Try | None) -> Any:
     if tried is None or one is None:
         return STEP_LOOKS["pending"]
     if one is tried.last and (ask := asked_by(row)) is not None:
@@ -115,7 +115,7 @@ def _look(row: Row, tried: Tried | None, one: Try | None) -> Any:
     return STEP_LOOKS[one.state]
 
 
-def _whole(row: Row, one: Try) -> Mapping[str, Any]:
+def _whole(row: RunRow, one: Try) -> Mapping[str, Any]:
     """Return the outcome of an attempt as the journal has it."""
     if not one.revision:
         return one.outcome
@@ -128,7 +128,7 @@ def _whole(row: Row, one: Try) -> Mapping[str, Any]:
     return one.outcome
 
 
-def _answer(row: Row, outcome: Mapping[str, Any]) -> str:
+def _answer(row: RunRow, outcome: Mapping[str, Any]) -> str:
     name = outcome.get("output_file")
     if name is None:
         return str(outcome.get("output") or "")
@@ -138,7 +138,7 @@ def _answer(row: Row, outcome: Mapping[str, Any]) -> str:
         return str(error)
 
 
-def _prompt(row: Row, name: str, outcome: Mapping[str, Any]) -> dict[str, str]:
+def _prompt(row: RunRow, name: str, outcome: Mapping[str, Any]) -> dict[str, str]:
     """Return the prompt's file and its text as it is now, before values are filled in."""
     try:
         workflow = row.run.workflow_for(row.head)
@@ -157,7 +157,7 @@ def _prompt(row: Row, name: str, outcome: Mapping[str, Any]) -> dict[str, str]:
 # --- logs --------------------------------------------------------------------------
 
 
-def _log_of(row: Row, one: Try, outcome: Mapping[str, Any]) -> dict[str, Any] | None:
+def _log_of(row: RunRow, one: Try, outcome: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the name and the end of an attempt's log; None: it has none."""
     named = outcome.get("log")
     logs = {log.path.name: log.path for log in _logs(row)}
@@ -179,14 +179,14 @@ def _log_of(row: Row, one: Try, outcome: Mapping[str, Any]) -> dict[str, Any] | 
     }
 
 
-def _newest(row: Row, one: Try) -> str:
+def _newest(row: RunRow, one: Try) -> str:
     """Return the name of the newest log of the step that *one* runs."""
     asked = AskedLogs(row.project.project, row.run, (str(one.step_index + 1),))
     found = [log for log in asked.found() if log.iteration == one.step_index + 1]
     return found[-1].path.name if found else ""
 
 
-def _logs(row: Row) -> list[FoundLog]:
+def _logs(row: RunRow) -> list[FoundLog]:
     return AskedLogs(row.project.project, row.run).found()
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from sequencer.model.head import Head
-from sequencer.web.site import Row
+from sequencer.web.site import RunRow
 from tests.web.conftest import Client
 
 
-def row_of(client: Client, name: str | None) -> Row:
+def row_of(client: Client, name: str | None) -> RunRow:
     return next(row for row in client.site.rows() if row.run.name == name)
 
 

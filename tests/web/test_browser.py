@@ -1,6 +1,6 @@
 """A person at a real browser: Chromium, and the server as a process of its own.
 
-Pictures of what it showed are kept in the folder that SEQUENCER_SHOTS names, to be looked at.
+Pictures of what it showed are kept in the folder that PAGE_PICTURES names, to be looked at.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def opened(browser: Browser, link: str) -> Iterator[Opens]:
 
 
 def picture(page: Page, name: str) -> None:
-    if folder := os.environ.get("SEQUENCER_SHOTS"):
+    if folder := os.environ.get("PAGE_PICTURES"):
         page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
 
 

@@ -8,8 +8,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from sequencer.cli.views.states import age_s
-from sequencer.cli.views.text import one_line
+from sequencer.cli.views.text import age_s, one_line
 from sequencer.engine.recall import recall
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError

@@ -15,8 +15,8 @@ from msgspec import Struct, field
 
 from sequencer.cli.views.facts import look_closely
 from sequencer.cli.views.nodes import Heard, node_table, nodes_json
-from sequencer.cli.views.states import age_s, shown
-from sequencer.cli.views.text import one_line, plain, plural
+from sequencer.cli.views.states import shown
+from sequencer.cli.views.text import age_s, one_line, plain, plural
 from sequencer.engine.by_hand import fresh_head
 from sequencer.engine.run import Run
 from sequencer.engine.view import LINE_CHARS, FlowView

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import NamedTuple
 
 from sequencer.cli.views.text import cut, one_line, width
@@ -112,12 +112,6 @@ def state_words(view: NodeView, now: datetime) -> str:
     if view.state is NodeState.RETRYING:
         return f"{view.state} in {left}"
     return f"{view.state}, {left} left" if view.state is NodeState.ASKED else str(view.state)
-
-
-def age_s(at: str | None) -> float | None:
-    """Return the seconds since the ISO time *at*, of which another clock may be ahead."""
-    since = parse_time(at) if at else None
-    return None if since is None else max((datetime.now(UTC) - since).total_seconds(), 0.0)
 
 
 def seconds(view: NodeView, now: datetime) -> float:

@@ -14,10 +14,11 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import IO
 
 from sequencer.executors.redaction import CONTROL, CSI, STRING, STRING_CHARS, without_sequences
+from sequencer.model.limits import parse_time
 
 BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 """What changes the direction of the text around it, so that it reads as what it is not.
@@ -280,3 +281,9 @@ def file_size(count: int) -> str:
             return f"{count} {unit}" if unit == "bytes" else f"{amount:.1f} {unit}"
         amount /= 1024
     raise AssertionError
+
+
+def age_s(at: str | None) -> float | None:
+    """Return the seconds since the ISO time *at*, of which another clock may be ahead."""
+    since = parse_time(at) if at else None
+    return None if since is None else max((datetime.now(UTC) - since).total_seconds(), 0.0)
