@@ -33,7 +33,9 @@ BACKLOG = 1024
     show_default=True,
     help="0: any that is free.",
 )
-@click.option("--bind", default="127.0.0.1", show_default=True, metavar="ADDRESS")
+@click.option(
+    "--bind", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where it listens."
+)
 @click.option(
     "--name",
     "names",
