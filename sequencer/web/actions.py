@@ -75,8 +75,9 @@ def act(site: Site, form: Form, project: str, run: str, verb: str) -> None:
     """
     if verb not in ACTS:
         raise UnknownName("change", verb, ACTS)
-    shown = site.project(project)
-    name = shown.row(run).run.name
+    with site.lock:
+        shown = site.project(project)
+        name = shown.row(run).run.name
     acting = shown.acting()
     changed = acting.run(name)
     # What a person writes may hold a secret that they have copied along.

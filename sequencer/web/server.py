@@ -85,7 +85,6 @@ class Renderer:
         self.site = site
         self._form_token = form_token
         self._templates = environment()
-        self._lock = threading.Lock()
         self._paths = [(compile_path(path)[0], fill) for path, fill in PAGES.items()]
 
     def rendered(self, address: str) -> Rendered:
@@ -99,7 +98,7 @@ class Renderer:
         match, fill = next((one for one in found if one[0]), (None, None))
         if match is None or fill is None:
             raise UnknownName("page", path, PAGES)
-        with self._lock:
+        with self.site.lock:
             page = fill(self.site, dict(parse_qsl(query)), **match.groupdict())
             template = self._templates.get_template(page.template)
             badge = sum(1 for _ in every_need(self.site))

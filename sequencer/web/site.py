@@ -7,6 +7,7 @@ when one of its files has changed, so that a page over hundreds of runs costs a 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -213,6 +214,8 @@ class Site:
 
     def __init__(self, folders: Iterable[Path], config: Path | None = None) -> None:
         """Show the projects in *folders*, a single one perhaps with a *config* of its own."""
+        self.lock = threading.RLock()
+        """Held by who reads: what was read is kept, and pages are made in threads."""
         self.projects: dict[str, ShownProject] = {}
         for folder in dict.fromkeys(path.resolve() for path in folders):
             name = slug(folder.name or "root")

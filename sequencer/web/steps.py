@@ -196,8 +196,8 @@ def log_path(site: Site, project: str, run: str, name: str) -> Path:
     Raises:
         UnknownName: the run has no such log; a name never becomes a path.
     """
-    row = site.project(project).row(run)
-    logs = {log.path.name: log.path for log in _logs(row)}
+    with site.lock:
+        logs = {log.path.name: log.path for log in _logs(site.project(project).row(run))}
     if name not in logs:
         raise UnknownName("log", name, list(logs)[-5:])
     return logs[name]
