@@ -270,3 +270,17 @@ def test_a_report_is_one_file_without_links_scripts_and_buttons(
     other.write_text("<p>mine</p>")
     assert run(["report", "--html", str(other)]) == 2
     assert other.read_text() == "<p>mine</p>"
+
+
+@pytest.mark.parametrize("arguments", [["web", "--no-browser"], ["report", "--html", "x.html"]])
+def test_without_the_extra_it_is_named(
+    made: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+) -> None:
+    monkeypatch.chdir(made / "shop")
+    monkeypatch.delenv("SEQUENCER_TOKEN", raising=False)
+    monkeypatch.setattr("sequencer.cli.web.NEEDED", ("no_such_package",))
+    assert run(arguments) == 2
+    assert "pip install 'step-sequencer[web]'" in capsys.readouterr().err
