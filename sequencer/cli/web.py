@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import socket
+import tempfile
 import webbrowser
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from html import escape
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -89,17 +93,28 @@ def web(
         port = listener.getsockname()[1]
         hosts = guard.hosts_of(bind, port, names)
         app = guard.PageGuard(server.make_app(shown, keys.form), keys, hosts, port)
-        own = guard.OWN_NAME if bind in guard.LOOPBACK else hosts[0].rpartition(":")[0]
-        link = f"http://{own}:{port}/login?token={token}"
+        links = [f"http://{host}/login?token={token}" for host in hosts]
+        link = links[0]
         invocation.echo(link, is_verbatim=True)
-        if own == guard.OWN_NAME:
-            invocation.say(
-                f"if your browser does not know that name: http://{bind}:{port}/login?token={token}"
-            )
+        if guard.OWN_NAME in link:
+            invocation.say(f"if your browser does not know that name: {links[1]}")
         invocation.say("Ctrl-C ends these pages; the runs continue")
-        if not no_browser:
-            webbrowser.open(link)
-        server.serve(app, listener)
+        with nullcontext() if no_browser else _opened(link):
+            server.serve(app, listener)
+
+
+@contextmanager
+def _opened(link: str) -> Iterator[None]:
+    """Open *link* in a browser; while the block lasts a file of this user's leads it there.
+
+    The link itself would stand in the browser's command line, which everybody on this machine
+    can read.
+    """
+    with tempfile.NamedTemporaryFile("w", suffix=".html", encoding="utf-8") as file:
+        file.write(f'<meta http-equiv="refresh" content="0;url={escape(link)}">')
+        file.flush()
+        webbrowser.open(Path(file.name).as_uri())
+        yield
 
 
 def ensure_extra() -> None:

@@ -208,14 +208,14 @@ def ensure_token(bind: str, token: str | None) -> str:
 
 
 def hosts_of(bind: str, port: int, names: Iterable[str]) -> list[str]:
-    """Return how browsers may call what listens at *bind* and *port*: also by *names*.
+    """Return how browsers may call what listens at *bind* and *port*, also by *names*; best first.
 
     No other name is answered, so that a name of somebody else that leads here (DNS
     rebinding) is of no use to its pages.
     """
     own = [f"[{bind}]" if ":" in bind else bind]
     if bind in LOOPBACK:
-        own += [OWN_NAME, "localhost", "127.0.0.1", "[::1]"]
+        own = [OWN_NAME, *own, "localhost", "127.0.0.1", "[::1]"]
     given = [name if name.rpartition(":")[2].isdecimal() else f"{name}:{port}" for name in names]
     return [*given, *(f"{name}:{port}" for name in own)]
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from starlette.routing import Route
 
+from sequencer.cli.program import run
 from sequencer.errors import UsageRefused
 from sequencer.web import guard
 from tests.web.conftest import HOST, LINK, PORT, Answer, Client, scope_of
@@ -323,3 +324,46 @@ def test_the_command_refuses_what_is_open_to_others_and_agents(made: Path) -> No
     inside = web(folder=made / "shop", SEQUENCER_TOKEN="7")  # noqa: S106 - a claim's number
     assert inside.returncode == 2
     assert "for a person to decide" in inside.stderr
+
+
+def test_the_key_stands_in_no_command_line(
+    made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened: list[str] = []
+
+    def browse(address: str) -> None:
+        path = Path(address.removeprefix("file://"))
+        assert path.stat().st_mode & 0o077 == 0
+        opened.extend([address, path.read_text()])
+
+    monkeypatch.chdir(made / "shop")
+    monkeypatch.delenv("SEQUENCER_TOKEN", raising=False)
+    monkeypatch.setattr("webbrowser.open", browse)
+    monkeypatch.setattr("sequencer.web.server.serve", lambda *_: None)
+    assert run(["web", "--port", "0"]) == 0
+    link = capsys.readouterr().out.strip()
+    assert link.partition("token=")[2] not in opened[0]
+    assert link in opened[1]
+    assert not Path(opened[0].removeprefix("file://")).exists()
+
+
+def test_a_page_of_a_file_may_lead_to_the_link(looking: Client) -> None:
+    opened = {"sec_fetch_mode": "navigate", "sec_fetch_dest": "document"}
+    path = f"/login?token={LINK}".replace(" ", "%20")
+    assert looking.get(path, cookie=None, sec_fetch_site="cross-site", **opened).status == 200
+
+
+@pytest.mark.parametrize(
+    ("bind", "names", "first"),
+    [
+        ("127.0.0.1", (), "sequencer.localhost:8420"),
+        ("::1", (), "sequencer.localhost:8420"),
+        ("0.0.0.0", ("runs.example.org",), "runs.example.org:8420"),  # noqa: S104 - a name for it
+        ("0.0.0.0", ("runs.example.org:443",), "runs.example.org:443"),  # noqa: S104
+        ("fe80::7", (), "[fe80::7]:8420"),
+    ],
+)
+def test_the_link_has_the_best_name(bind: str, names: tuple[str, ...], first: str) -> None:
+    hosts = guard.hosts_of(bind, 8420, names)
+    assert hosts[0] == first
+    assert ("localhost:8420" in hosts) == (bind in guard.LOOPBACK)
