@@ -89,7 +89,9 @@ def act(site: Site, form: Form, project: str, run: str, verb: str) -> None:
 
 def _deliver(project: Project, run: str | None) -> None:
     """Tell the sinks; what they do not take waits, and the pages show it."""
+    posting = project.posting
     try:
-        project.deliver(run, lambda _: None)
+        if posting is not None:
+            posting.deliver(run, lambda _: None)
     except SequencerError:
         return

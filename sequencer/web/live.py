@@ -33,7 +33,7 @@ RECHECK_S = 30.0
 CHUNK_BYTES = 64 * 1024
 
 
-class Made(Protocol):
+class Rendered(Protocol):
     """A page that was made; see `server.Rendered`."""
 
     @property
@@ -101,9 +101,9 @@ class Wakes:
 class PageChannel:
     """One page that somebody follows."""
 
-    def __init__(self, address: str, render: Callable[[str], Made]) -> None:
+    def __init__(self, address: str, render: Callable[[str], Rendered]) -> None:
         """Follow the page at *address*, made by *render*."""
-        self.made: Made | None = None
+        self.made: Rendered | None = None
         self.is_over = False
         self._address, self._render = address, render
         self._changed = asyncio.Event()
@@ -136,7 +136,7 @@ class PageChannel:
         async with self._news:
             self._news.notify_all()
 
-    async def newer(self, seen: str) -> Made | None:
+    async def newer(self, seen: str) -> Rendered | None:
         """Return the page as soon as it is not the one that was *seen*; None after a silence."""
 
         def is_new() -> bool:
@@ -158,7 +158,7 @@ class PageChannel:
 class Channels:
     """The pages that are followed, each once."""
 
-    def __init__(self, render: Callable[[str], Made]) -> None:
+    def __init__(self, render: Callable[[str], Rendered]) -> None:
         """Follow pages that *render* makes of their addresses."""
         self._render = render
         self._open: dict[str, PageChannel] = {}
