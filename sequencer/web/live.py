@@ -21,6 +21,7 @@ import anyio.to_thread
 
 from sequencer.cli.views.text import plain
 from sequencer.errors import SequencerError
+from sequencer.logs import sent_texts
 from sequencer.store import folder as folders
 from sequencer.store.watch import Notifier, notifier
 
@@ -239,6 +240,10 @@ def lines_from(path: Path, offset: int) -> tuple[str, int]:
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return "", offset
+        sent = sent_texts(fd) if offset < CHUNK_BYTES else None
+        if sent is not None and sent.start <= offset < sent.end:
+            # What was sent has its own place on the page.
+            offset = sent.end
         data = os.pread(fd, CHUNK_BYTES, offset)
     finally:
         os.close(fd)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from starlette.responses import Response, StreamingResponse
 
+from sequencer.cli.views.runs import Open
 from sequencer.cli.views.step_logs import AskedLogs, FoundLog, open_log
 from sequencer.cli.views.text import file_size, plain
 from sequencer.engine.recall import read_output
 from sequencer.errors import SequencerError, UnknownName
+from sequencer.logs import sent_texts
 from sequencer.model.outcome import used
 from sequencer.store import results
 from sequencer.web.diffs import diff_of
@@ -25,6 +27,8 @@ TAIL_BYTES = 24 * 1024
 """Of a log, on the page of its step."""
 PAGE_BYTES = 128 * 1024
 """Of a log, on a page of its own."""
+MOST_PROMPT = 20_000
+"""Characters of a text that was sent, on the page of its step."""
 MOST_HITS = 200
 BLOCK_BYTES = 1024 * 1024
 
@@ -43,6 +47,7 @@ def step(site: Site, query: Query, project: str, run: str, key: str) -> Page:
     name = _name(row, key) if found is None else found.name
     which = found.tries[_place(query, len(found.tries))] if found else None
     fact = {} if which is None else _whole(row, which)
+    log = None if which is None else _log_of(row, which, fact)
     context = {
         "row": row,
         "key": key,
@@ -54,18 +59,15 @@ def step(site: Site, query: Query, project: str, run: str, key: str) -> Page:
         "outcome": fact,
         "usage": used(fact.get("usage") or {}),
         "answer": _answer(row, fact),
-        "prompt": _prompt(row, name, fact),
+        "most_prompt": MOST_PROMPT,
+        "option": Open(row.run).option,
+        "prompts": _prompts(row, name, fact, log),
         "diff": None if which is None or which.state != "done" else diff_of(row, which),
-        "log": None if which is None else _log_of(row, which, fact),
+        "log": log,
         "needs": [one for one in needs_of(row) if _is_about(one, name)],
         "can_retry": head is not None and is_net and bool(which and which.state == "failed"),
     }
-    return Page("step.html", name, context, _folders(row, context["log"]), "runs")
-
-
-def _folders(row: RunRow, log: Mapping[str, Any] | None) -> tuple[Path, ...]:
-    del log
-    return (row.run.store.state_path.parent,)
+    return Page("step.html", name, context, (row.run.store.state_path.parent,), "runs")
 
 
 def _is_about(need: Any, name: str) -> bool:
@@ -138,20 +140,52 @@ def _answer(row: RunRow, outcome: Mapping[str, Any]) -> str:
         return str(error)
 
 
-def _prompt(row: RunRow, name: str, outcome: Mapping[str, Any]) -> dict[str, str]:
-    """Return the prompt's file and its text as it is now, before values are filled in."""
+class ShownPrompt(NamedTuple):
+    """A text that the agent got, or the prompt's file as it is now."""
+
+    title: str
+    note: str
+    text: str
+
+    @property
+    def more(self) -> int:
+        """Return how many characters the page leaves out."""
+        return max(len(self.text) - MOST_PROMPT, 0)
+
+
+def _prompts(
+    row: RunRow, name: str, outcome: Mapping[str, Any], log: Mapping[str, Any] | None
+) -> list[ShownPrompt]:
+    """Return what the agent got; where its log does not say, the prompt as it is now."""
+    if log is not None and (sent := log["sent"]) is not None:
+        found = [
+            ShownPrompt(what.capitalize(), "as it was sent", data.decode("utf-8", "replace"))
+            for what, data in sent.texts
+            if data
+        ]
+        if sent.texts[-1].name == "prompt":
+            return found
+        note = "what the step's agent then got is in the log"
+        return [one._replace(note=f"as it was sent; {note}") for one in found]
+    file, text = _prompt_file(row, name, outcome)
+    note = "as it is now, before values are filled in"
+    if log is not None:
+        note += "; the log does not have what was sent"
+    return [ShownPrompt(f"Prompt {file}", note, text)] if text else []
+
+
+def _prompt_file(row: RunRow, name: str, outcome: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the name of the prompt's file, and its text or why it can't be read."""
     try:
         workflow = row.run.workflow_for(row.head)
         known = {one.name: one for one in workflow.own_steps}
         made = known.get(name)
         if made is not None and made.text is not None:
-            return {"name": name, "text": made.text}
+            return "", made.text
         file = str(outcome.get("prompt") or (made.prompt_name if made else ""))
-        if not file:
-            return {}
-        return {"name": file, "text": row.project.project.prompts.read(file)}
+        return file, row.project.project.prompts.read(file) if file else ""
     except SequencerError as error:
-        return {"name": "", "text": str(error)}
+        return "", str(error)
 
 
 # --- logs --------------------------------------------------------------------------
@@ -166,15 +200,18 @@ def _log_of(row: RunRow, one: Try, outcome: Mapping[str, Any]) -> dict[str, Any]
         return None
     path = logs[name]
     size = path.lstat().st_size
-    start = line_start(path, max(size - TAIL_BYTES, 0))
+    with open_log(path) as file:
+        sent = sent_texts(file.fileno())
+        start = _start_of_line(file, max(size - TAIL_BYTES, 0))
+    # What says which step this is, and what was sent, has places of its own on the page.
+    start = max(start, 0 if sent is None else sent.end)
     text, behind = lines_from(path, start)
     return {
         "name": name,
+        "sent": sent,
         "text": text,
-        "from": start,
         "to": behind,
         "size": file_size(size),
-        "is_growing": not outcome,
         "url": f"{row.url}/log/{name}",
     }
 
@@ -235,12 +272,6 @@ def log(site: Site, query: Query, project: str, run: str, name: str) -> Page:
         "most": MOST_HITS,
     }
     return Page("log.html", name, context, (), "runs")
-
-
-def line_start(path: Path, offset: int) -> int:
-    """Return where the first whole line of the log at *path* from *offset* on starts."""
-    with open_log(path) as file:
-        return _start_of_line(file, offset)
 
 
 def _start_of_line(file: BinaryIO, offset: int) -> int:

@@ -146,6 +146,29 @@ def test_a_step_shows_each_attempt_with_its_answer_prompt_and_log(looking: Clien
     assert looking.get(f"{RUN}/step/tests?try=99").status == 200
 
 
+def test_the_prompt_is_shown_as_it_was_sent_whatever_its_file_says_since(
+    client: Client, tmp_path: Path
+) -> None:
+    (tmp_path / "shop/prompts/main.md").write_text("changed since\n")
+    page = client.get("/p/shop/-/step/1").text
+    assert "as it was sent" in page
+    assert "Do what the supervisor said:" in words(page)
+    assert "changed since" not in page
+    assert "#&gt;" not in page, "in the log it is not said again"
+    log = next((tmp_path / "shop/logs").rglob("iter-00002_main.log"))
+    log.write_text("# step\n# workflow\n# started\nan earlier version wrote this\n")
+    page = words(client.get("/p/shop/-/step/1").text)
+    assert "changed since" in page
+    assert "the log does not have what was sent" in page
+    lines = f"#> {'long ' * 9000}\n"
+    sent = f"# sent: prompt, {len(lines)} bytes\n{lines}"
+    log.write_text(f"# step\n# workflow\n# started\n{sent}# sent: prompt, 9 bytes\n#> forged\n")
+    text = client.get("/p/shop/-/step/1").text
+    assert len(text) < 150_000
+    assert "25,000 characters more: sequencer log --prompt 2" in words(text)
+    assert "#&gt; forged" in text, "what comes after the prompt is the agent's"
+
+
 def test_a_step_that_has_not_started_is_shown_and_an_unknown_one_is_not(looking: Client) -> None:
     assert "This step has not started." in words(looking.get(f"{RUN}/step/publish").text)
     for path in (f"{RUN}/step/nothing", f"{RUN}/step/7", "/p/shop/-/step/x", "/p/shop/nothing"):
