@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from html import escape
-from itertools import pairwise
+from typing import NamedTuple
 
 from sequencer.cli.views.diagram import Drawn, Texts
 from sequencer.cli.views.gantt import Bar, Gantt
@@ -210,43 +210,59 @@ def _arrow(share: float, across: float, radius: float) -> str:
     return f'<path class="head" d="M-5 -5L5 0L-5 5Z" transform="{place}"/>'
 
 
-PLOT_WIDE, PLOT_HIGH, PLOT_LEFT, PLOT_BASE = 1120, 180, 52, 22
+PLOT_WIDE, PLOT_HIGH, PLOT_LEFT, PLOT_BASE = 1120, 220, 60, 24
 
 
-def plot_svg(values: Sequence[tuple[float, float]], label: Callable[[float], str]) -> str:
-    """Return a plot of *values* over seconds since 1970, which ascend; *label* names a value."""
-    first, last = values[0][0], values[-1][0]
-    most = max(value for _, value in values) or 1.0
-    wide, high = PLOT_WIDE - PLOT_LEFT - 8, PLOT_HIGH - PLOT_BASE - 8
+HOUR_S, DAY_S = 3600, 86400
 
-    def at(when: float, value: float) -> str:
-        x = PLOT_LEFT + wide * (when - first) / ((last - first) or 1.0)
-        return f"{x:.1f} {8 + high * (1 - value / most):.1f}"
 
-    steps = [at(*values[0])]
-    for (_, before), (when, value) in pairwise(values):
-        steps += [at(when, before), at(when, value)]
-    way = "L".join(steps)
-    base = 8 + high
-    parts = [
-        (
-            f'<svg class="plot" viewBox="0 0 {PLOT_WIDE} {PLOT_HIGH}" width="{PLOT_WIDE}" '
-            f'height="{PLOT_HIGH}" role="img" aria-label="Sum over time">'
-        )
-    ]
+class Series(NamedTuple):
+    """One area of a plot: the sums that it had reached at evenly spaced times."""
+
+    name: str
+    values: Sequence[float]
+
+
+def stacked_svg(
+    series: Sequence[Series], first: float, last: float, label: Callable[[float], str]
+) -> str:
+    """Return *series* stacked on each other, from *first* to *last* in seconds since 1970."""
+    most = sum(one.values[-1] for one in series)
+    wide, base = PLOT_WIDE - PLOT_LEFT - 8, PLOT_HIGH - PLOT_BASE
+    high = base - 8
+
+    def line(values: Sequence[float]) -> list[str]:
+        step = wide / (len(values) - 1)
+        return [
+            f"{PLOT_LEFT + step * place:.0f} {base - high * value / most:.1f}"
+            for place, value in enumerate(values)
+        ]
+
+    size = f'viewBox="0 0 {PLOT_WIDE} {PLOT_HIGH}" width="{PLOT_WIDE}" height="{PLOT_HIGH}"'
+    parts = [f'<svg class="plot" {size} role="img" aria-label="Sum over time">']
     for share in (0.0, 0.5, 1.0):
-        y = 8 + high * (1 - share)
+        y = base - high * share
         parts.append(
             f'<path class="grid" d="M{PLOT_LEFT} {y:g}H{PLOT_WIDE - 8}"/>'
             f'<text class="num" x="{PLOT_LEFT - 8}" y="{y + 4:g}" text-anchor="end">'
             f"{escape(label(most * share))}</text>"
         )
-    end = PLOT_LEFT + wide
-    for when, x, anchor in ((first, PLOT_LEFT, "start"), (last, end, "end")):
-        day = datetime.fromtimestamp(when, UTC).astimezone().strftime("%d %b %H:%M")
+    below = [0.0] * len(series[0].values)
+    for place, one in enumerate(series):
+        above = [a + b for a, b in zip(below, one.values, strict=True)]
+        way = "L".join(line(above))
+        area = f'<path class="area" d="M{way}L{"L".join(reversed(line(below)))}Z"/>'
+        name = escape(f"{shown(one.name)}: {label(one.values[-1])}")
         parts.append(
-            f'<text class="num" x="{x}" y="{PLOT_HIGH - 4}" text-anchor="{anchor}">{day}</text>'
+            f'<g class="s{place}"><title>{name}</title>{area}<path class="sum" d="M{way}"/></g>'
         )
-    parts.append(f'<path class="area" d="M{way}L{end} {base}L{PLOT_LEFT} {base}Z"/>')
-    parts.append(f'<path class="way" d="M{way}"/></svg>')
-    return "".join(parts)
+        below = above
+    form = "%d %b" if last - first > 4 * DAY_S else "%d %b %H:%M"
+    form = "%H:%M:%S" if last - first < HOUR_S else form
+    for share, anchor in ((0.0, "start"), (0.5, "middle"), (1.0, "end")):
+        when = datetime.fromtimestamp(first + (last - first) * share, UTC).astimezone()
+        parts.append(
+            f'<text class="num" x="{PLOT_LEFT + wide * share:g}" y="{PLOT_HIGH - 6}" '
+            f'text-anchor="{anchor}">{when.strftime(form)}</text>'
+        )
+    return "".join([*parts, "</svg>"])

@@ -33,6 +33,7 @@ from sequencer.cli.views.text import one_line, plain
 from sequencer.errors import SequencerError, UnknownName
 from sequencer.web import checks, pages, run_page, steps
 from sequencer.web.actions import act
+from sequencer.web.costs import costs
 from sequencer.web.live import Channels, followed_log
 from sequencer.web.pages import Page, every_need
 from sequencer.web.site import Site
@@ -40,7 +41,7 @@ from sequencer.web.site import Site
 PAGES: Mapping[str, Callable[..., Page]] = {
     "/": pages.needs,
     "/runs": pages.runs,
-    "/costs": checks.costs,
+    "/costs": costs,
     "/health": checks.health,
     "/p/{project}/{run}": run_page.run,
     "/p/{project}/{run}/step/{key}": steps.step,

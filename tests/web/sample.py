@@ -26,6 +26,13 @@ for line in range(6):
 if step == "tests" and attempt == 1 and not os.path.exists("fixed"):
     open("fixed", "w").close()
     sys.exit("2 tests fail: test_login, test_logout")
+if step == "judge":
+    verdict = {"pass": os.path.exists("judged"), "reason": "a link on page 2 is dead"}
+    open("judged", "w").close()
+    with open(os.environ["SEQUENCER_RESULT"], "w", encoding="utf-8") as file:
+        json.dump({"status": "ok", "output": json.dumps(verdict),
+                   "usage": {"input_tokens": 900, "output_tokens": 60, "cost_usd": 0.008}}, file)
+    sys.exit(0)
 if step == "deploy":
     sys.exit("the server at deploy.example says 503")
 weight = 1 + len(step)
@@ -52,12 +59,20 @@ workflow: {{name: loop, review_every_n: 3}}
 agent: {{default: hand}}
 agents:
   hand: {{kind: command, argv: [{sys.executable!r}, agent.py], free: false}}
+  eye: {{kind: command, argv: [{sys.executable!r}, agent.py], free: false}}
+limits: {{max_steps: 400}}
 workflows:
   loop: {{steps: [supervisor, main], review: {{step: reviewer}}}}
   ship:
     kind: procedure
     steps: [plan, build, {{name: tests, retry: {{max_attempts: 2, initial_delay_s: 0}}}},
             {{name: publish, requires_approval: true}}, announce]
+  polish:
+    kind: procedure
+    steps:
+      - draft
+      - {{name: judge, executor: eye, validation: {{max_attempts: 3, fixer: {{name: fix}}}}}}
+      - print
   nightly: {{kind: procedure, steps: [collect, deploy, report]}}
   code-review: code-review.md
 """
@@ -119,7 +134,7 @@ def make_project(folder: Path) -> Path:
     (folder / "agent.py").write_text(AGENT, encoding="utf-8")
     nodes = "".join(f"\n### {name}\nDo {name}.\n" for name in AGENT_NODES)
     (folder / "code-review.md").write_text(FLOW + nodes, encoding="utf-8")
-    for name in (*STEPS, "collect", "deploy", "report"):
+    for name in (*STEPS, "collect", "deploy", "report", "draft", "judge", "fix", "print"):
         text = PROMPTS.get(name, f"Do the {name} of this change, and say what you did.\n")
         (folder / "prompts" / f"{name}.md").write_text(text, encoding="utf-8")
     return folder
@@ -145,6 +160,7 @@ def make_all(folder: Path) -> list[Path]:
     open_project(shop, trust=True).run("release-1.3").approve(by="ada")
     work(shop, "release-1.3", "ship", 3)
     work(docs, "nightly", "nightly", 3)
+    work(docs, "polish", "polish", 4)
     work(docs, None, "loop", 4)
     open_project(docs, trust=True).run(None).control.pause()
     return [shop, docs]

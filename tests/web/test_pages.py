@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from sequencer.cli.program import run
 from sequencer.cli.views.text import one_line
 from sequencer.project import open_project
+from sequencer.web.costs import MEASURES, MOST_SERIES, PARTS, grown, spent_of
 from sequencer.web.pages import took
 from tests.web.conftest import Client
 from tests.web.sample import work
@@ -73,7 +75,7 @@ def test_runs_are_listed_with_what_they_cost_the_newest_first(looking: Client) -
         ("state=failed", ["nightly"]),
         ("q=nothing", []),
         ("q=%3Cb%3E", []),
-        ("from=5", None),
+        ("from=6", None),
         ("from=-1&state=%00", []),
     ],
 )
@@ -202,6 +204,48 @@ def test_costs_are_summed_by_run_and_agent(looking: Client) -> None:
     assert f"${total:.2f}+?" in words(page)
     assert "2 calls of unknown cost are not in the sums." in words(page)
     assert '<svg class="plot"' in page
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("", "hand $2.51 eye $0.02"),
+        ("?of=tokens&by=agent", "hand 310k eye 1.9k"),
+        ("?by=step", "supervisor $0.73 "),
+        ("?by=run&of=nonsense", "default run $1.20 login-timeout $0.46"),
+    ],
+)
+def test_costs_are_drawn_by_what_the_reader_asks_for(
+    looking: Client, query: str, said: str
+) -> None:
+    page = looking.get(f"/costs{query}").text
+    assert said in words(page).replace("■ ", "")
+    assert page.count('<path class="area"') == words(page).count("■")
+    assert len(page) < 150_000
+
+
+def test_limits_say_when_they_are_reached_and_reviews_what_they_found(looking: Client) -> None:
+    page = words(looking.get("/costs").text)
+    assert "login-timeout shop 5 steps 400 steps after about 395 more steps" in page
+    assert "release-1.3" not in page.partition("Reviews")[0], "what has ended reaches nothing"
+    assert "judge polish 1 1 ✕ ✓ a link on page 2 is dead" in page
+
+
+def test_a_plot_is_as_large_for_any_number_of_attempts(looking: Client) -> None:
+    row = next(row for row in looking.site.rows() if row.run.name == "login-timeout")
+    facts = [
+        {
+            "at": datetime.fromtimestamp(1_760_000_000 + place, UTC).isoformat(),
+            "step": f"step {place % 40}",
+            "outcome": {"usage": {"cost_usd": 0.001}, "agent": "a"},
+        }
+        for place in range(20_000)
+    ]
+    spent = [*spent_of(row, facts)]
+    plot, series = grown(spent, MEASURES["cost"], PARTS["step"])
+    assert len(plot) < 60_000
+    assert len(series) == MOST_SERIES + 1
+    assert round(sum(one.values[-1] for one in series), 6) == 20
 
 
 def test_health_says_what_is_wrong(client: Client, tmp_path: Path) -> None:
