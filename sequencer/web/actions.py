@@ -83,6 +83,7 @@ def act(site: Site, form: Form, project: str, run: str, verb: str) -> None:
     # What a person writes may hold a secret that they have copied along.
     said = {key: acting.redaction.hide_text(text) for key, text in form.items()}
     ACTS[verb](changed, said, decider())
+    shown.changed()
     if verb in _POSTED and acting.settings.activity.sinks:
         threading.Thread(target=_deliver, args=(acting, name), daemon=True).start()
 

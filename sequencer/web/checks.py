@@ -1,21 +1,35 @@
-"""The page that says whether all is well with what the runs need."""
+"""The page that says whether all is well with what the runs need.
+
+It has the checks of ``sequencer check`` that run nothing of the project: no hook is loaded, no
+remote is asked, no timer's table is read. What these would find, the command says.
+"""
 
 from __future__ import annotations
 
 import platform
 import shutil
+import time
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
 
 from msgspec import Struct
 
 from sequencer import __version__
-from sequencer.cli.views.text import file_size
-from sequencer.errors import SequencerError
+from sequencer.checks import check_flows, check_folders
+from sequencer.cli.views.runs import Open
+from sequencer.cli.views.text import file_size, plural
+from sequencer.errors import ConfigurationError, RemoteUnreachable, SequencerError
+from sequencer.findings import Area, Finding, Level, of_error
+from sequencer.git.check import check_git
+from sequencer.model.head import Head
+from sequencer.project import Project
 from sequencer.web.pages import Page, Query, every_folder
-from sequencer.web.site import ShownProject, Site
+from sequencer.web.site import RunRow, ShownProject, Site
 
 LEAST_FREE_BYTES = 1024**3
-MOST_LISTED = 50
+LIBRARIES = ("starlette", "uvicorn", "temporalio", "anthropic")
+KNOWN_S = 30.0
+"""How long the findings about a project are believed: they take a look at each of its flows."""
 
 
 class HealthCheck(Struct):
@@ -25,21 +39,35 @@ class HealthCheck(Struct):
     what: str
     text: str
     command: str = ""
+    url: str = ""
 
 
 def health(site: Site, query: Query) -> Page:
     """Return the page that says what stands in the way of the runs."""
     del query
-    found = [(project, [*_checks(project)]) for project in site.projects.values()]
-    about = f"sequencer {__version__}, Python {platform.python_version()}"
-    context = {"projects": found, "about": about}
+    found = [
+        (project, sorted(_checks(project), key=lambda one: one.is_well))
+        for project in site.projects.values()
+    ]
+    context = {"projects": found, "about": ", ".join(_versions())}
     return Page("health.html", "Health", context, **every_folder(site), tab="health")
 
 
-def _checks(project: ShownProject) -> Iterator[HealthCheck]:
+def _versions() -> Iterator[str]:
+    yield f"sequencer {__version__}"
+    yield f"Python {platform.python_version()}"
+    yield f"{platform.system()} {platform.release()}"
+    for name in LIBRARIES:
+        try:
+            yield f"{name} {version(name)}"
+        except PackageNotFoundError:
+            continue
+
+
+def _checks(shown: ShownProject) -> Iterator[HealthCheck]:
     try:
-        settings = project.project.settings
-        refused = project.distrust()
+        settings = shown.project.settings
+        refused = shown.distrust()
     except SequencerError as error:
         yield HealthCheck(
             is_well=False, what="Settings", text=str(error), command="sequencer check"
@@ -53,30 +81,81 @@ def _checks(project: ShownProject) -> Iterator[HealthCheck]:
         yield HealthCheck(is_well=False, what="Trust", text=text, command="sequencer trust")
     free = shutil.disk_usage(settings.project_dir).free
     yield HealthCheck(is_well=free > LEAST_FREE_BYTES, what="Disk", text=f"{file_size(free)} free")
-    yield HealthCheck(
-        is_well=True, what="Store", text=f"{settings.store.kind}, {settings.state_file.parent}"
-    )
-    yield from _run_checks(project)
+    yield from _findings(shown)
+    try:
+        rows = [*shown.rows()]
+    except RemoteUnreachable as error:
+        yield HealthCheck(is_well=False, what="Store", text=str(error))
+        return
+    text = f"{settings.store.kind}, {settings.state_file.parent}"
+    if shown.is_remote:
+        text = f"{settings.store.kind}, the server answers"
+    yield HealthCheck(is_well=True, what="Store", text=f"{text}, {plural(len(rows), 'run')}")
+    for row in rows:
+        yield from _run_checks(row)
 
 
-def _run_checks(project: ShownProject) -> Iterator[HealthCheck]:
-    for row in project.rows():
-        option = "" if row.run.name is None else f"--run {row.run.name} "
-        if "error" in row.facts:
-            yield HealthCheck(
-                is_well=False,
-                what=row.name,
-                text=str(row.facts["error"]),
-                command=f"sequencer {option}repair",
-            )
-        elif row.is_stale:
-            text = "a claim's holder is gone; the next run or tick takes over"
-            yield HealthCheck(
-                is_well=False, what=row.name, text=text, command=f"sequencer {option}takeover"
-            )
-        for post in row.facts.get("posts", ()):
-            if post["pending"] or post["error"]:
-                text = f"{post['sink']}: {post['pending']} posts wait"
-                yield HealthCheck(
-                    is_well=False, what=row.name, text=f"{text} {post['error'] or ''}".strip()
-                )
+def _findings(shown: ShownProject) -> Iterator[HealthCheck]:
+    until, findings = shown.findings
+    if until < time.monotonic():
+        findings = list(dict.fromkeys(_found(shown.project)))
+        shown.findings = time.monotonic() + KNOWN_S, findings
+    for one in findings:
+        is_well = one.level is Level.NOTICE
+        text = f"{one.message} ({one.where})" if one.where else one.message
+        yield HealthCheck(is_well, str(one.area).capitalize(), f"{text}. {one.hint or ''}".strip())
+
+
+def _found(project: Project) -> Iterator[Finding]:
+    """Yield what is wrong with *project*, as far as looking tells."""
+    try:
+        if project.settings.store.kind == "git":
+            yield from check_git(project.settings, project.run(None).store, acts=False)
+        yield from check_flows(project)
+        yield from check_folders(project, None)
+        if (posting := project.posting) is not None:
+            for where, text in posting.problems(None):
+                yield Finding(Level.ERROR, Area.CONFIGURATION, text, where)
+    except SequencerError as error:
+        yield Finding(Level.ERROR, Area.CONFIGURATION, error.message, error.where, error.hint)
+    for name in project.settings.agents:
+        try:
+            problems = project.agents.build(name).problems()
+        except ConfigurationError as error:
+            yield from of_error(Area.AGENT, error)
+            continue
+        for problem in problems:
+            yield Finding(Level.WARNING, Area.AGENT, problem, f"agent {name}")
+
+
+def _run_checks(row: RunRow) -> Iterator[HealthCheck]:
+    head, option = row.head, Open(row.run).option
+    if head is None:
+        command, text = f"sequencer {option}repair", str(row.facts["error"])
+        yield HealthCheck(is_well=False, what=row.name, text=text, command=command, url=row.url)
+        return
+    if row.is_stale:
+        text = "a claim's holder is gone; the next run or tick takes over"
+        command = f"sequencer {option}takeover"
+        yield HealthCheck(is_well=False, what=row.name, text=text, command=command, url=row.url)
+    elif head.claims:
+        yield HealthCheck(is_well=True, what=row.name, text=_at_work(row, head), url=row.url)
+    most = row.run.limits.max_failures_in_row
+    if most and head.failures_in_row >= most and head.status != "complete":
+        text = f"{head.failures_in_row} failures in a row: nothing more starts until a person acts"
+        command = f"sequencer {option}retry"
+        yield HealthCheck(is_well=False, what=row.name, text=text, command=command, url=row.url)
+    for post in row.facts.get("posts", ()):
+        if post["pending"] or post["error"]:
+            text = f"{post['sink']}: {post['pending']} posts wait. {post['error'] or ''}".strip()
+            yield HealthCheck(is_well=False, what=row.name, text=text, url=row.url)
+
+
+def _at_work(row: RunRow, head: Head) -> str:
+    """Return who makes which steps of the run of *row* now."""
+    makers = row.run.makers()
+    found = []
+    for claim in head.claims:
+        who = claim.owner.words if makers is None else makers.get(claim.token, "nobody yet")
+        found.append(f"{claim.step} by {who}")
+    return ", ".join(found)

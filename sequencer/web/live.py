@@ -1,6 +1,6 @@
 """What has changed, sent to browsers as it happens: pages by their parts, logs by their lines.
 
-Nothing is polled: the kernel tells of changes in the folders that a page is about, and only
+No file is polled: the kernel tells of changes in the folders that a page is about, and only
 while somebody looks. A page is made once a change, however many browsers follow it. The id
 of an event says what its reader has seen, so that after a break only what is missing comes.
 
@@ -31,6 +31,8 @@ SILENCE_S = 15.0
 """After which a comment finds out whether the reader is still there."""
 RECHECK_S = 30.0
 """A lease runs out, and a file system may not tell; then a page is made again."""
+REMOTE_S = 1.0
+"""The same where runs are on a server, which wakes nobody."""
 CHUNK_BYTES = 64 * 1024
 
 
@@ -58,6 +60,7 @@ class Watched(Protocol):
 
     folders: tuple[Path, ...]
     lists: tuple[Path, ...]
+    is_remote: bool
 
 
 class Wakes:
@@ -124,7 +127,8 @@ class PageChannel:
                 if is_new:
                     await self._tell()
                 try:
-                    await asyncio.wait_for(self._changed.wait(), RECHECK_S)
+                    recheck_s = REMOTE_S if made.page.is_remote else RECHECK_S
+                    await asyncio.wait_for(self._changed.wait(), recheck_s)
                 except TimeoutError:
                     continue
                 await asyncio.sleep(SETTLE_S)

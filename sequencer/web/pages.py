@@ -18,7 +18,7 @@ from sequencer.cli.views.runs import Open, asked_at, open_at
 from sequencer.cli.views.standing import holder_words
 from sequencer.cli.views.states import amount
 from sequencer.cli.views.text import one_line
-from sequencer.errors import SequencerError
+from sequencer.errors import RemoteUnreachable, SequencerError
 from sequencer.model.head import Head
 from sequencer.model.limits import parse_time
 from sequencer.model.outcome import Usage
@@ -80,6 +80,8 @@ class Page(Struct):
     tab: str = ""
     lists: tuple[Path, ...] = field(default=())
     """Folders in which runs may appear."""
+    is_remote: bool = False
+    """Whether what it shows may change without any change in a folder."""
 
 
 def look_of(row: RunRow) -> StateLook:
@@ -98,17 +100,18 @@ def look_of(row: RunRow) -> StateLook:
     return LOOKS[str(head.status)]
 
 
-def every_folder(site: Site) -> dict[str, tuple[Path, ...]]:
-    """Return the folders of all runs, and those in which runs may appear."""
+def every_folder(site: Site) -> dict[str, Any]:
+    """Return the folders of all runs, those in which runs may appear, and if some have none."""
     rows = tuple(row.run.store.state_path.parent for row in site.rows())
-    lists = []
+    lists, is_remote = list[Path](), False
     for project in site.projects.values():
         try:
             state = project.project.settings.state_file.parent
+            is_remote = is_remote or project.is_remote
         except SequencerError:
             continue
         lists += [state, state / "runs"]
-    return {"folders": rows, "lists": tuple(lists)}
+    return {"folders": rows, "lists": tuple(lists), "is_remote": is_remote}
 
 
 # --- needs you ---------------------------------------------------------------------
@@ -145,7 +148,8 @@ def every_need(site: Site) -> Iterator[Need]:
         try:
             rows = [*project.rows()]
         except SequencerError as error:
-            yield Need("broken", None, "", f"{project.title} can't be opened", str(error))
+            what = "reached" if isinstance(error, RemoteUnreachable) else "opened"
+            yield Need("broken", None, "", f"{project.title} can't be {what}", str(error))
             continue
         for row in rows:
             yield from needs_of(row)

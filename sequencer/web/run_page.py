@@ -56,8 +56,9 @@ def run(site: Site, query: Query, project: str, run: str) -> Page:
         "step_words": step_words(row),
     }
     folders = (row.run.store.state_path.parent,)
+    is_remote = shown.is_remote
     if row.head is None:
-        return Page("unread.html", row.name, context, folders, "runs")
+        return Page("unread.html", row.name, context, folders, "runs", is_remote=is_remote)
     facts = shown.story(row).facts
     logs = shown.project.logs(row.run.name, lambda _: None)
     snapshot = take(row.run, logs, facts)
@@ -72,7 +73,7 @@ def run(site: Site, query: Query, project: str, run: str) -> Page:
         "can": _may(row, snapshot),
         **_pictures(shown, row, snapshot, query),
     }
-    return Page("run.html", row.name, context, folders, "runs")
+    return Page("run.html", row.name, context, folders, "runs", is_remote=is_remote)
 
 
 def _may(row: RunRow, snapshot: Snapshot) -> frozenset[str]:

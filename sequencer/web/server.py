@@ -30,7 +30,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sequencer import __version__
 from sequencer.cli.views.text import one_line, plain
-from sequencer.errors import SequencerError, UnknownName
+from sequencer.errors import RemoteUnreachable, SequencerError, UnknownName
 from sequencer.web import checks, pages, run_page, steps
 from sequencer.web.actions import act
 from sequencer.web.costs import costs
@@ -51,6 +51,8 @@ PAGES: Mapping[str, Callable[..., Page]] = {
 _STATIC = {"style.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
 MOST_CONNECTIONS = 1000
 KEEP_ALIVE_S = 15
+AWAY = 503
+"""Status of a page about runs on a server that does not answer."""
 HEADERS_S = 10.0
 """In twice which a connection has to ask for something."""
 
@@ -225,6 +227,8 @@ def _problems(renderer: Renderer, back: str = "/") -> Iterator[list[Response]]:
         yield found
     except UnknownName as error:
         found.append(_problem(renderer, error, "There is no such page", 404, back))
+    except RemoteUnreachable as error:
+        found.append(_problem(renderer, error, "The server of these runs is away", AWAY, back))
     except SequencerError as error:
         found.append(_problem(renderer, error, "This was refused", 409, back))
 
@@ -232,7 +236,8 @@ def _problems(renderer: Renderer, back: str = "/") -> Iterator[list[Response]]:
 def _problem(
     renderer: Renderer, error: SequencerError, title: str, code: int, back: str
 ) -> Response:
-    text = renderer.problem(title, f"{error.message}", error.hint or "", back)
+    said = f"{error.where}: {error.message}" if code == AWAY and error.where else error.message
+    text = renderer.problem(title, said, error.hint or "", back)
     return HTMLResponse(text, status_code=code)
 
 

@@ -17,11 +17,13 @@ from msgspec import Struct, field
 from sequencer.cli.views.runs import run_facts, unread_facts
 from sequencer.documents.files import slug
 from sequencer.engine.run import Run
-from sequencer.errors import NotTrusted, SequencerError, UnknownName
+from sequencer.errors import NotTrusted, RemoteUnreachable, SequencerError, UnknownName
+from sequencer.findings import Finding
 from sequencer.model.head import Head
 from sequencer.project import Project, open_project
 from sequencer.store import folder as folders
 from sequencer.web.records import TriedSteps
+from sequencer.web.remote import RemoteRuns
 
 DEFAULT_RUN = "-"
 """The address of the default run, which no name has: a slug never is a lone dash."""
@@ -101,6 +103,10 @@ class ShownProject:
         self._stories: dict[str, RunStory] = {}
         self._listed: list[str] = []
         self._names: dict[str, str | None] | None = None
+        self._remote = RemoteRuns(self._ask)
+        self._told: dict[str, RunRow] = {}
+        self.findings: tuple[float, list[Finding]] = (0.0, [])
+        """What the page of the checks has found, and until when it believes that."""
 
     @property
     def title(self) -> str:
@@ -120,8 +126,13 @@ class ShownProject:
             self._project = open_project(self.folder, config=self._config, acts=False)
             self._looks = _looks(self._project.settings.config_path or self.folder)
             self._rows.clear()
-            self._names = None
+            self._names, self._told, self.findings = None, {}, (0.0, [])
         return self._project
+
+    @property
+    def is_remote(self) -> bool:
+        """Return whether its runs are on a server, which tells of no change by itself."""
+        return self.project.settings.store.kind == "temporal"
 
     def acting(self) -> Project:
         """Return it for a change by hand.
@@ -153,17 +164,45 @@ class ShownProject:
 
     def rows(self) -> Iterator[RunRow]:
         """Yield the runs that have begun."""
-        for address in self.names():
+        found = self._remote.rows() if self.is_remote else self.names()
+        for address in found:
             row = self.row(address)
             if row.head is not None or "error" in row.facts:
                 yield row
+
+    def _ask(self) -> dict[str, RunRow]:
+        """Return all runs of a project on a server, begun or not.
+
+        Raises:
+            RemoteUnreachable: the server does not answer.
+        """
+        project = self.project
+        found = {DEFAULT_RUN: None, **{slug(name): name for name in project.run_names()}}
+        rows = {}
+        for address, name in found.items():
+            before = self._told.get(address)
+            run = project.run(name) if before is None else before.run
+            rows[address] = self._look(run, address, before)
+        self._told = rows
+        return rows
+
+    def changed(self) -> None:
+        """Look again now: something here was just changed."""
+        if self.is_remote:
+            self._remote.look()
 
     def row(self, address: str) -> RunRow:
         """Return the run at *address*, looked at again if its state has changed.
 
         Raises:
             UnknownName: there is none.
+            RemoteUnreachable: it is on a server that does not answer.
         """
+        if self.is_remote:
+            rows = self._remote.rows()
+            if address not in rows:
+                raise UnknownName("run", address, rows)
+            return rows[address]
         project, known = self.project, self._rows.get(address)
         if known is None:
             names = self.names()
@@ -187,7 +226,12 @@ class ShownProject:
                 same = before is not None and before.head and before.head.run_id == head.run_id
                 kept = before.facts if before is not None and same else None
                 known = None if kept is None else (kept["began_at"], kept["title"])
+                if known is None and self.is_remote and run.definition is None:
+                    # Its first fact is as far away as all of its history.
+                    known = None, None
                 facts = run_facts(self.project, run, head, known)
+        except RemoteUnreachable:
+            raise
         except SequencerError as error:
             return RunRow(self, run, address, unread_facts(run, error), None)
         return RunRow(self, run, address, facts, head)

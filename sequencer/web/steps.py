@@ -13,6 +13,7 @@ from sequencer.cli.views.runs import Open
 from sequencer.cli.views.step_logs import AskedLogs, FoundLog, open_log
 from sequencer.cli.views.text import file_size, plain
 from sequencer.engine.recall import read_output
+from sequencer.engine.run import Dispatching
 from sequencer.errors import SequencerError, UnknownName
 from sequencer.logs import sent_texts
 from sequencer.model.outcome import used
@@ -64,10 +65,12 @@ def step(site: Site, query: Query, project: str, run: str, key: str) -> Page:
         "prompts": _prompts(row, name, fact, log),
         "diff": None if which is None or which.state != "done" else diff_of(row, which),
         "log": log,
+        "elsewhere": _elsewhere(row, which) if which is not None and log is None else "",
         "needs": [one for one in needs_of(row) if _is_about(one, name)],
         "can_retry": head is not None and is_net and bool(which and which.state == "failed"),
     }
-    return Page("step.html", name, context, (row.run.store.state_path.parent,), "runs")
+    folders = (row.run.store.state_path.parent,)
+    return Page("step.html", name, context, folders, "runs", is_remote=shown.is_remote)
 
 
 def _is_about(need: Any, name: str) -> bool:
@@ -135,7 +138,9 @@ def _answer(row: RunRow, outcome: Mapping[str, Any]) -> str:
     if name is None:
         return str(outcome.get("output") or "")
     try:
-        return read_output(results.output_path(row.run.store.state_path.parent, name))
+        store = row.run.store
+        folder = results.output_path(store.state_path.parent, name).parent.name
+        return read_output(store.kept_result(folder) / results.OUTPUT)
     except SequencerError as error:
         return str(error)
 
@@ -214,6 +219,16 @@ def _log_of(row: RunRow, one: Try, outcome: Mapping[str, Any]) -> dict[str, Any]
         "size": file_size(size),
         "url": f"{row.url}/log/{name}",
     }
+
+
+def _elsewhere(row: RunRow, one: Try) -> str:
+    """Return where the log of an attempt is that another machine has made; empty: not known."""
+    store = row.run.store
+    if not isinstance(store, Dispatching):
+        return ""
+    key = (one.step, one.step_index, one.number)
+    made = (each for each in store.made() if (each.step, each.step_index, each.attempt) == key)
+    return next((f"on {each.host}: {each.log}" for each in made), "")
 
 
 def _newest(row: RunRow, one: Try) -> str:
