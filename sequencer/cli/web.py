@@ -44,8 +44,8 @@ BACKLOG = 1024
     "--name",
     "names",
     multiple=True,
-    metavar="HOST[:PORT]",
-    help="What browsers call this machine, beside its address; may be repeated.",
+    metavar="NAME",
+    help="What browsers call it: HOST[:PORT], or https://HOST where something encrypts.",
 )
 @click.option(
     "--token-file",
@@ -91,9 +91,9 @@ def web(
     keys = guard.Keys(token)
     with _listening(bind, port) as listener:
         port = listener.getsockname()[1]
-        hosts = guard.hosts_of(bind, port, names)
-        app = guard.PageGuard(server.make_app(shown, keys.form), keys, hosts, port)
-        links = [f"http://{host}/login?token={token}" for host in hosts]
+        origins = guard.origins_of(bind, port, names)
+        app = guard.PageGuard(server.make_app(shown, keys.form), keys, origins, port)
+        links = [f"{origin}/login?token={token}" for origin in origins]
         link = links[0]
         invocation.echo(link, is_verbatim=True)
         if guard.OWN_NAME in link:

@@ -73,11 +73,12 @@ class Keys(Struct, frozen=True):
 class PageGuard:
     """Lets through who has opened the link, from these pages, by one of their names."""
 
-    def __init__(self, app: App, keys: Keys, hosts: Iterable[str], port: int) -> None:
-        """Stand before *app* at *port*, which browsers call *hosts*."""
+    def __init__(self, app: App, keys: Keys, origins: Iterable[str], port: int) -> None:
+        """Stand before *app* at *port*, which browsers know by *origins*."""
         self._app = app
         self._keys = keys
-        self._hosts = frozenset(host.lower().encode() for host in hosts)
+        # By what a request calls us: behind what encrypts, it is https that its pages come from.
+        self._origins = {one.partition("://")[2].encode(): one.encode() for one in origins}
         self.cookie = f"sequencer_{port}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -109,7 +110,8 @@ class PageGuard:
     def refusal(self, scope: Scope) -> int:
         """Return the status with which its headers alone refuse the request; 0: they do not."""
         hosts, origins = _every(scope, b"host"), _every(scope, b"origin")
-        if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
+        own = self._origins.get(hosts[0].lower()) if len(hosts) == 1 else None
+        if own is None:
             return 421
         is_write = _is_write(scope)
         site = _one(scope, b"sec-fetch-site", b"none")
@@ -121,7 +123,7 @@ class PageGuard:
         )
         if site not in (b"same-origin", b"none") and not is_opened:
             return 403
-        if is_write and origins not in ([b"http://" + hosts[0]], [b"https://" + hosts[0]]):
+        if is_write and [one.lower() for one in origins] != [own]:
             return 403
         if scope["path"] == "/login":
             return 0
@@ -171,6 +173,8 @@ class PageGuard:
             await _answer(send, 403, "This link is of an earlier start, or not whole.")
             return
         cookie = f"{self.cookie}={self._keys.session}; HttpOnly; SameSite=Strict; Path=/"
+        if self._origins[_one(scope, b"host", b"").lower()].startswith(b"https:"):
+            cookie += "; Secure"
         text = (
             '<!doctype html><html lang="en"><meta charset="utf-8"><title>sequencer</title>'
             '<link rel="icon" href="data:,">'
@@ -207,8 +211,10 @@ def ensure_token(bind: str, token: str | None) -> str:
     return token
 
 
-def hosts_of(bind: str, port: int, names: Iterable[str]) -> list[str]:
+def origins_of(bind: str, port: int, names: Iterable[str]) -> list[str]:
     """Return how browsers may call what listens at *bind* and *port*, also by *names*; best first.
+
+    A name with ``https://`` is that of something before us, which encrypts.
 
     No other name is answered, so that a name of somebody else that leads here (DNS
     rebinding) is of no use to its pages.
@@ -216,8 +222,23 @@ def hosts_of(bind: str, port: int, names: Iterable[str]) -> list[str]:
     own = [f"[{bind}]" if ":" in bind else bind]
     if bind in LOOPBACK:
         own = [OWN_NAME, *own, "localhost", "127.0.0.1", "[::1]"]
-    given = [name if name.rpartition(":")[2].isdecimal() else f"{name}:{port}" for name in names]
-    return [*given, *(f"{name}:{port}" for name in own)]
+    return [
+        *(_origin(name.lower().rstrip("/"), port) for name in names),
+        *(f"http://{name.lower()}:{port}" for name in own),
+    ]
+
+
+def _origin(name: str, port: int) -> str:
+    """Return the origin of *name*, as browsers say it.
+
+    >>> _origin("runs.example", 8420), _origin("https://runs.example", 8420)
+    ('http://runs.example:8420', 'https://runs.example')
+    """
+    scheme, _, host = name.rpartition("://")
+    if scheme == "https":
+        return f"https://{host.removesuffix(':443')}"
+    has_port = host.rpartition(":")[2].isdecimal()
+    return f"http://{host}" if has_port else f"http://{host}:{port}"
 
 
 def _is_write(scope: Scope) -> bool:

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from sequencer.web.guard import Keys, PageGuard, hosts_of
+from sequencer.web.guard import Keys, PageGuard, origins_of
 from sequencer.web.server import make_app
 from sequencer.web.site import Site
 from tests.web.sample import make_all
@@ -42,7 +42,7 @@ class Client:
         self.keys = Keys(LINK)
         app = make_app(self.site, self.keys.form)
         self.routes = app.routes
-        self.guard = PageGuard(app, self.keys, hosts_of("127.0.0.1", PORT, ()), PORT)
+        self.guard = PageGuard(app, self.keys, origins_of("127.0.0.1", PORT, ()), PORT)
 
     def headers(self, **changed: str | None) -> list[tuple[str, str]]:
         """Return the headers of a browser on our pages; None leaves one out."""

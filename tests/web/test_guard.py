@@ -356,14 +356,30 @@ def test_a_page_of_a_file_may_lead_to_the_link(looking: Client) -> None:
 @pytest.mark.parametrize(
     ("bind", "names", "first"),
     [
-        ("127.0.0.1", (), "sequencer.localhost:8420"),
-        ("::1", (), "sequencer.localhost:8420"),
-        ("0.0.0.0", ("runs.example.org",), "runs.example.org:8420"),  # noqa: S104 - a name for it
-        ("0.0.0.0", ("runs.example.org:443",), "runs.example.org:443"),  # noqa: S104
-        ("fe80::7", (), "[fe80::7]:8420"),
+        ("127.0.0.1", (), "http://sequencer.localhost:8420"),
+        ("::1", (), "http://sequencer.localhost:8420"),
+        ("0.0.0.0", ("runs.example.org",), "http://runs.example.org:8420"),  # noqa: S104 - a name
+        ("0.0.0.0", ("runs.example.org:99",), "http://runs.example.org:99"),  # noqa: S104
+        ("127.0.0.1", ("https://Runs.example.org/",), "https://runs.example.org"),
+        ("fe80::7", (), "http://[fe80::7]:8420"),
     ],
 )
 def test_the_link_has_the_best_name(bind: str, names: tuple[str, ...], first: str) -> None:
-    hosts = guard.hosts_of(bind, 8420, names)
-    assert hosts[0] == first
-    assert ("localhost:8420" in hosts) == (bind in guard.LOOPBACK)
+    origins = guard.origins_of(bind, 8420, names)
+    assert origins[0] == first
+    assert ("http://localhost:8420" in origins) == (bind in guard.LOOPBACK)
+
+
+def test_behind_what_encrypts_the_cookie_is_secure_and_forms_come_from_there(
+    client: Client,
+) -> None:
+    origins = guard.origins_of("127.0.0.1", PORT, ("https://runs.example.org",))
+    client.guard = guard.PageGuard(client.guard._app, client.keys, origins, PORT)
+    path = f"/login?token={LINK}".replace(" ", "%20")
+    there = client.get(path, cookie=None, host="runs.example.org")
+    assert there.header("set-cookie").endswith("; Secure")
+    assert "Secure" not in client.get(path, cookie=None).header("set-cookie")
+    url, host = f"{RUN}/do/pause", "runs.example.org"
+    assert client.post(url, host=host, origin=f"http://{host}").status == 403
+    assert client.post(url, origin=f"https://{HOST}").status == 403
+    assert client.post(url, host=host, origin=f"https://{host}").status == 303
