@@ -226,6 +226,13 @@ class JournalMoved(Exception):
     """The file was rotated since it was opened; nothing was written."""
 
 
+def _end_of(path: Path, size: int) -> bytes:
+    """Return the whole lines among the last *size* bytes of the file at *path*."""
+    start = max(path.lstat().st_size - size, 0)
+    data = read_regular(path, start)
+    return data[data.find(b"\n") + 1 :] if start else data
+
+
 class JournalFile:
     """The journal of one run; keeps its descriptor open between appends."""
 
@@ -335,6 +342,22 @@ class JournalFile:
         """Return the first record that can be read in the oldest file, reading no more."""
         found = (_first_of(path) for path in (*self.rotated(), self.path))
         return next((first for first in found if first is not None), None)
+
+    def newest(self, size: int) -> tuple[Record, ...]:
+        """Return the winners among about the last *size* bytes, reading little more.
+
+        None where these alone do not tell: a line is longer, or a file was just put aside.
+        """
+        data = b""
+        for path in (self.path, *self.rotated()[-1:]):
+            if len(data) < size:
+                try:
+                    data = _end_of(path, size - len(data)) + data
+                except FileNotFoundError:
+                    return ()
+        found = survey(data)
+        # What stands first may have lost to a line before it.
+        return () if found.gaps else found.winners[1:]
 
     def _put_aside_meanwhile(self, newest: int) -> list[Path]:
         """Return the files that a writer put aside while this reader was on its way."""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
-from typing import Any, NamedTuple
+from itertools import accumulate
+from typing import NamedTuple
 
 from msgspec import Struct, field
 
 from sequencer.cli.views.states import amount
-from sequencer.history.metrics import Cap, Maker, Total, caps_of, totals_of
-from sequencer.model.outcome import Usage, used
+from sequencer.history.metrics import Cap, Maker, Total, caps_of
+from sequencer.model.outcome import Usage
 from sequencer.model.team import TeamRules
 from sequencer.web.drawings import Series, stacked_svg
 from sequencer.web.pages import Page, Query, every_folder, look_of, money, took
+from sequencer.web.records import Spent
 from sequencer.web.site import Fact, RunRow, Site
 
 MOST_LISTED = 50
@@ -24,21 +25,6 @@ BINS = 160
 PACE_TRIES = 20
 """Newest attempts of a run whose pace its forecast goes on with."""
 MOST_VERDICTS = 30
-
-
-class Spent(NamedTuple):
-    """What one attempt has used, and when."""
-
-    at: float
-    usage: Usage
-    agent: str
-    step: str
-    run: str
-
-    @property
-    def tokens(self) -> float:
-        """Return its LLM tokens, in and out."""
-        return self.usage.input_tokens + self.usage.output_tokens
 
 
 class Measure(NamedTuple):
@@ -60,10 +46,10 @@ MEASURES = {
         "Time of agents", lambda one: one.usage.seconds, lambda value: took(value) or "0"
     ),
 }
-PARTS: Mapping[str, Callable[[Spent], str]] = {
-    "agent": lambda one: one.agent,
-    "step": lambda one: one.step,
-    "run": lambda one: one.run,
+PARTS: Mapping[str, Callable[[str, Spent], str]] = {
+    "agent": lambda _, one: one.agent,
+    "step": lambda _, one: one.step,
+    "run": lambda run, _: run,
 }
 
 
@@ -104,17 +90,17 @@ def costs(site: Site, query: Query) -> Page:
     of, by = query.get("of", ""), query.get("by", "")
     of, by = of if of in MEASURES else "cost", by if by in PARTS else "agent"
     total, sums = Usage(), dict[str, dict[tuple[str, str], Total]]()
-    spent: list[Spent] = []
+    spent: list[tuple[str, Spent]] = []
     rows = list(site.rows())
     reviews: list[Review] = []
     for row in rows:
-        facts = row.project.story(row).facts
+        story = row.project.story(row)
         total = total if row.head is None else total.plus(row.head.usage)
-        _sum_up(sums, row, totals_of(facts).by_maker)
-        spent += spent_of(row, facts)
-        reviews += reviews_of(row, facts)
+        _sum_up(sums, row, story.totals.by_maker)
+        spent += [(row.name, one) for one in story.spent]
+        reviews += reviews_of(row, story.judged)
     measure = MEASURES[of]
-    plot, series = grown(sorted(spent, key=lambda one: one.at), measure, PARTS[by])
+    plot, series = grown(sorted(spent, key=lambda one: one[1].at), measure, PARTS[by])
     context = {
         "total": total,
         "runs": [(row, look_of(row), row.head.usage) for row in _dearest(rows) if row.head],
@@ -155,27 +141,15 @@ def _sum_up(
             known.usage = known.usage.plus(found.usage)
 
 
-def spent_of(row: RunRow, facts: Iterable[Fact]) -> Iterator[Spent]:
-    """Yield what each attempt of the run of *row* has used."""
-    for fact in facts:
-        outcome: Mapping[str, Any] = fact.get("outcome") or {}
-        told = outcome.get("usage") or {}
-        if told:
-            at = datetime.fromisoformat(fact["at"]).timestamp()
-            agent = str(outcome.get("agent") or "?")
-            yield Spent(at, used(told), agent, fact["step"], row.name)
-
-
-def reviews_of(row: RunRow, facts: Iterable[Fact]) -> Iterator[Review]:
+def reviews_of(row: RunRow, judged: Iterable[Fact]) -> Iterator[Review]:
     """Yield what each step of the run of *row* that judges has said."""
     found: dict[str, Review] = {}
-    for fact in facts:
-        verdict = (fact.get("outcome") or {}).get("verdict")
-        if verdict is not None:
-            review = found.setdefault(fact["step"], Review(row, fact["step"]))
-            review.verdicts.append(bool(verdict["pass"]))
-            if not verdict["pass"]:
-                review.reason = str(verdict.get("reason", ""))
+    for fact in judged:
+        verdict = fact["outcome"]["verdict"]
+        review = found.setdefault(fact["step"], Review(row, fact["step"]))
+        review.verdicts.append(bool(verdict["pass"]))
+        if not verdict["pass"]:
+            review.reason = str(verdict.get("reason", ""))
     yield from found.values()
 
 
@@ -184,8 +158,7 @@ def forecasts_of(row: RunRow) -> Iterator[Forecast]:
     head = row.head
     if head is None or head.status == "complete":
         return
-    facts = row.project.story(row).facts
-    newest = [*spent_of(row, facts[-4 * PACE_TRIES :])][-PACE_TRIES:]
+    newest = row.project.story(row, is_whole=False).spent[-PACE_TRIES:]
     for cap in caps_of(row.run.limits, head.usage, (), {}, TeamRules()):
         label = _LABELS[cap.unit]
         each = sum(_USED[cap.unit](one) for one in newest) / (len(newest) or 1)
@@ -208,30 +181,28 @@ _USED: Mapping[str, Callable[[Spent], float]] = {
 
 
 def grown(
-    spent: Sequence[Spent], measure: Measure, part: Callable[[Spent], str]
+    spent: Sequence[tuple[str, Spent]], measure: Measure, part: Callable[[str, Spent], str]
 ) -> tuple[str, list[Series]]:
-    """Return how *measure* grew, by *part*, and its series; *spent* is in the order of time."""
+    """Return a plot of how *measure* grew, by *part*, and what it shows.
+
+    *spent* is what was used and in which run, in the order of time.
+    """
     whole = dict[str, float]()
-    for one in spent:
-        whole[part(one)] = whole.get(part(one), 0.0) + measure.value(one)
+    for run, one in spent:
+        name = part(run, one)
+        whole[name] = whole.get(name, 0.0) + measure.value(one)
     named = sorted((name for name, value in whole.items() if value), key=lambda name: -whole[name])
-    if not named or spent[0].at == spent[-1].at:
+    if not named or spent[0][1].at == spent[-1][1].at:
         return "", []
     kept = named if len(named) <= MOST_SERIES + 1 else [*named[:MOST_SERIES], OTHERS]
-    first, last = spent[0].at, spent[-1].at
+    first, last = spent[0][1].at, spent[-1][1].at
     values = {name: [0.0] * (BINS + 1) for name in kept}
-    for one in spent:
-        name = part(one)
-        place = 1 + int((BINS - 1) * (one.at - first) / (last - first))
-        if (value := measure.value(one)) and (row := values.get(name, values.get(OTHERS))):
-            row[place] += value
-    series = []
-    for name, row in values.items():
-        total, sums = 0.0, []
-        for value in row:
-            total += value
-            sums.append(total)
-        series.append(Series(name, sums))
+    for run, one in spent:
+        if (value := measure.value(one)) and (
+            row := values.get(part(run, one), values.get(OTHERS))
+        ):
+            row[1 + int((BINS - 1) * (one.at - first) / (last - first))] += value
+    series = [Series(name, [*accumulate(row)]) for name, row in values.items()]
     return stacked_svg(series, first, last, measure.label), series
 
 

@@ -216,9 +216,9 @@ def _holders(row: RunRow, head: Head) -> list[str]:
     return [holder_words([claim], here) for claim, here in found if here.allows_take_over]
 
 
-def tried_steps(row: RunRow) -> dict[str, Tried]:
-    """Return the steps of the run of *row* that were begun."""
-    return row.project.story(row).attempts.steps
+def tried_steps(row: RunRow, *, is_whole: bool = False) -> dict[str, Tried]:
+    """Return the steps of the run of *row* that were begun; see `ShownProject.story`."""
+    return row.project.story(row, is_whole=is_whole).attempts.steps
 
 
 # --- runs --------------------------------------------------------------------------
@@ -266,7 +266,7 @@ def _hits(rows: Iterable[RunRow], search: str) -> Iterator[Hit]:
     """Yield the attempts whose step, answer or error holds *search*, of the newest runs first."""
     left = MOST_HITS
     for row in rows:
-        for step in reversed(tried_steps(row).values()):
+        for step in reversed(tried_steps(row, is_whole=True).values()):
             for place, one in enumerate(step.tries, 1):
                 lines = (line for line in (one.step, *one.said.splitlines()))
                 found = next((line for line in lines if search in line.casefold()), None)

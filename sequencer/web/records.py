@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
@@ -82,6 +83,27 @@ class Tried(Struct):
         for one in self.tries:
             total = total.plus(one.usage)
         return total
+
+
+class Spent(NamedTuple):
+    """What one attempt has used, and when."""
+
+    at: float
+    usage: Usage
+    agent: str
+    step: str
+
+    @property
+    def tokens(self) -> float:
+        """Return its LLM tokens, in and out."""
+        return self.usage.input_tokens + self.usage.output_tokens
+
+
+def spent_in(fact: Mapping[str, Any]) -> Spent:
+    """Return what a *fact* with a usage tells of it."""
+    outcome = fact["outcome"]
+    at = datetime.fromisoformat(fact["at"]).timestamp()
+    return Spent(at, used(outcome["usage"]), str(outcome.get("agent") or "?"), fact["step"])
 
 
 class TriedSteps:

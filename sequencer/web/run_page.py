@@ -59,7 +59,7 @@ def run(site: Site, query: Query, project: str, run: str) -> Page:
     is_remote = shown.is_remote
     if row.head is None:
         return Page("unread.html", row.name, context, folders, "runs", is_remote=is_remote)
-    facts = shown.story(row).facts
+    facts = shown.story(row, is_whole=False).facts
     logs = shown.project.logs(row.run.name, lambda _: None)
     snapshot = take(row.run, logs, facts)
     view = snapshot.graph_view
@@ -105,8 +105,8 @@ class StepRow(Struct):
 
 
 def _line_steps(row: RunRow, snapshot: Snapshot, query: Query) -> dict[str, Any]:
-    tried = [*tried_steps(row).values()]
     before = number(query.get("before"))
+    tried = [*tried_steps(row, is_whole=before > 0).values()]
     shown = [one for one in reversed(tried) if not before or one.step_index < before]
     rows = [_tried_row(row, one) for one in shown[:STEPS_A_PAGE]]
     is_begun = bool(tried) and tried[-1].last.state == "running"
@@ -114,7 +114,7 @@ def _line_steps(row: RunRow, snapshot: Snapshot, query: Query) -> dict[str, Any]
         step = snapshot.next
         rows.insert(0, StepRow("", STEP_LOOKS["pending"], step["step"], line="next"))
     more = shown[STEPS_A_PAGE - 1].step_index if len(shown) > STEPS_A_PAGE else 0
-    return {"rows": rows, "more": more, "total": len(tried)}
+    return {"rows": rows, "more": more, "total": tried[-1].step_index + 1 if tried else 0}
 
 
 def _tried_row(row: RunRow, one: Tried) -> StepRow:
@@ -331,7 +331,7 @@ def _is_past(states: Sequence[tuple[str, str, str]], name: str) -> bool:
 
 
 def _gantt(shown: ShownProject, row: RunRow) -> Gantt:
-    facts = shown.story(row).facts
+    facts = shown.story(row, is_whole=False).facts
     if row.head is not None and row.head.begun_at is None:
         facts = facts[-MOST_EXECUTIONS:]
     return gantt_of(row.run, row.head, lambda _: None, facts)[0]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Iterator
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,23 @@ from msgspec import Struct, field
 
 from sequencer.cli.views.runs import run_facts, unread_facts
 from sequencer.documents.files import slug
-from sequencer.engine.run import Run
+from sequencer.engine.run import Dispatching, Run
 from sequencer.errors import NotTrusted, RemoteUnreachable, SequencerError, UnknownName
 from sequencer.findings import Finding
+from sequencer.history.metrics import Totals
 from sequencer.model.head import Head
 from sequencer.project import Project, open_project
 from sequencer.store import folder as folders
-from sequencer.web.records import TriedSteps
+from sequencer.store.journal import JournalFile, facts_of
+from sequencer.web.records import Spent, TriedSteps, spent_in
 from sequencer.web.remote import RemoteRuns
 
 DEFAULT_RUN = "-"
 """The address of the default run, which no name has: a slug never is a lone dash."""
+END_BYTES = (64 * 1024, 512 * 1024)
+"""Of a journal, in which the newest facts are looked for first."""
+LONG, ENOUGH = 1000, 200
+"""Revisions of a long line, and of its end, which is all that most of its pages show."""
 KEPT_CHARS = 600
 """Of an answer, as far as lists show it; its step's page reads it whole."""
 
@@ -68,17 +75,59 @@ class RunStory(Struct):
     facts: list[Fact] = field(default_factory=list)
     attempts: TriedSteps = field(default_factory=lambda: TriedSteps(by_name=False))
 
-    def follow(self, run: Run, head: Head) -> None:
-        """Take the facts of *run* up to *head*, or somewhat newer ones."""
-        if (head.run_id, head.revision >= self.revision) != (self.run_id, True):
-            self.run_id, self.revision = head.run_id, 0
-            self.facts.clear()
+    totals: Totals = field(default_factory=Totals)
+    spent: list[Spent] = field(default_factory=list)
+    judged: list[Fact] = field(default_factory=list)
+    """Those that tell of a verdict."""
+    is_whole: bool = True
+    """Whether it starts where the run does, as far as the journal goes back."""
+
+    def follow(self, run: Run, head: Head, *, is_whole: bool = True) -> None:
+        """Take the facts of *run* up to *head*, or somewhat newer ones.
+
+        The newest of a long line will do unless it has to be whole: they are read at once.
+        """
+        is_same = (head.run_id, head.revision >= self.revision) == (self.run_id, True)
+        if not is_same or (is_whole and not self.is_whole):
+            self.run_id, self.revision, self.is_whole = head.run_id, 0, True
+            self.facts, self.spent, self.judged, self.totals = [], [], [], Totals()
             self.attempts = TriedSteps(by_name=head.begun_at is not None)
+            if not is_whole and head.begun_at is None and head.revision > LONG:
+                self.is_whole = False
         if head.revision > self.revision:
-            for fact in run.store.history(self.revision):
-                self.facts.append(_short(fact))
-                self.attempts.keep(self.facts[-1])
-                self.revision = fact["revision"]
+            after = self.revision or (0 if self.is_whole else head.revision - ENOUGH)
+            found = facts_after(run, after)
+            if not self.is_whole and not self.facts:
+                # Of the step that the cut goes through only a part would be told.
+                cut = next(found)
+                found = dropwhile(lambda fact: fact["step_index"] == cut["step_index"], found)
+            for fact in found:
+                self._keep(_short(fact))
+
+    def _keep(self, fact: Fact) -> None:
+        self.revision = fact["revision"]
+        self.facts.append(fact)
+        self.attempts.keep(fact)
+        self.totals.keep(fact)
+        outcome = fact.get("outcome") or {}
+        if outcome.get("usage"):
+            self.spent.append(spent_in(fact))
+        if outcome.get("verdict"):
+            self.judged.append(fact)
+
+
+def facts_after(run: Run, revision: int) -> Iterator[Fact]:
+    """Yield the facts of *run* after *revision*; of newest ones no more than these is read."""
+    if not isinstance(run.store, Dispatching):
+        journal = JournalFile(run.store.state_path.parent, 0, 0)
+        for size in END_BYTES if revision else ():
+            records = journal.newest(size)
+            if records and records[0].revision <= revision + 1:
+                for record in records:
+                    if record.revision > revision:
+                        yield from facts_of(record.data)
+                return
+    yield from run.store.history(revision)
 
 
 def _short(fact: Fact) -> Fact:
@@ -156,7 +205,9 @@ class ShownProject:
         """
         project = self.project
         listed = folders.names(project.settings.state_file.parent / "runs")
-        has_all = all(row.head or row.facts for _, row in self._rows.values())
+        has_all = all(
+            row.head or row.facts for name, (_, row) in self._rows.items() if name != DEFAULT_RUN
+        )
         if self._names is None or listed != self._listed or not has_all:
             named = {slug(name): name for name in project.run_names()}
             self._listed, self._names = listed, {DEFAULT_RUN: None, **named}
@@ -205,8 +256,8 @@ class ShownProject:
             return rows[address]
         project, known = self.project, self._rows.get(address)
         if known is None:
-            names = self.names()
-            if address not in names:
+            names = self._names or {}
+            if address not in names and address not in (names := self.names()):
                 raise UnknownName("run", address, names)
             run = project.run(names[address])
         else:
@@ -236,11 +287,11 @@ class ShownProject:
             return RunRow(self, run, address, unread_facts(run, error), None)
         return RunRow(self, run, address, facts, head)
 
-    def story(self, row: RunRow) -> RunStory:
-        """Return what the run of *row* tells."""
+    def story(self, row: RunRow, *, is_whole: bool = True) -> RunStory:
+        """Return what the run of *row* tells; of a long line the newest unless it *is_whole*."""
         story = self._stories.setdefault(row.address, RunStory())
         if row.head is not None:
-            story.follow(row.run, row.head)
+            story.follow(row.run, row.head, is_whole=is_whole)
         return story
 
 

@@ -10,19 +10,20 @@ from typing import Any, BinaryIO, NamedTuple
 from starlette.responses import Response, StreamingResponse
 
 from sequencer.cli.views.runs import Open
-from sequencer.cli.views.step_logs import AskedLogs, FoundLog, open_log
+from sequencer.cli.views.step_logs import LOG_NAME, AskedLogs, open_log
 from sequencer.cli.views.text import file_size, plain
 from sequencer.engine.recall import read_output
 from sequencer.engine.run import Dispatching
 from sequencer.errors import SequencerError, UnknownName
 from sequencer.logs import sent_texts
 from sequencer.model.outcome import used
+from sequencer.store import folder as folders
 from sequencer.store import results
 from sequencer.web.diffs import diff_of
 from sequencer.web.live import lines_from
 from sequencer.web.pages import STEP_LOOKS, Page, Query, asked_by, look_of, needs_of, number
 from sequencer.web.records import Tried, Try
-from sequencer.web.site import RunRow, Site
+from sequencer.web.site import RunRow, Site, facts_after
 
 TAIL_BYTES = 24 * 1024
 """Of a log, on the page of its step."""
@@ -44,7 +45,8 @@ def step(site: Site, query: Query, project: str, run: str, key: str) -> Page:
     row = shown.row(run)
     head = row.head
     is_net = head is not None and head.begun_at is not None
-    found = shown.story(row).attempts.steps.get(key)
+    found = shown.story(row, is_whole=False).attempts.steps.get(key)
+    found = found or shown.story(row).attempts.steps.get(key)
     name = _name(row, key) if found is None else found.name
     which = found.tries[_place(query, len(found.tries))] if found else None
     fact = {} if which is None else _whole(row, which)
@@ -124,7 +126,7 @@ def _whole(row: RunRow, one: Try) -> Mapping[str, Any]:
     """Return the outcome of an attempt as the journal has it."""
     if not one.revision:
         return one.outcome
-    for fact in row.run.store.history(one.revision - 1):
+    for fact in facts_after(row.run, one.revision - 1):
         if fact["revision"] > one.revision:
             break
         if fact["step"] == one.step and fact.get("outcome") and fact["token"] == one.token:
@@ -199,11 +201,10 @@ def _prompt_file(row: RunRow, name: str, outcome: Mapping[str, Any]) -> tuple[st
 def _log_of(row: RunRow, one: Try, outcome: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the name and the end of an attempt's log; None: it has none."""
     named = outcome.get("log")
-    logs = {log.path.name: log.path for log in _logs(row)}
     name = Path(str(named)).name if named else _newest(row, one)
-    if name not in logs:
+    path = _log_called(row, name)
+    if path is None:
         return None
-    path = logs[name]
     size = path.lstat().st_size
     with open_log(path) as file:
         sent = sent_texts(file.fileno())
@@ -238,8 +239,11 @@ def _newest(row: RunRow, one: Try) -> str:
     return found[-1].path.name if found else ""
 
 
-def _logs(row: RunRow) -> list[FoundLog]:
-    return AskedLogs(row.project.project, row.run).found()
+def _log_called(row: RunRow, name: str) -> Path | None:
+    """Return the path of the log called *name*; None: there is none. A name never is a path."""
+    folder = AskedLogs(row.project.project, row.run).folder
+    is_log = LOG_NAME.fullmatch(name) and name in folders.names(folder)
+    return folder / name if is_log else None
 
 
 def log_path(site: Site, project: str, run: str, name: str) -> Path:
@@ -249,10 +253,10 @@ def log_path(site: Site, project: str, run: str, name: str) -> Path:
         UnknownName: the run has no such log; a name never becomes a path.
     """
     with site.lock:
-        logs = {log.path.name: log.path for log in _logs(site.project(project).row(run))}
-    if name not in logs:
-        raise UnknownName("log", name, list(logs)[-5:])
-    return logs[name]
+        path = _log_called(site.project(project).row(run), name)
+    if path is None:
+        raise UnknownName("log", name, [])
+    return path
 
 
 def log(site: Site, query: Query, project: str, run: str, name: str) -> Page:

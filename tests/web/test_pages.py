@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,9 +12,11 @@ import pytest
 
 from sequencer.cli.program import run
 from sequencer.cli.views.text import one_line
+from sequencer.model.outcome import Usage
 from sequencer.project import open_project
-from sequencer.web.costs import MEASURES, MOST_SERIES, PARTS, grown, spent_of
+from sequencer.web.costs import MEASURES, MOST_SERIES, PARTS, grown
 from sequencer.web.pages import took
+from sequencer.web.records import Spent
 from tests.web.conftest import Client
 from tests.web.sample import work
 
@@ -231,17 +232,11 @@ def test_limits_say_when_they_are_reached_and_reviews_what_they_found(looking: C
     assert "judge polish 1 1 ✕ ✓ a link on page 2 is dead" in page
 
 
-def test_a_plot_is_as_large_for_any_number_of_attempts(looking: Client) -> None:
-    row = next(row for row in looking.site.rows() if row.run.name == "login-timeout")
-    facts = [
-        {
-            "at": datetime.fromtimestamp(1_760_000_000 + place, UTC).isoformat(),
-            "step": f"step {place % 40}",
-            "outcome": {"usage": {"cost_usd": 0.001}, "agent": "a"},
-        }
+def test_a_plot_is_as_large_for_any_number_of_attempts() -> None:
+    spent = [
+        ("a run", Spent(1_760_000_000 + place, Usage(cost_usd=0.001), "a", f"step {place % 40}"))
         for place in range(20_000)
     ]
-    spent = [*spent_of(row, facts)]
     plot, series = grown(spent, MEASURES["cost"], PARTS["step"])
     assert len(plot) < 60_000
     assert len(series) == MOST_SERIES + 1

@@ -17,7 +17,7 @@ from sequencer.errors import SequencerError, UnknownName, UnsafePath
 from sequencer.project import Project
 from sequencer.store import folder as folders
 
-_NAME = re.compile(r"iter-(\d{5,})_(.+?)(?:\.(\d+))?\.log")
+LOG_NAME = re.compile(r"iter-(\d{5,})_(.+?)(?:\.(\d+))?\.log")
 
 
 class FoundLog(Struct, frozen=True, order=True):
@@ -93,7 +93,7 @@ def _logs_in(folder: Path) -> Iterator[FoundLog]:
     except OSError as error:
         raise UnsafePath(f"can't be read: {error.strerror}", where=str(folder)) from error
     for name in names:
-        match = _NAME.fullmatch(name)
+        match = LOG_NAME.fullmatch(name)
         if match is not None:
             yield FoundLog(int(match[1]), int(match[3] or 1), match[2], folder / name)
 
