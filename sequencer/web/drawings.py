@@ -8,10 +8,13 @@ stand in them too; a style sheet goes before them.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from html import escape
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from sequencer.cli.views.diagram import Drawn, Texts
 from sequencer.cli.views.gantt import Bar, Gantt
@@ -29,7 +32,7 @@ from sequencer.cli.views.pictures import (
 from sequencer.cli.views.states import MARKS, shown
 from sequencer.cli.views.text import short
 from sequencer.engine.view import FlowView, NodeState, NodeView
-from sequencer.model.net.graph import Edge
+from sequencer.model.net.graph import Edge, Graph
 from sequencer.workflows.mermaid.chart import Chart
 
 Link = Callable[[str], str]
@@ -56,6 +59,36 @@ def graph_svg(view: FlowView, chart: Chart | None, link: Link) -> str:
     """
     parts = _LinkedPicture(*flow_picture(view, chart), link).parts()
     return "".join(parts)
+
+
+def around(view: FlowView, focus: Sequence[str], most: int) -> FlowView:
+    """Return at most *most* nodes of *view*: those in *focus*, and what is nearest to them."""
+    beside: dict[str, list[str]] = {}
+    for edge in view.graph.edges:
+        beside.setdefault(edge.source, []).append(edge.target)
+        beside.setdefault(edge.target, []).append(edge.source)
+    kept = dict.fromkeys(focus)
+    waiting = deque(kept)
+    while waiting and len(kept) < most:
+        for name in beside.get(waiting.popleft(), ()):
+            if name not in kept and len(kept) < most:
+                kept[name] = None
+                waiting.append(name)
+    places = [
+        place
+        for place, edge in enumerate(view.graph.edges)
+        if edge.source in kept and edge.target in kept
+    ]
+    nodes = tuple(one for one in view.nodes if one.node.id in kept)
+    entries = tuple(name for name in view.graph.entries if name in kept) or (nodes[0].node.id,)
+    graph = Graph(
+        nodes=tuple(one.node for one in nodes),
+        edges=tuple(view.graph.edges[place] for place in places),
+        entries=entries,
+        is_team=view.graph.is_team,
+    )
+    followed = frozenset(new for new, place in enumerate(places) if place in view.followed)
+    return replace(view, graph=graph, nodes=nodes, followed=followed)
 
 
 class _LinkedPicture(FlowPicture):

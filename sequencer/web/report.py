@@ -29,7 +29,7 @@ def report_html(settings: Settings, run: str | None) -> str:
     site = Site([settings.project_dir], settings.config_path)
     (project,) = site.projects
     address = DEFAULT_RUN if run is None else slug(run)
-    page = run_page.run(site, {"graph": "1"}, project, address)
+    page = run_page.run(site, {"whole": "1"}, project, address)
     if page.template != "run.html":
         raise TransitionRefused("report: the run was never started, so there is nothing to tell")
     made = environment()

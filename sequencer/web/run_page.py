@@ -19,7 +19,7 @@ from sequencer.model.line.order import describe
 from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.outcome import Usage
 from sequencer.model.workflow import Workflow
-from sequencer.web.drawings import CLASSES, gantt_page_svg, graph_svg, ring_svg
+from sequencer.web.drawings import CLASSES, around, gantt_page_svg, graph_svg, ring_svg
 from sequencer.web.pages import (
     STEP_LOOKS,
     Page,
@@ -38,8 +38,10 @@ from sequencer.workflows.mermaid.chart import Chart
 STEPS_A_PAGE = 50
 MOST_EXECUTIONS = 300
 """Facts of a line's run that its timeline is drawn from: the newest, nobody reads more bars."""
-MOST_NODES, MOST_DRAWN = 200, 200
-"""Nodes in the table, and in a picture that nobody asked for."""
+MOST_NODES, MOST_DRAWN, MOST_NEAR = 200, 200, 80
+"""Nodes in the table, in a picture of a whole graph, and in one of a part of a larger graph."""
+MOST_FOCUS = 12
+"""Nodes that such a part is drawn around."""
 MOST_RING = 12
 """Steps of a cycle that a ring has room for."""
 
@@ -62,13 +64,13 @@ def run(site: Site, query: Query, project: str, run: str) -> Page:
     facts = shown.story(row, is_whole=False).facts
     logs = shown.project.logs(row.run.name, lambda _: None)
     snapshot = take(row.run, logs, facts)
-    view = snapshot.graph_view
+    view, asked = snapshot.graph_view, query.get("at", "")
     context |= {
         "head": row.head,
         "snapshot": snapshot,
         "usage": row.head.usage,
         "limits": [*snapshot.limit_words(row.head)],
-        "steps": _node_steps(row, view) if view else _line_steps(row, snapshot, query),
+        "steps": _node_steps(row, view, asked) if view else _line_steps(row, snapshot, query),
         "is_net": view is not None,
         "can": _may(row, snapshot),
         **_pictures(shown, row, snapshot, query),
@@ -142,15 +144,32 @@ def _last_line(text: str) -> str:
     return lines[0].strip()[:120] if lines else ""
 
 
-def _node_steps(row: RunRow, view: FlowView) -> dict[str, Any]:
+def _node_steps(row: RunRow, view: FlowView, asked: str) -> dict[str, Any]:
     tried = tried_steps(row)
     nodes = [one for one in view.nodes if one.node.works]
-    shown = nodes
+    shown = [one for one in nodes if _is_asked(one, asked)]
     if len(nodes) > MOST_NODES:
         # What a person looks for is what moves and what has failed.
-        shown = sorted(nodes, key=lambda one: _INTEREST.get(one.state, len(_INTEREST)))
+        shown = sorted(shown, key=lambda one: _INTEREST.get(one.state, len(_INTEREST)))
     rows = [_node_row(one, tried.get(one.node.id)) for one in shown[:MOST_NODES]]
     return {"rows": rows, "more": 0, "total": len(nodes)}
+
+
+def _is_asked(view: NodeView, asked: str) -> bool:
+    wanted = asked.casefold()
+    return wanted in view.node.id.casefold() or wanted in (view.node.label or "").casefold()
+
+
+def _focus(view: FlowView, asked: str) -> list[str]:
+    """Return the nodes that a part of a large graph is drawn around."""
+    found = [one for one in view.nodes if asked and _is_asked(one, asked)]
+    # Whoever names one node wants that one, and not all that have its name in theirs.
+    found = [one for one in found if one.node.id == asked] or found
+    if not found:
+        found = sorted(view.nodes, key=lambda one: _INTEREST.get(one.state, len(_INTEREST)))
+        found = [one for one in found if _INTEREST.get(one.state, len(_INTEREST)) < _AT_REST]
+    names = [one.node.id for one in found[:MOST_FOCUS]]
+    return names or [*view.graph.entries[:MOST_FOCUS]]
 
 
 _INTEREST = {
@@ -168,6 +187,8 @@ _INTEREST = {
     )
 }
 """Which nodes of a large graph are listed first."""
+_AT_REST = _INTEREST[NodeState.WAITING]
+"""From here on nothing moves."""
 
 
 def _node_row(view: NodeView, tried: Tried | None) -> StepRow:
@@ -198,13 +219,16 @@ def _pictures(shown: ShownProject, row: RunRow, snapshot: Snapshot, query: Query
         "gantt": "",
         "gantt_note": "",
         "nodes": 0,
+        "near": MOST_NEAR,
+        "asked": query.get("at", ""),
     }
     workflow = snapshot.workflow
     if workflow is not None:
         try:
-            if len(workflow.nodes) <= MOST_DRAWN or "graph" in query:
-                found["graph"] = _graph(shown, row, snapshot, workflow)
-            found["nodes"] = len(workflow.nodes)
+            is_part = len(workflow.nodes) > MOST_DRAWN and "whole" not in query
+            asked = query.get("at", "") if is_part else None
+            found["graph"] = _graph(shown, row, snapshot, workflow, asked)
+            found["nodes"] = len(workflow.nodes) if is_part else 0
         except (UsageRefused, ValueError) as error:
             found["graph_note"] = str(error)
     try:
@@ -218,10 +242,21 @@ def _pictures(shown: ShownProject, row: RunRow, snapshot: Snapshot, query: Query
     return found
 
 
-def _graph(shown: ShownProject, row: RunRow, snapshot: Snapshot, workflow: Workflow) -> str:
+def _graph(
+    shown: ShownProject,
+    row: RunRow,
+    snapshot: Snapshot,
+    workflow: Workflow,
+    asked: str | None,
+) -> str:
+    """Return the graph; a part of it around what is *asked*, unless that is None."""
+
     def link(key: str) -> str:
         return f"{row.url}/step/{key}"
 
+    if snapshot.graph_view is not None and asked is not None:
+        whole = snapshot.graph_view
+        return graph_svg(around(whole, _focus(whole, asked), MOST_NEAR), None, link)
     if snapshot.graph_view is not None:
         return graph_svg(snapshot.graph_view, _chart(shown, row, workflow), link)
     states = _line_states(row, workflow)

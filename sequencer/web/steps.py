@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -27,8 +29,8 @@ from sequencer.web.site import RunRow, Site, facts_after
 
 TAIL_BYTES = 24 * 1024
 """Of a log, on the page of its step."""
-PAGE_BYTES = 128 * 1024
-"""Of a log, on a page of its own."""
+PAGE_BYTES, PAGE_LINES = 64 * 1024, 1500
+"""Of a log, on a page of its own; what a page says in marks makes it larger."""
 MOST_PROMPT = 20_000
 """Characters of a text that was sent, on the page of its step."""
 MOST_HITS = 200
@@ -69,6 +71,7 @@ def step(site: Site, query: Query, project: str, run: str, key: str) -> Page:
         "log": log,
         "elsewhere": _elsewhere(row, which) if which is not None and log is None else "",
         "needs": [one for one in needs_of(row) if _is_about(one, name)],
+        "is_net": is_net,
         "can_retry": head is not None and is_net and bool(which and which.state == "failed"),
     }
     folders = (row.run.store.state_path.parent,)
@@ -265,15 +268,16 @@ def log(site: Site, query: Query, project: str, run: str, name: str) -> Page:
     path = log_path(site, project, run, name)
     with open_log(path) as file:
         size = os.fstat(file.fileno()).st_size
-        last = max(size - PAGE_BYTES, 0)
-        asked = query.get("from")
-        start = _start_of_line(file, min(number(asked), last) if asked else last)
+        last, asked = _page_before(file, size), query.get("from")
+        start = min(_start_of_line(file, number(asked)), last) if asked else last
         file.seek(start)
         data = file.read(PAGE_BYTES)
+        before = _page_before(file, start) if start else None
         first = _lines_before(file, start) + 1
         find = query.get("q", "")
         hits = [*_hits(file, find)] if find else []
-    end = data.rfind(b"\n") + 1 or len(data)
+    ends = [place.end() for place in islice(re.finditer(b"\n", data), PAGE_LINES)]
+    end = ends[-1] if ends else len(data)
     lines = plain(data[:end].decode("utf-8", "replace")).split("\n")
     context = {
         "row": row,
@@ -284,13 +288,26 @@ def log(site: Site, query: Query, project: str, run: str, name: str) -> Page:
         "to": start + end,
         "size": size,
         "size_words": file_size(size),
-        "before": max(start - PAGE_BYTES, 0) if start else None,
+        "before": before,
         "after": start + end if start + end < size else None,
         "find": find,
         "hits": hits,
         "most": MOST_HITS,
     }
     return Page("log.html", name, context, (), "runs")
+
+
+def _page_before(file: BinaryIO, offset: int) -> int:
+    """Return where the page starts that ends at *offset*."""
+    first = _start_of_line(file, max(offset - PAGE_BYTES, 0))
+    file.seek(first)
+    data, place = file.read(offset - first), offset - first
+    # The newline that ends the last line does not start another.
+    for _ in range(PAGE_LINES + 1):
+        place = data.rfind(b"\n", 0, place)
+        if place < 0:
+            return first
+    return first + place + 1
 
 
 def _start_of_line(file: BinaryIO, offset: int) -> int:

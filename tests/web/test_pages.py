@@ -184,7 +184,7 @@ def test_a_log_has_numbered_lines_ranges_and_a_search(client: Client, tmp_path: 
     log.write_text("".join(lines))
     url = f"{RUN}/log/{log.name}"
     page = client.get(url).text
-    assert len(page) < 600_000
+    assert len(page) < 150_000
     first = int(re.findall(r'<ol class="log numbered" start="(\d+)"', page)[0])
     assert f"<li>line {first} of the log</li>" in page
     assert "<li>line 30000 of the log</li>" in page
@@ -193,6 +193,14 @@ def test_a_log_has_numbered_lines_ranges_and_a_search(client: Client, tmp_path: 
     start = int(re.findall(r'<ol class="log numbered" start="(\d+)"', earlier)[0])
     assert start < first
     assert f"<li>line {start} of the log</li>" in earlier
+    assert f"<li>line {first - 1} of the log</li>" in earlier, "pages leave no line out"
+    assert f"<li>line {first} of the log</li>" not in earlier
+    log.write_text("".join("x\n" for _ in range(90_000)))
+    assert len(client.get(url).text) < 150_000
+    assert len(client.get(f"{url}?from=9000").text) < 150_000
+    log.write_text('{"a": "b<c>"}' * 40_000 + "\n")
+    assert len(client.get(url).text) < 300_000
+    log.write_text("".join(lines))
     hits = client.get(f"{url}?q=LINE+777").text
     assert words(hits).count("line 777") == 11
     offset = re.findall(r'href="\?from=(\d+)">777<', hits)[0]
@@ -301,6 +309,32 @@ def test_a_claim_whose_holder_is_gone_waits_for_a_person(client: Client, tmp_pat
     assert "gone; the next run or tick takes over" in words(client.get("/health").text)
 
 
+def test_of_a_large_graph_the_part_is_drawn_that_moves_or_is_asked_for(
+    client: Client, tmp_path: Path
+) -> None:
+    docs = tmp_path / "docs"
+    edges = "\n".join(f"  n{place} --> n{place + 10}" for place in range(500))
+    nodes = "".join(f"\n### n{place}\nDo {place}.\n" for place in range(510))
+    chart = f"```mermaid\nflowchart TD\n{edges}\n```\n{nodes}"
+    (docs / "big.md").write_text(f"---\nid: big\nname: Big\n---\n\n{chart}")
+    settings = docs / "orchestration.yaml"
+    settings.write_text(settings.read_text() + "  big: big.md\n")
+    work(docs, "big", "big", 30)
+    url = "/p/docs/big"
+    page = client.get(url).text
+    assert len(page) < 150_000
+    assert "80 of 510 nodes, around what moves" in words(page)
+    assert '<g class="node ready">' in page
+    assert 'id="n-n409"' not in page
+    asked = client.get(f"{url}?at=n409").text
+    assert 'id="n-n409"' in asked
+    assert 'id="n-n399"' in asked
+    assert '<g class="node pending"' in asked
+    assert asked.count('class="go"') == 1, "and only this one is in the table"
+    assert f'href="{url}?at=n409#part-graph"' in client.get(f"{url}/step/n409").text
+    assert client.get(f"{url}?at=nothing%3Cb%3E").status == 200
+
+
 def test_a_step_that_runs_is_seen_as_running(client: Client, tmp_path: Path) -> None:
     with open_project(tmp_path / "shop", trust=True).run(None).turn():
         page = client.get("/p/shop/-").text
@@ -346,3 +380,29 @@ def test_without_the_extra_it_is_named(
     monkeypatch.setattr("sequencer.cli.web.NEEDED", ("no_such_package",))
     assert run(arguments) == 2
     assert "pip install 'step-sequencer[web]'" in capsys.readouterr().err
+
+
+def test_of_a_long_line_the_end_is_read_and_earlier_steps_are_there(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sequencer.web.site.LONG", 50)
+    monkeypatch.setattr("sequencer.web.site.ENOUGH", 20)
+    work(tmp_path / "shop", None, "loop", 60)
+    page = client.get("/p/shop/-").text
+    assert "69 begun, newest first" in words(page)
+    row = client.site.project("shop").row("-")
+    story = client.site.project("shop").story(row, is_whole=False)
+    assert not story.is_whole
+    assert 15 < len(story.attempts.steps) < 30
+    for step in story.attempts.steps.values():
+        assert [one.state for one in step.tries] == ["done"]
+        assert step.last.began
+    assert "main is done" in client.get("/p/shop/-/step/67").text
+    assert not story.is_whole
+    assert "supervisor is done" in client.get("/p/shop/-/step/0").text
+    assert story.is_whole
+    assert [*story.attempts.steps] == [str(index) for index in range(69)]
+    known = [fact["revision"] for fact in story.facts]
+    assert known == [fact["revision"] for fact in row.run.history()]
+    work(tmp_path / "shop", None, "loop", 2)
+    assert "71 begun" in words(client.get("/p/shop/-").text)

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from sequencer.cli.views.text import age_s, one_line
 from sequencer.engine.recall import recall
-from sequencer.engine.run import Run
+from sequencer.engine.run import Dispatching, Run
 from sequencer.errors import SequencerError
 from sequencer.model.head import Gate, Head
 from sequencer.project import Project
+from sequencer.store.journal import JournalFile
 
 if TYPE_CHECKING:
     from sequencer.engine.markings import Question
@@ -82,7 +83,10 @@ def _run_began(run: Run) -> tuple[str | None, str | None]:
     if definition is not None:
         return definition.created_at, definition.request.title
     try:
-        first = next(iter(run.history()), None)
+        if isinstance(run.store, Dispatching):
+            first = next(iter(run.history()), None)
+        else:
+            first = JournalFile(run.store.state_path.parent, 0, 0).oldest()
     except SequencerError:
         first = None
     return (None if first is None else str(first["at"])), None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequencer.errors import CorruptState, NewerSchema
-from sequencer.store.journal import checksum, decode, encode, scan
+from sequencer.store.journal import JournalFile, checksum, decode, encode, scan
 from sequencer.store.strictjson import MAX_BYTES, MAX_DEPTH, parse_object
 
 FACT = {"event": "edited", "step": "s", "step_index": 0, "token": 0, "attempt": 0, "outcome": None}
@@ -143,3 +144,32 @@ def test_the_depth_that_is_just_allowed() -> None:
     assert parse_object(nested(MAX_DEPTH))
     with pytest.raises(ValueError, match="nested more than"):
         parse_object(nested(MAX_DEPTH + 1))
+
+
+@given(st.integers(0, 6), st.integers(0, 6), st.integers(0, 3000), st.data())
+def test_the_newest_records_are_the_end_of_all_of_them(
+    tmp_path_factory: pytest.TempPathFactory, older: int, newer: int, size: int, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("journal")
+    losers = data.draw(st.sets(st.integers(1, older + newer + 1)))
+
+    def lines(first: int, last: int) -> bytes:
+        found = ((line(n), line(n, "late") if n in losers else b"") for n in range(first, last))
+        return b"".join(b"".join(pair) for pair in found)
+
+    if older:
+        (folder / "journal-000001.jsonl").write_bytes(lines(1, older + 1))
+    (folder / "journal.jsonl").write_bytes(lines(older + 1, older + newer + 1) + b"torn")
+    journal = JournalFile(folder, 0, 0)
+    every = [record.line for record in journal.records()]
+    found = [record.line for record in journal.newest(size)]
+    assert found == every[len(every) - len(found) :]
+    assert sum(map(len, found)) <= size
+    if size > 2500:
+        assert len(found) == max(len(every) - 1, 0)
+
+
+def test_newest_records_with_a_gap_before_them_are_none(tmp_path: Path) -> None:
+    (tmp_path / "journal-000001.jsonl").write_bytes(line(1) + line(2))
+    (tmp_path / "journal.jsonl").write_bytes(line(5) + line(6))
+    assert JournalFile(tmp_path, 0, 0).newest(10_000) == ()
