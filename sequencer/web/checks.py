@@ -27,6 +27,7 @@ from sequencer.web.pages import Page, Query, every_folder
 from sequencer.web.site import RunRow, ShownProject, Site
 
 LEAST_FREE_BYTES = 1024**3
+MOST_FINDINGS = 12
 LIBRARIES = ("starlette", "uvicorn", "temporalio", "anthropic")
 KNOWN_S = 30.0
 """How long the findings about a project are believed: they take a look at each of its flows."""
@@ -100,10 +101,14 @@ def _findings(shown: ShownProject) -> Iterator[HealthCheck]:
     if until < time.monotonic():
         findings = list(dict.fromkeys(_found(shown.project)))
         shown.findings = time.monotonic() + KNOWN_S, findings
-    for one in findings:
+    for one in findings[:MOST_FINDINGS]:
         is_well = one.level is Level.NOTICE
         text = f"{one.message} ({one.where})" if one.where else one.message
         yield HealthCheck(is_well, str(one.area).capitalize(), f"{text}. {one.hint or ''}".strip())
+
+    if (more := len(findings) - MOST_FINDINGS) > 0:
+        text = f"{plural(more, 'more finding')}"
+        yield HealthCheck(is_well=False, what="Checks", text=text, command="sequencer check")
 
 
 def _found(project: Project) -> Iterator[Finding]:

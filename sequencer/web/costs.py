@@ -17,7 +17,7 @@ from sequencer.web.pages import Page, Query, every_folder, look_of, money, took
 from sequencer.web.records import Spent
 from sequencer.web.site import Fact, RunRow, Site
 
-MOST_LISTED = 50
+MOST_LISTED = 20
 MOST_SERIES = 6
 """Told apart in a plot; the rest is drawn as one."""
 BINS = 160
@@ -187,11 +187,11 @@ def grown(
 
     *spent* is what was used and in which run, in the order of time.
     """
-    whole = dict[str, float]()
+    spent, whole = [each for each in spent if measure.value(each[1])], dict[str, float]()
     for run, one in spent:
         name = part(run, one)
         whole[name] = whole.get(name, 0.0) + measure.value(one)
-    named = sorted((name for name, value in whole.items() if value), key=lambda name: -whole[name])
+    named = sorted(whole, key=lambda name: -whole[name])
     if not named or spent[0][1].at == spent[-1][1].at:
         return "", []
     kept = named if len(named) <= MOST_SERIES + 1 else [*named[:MOST_SERIES], OTHERS]

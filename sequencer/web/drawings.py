@@ -91,6 +91,10 @@ def around(view: FlowView, focus: Sequence[str], most: int) -> FlowView:
     return replace(view, graph=graph, nodes=nodes, followed=followed)
 
 
+WIDE = 900
+"""From here on a graph has the whole width of its page, and scrolls in its card."""
+
+
 class _LinkedPicture(FlowPicture):
     def __init__(
         self, view: FlowView, layout: Layout, texts: Texts, drawn: Drawn, link: Link
@@ -101,8 +105,9 @@ class _LinkedPicture(FlowPicture):
     def parts(self) -> Iterator[str]:
         wide = self._layout.width * CELL + 2 * FLOW_MARGIN
         high = self._layout.height * CELL_ROW + 2 * FLOW_MARGIN
+        kind = "graph wide" if wide > WIDE else "graph"
         yield (
-            f'<svg class="graph" viewBox="{-FLOW_MARGIN} {-FLOW_MARGIN} {wide} {high}" '
+            f'<svg class="{kind}" viewBox="{-FLOW_MARGIN} {-FLOW_MARGIN} {wide} {high}" '
             f'width="{wide}" height="{high}" role="img" '
             f'aria-label="Graph of {escape(shown(self._view.title))}">'
         )

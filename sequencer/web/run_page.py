@@ -38,8 +38,8 @@ from sequencer.workflows.mermaid.chart import Chart
 STEPS_A_PAGE = 50
 MOST_EXECUTIONS = 300
 """Facts of a line's run that its timeline is drawn from: the newest, nobody reads more bars."""
-MOST_NODES, MOST_DRAWN, MOST_NEAR = 200, 200, 80
-"""Nodes in the table, in a picture of a whole graph, and in one of a part of a larger graph."""
+MOST_NODES, MOST_DRAWN, MOST_NEAR = 60, 200, 60
+"""Nodes of a large graph in the table, in a picture of a whole graph, and in one of a part."""
 MOST_FOCUS = 12
 """Nodes that such a part is drawn around."""
 MOST_RING = 12
@@ -148,10 +148,11 @@ def _node_steps(row: RunRow, view: FlowView, asked: str) -> dict[str, Any]:
     tried = tried_steps(row)
     nodes = [one for one in view.nodes if one.node.works]
     shown = [one for one in nodes if _is_asked(one, asked)]
-    if len(nodes) > MOST_NODES:
+    if len(nodes) > MOST_DRAWN:
         # What a person looks for is what moves and what has failed.
         shown = sorted(shown, key=lambda one: _INTEREST.get(one.state, len(_INTEREST)))
-    rows = [_node_row(one, tried.get(one.node.id)) for one in shown[:MOST_NODES]]
+        shown = shown[:MOST_NODES]
+    rows = [_node_row(one, tried.get(one.node.id)) for one in shown]
     return {"rows": rows, "more": 0, "total": len(nodes)}
 
 

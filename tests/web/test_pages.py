@@ -323,7 +323,7 @@ def test_of_a_large_graph_the_part_is_drawn_that_moves_or_is_asked_for(
     url = "/p/docs/big"
     page = client.get(url).text
     assert len(page) < 150_000
-    assert "80 of 510 nodes, around what moves" in words(page)
+    assert "60 of 510 nodes, around what moves" in words(page)
     assert '<g class="node ready">' in page
     assert 'id="n-n409"' not in page
     asked = client.get(f"{url}?at=n409").text
