@@ -41,6 +41,8 @@ class HealthCheck(Struct):
     text: str
     command: str = ""
     url: str = ""
+    is_warning: bool = False
+    """It is not well, and things go on all the same."""
 
 
 def health(site: Site, query: Query) -> Page:
@@ -104,7 +106,9 @@ def _findings(shown: ShownProject) -> Iterator[HealthCheck]:
     for one in findings[:MOST_FINDINGS]:
         is_well = one.level is Level.NOTICE
         text = f"{one.message} ({one.where})" if one.where else one.message
-        yield HealthCheck(is_well, str(one.area).capitalize(), f"{text}. {one.hint or ''}".strip())
+        text = f"{text}. {one.hint or ''}".strip()
+        is_warning = one.level is Level.WARNING
+        yield HealthCheck(is_well, str(one.area).capitalize(), text, is_warning=is_warning)
 
     if (more := len(findings) - MOST_FINDINGS) > 0:
         text = f"{plural(more, 'more finding')}"

@@ -265,6 +265,22 @@ def test_health_says_what_is_wrong(client: Client, tmp_path: Path) -> None:
     assert client.get(RUN).status == 200
 
 
+def test_health_has_the_checks_that_only_look(client: Client, tmp_path: Path) -> None:
+    docs = tmp_path / "docs"
+    (docs / "hooks.py").write_text("raise SystemExit('a look ran this')\n")
+    settings = docs / "orchestration.yaml"
+    edges = "\n".join(f"  a{place} --> b{place}" for place in range(20))
+    nodes = "".join(f"\n### {name}{place}\nDo.\n" for name in "ab" for place in range(20))
+    chart = f"---\nid: lost\nname: Lost\n---\n\n```mermaid\nflowchart TD\n{edges}\n```\n{nodes}"
+    (docs / "lost.md").write_text(chart)
+    text = settings.read_text().replace("code-review: code-review.md", "lost: lost.md")
+    settings.write_text(text + "hooks: [hooks.py]\n")
+    page = words(client.get("/health").text)
+    assert "! look Workflow W-UNREACHABLE a1: it is never run" in page
+    assert "more findings sequencer check" in page
+    assert "✓ well Store file" in page
+
+
 def test_looking_changes_nothing(client: Client, tmp_path: Path) -> None:
     def content() -> dict[str, bytes]:
         files = (path for path in tmp_path.rglob("*") if path.is_file())
