@@ -10,7 +10,6 @@ from msgspec import Struct
 from sequencer.cli.views.text import plain
 from sequencer.errors import SequencerError
 from sequencer.git.process import Git, GitFailed
-from sequencer.store.journal import JournalFile
 from sequencer.web.records import Try
 from sequencer.web.site import RunRow
 
@@ -42,9 +41,7 @@ def diff_of(row: RunRow, one: Try) -> Diff | None:
     Nothing of the repository runs, and no remote is asked.
     """
     project = row.project.project
-    if project.settings.store.kind != "git" or not one.revision:
-        return None
-    before, after = _commits(row, one.revision)
+    before, after = _commits(row, one)
     if after is None or before == after:
         return None
     git = Git(project.settings.project_dir, timeout_s=GIT_S)
@@ -76,13 +73,12 @@ def _lines(lines: list[str]) -> Iterator[DiffLine]:
         yield DiffLine(kind if is_in_hunk else "file", line)
 
 
-def _commits(row: RunRow, revision: int) -> tuple[str | None, str | None]:
-    """Return the commits that the run's code was at before and after the record *revision*."""
-    found: list[str | None] = []
-    journal = JournalFile(row.run.store.state_path.parent, 0, 0)
-    for record in journal.records(max(revision - 2, 0)):
-        if record.revision > revision:
-            break
-        work = record.data["head"].get("work") or {}
-        found.append(work.get("commit"))
-    return (found[-2] if len(found) > 1 else None), (found[-1] if found else None)
+def _commits(row: RunRow, one: Try) -> tuple[str | None, str | None]:
+    """Return the commits that the run's code was at before and after the attempt *one*."""
+    work = one.outcome.get("work") or {}
+    if work.get("base"):
+        return str(work["base"]), work.get("commit")
+    facts = row.project.story(row, is_whole=False).facts
+    earlier = (fact for fact in reversed(facts) if fact["revision"] < one.revision)
+    works = ((fact.get("outcome") or {}).get("work") for fact in earlier)
+    return next((each["commit"] for each in works if each), None), work.get("commit")
