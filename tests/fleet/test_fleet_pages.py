@@ -14,7 +14,16 @@ import pytest
 
 from sequencer.fleet.connection import FleetOptions
 from sequencer.fleet.server import TrialServer
-from tests.fleet.fleet_projects import CYCLE, FLOW, PROCEDURE, FleetProject, until
+from tests.clones import git
+from tests.fleet.fleet_projects import (
+    CODE,
+    CYCLE,
+    FLOW,
+    PROCEDURE,
+    FleetProject,
+    clones,
+    until,
+)
 from tests.loopback import free_ports
 
 pytest.importorskip("starlette", reason="the extra 'web' is not installed")
@@ -117,6 +126,22 @@ def test_a_flow_on_a_server_is_drawn_and_answered(project: Make) -> None:
         assert 'id="n-prose"' in page
         assert reader.press(page, "answer", value="approve") == 303
         assert '<g class="node waiting">' not in reader.page(run)
+
+
+def test_a_step_of_another_machine_shows_its_change_and_where_its_log_is(
+    tmp_path: Path, address: str
+) -> None:
+    name = tmp_path.name
+    store = f'store: {{kind: temporal, address: "{address}", project: {name}}}'
+    a, b = clones(tmp_path, CODE, store, "a", "b")
+    assert a.cli("run", "--max-steps", "3").returncode == 0
+    git(b.folder, "fetch", "-q")
+    with pages(b) as reader:
+        step = reader.page("/p/b/-/step/1")
+    assert '<span class="add">+1' in step
+    assert '<span class="add">+0' not in step
+    assert "It is on " in step
+    assert "iter-00002" in step
 
 
 def test_a_server_that_is_away_is_said_and_nothing_hangs(tmp_path: Path) -> None:
