@@ -53,7 +53,7 @@ PARTS: Mapping[str, Callable[[str, Spent], str]] = {
 }
 
 
-class Review(Struct):
+class Judge(Struct):
     """What a step that judges has said, in one run."""
 
     row: RunRow
@@ -92,7 +92,7 @@ def costs(site: Site, query: Query) -> Page:
     total, sums = Usage(), dict[str, dict[tuple[str, str], Total]]()
     spent: list[tuple[str, Spent]] = []
     rows = list(site.rows())
-    reviews: list[Review] = []
+    reviews: list[Judge] = []
     for row in rows:
         story = row.project.story(row)
         total = total if row.head is None else total.plus(row.head.usage)
@@ -141,12 +141,12 @@ def _sum_up(
             known.usage = known.usage.plus(found.usage)
 
 
-def reviews_of(row: RunRow, judged: Iterable[Fact]) -> Iterator[Review]:
+def reviews_of(row: RunRow, judged: Iterable[Fact]) -> Iterator[Judge]:
     """Yield what each step of the run of *row* that judges has said."""
-    found: dict[str, Review] = {}
+    found: dict[str, Judge] = {}
     for fact in judged:
         verdict = fact["outcome"]["verdict"]
-        review = found.setdefault(fact["step"], Review(row, fact["step"]))
+        review = found.setdefault(fact["step"], Judge(row, fact["step"]))
         review.verdicts.append(bool(verdict["pass"]))
         if not verdict["pass"]:
             review.reason = str(verdict.get("reason", ""))

@@ -36,8 +36,8 @@ REMOTE_S = 1.0
 CHUNK_BYTES = 64 * 1024
 
 
-class Rendered(Protocol):
-    """A page that was made; see `server.Rendered`."""
+class MadePage(Protocol):
+    """A page that was made; see `server.MadePage`."""
 
     @property
     def parts(self) -> dict[str, str]:
@@ -105,9 +105,9 @@ class Wakes:
 class PageChannel:
     """One page that somebody follows."""
 
-    def __init__(self, address: str, render: Callable[[str], Rendered]) -> None:
+    def __init__(self, address: str, render: Callable[[str], MadePage]) -> None:
         """Follow the page at *address*, made by *render*."""
-        self.made: Rendered | None = None
+        self.made: MadePage | None = None
         self.is_over = False
         self._address, self._render = address, render
         self._changed = asyncio.Event()
@@ -141,7 +141,7 @@ class PageChannel:
         async with self._news:
             self._news.notify_all()
 
-    async def newer(self, seen: str) -> Rendered | None:
+    async def newer(self, seen: str) -> MadePage | None:
         """Return the page as soon as it is not the one that was *seen*; None after a silence."""
 
         def is_new() -> bool:
@@ -163,7 +163,7 @@ class PageChannel:
 class Channels:
     """The pages that are followed, each once."""
 
-    def __init__(self, render: Callable[[str], Rendered]) -> None:
+    def __init__(self, render: Callable[[str], MadePage]) -> None:
         """Follow pages that *render* makes of their addresses."""
         self._render = render
         self._open: dict[str, PageChannel] = {}

@@ -296,9 +296,7 @@ def holder_words(
     return f"{text}, attempt {claim.attempt}{age}: {state}"
 
 
-def take(
-    run: Run, logs: FileLogs | None = None, known: list[dict[str, Any]] | None = None
-) -> Snapshot:
+def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None) -> Snapshot:
     """Look at *run*, and for what the nodes of a graph have written into *logs*.
 
     Its facts are not read if they are *known*.
