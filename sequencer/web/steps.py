@@ -17,7 +17,7 @@ from sequencer.cli.views.text import file_size, plain
 from sequencer.engine.recall import read_output
 from sequencer.engine.run import Dispatching
 from sequencer.errors import SequencerError, UnknownName
-from sequencer.logs import sent_texts
+from sequencer.logs import sent_texts, token_of
 from sequencer.model.outcome import used
 from sequencer.store import folder as folders
 from sequencer.store import results
@@ -206,7 +206,8 @@ def _log_of(row: RunRow, one: Try, outcome: Mapping[str, Any]) -> dict[str, Any]
     named = outcome.get("log")
     name = Path(str(named)).name if named else _newest(row, one)
     path = _log_called(row, name)
-    if path is None:
+    if path is None or (row.project.is_remote and token_of(path) != one.token):
+        # Machines give their logs the same names.
         return None
     size = path.lstat().st_size
     with open_log(path) as file:
@@ -230,8 +231,7 @@ def _elsewhere(row: RunRow, one: Try) -> str:
     store = row.run.store
     if not isinstance(store, Dispatching):
         return ""
-    key = (one.step, one.step_index, one.number)
-    made = (each for each in store.made() if (each.step, each.step_index, each.attempt) == key)
+    made = (each for each in store.made() if each.token == one.token)
     return next((f"on {each.host}: {each.log}" for each in made), "")
 
 
