@@ -29,7 +29,6 @@ from sequencer.model.request import DEFINITION_FILE, Definition, Request
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.project import open_project
-from tests.clones import git
 from tests.fleet.fleet_projects import AGENTS, FLOW, FleetProject
 
 STORE = 'store: {kind: temporal, address: "127.0.0.1:1", project: shop}'
@@ -200,17 +199,3 @@ def _says_flow(machine: Machine, file: str, text: str) -> None:
     source = FlowSource(file=file, workflow=workflow).to_json().decode()
     head = head_of(machine, "review", workflow)
     machine.says("seq/shop/review", head, flow=source)
-
-
-def test_the_remote_that_code_goes_to_is_a_part_of_what_is_trusted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    git(tmp_path, "init", "-q", "--bare", "hub.git")
-    git(tmp_path, "clone", "-q", "hub.git", "shop")
-    monkeypatch.delenv("SEQUENCER_TRUST", raising=False)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    FleetProject(tmp_path / "shop", AGENTS, STORE)
-    project = open_project(tmp_path / "shop")
-    assert "remote.origin.url" in project.trust.git_settings
-    project.trust.keep()
-    assert project.allowed == project.trust.git_settings
