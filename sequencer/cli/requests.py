@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-import unicodedata
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +13,19 @@ import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import MAX_BYTES, complete_workflows, decoded, read_text
-from sequencer.documents.files import slug
 from sequencer.errors import UnsafePath, UsageRefused
 from sequencer.logs import current_branch
-from sequencer.model.fields import ValidationError
-from sequencer.model.request import MAX_ITEMS, Request
+from sequencer.model.request import Request
 from sequencer.project import Project
 from sequencer.store.strictjson import parse_json
-from sequencer.workflows.requests.issues import NO_LABELS, TrackerIssue, as_json, issue_of
+from sequencer.workflows.requests.issues import (
+    NO_LABELS,
+    TrackerIssue,
+    as_json,
+    as_request,
+    issue_of,
+)
 
-MAX_NAME_CHARS = 40
 STDIN = "-"
 _HEADING = re.compile(r"^#{1,6}\s+")
 
@@ -54,42 +56,16 @@ def request_of(
     issue = _issue_of_prose(hide(text)) if document is None else _issue_in(document, where)
     for lack in (one for one in issue.lacks if one != NO_LABELS or not labels):
         notice(f"{where}: {lack}")
-    title = hide(issue.title)
-    over = max(0, len(issue.comments) + len(comments) - MAX_ITEMS)
-    try:
-        return Request(
-            title=_shortened(title),
-            # A title that was cut stands whole in the text.
-            text=_joined(title if len(title) > MAX_TITLE_CHARS else "", hide(issue.text)),
-            labels=tuple(dict.fromkeys((*issue.labels, *map(str.strip, labels)))),
-            comments=tuple(map(hide, (*issue.comments[over:], *comments))),
-            attachments=(
-                *map(hide, issue.attachments),
-                *(attached(name, project) for name in attachments),
-            ),
-            identifier=issue.identifier,
-            url=hide(issue.url),
-            repository=issue.repository or _shortened(project.name),
-            base_branch=issue.base_branch or _shortened(current_branch(project) or ""),
-            assignees=issue.assignees,
-            priority=issue.priority,
-        )
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise UsageRefused(f"{place}: {first['msg']}", where=where) from None
-
-
-MAX_TITLE_CHARS = 300
-
-
-def _shortened(title: str) -> str:
-    plain = "".join(c if c.isprintable() else " " for c in title)
-    return plain if len(plain) <= MAX_TITLE_CHARS else f"{plain[: MAX_TITLE_CHARS - 1]}…"
-
-
-def _joined(*parts: str) -> str:
-    return "\n".join(filter(None, parts)).strip()
+    return as_request(
+        issue,
+        hide,
+        where,
+        labels=labels,
+        comments=comments,
+        attachments=tuple(attached(name, project) for name in attachments),
+        repository=project.name,
+        base_branch=current_branch(project) or "",
+    )
 
 
 def _issue_of_prose(text: str) -> TrackerIssue:
@@ -160,23 +136,6 @@ def attached(name: str, project: Path) -> str:
     if not real.is_file():
         raise UnsafePath(f"attachment {name!r} is no regular file", where="--attach")
     return real.relative_to(root).as_posix()
-
-
-def free_name(title: str, taken: Collection[str]) -> str:
-    """Return a name for a run of a request called *title*, none of *taken*.
-
-    >>> free_name("Debug: login timeout!", {"debug-login-timeout"})
-    'debug-login-timeout-2'
-    """
-    ascii_only = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode()
-    words = re.sub(r"[^a-z0-9]+", "-", ascii_only.lower()).strip("-")
-    base = words[:MAX_NAME_CHARS].strip("-") or "request"
-    known = {slug(name) for name in taken}
-    number, name = 1, base
-    while slug(name) in known:
-        number += 1
-        name = f"{base}-{number}"
-    return name
 
 
 TEXT = click.argument("text", required=False)

@@ -19,7 +19,7 @@ from sequencer.cli.options import (
     verb,
     with_options,
 )
-from sequencer.cli.requests import FILE, LABEL, PROCEDURE, TEXT, free_name, request_from
+from sequencer.cli.requests import FILE, LABEL, PROCEDURE, TEXT, request_from
 from sequencer.cli.show import present
 from sequencer.cli.views.mermaid import chart
 from sequencer.cli.views.states import shown
@@ -34,6 +34,7 @@ from sequencer.model.net.graph import Graph
 from sequencer.model.request import Definition, Route
 from sequencer.model.step import Step
 from sequencer.project import Project
+from sequencer.workflows.requests.issues import free_name
 from sequencer.workflows.teams import scoring
 
 _START_OPTIONS = with_options(

@@ -15,15 +15,17 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Iterator, Mapping
+import unicodedata
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sequencer.documents.files import is_branch_name
+from sequencer.documents.files import is_branch_name, slug
 from sequencer.errors import UsageRefused
-from sequencer.model.request import MAX_ITEMS
+from sequencer.model.fields import ValidationError
+from sequencer.model.request import MAX_ITEMS, Request
 
 EXPECTED = (
     "expected an issue: what 'gh issue view N --json title,body,labels,comments,assignees,"
@@ -44,6 +46,7 @@ _LABEL = re.compile(r"<label>([^<]*)</label>")
 _PRIORITIES: Mapping[float, str] = {1: "Urgent", 2: "High", 3: "Medium", 4: "Low"}
 """Linear's numbers; 0 is none."""
 _LINE_CHARS = 300
+MAX_NAME_CHARS, MAX_TITLE_CHARS = 40, 300
 _MOST_KEYS, _KEY_CHARS = 15, 40
 _GONE = frozenset({"deleted", "remove"})
 """Actions after which there is nothing to work on."""
@@ -350,3 +353,67 @@ def _one_line(text: str) -> str:
 
 def _shown(key: str) -> str:
     return json.dumps(key[:_KEY_CHARS])[1:-1]
+
+
+def as_request(
+    issue: TrackerIssue,
+    hide: Callable[[str], str],
+    where: str,
+    *,
+    repository: str,
+    base_branch: str,
+    labels: tuple[str, ...] = (),
+    comments: tuple[str, ...] = (),
+    attachments: tuple[str, ...] = (),
+) -> Request:
+    """Return the request that *issue* is, without the secrets that *hide* knows.
+
+    *repository* and *base_branch* are the project's, for an issue that names none.
+
+    Raises:
+        UsageRefused: a value can't be one of a request; *where* is for the message.
+    """
+    title = hide(issue.title)
+    over = max(0, len(issue.comments) + len(comments) - MAX_ITEMS)
+    # A title that was cut stands whole in the text.
+    whole = title if len(title) > MAX_TITLE_CHARS else ""
+    try:
+        return Request(
+            title=_shortened(title),
+            text="\n".join(filter(None, (whole, hide(issue.text)))).strip(),
+            labels=tuple(dict.fromkeys((*issue.labels, *map(str.strip, labels)))),
+            comments=tuple(map(hide, (*issue.comments[over:], *comments))),
+            attachments=(*map(hide, issue.attachments), *attachments),
+            identifier=issue.identifier,
+            url=hide(issue.url),
+            repository=issue.repository or _shortened(repository),
+            base_branch=issue.base_branch or _shortened(base_branch),
+            assignees=issue.assignees,
+            priority=issue.priority,
+        )
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise UsageRefused(f"{place}: {first['msg']}", where=where) from None
+
+
+def _shortened(title: str) -> str:
+    plain = "".join(c if c.isprintable() else " " for c in title)
+    return plain if len(plain) <= MAX_TITLE_CHARS else f"{plain[: MAX_TITLE_CHARS - 1]}…"
+
+
+def free_name(title: str, taken: Collection[str]) -> str:
+    """Return a name for a run of a request called *title*, none of *taken*.
+
+    >>> free_name("Debug: login timeout!", {"debug-login-timeout"})
+    'debug-login-timeout-2'
+    """
+    ascii_only = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode()
+    words = re.sub(r"[^a-z0-9]+", "-", ascii_only.lower()).strip("-")
+    base = words[:MAX_NAME_CHARS].strip("-") or "request"
+    known = {slug(name) for name in taken}
+    number, name = 1, base
+    while slug(name) in known:
+        number += 1
+        name = f"{base}-{number}"
+    return name
