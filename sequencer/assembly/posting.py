@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from sequencer.assembly.runs import state_path_of
+from sequencer.assembly.runs import definition_of, state_path_of
 from sequencer.posting import poster, results, sinks
 from sequencer.posting.options import SinkPlace
 
@@ -70,4 +70,9 @@ class Posting(Struct, frozen=True):
     def _place(self, run: str | None) -> SinkPlace:
         project = self.project
         folder = state_path_of(project.settings, run).parent
-        return SinkPlace(folder, project.settings.project_dir, project.agents.environment)
+        environment, identifier = project.agents.environment, ""
+        entries = project.settings.activity.sinks.values()
+        if run is not None and any(entry.from_request for entry in entries):
+            definition = definition_of(project.store(run))
+            identifier = "" if definition is None else definition.request.identifier
+        return SinkPlace(folder, project.settings.project_dir, environment, identifier)

@@ -81,6 +81,7 @@ def web(
     ensure_extra()
     # No other command may pay for these.
     from sequencer.web import guard, server, site  # noqa: PLC0415
+    from sequencer.web.hooks import door  # noqa: PLC0415
 
     shown = site.Site(folders)
     if not folders:
@@ -92,12 +93,13 @@ def web(
     with _listening(bind, port) as listener:
         port = listener.getsockname()[1]
         origins = guard.origins_of(bind, port, names)
-        app = guard.PageGuard(server.make_app(shown, keys.form), keys, origins, port)
-        links = [f"{origin}/login?token={token}" for origin in origins]
-        link = links[0]
+        pages = guard.PageGuard(server.make_app(shown, keys.form), keys, origins, port)
+        app = door.opened(pages, origins, shown.projects.values(), invocation.say)
+        link = f"{origins[0]}/login?token={token}"
         invocation.echo(link, is_verbatim=True)
         if guard.OWN_NAME in link:
-            invocation.say(f"if your browser does not know that name: {links[1]}")
+            # Not the link again: under a service this goes to a log.
+            invocation.say(f"if your browser does not know {guard.OWN_NAME}, say 127.0.0.1")
         invocation.say("Ctrl-C ends these pages; the runs continue")
         with nullcontext() if no_browser else _opened(link):
             server.serve(app, listener)

@@ -75,8 +75,12 @@ class _Kind(NamedTuple):
 KINDS: Mapping[str, _Kind] = {
     "jsonl": _Kind((), ("path",)),
     "webhook": _Kind((("url",),), ("headers", "headers_env", "secret_env")),
-    "linear": _Kind((("agent_session_id", "agent_session_id_env"),), ("token_env", "url")),
-    "github": _Kind((("repository",), ("issue", "issue_env")), ("token_env", "api_url")),
+    "linear": _Kind(
+        (("agent_session_id", "agent_session_id_env", "from_request"),), ("token_env", "url")
+    ),
+    "github": _Kind(
+        (("repository",), ("issue", "issue_env", "from_request")), ("token_env", "api_url")
+    ),
 }
 """Fields by kind."""
 
@@ -104,6 +108,8 @@ class SinkOptions(Frozen):
     """owner/name"""
     issue: int | None = Field(default=None, ge=1, le=2**53)
     issue_env: VariableName | None = None
+    from_request: bool | None = None
+    """linear, github: the issue of which the run was made; a run of none has no such sink."""
     api_url: Url | None = None
 
     @model_validator(mode="after")
@@ -115,7 +121,7 @@ class SinkOptions(Frozen):
             listed = ", ".join(sorted(allowed - {"kind"}))
             raise ValueError(f"kind {self.kind} has no {foreign[0]}; it has {listed}")
         for group in known.needs:
-            given = [name for name in group if getattr(self, name) is not None]
+            given = [name for name in group if getattr(self, name) not in (None, False)]
             if not given:
                 message = f"kind {self.kind} needs {' or '.join(group)}"
                 # A type of its own: where the value was refused, that is the news.
@@ -175,3 +181,5 @@ class SinkPlace(Struct, frozen=True):
     run_folder: Path
     project_dir: Path
     environment: Mapping[str, str]
+    identifier: str = ""
+    """Of the issue of which the run was made: ``acme/app#7``, ``ENG-42``."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -19,7 +20,13 @@ from typing import ClassVar
 from sequencer.errors import ConfigurationError, UnsafePath
 from sequencer.posting.options import ActivityOptions, SinkOptions, SinkPlace
 from sequencer.posting.protocol import Post, Sink, Unreachable
-from sequencer.posting.trackers import API_URL, LINEAR_URL, GithubSink, LinearSink
+from sequencer.posting.trackers import (
+    API_URL,
+    LINEAR_URL,
+    GithubSink,
+    LinearCommentSink,
+    LinearSink,
+)
 from sequencer.posting.web import WebhookSink
 
 DEFAULT_FILE = "activity.jsonl"
@@ -37,13 +44,19 @@ def _webhook(name: str, options: SinkOptions, place: SinkPlace) -> Sink:
 
 
 def _linear(name: str, options: SinkOptions, place: SinkPlace) -> Sink:
+    if options.from_request:
+        token = place.environment[options.token_variable]
+        return LinearCommentSink(name, token, place.identifier, options.url or LINEAR_URL)
     session = options.agent_session_id or place.environment[options.agent_session_id_env or ""]
     token = place.environment[options.token_variable]
     return LinearSink(name, token, session, options.url or LINEAR_URL)
 
 
 def _github(name: str, options: SinkOptions, place: SinkPlace) -> Sink:
-    issue = options.issue or int(place.environment[options.issue_env or ""])
+    if options.from_request:
+        issue = int(place.identifier.partition("#")[2])
+    else:
+        issue = options.issue or int(place.environment[options.issue_env or ""])
     token = place.environment[options.token_variable]
     return GithubSink(
         name,
@@ -72,7 +85,23 @@ def make_sinks(options: ActivityOptions, place: SinkPlace) -> list[Sink]:
     """
     for where, message in problems(options, place):
         raise ConfigurationError(message, where=where)
-    return [MAKERS[entry.kind](name, entry, place) for name, entry in options.sinks.items()]
+    return [
+        MAKERS[entry.kind](name, entry, place)
+        for name, entry in options.sinks.items()
+        if not entry.from_request or _is_of(entry, place.identifier)
+    ]
+
+
+_GITHUB, _LINEAR = re.compile(r"([^#\s]+)#[1-9]\d{0,14}"), re.compile(r"[A-Za-z0-9]+-[1-9]\d{0,14}")
+
+
+def _is_of(options: SinkOptions, identifier: str) -> bool:
+    """Return whether the issue called *identifier* is one of the tracker, and the repository."""
+    if options.kind == "linear":
+        return _LINEAR.fullmatch(identifier) is not None
+    found = _GITHUB.fullmatch(identifier)
+    # Whoever wrote the issue's JSON must not choose where a token is used.
+    return found is not None and found[1].casefold() == (options.repository or "").casefold()
 
 
 def problems(options: ActivityOptions, place: SinkPlace) -> Iterator[tuple[str, str]]:

@@ -175,6 +175,10 @@ MUTATION = (
     "mutation AgentActivityCreate($input: AgentActivityCreateInput!) "
     "{ agentActivityCreate(input: $input) { success } }"
 )
+COMMENT = (
+    "mutation CommentCreate($input: CommentCreateInput!) "
+    "{ commentCreate(input: $input) { success } }"
+)
 _PERSONAL_KEY = "lin_api_"
 """Such a key is sent as it is; the token of an app is a bearer token."""
 _RESETS = ("requests", "complexity", "endpoint-requests")
@@ -192,6 +196,10 @@ def activity_id(key: str) -> str:
     return str(uuid.UUID(bytes=hashlib.sha256(key.encode()).digest()[:16], version=4))
 
 
+def _authorization(token: str) -> str:
+    return token if token.startswith(_PERSONAL_KEY) else f"Bearer {token}"
+
+
 class LinearSink(HttpSink):
     """Posts to one agent session."""
 
@@ -203,8 +211,7 @@ class LinearSink(HttpSink):
         self, name: str, token: str, session_id: str, url: str = LINEAR_URL, web: Web | None = None
     ) -> None:
         """Post to the agent session *session_id* with an app's *token*."""
-        authorization = token if token.startswith(_PERSONAL_KEY) else f"Bearer {token}"
-        super().__init__(name, url, {"Authorization": authorization}, web)
+        super().__init__(name, url, {"Authorization": _authorization(token)}, web)
         self._session_id = session_id
 
     def post(self, post: Post) -> None:
@@ -223,6 +230,30 @@ class LinearSink(HttpSink):
         judge_linear(answer, known_id)
 
 
+class LinearCommentSink(HttpSink):
+    """Comments on one issue; whoever finds the comment again knows it by its id."""
+
+    kind: ClassVar[str] = "linear"
+    max_chars: ClassVar[int] = 60_000
+    takes_thoughts: ClassVar[bool] = False
+
+    def __init__(
+        self, name: str, token: str, issue: str, url: str = LINEAR_URL, web: Web | None = None
+    ) -> None:
+        """Comment on the *issue*, as ENG-42, with a *token*."""
+        super().__init__(name, url, {"Authorization": _authorization(token)}, web)
+        self._issue = issue
+
+    def post(self, post: Post) -> None:
+        """See `Sink.post`; a thought or an action is left out."""
+        if post.key is None:
+            return
+        known_id = activity_id(post.key)
+        told = {"id": known_id, "issueId": self._issue, "body": result_text(post.activity)}
+        answer = self._send({"query": COMMENT, "variables": {"input": told}})
+        judge_linear(answer, known_id, "commentCreate")
+
+
 def content_of(activity: Activity) -> dict[str, str]:
     """Return the ``content`` of the mutation's input."""
     kind = str(activity.type)
@@ -236,8 +267,10 @@ def content_of(activity: Activity) -> dict[str, str]:
     return {"type": kind, "body": result_text(activity)}
 
 
-def judge_linear(answer: Answer, known_id: str | None) -> None:
-    """Return if *answer* says that the activity is there, be it since an earlier try.
+def judge_linear(
+    answer: Answer, known_id: str | None, mutation: str = "agentActivityCreate"
+) -> None:
+    """Return if *answer* to *mutation* says that it is there, be it since an earlier try.
 
     Raises:
         Unreachable, Refused: see `Sink.post`. GraphQL reports errors with status 200 too,
@@ -258,7 +291,7 @@ def judge_linear(answer: Answer, known_id: str | None) -> None:
         judge(answer)
     if found:
         raise Refused(f"Linear: {_message(found)}", status=answer.status, answer=answer.text)
-    created = _object_in(_object_in(document, "data"), "agentActivityCreate")
+    created = _object_in(_object_in(document, "data"), mutation)
     if created.get("success") is False:
         raise Refused("Linear: no success", status=answer.status, answer=answer.text)
     if created.get("success") is not True:

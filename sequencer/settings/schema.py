@@ -17,6 +17,7 @@ from sequencer.model.frozen import Frozen
 from sequencer.model.limits import RunLimits
 from sequencer.model.step import Approval, ModelName, Name, Step, Validation
 from sequencer.posting.options import ActivityOptions
+from sequencer.settings.webhooks import WebhookOptions
 from sequencer.workflows.definitions import WorkflowDefinition
 from sequencer.workflows.requests.routing import RoutingSettings
 from sequencer.workflows.router import RouterSettings
@@ -415,6 +416,7 @@ class Schema(Section):
     """That one command of setup may take."""
     logs: LogOptions = LogOptions()
     activity: ActivityOptions = ActivityOptions()
+    webhooks: WebhookOptions = WebhookOptions()
     teams: TeamOptions = TeamOptions()
     run: RunDefaults = RunDefaults()
     agents_may_decide: tuple[DecidingVerb, ...] = ()

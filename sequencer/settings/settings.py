@@ -47,6 +47,7 @@ from sequencer.settings.sources import (
     lay_file,
     notice_commits,
 )
+from sequencer.settings.webhooks import WebhookOptions
 from sequencer.workflows.definitions import Composition
 from sequencer.workflows.registry import BuiltinPrompts, BuiltinWorkflows, Registry
 from sequencer.workflows.requests.routing import RoutingSettings
@@ -56,7 +57,17 @@ from sequencer.workflows.teams.options import TeamOptions
 HIDDEN = "(hidden)"
 _AS_THEY_ARE = (
     *("workflow", "router", "routing", "agent", "hooks", "limits", "prices", "store", "commit"),
-    *("logs", "activity", "teams", "run", "file_mode", "agents_may_decide", "worktree", "setup"),
+    *(
+        "logs",
+        "activity",
+        "webhooks",
+        "teams",
+        "run",
+        "file_mode",
+        "agents_may_decide",
+        "worktree",
+        "setup",
+    ),
     "setup_timeout_s",
 )
 """Sections that the settings have as the schema does."""
@@ -110,6 +121,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     setup_timeout_s: float
     logs: LogOptions
     activity: ActivityOptions
+    webhooks: WebhookOptions
     teams: TeamOptions
     run: RunDefaults
     agents_may_decide: tuple[str, ...]

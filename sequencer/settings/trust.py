@@ -54,7 +54,7 @@ _KEYS: Mapping[Rule, tuple[str, ...]] = {
         *("store.kind", "store.allow_network_fs", "store.remote", "store.branch", "store.work"),
         *("store.address", "store.namespace", "store.project", "store.queue"),
         *("store.tls", "store.api_key_env"),
-        *("activity.sinks", "activity.comment_tools", "routing.classifier"),
+        *("activity.sinks", "activity.comment_tools", "routing.classifier", "webhooks"),
         *("teams.merge", "teams.on_write", "teams.budget.on_hard"),
         *("step_defaults.allowed_tools", "step_defaults.disallowed_tools"),
         *("step_defaults.disallow_all_tools", "step_defaults.tools", "step_defaults.agents"),

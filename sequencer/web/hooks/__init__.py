@@ -1,0 +1,1 @@
+"""What trackers send: taken at the door, kept once, acted on by one worker."""

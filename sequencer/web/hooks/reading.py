@@ -1,0 +1,297 @@
+"""What a delivery of GitHub or Linear asks for, and whether who sent it may ask for that.
+
+Taken are GitHub's events ``issues`` and ``issue_comment``, and Linear's about an ``Issue``, a
+``Comment`` and an ``AgentSessionEvent``. Everything in them was written elsewhere: who and where
+are compared with the lists of the project, texts are passed on as texts, and a value of the
+wrong type is a refusal. Pure.
+
+Not promised: that a person wrote a comment who is on the list. A program with their key did it
+just as well, so what posts for a run needs a key of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from msgspec import Struct
+
+from sequencer.model.limits import parse_time
+from sequencer.settings.webhooks import TrackerHook
+
+OWN_MARK = "<!-- sequencer:"
+"""In each comment that a run posts: a run must not answer itself."""
+_WORDS = {
+    "approve": "approve",
+    "approved": "approve",
+    "reject": "reject",
+    "rejected": "reject",
+    "retry": "retry",
+    "stop": "stop",
+}
+"""First line of a comment -> what it decides."""
+
+Document = Mapping[str, Any]
+
+
+class Ask(StrEnum):
+    """What a delivery asks for."""
+
+    START = "start"
+    SAY = "say"
+    """A comment: an answer, or guidance."""
+    STOP = "stop"
+
+
+class TrackerEvent(Struct, frozen=True, kw_only=True):
+    """What was read."""
+
+    ask: Ask
+    identifier: str
+    """``acme/app#7``, ``ENG-42``."""
+    places: tuple[str, ...]
+    """Names of the repository or team."""
+    who: tuple[str, ...]
+    """Names of one person; the first is written down."""
+    at: datetime
+    """When it happened, by the tracker's clock."""
+    text: str = ""
+    url: str = ""
+    id: str = ""
+    """Of a comment in Linear."""
+    only_if_labeled: bool = False
+    """A label was taken away, and nobody says which: it counts if the run has one that does."""
+
+
+class Unwanted(Exception):
+    """A delivery that asks for nothing here; its text says why."""
+
+
+def github(kind: str, document: Document, options: TrackerHook) -> TrackerEvent:
+    """Return what GitHub's event *kind* asks for.
+
+    Raises:
+        Unwanted: nothing.
+    """
+    if kind not in ("issues", "issue_comment"):
+        raise Unwanted(f"events {kind[:40]!r} are not taken")
+    action, issue = document.get("action"), _part(document, "issue")
+    repository = _text(_part(document, "repository"), "full_name")
+    sender, number = _part(document, "sender"), issue.get("number")
+    if not isinstance(number, int) or not repository:
+        raise Unwanted("it names no issue")
+    found: dict[str, Any] = {
+        "identifier": f"{repository}#{number}",
+        "places": (repository,),
+        "who": _user(sender),
+    }
+    if kind == "issue_comment":
+        comment = _part(document, "comment")
+        if action != "created" or _part(comment, "user").get("login") != sender.get("login"):
+            raise Unwanted("only new comments are taken")
+        text, url = _text(comment, "body"), _text(comment, "html_url")
+        at = _time(comment, "created_at")
+        return TrackerEvent(ask=Ask.SAY, at=at, text=_said(text, options), url=url, **found)
+    names = {"labeled": "label", "unlabeled": "label"}
+    change = _part(document, names.get(str(action), "assignee"))
+    if action in ("labeled", "unlabeled"):
+        is_ours = is_one((_text(change, "name"),), options.labels)
+    elif action in ("assigned", "unassigned"):
+        is_ours = is_one(_user(change), options.assignees)
+    else:
+        raise Unwanted(f"issues that are {str(action)[:40]} are not taken")
+    if not is_ours:
+        raise Unwanted(f"this label or assignee is none that counts ({action})")
+    ask = Ask.START
+    if action in ("unlabeled", "unassigned"):
+        labels = (_text(one, "name") for one in _list(issue, "labels"))
+        people = (name for one in _list(issue, "assignees") for name in _user(one))
+        if is_one(labels, options.labels) or is_one(people, options.assignees):
+            raise Unwanted("another label or assignee keeps it going")
+        ask = Ask.STOP
+    return TrackerEvent(ask=ask, at=_time(issue, "updated_at"), **found)
+
+
+def linear(kind: str, document: Document, options: TrackerHook) -> TrackerEvent:
+    """Return what Linear's event asks for; *kind*, a header that nobody signs, is not believed.
+
+    Raises:
+        Unwanted: nothing.
+    """
+    del kind
+    kinds = {"Issue": _linear_issue, "Comment": _linear_comment, "AgentSessionEvent": _session}
+    read = kinds.get(str(document.get("type")))
+    if read is None:
+        raise Unwanted(f"events {str(document.get('type'))[:40]!r} are not taken")
+    return read(document, options)
+
+
+READERS: Mapping[str, Callable[[str, Document, TrackerHook], TrackerEvent]] = {
+    "github": github,
+    "linear": linear,
+}
+
+
+def _linear_issue(document: Document, options: TrackerHook) -> TrackerEvent:
+    issue, before = _part(document, "data"), _part(document, "updatedFrom")
+    action = document.get("action")
+    found = {
+        **_about(issue, document.get("actor")),
+        "at": _time(document, "createdAt"),
+    }
+    labels = tuple(_list(issue, "labels"))
+    assignee = _names(_part(issue, "assignee"), "email", "id")
+    is_labeled = is_one((_text(one, "name") for one in labels), options.labels)
+    is_assigned = is_one(assignee, options.assignees)
+    if action == "create":
+        if is_labeled or is_assigned:
+            return TrackerEvent(ask=Ask.START, **found)
+        raise Unwanted("it has no label and no assignee that counts")
+    if action != "update" or not before.keys() & {"labelIds", "assigneeId"}:
+        raise Unwanted("neither its labels nor its assignee have changed")
+    old = before.get("labelIds")
+    came = [one for one in labels if isinstance(old, list) and one.get("id") not in old]
+    came_to_us = is_one((_text(one, "name") for one in came), options.labels)
+    if came_to_us or (is_assigned and "assigneeId" in before):
+        return TrackerEvent(ask=Ask.START, **found)
+    if is_labeled or is_assigned:
+        raise Unwanted("another label or assignee keeps it going")
+    # Of who was assigned before only the id is told.
+    gone = (str(before.get("assigneeId") or ""),)
+    may_be_ours = any("@" in one for one in options.assignees) and any(gone)
+    is_unassigned = is_one(gone, options.assignees) or may_be_ours
+    return TrackerEvent(ask=Ask.STOP, only_if_labeled=not is_unassigned, **found)
+
+
+def _linear_comment(document: Document, options: TrackerHook) -> TrackerEvent:
+    comment = _part(document, "data")
+    user = comment.get("user") or {"id": comment.get("userId")}
+    if document.get("action") != "create" or comment.get("botActor"):
+        raise Unwanted("only new comments of people are taken")
+    found = _about(_part(comment, "issue"), user)
+    text, url = _said(_text(comment, "body"), options), _text(document, "url")
+    found |= {"id": _text(comment, "id"), "at": _time(comment, "createdAt")}
+    return TrackerEvent(ask=Ask.SAY, text=text, url=url, **found)
+
+
+def _session(document: Document, _options: TrackerHook) -> TrackerEvent:
+    """Return what an agent of Linear is asked for: it was given an issue, or was told something."""
+    session, activity = _part(document, "agentSession"), _part(document, "agentActivity")
+    issue, at = _part(session, "issue"), _time(document, "createdAt")
+    if document.get("action") == "created":
+        about = _about(issue, session.get("creator"))
+        return TrackerEvent(ask=Ask.START, at=at, url=_text(session, "url"), **about)
+    user = activity.get("user") or {"id": activity.get("userId")}
+    about = _about(issue, user)
+    if activity.get("signal") == "stop":
+        return TrackerEvent(ask=Ask.STOP, at=at, **about)
+    if document.get("action") != "prompted":
+        raise Unwanted("only new prompts are taken")
+    # It was said to the agent, so that it need not be mentioned.
+    text = _text(_part(activity, "content"), "body") or _text(activity, "body")
+    return TrackerEvent(ask=Ask.SAY, at=at, text=_without_mark(text), **about)
+
+
+def _about(issue: Document, who: object) -> dict[str, Any]:
+    team = _part(issue, "team")
+    places = (_text(team, "key"), _text(team, "id") or _text(issue, "teamId"))
+    identifier = _text(issue, "identifier")
+    if not identifier:
+        raise Unwanted("it names no issue")
+    person = _names(who if isinstance(who, Mapping) else {}, "email", "id")
+    return {"identifier": identifier, "places": tuple(filter(None, places)), "who": person}
+
+
+def _said(text: str, options: TrackerHook) -> str:
+    """Return what a comment says to the run.
+
+    Raises:
+        Unwanted: it is the run's own, or not meant for it.
+    """
+    text = _without_mark(text)
+    if options.mention is None:
+        return text
+    head, rest = text[: len(options.mention)], text[len(options.mention) :]
+    if head.casefold() != options.mention.casefold() or rest[:1].isalnum() or rest[:1] == "-":
+        raise Unwanted(f"it does not begin with {options.mention}")
+    return rest.lstrip(" \t,:\n")
+
+
+def _without_mark(text: str) -> str:
+    if OWN_MARK in text:
+        raise Unwanted("a run has posted it")
+    lines = text.replace("\r\n", "\n").strip().split("\n")
+    # An answer by mail quotes what it answers.
+    kept = "\n".join(line for line in lines if not line.lstrip().startswith(">")).strip()
+    if not kept:
+        raise Unwanted("it says nothing")
+    return kept
+
+
+def decision(text: str) -> tuple[str, str]:
+    r"""Return which verb the first line of *text* is, if any, and what else it says.
+
+    The line has to be that word alone, or the word, a colon and a note.
+
+    >>> decision("Approve!\nwell done"), decision("approve: well done")
+    (('approve', 'well done'), ('approve', 'well done'))
+    >>> decision("approve it only if the tests pass")
+    ('', 'approve it only if the tests pass')
+    """
+    first, _, rest = text.partition("\n")
+    word, colon, note = first.partition(":")
+    verb = _WORDS.get(word.strip().lstrip("/").rstrip(".!").casefold(), "")
+    if not verb:
+        return "", text
+    return verb, "\n".join(filter(None, (note.strip() if colon else "", rest.strip())))
+
+
+def is_one(names: Collection[str] | Any, known: Collection[str]) -> bool:
+    """Return whether one of *names* is *known*, case aside.
+
+    >>> is_one(("Ann",), ("ann",)), is_one(("",), ("ann",)), is_one((), ())
+    (True, False, False)
+    """
+    folded = {one.casefold() for one in known}
+    return any(name and name.casefold() in folded for name in names)
+
+
+def _part(document: Document, name: str) -> Document:
+    found = document.get(name)
+    if not isinstance(found, Mapping | None):
+        raise Unwanted(f"{name} is no object")
+    return found or {}
+
+
+def _list(document: Document, name: str) -> list[Document]:
+    found = document.get(name)
+    if not isinstance(found, list | None):
+        raise Unwanted(f"{name} is no list")
+    return [one for one in found or () if isinstance(one, Mapping)]
+
+
+def _text(document: Document, name: str) -> str:
+    found = document.get(name)
+    if not isinstance(found, str | None):
+        raise Unwanted(f"{name} is no text")
+    return found or ""
+
+
+def _names(person: Document, *keys: str) -> tuple[str, ...]:
+    """Return by which names a list may know *person*; none that people choose for show."""
+    found = (person.get(key) for key in keys)
+    return tuple(str(one) for one in found if isinstance(one, str | int) and one != "")
+
+
+def _user(user: Document) -> tuple[str, ...]:
+    """Return the names of a user of GitHub; a login may look like a number."""
+    return (*_names(user, "login"), *(f"id:{one}" for one in _names(user, "id")))
+
+
+def _time(document: Document, name: str) -> datetime:
+    when = parse_time(_text(document, name) or "")
+    if when is None:
+        raise Unwanted(f"{name} is no time")
+    return when

@@ -1,0 +1,579 @@
+"""Runs that are started, answered and stopped from a tracker, through a server process."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.documents.reader import KeyPath
+from sequencer.errors import WaitsForPerson
+from sequencer.model.head import Status
+from sequencer.project import open_project
+from sequencer.settings.sources import Given
+from tests.unit.posting.desk import Reply, open_desk
+from tests.web.deliveries import (
+    ANN,
+    BOT,
+    LINEAR_RUN,
+    RUN,
+    SECRET,
+    SETTINGS,
+    Taker,
+    at,
+    calls,
+    comment,
+    event,
+    facts,
+    head_of,
+    issue,
+    labeled,
+    linear,
+    linear_comment,
+    linear_issue,
+    make_project,
+    run_of,
+    session,
+    signed,
+    taking,
+    until,
+    wait_for,
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return make_project(tmp_path / "app")
+
+
+@pytest.fixture
+def taker(folder: Path, tmp_path: Path) -> Iterator[Taker]:
+    with taking(folder, tmp_path / "state") as found:
+        yield found
+
+
+# --- GitHub ----------------------------------------------------------------------------
+
+
+def test_a_label_starts_a_run_and_comments_of_its_people_lead_it_to_its_end(
+    taker: Taker, folder: Path
+) -> None:
+    assert taker.send("github", labeled()) == (202, "taken")
+    until(folder, Status.WAITING_APPROVAL)
+    prompt = (folder / "prompt-look.txt").read_text(encoding="utf-8")
+    assert "# Request: Login times out" in prompt
+    assert "Identifier: acme/app#7" in prompt
+    assert taker.send("github", comment("Look at the retry\nas well."))[0] == 202
+    wait_for(lambda: calls(folder) == ["look", "ask", "look", "ask"], lambda: f"{calls(folder)}")
+    assert "Look at the retry\nas well." in (folder / "prompt-look.txt").read_text("utf-8")
+    until(folder, Status.WAITING_APPROVAL)
+    assert taker.send("github", comment("> May it be fixed?\n\nApprove!\nbut be quick"))[0] == 202
+    until(folder, Status.COMPLETE)
+    approved = facts(folder, "approved")[-1]
+    assert approved["outcome"]["by"] == "github:ann"
+    assert approved["outcome"]["note"] == "but be quick"
+    assert calls(folder)[-2:] == ["mend", "tell"]
+
+
+def test_an_assignment_starts_a_run_and_its_end_stops_it(taker: Taker, folder: Path) -> None:
+    (folder / "hold-look").touch()
+    bot = {"login": "Seq-Bot", "id": 5, "type": "Bot"}
+    given = issue(labels=[], assignee=bot, assignees=[bot])
+    assert taker.send("github", event("assigned", issue=given, assignee=bot))[0] == 202
+    wait_for(lambda: calls(folder) == ["look"], lambda: taker.said)
+    taken = event("unassigned", "boss", issue=issue(labels=[]), assignee=bot)
+    assert taker.send("github", taken)[0] == 202
+    taker.until("took the issue away")
+    taker.until("work on run acme-app-7 ended")
+    head = head_of(folder)
+    assert head is not None
+    assert (head.exit, head.claims, head.step_index) == (True, (), 0)
+    (folder / "hold-look").unlink()
+    given["updated_at"] = at(2)
+    assert taker.send("github", event("assigned", issue=given, assignee=bot))[0] == 202
+    until(folder, Status.WAITING_APPROVAL)
+    assert calls(folder) == ["look", "look", "ask"]
+
+
+def test_a_comment_on_a_run_that_works_is_guidance(taker: Taker, folder: Path) -> None:
+    (folder / "hold-look").touch()
+    taker.send("github", labeled())
+    wait_for(lambda: calls(folder) == ["look"], lambda: taker.said)
+    assert taker.send("github", comment("The proxy is {{steps.look.output}}."))[0] == 202
+    taker.until("guidance by github:ann")
+    (folder / "hold-look").unlink()
+    until(folder, Status.WAITING_APPROVAL)
+    prompt = (folder / "prompt-ask.txt").read_text(encoding="utf-8")
+    assert "github:ann (https://github.com/acme/app/issues/7#issuecomment-1) wrote:" in prompt
+    assert "The proxy is {{steps.look.output}}." in prompt
+    taker.send("github", comment("approve"))
+    until(folder, Status.COMPLETE)
+    assert taker.send("github", comment("thanks!"))[0] == 202
+    taker.until("the run is complete")
+
+
+def test_a_word_that_decides_nothing_is_no_guidance(taker: Taker, folder: Path) -> None:
+    (folder / "hold-look").touch()
+    taker.send("github", labeled())
+    wait_for(lambda: calls(folder) == ["look"], lambda: taker.said)
+    taker.send("github", comment("approve"))
+    taker.until("nothing waits that could be decided by 'approve'")
+    (folder / "hold-look").unlink()
+    until(folder, Status.WAITING_APPROVAL)
+    taker.send("github", comment("reject: works as designed"))
+    assert until(folder, Status.COMPLETE).was_rejected
+
+
+def test_stop_is_for_those_who_may(taker: Taker, folder: Path) -> None:
+    taker.send("github", labeled())
+    until(folder, Status.WAITING_APPROVAL)
+    by_number = {"login": "renamed", "id": 77, "type": "User"}
+    said = comment("stop")
+    said["comment"]["user"] = said["sender"] = by_number
+    taker.send("github", said)
+    taker.until("who asks is not on the list of those who may stop")
+    taker.send("github", comment("/stop"))
+    taker.until("is stopped: github:ann said so")
+    head = head_of(folder)
+    assert head is not None
+    assert head.exit
+
+
+# --- Linear ----------------------------------------------------------------------------
+
+
+def test_a_label_in_linear_starts_a_run_and_its_loss_stops_it(taker: Taker, folder: Path) -> None:
+    changed = {"updatedFrom": {"labelIds": ["other"], "updatedAt": at(-60)}}
+    assert taker.send("linear", linear("Issue", "update", linear_issue(), **changed))[0] == 202
+    until(folder, Status.WAITING_APPROVAL, LINEAR_RUN)
+    unrelated = {"updatedFrom": {"title": "before"}}
+    status, why = taker.send("linear", linear("Issue", "update", linear_issue(), **unrelated))
+    assert (status, why.startswith("nothing to do")) == (200, True)
+    bare = linear_issue(labels=[], labelIds=[])
+    lost = {"updatedFrom": {"labelIds": ["l-seq"]}}
+    assert taker.send("linear", linear("Issue", "update", bare, **lost))[0] == 202
+    taker.until("linear:ann@example.invalid took the issue away")
+
+
+def test_a_comment_in_linear_answers(taker: Taker, folder: Path) -> None:
+    given = linear_issue(labels=[], labelIds=[], assignee=BOT)
+    taker.send("linear", linear("Issue", "create", given))
+    until(folder, Status.WAITING_APPROVAL, LINEAR_RUN)
+    stranger = {**ANN, "id": "u-x", "email": "x@example.invalid", "name": "ann@example.invalid"}
+    assert taker.send("linear", linear_comment("approve", stranger))[0] == 200
+    assert taker.send("linear", linear_comment("approve"))[0] == 202
+    until(folder, Status.COMPLETE, LINEAR_RUN)
+
+
+def test_an_agent_session_is_a_run(taker: Taker, folder: Path) -> None:
+    assert taker.send("linear", session("created"))[0] == 202
+    until(folder, Status.WAITING_APPROVAL, LINEAR_RUN)
+    assert "do it" in (folder / "prompt-look.txt").read_text(encoding="utf-8")
+    prompted = {"id": "a", "content": {"type": "prompt", "body": "approve"}, "user": ANN}
+    soon = {**session("prompted", prompted), "createdAt": at(1)}
+    assert taker.send("linear", soon)[0] == 202
+    until(folder, Status.COMPLETE, LINEAR_RUN)
+
+
+def test_linear_has_to_have_sent_it_just_now(taker: Taker) -> None:
+    for off_s in (-61, 120):
+        sent = int((time.time() + off_s) * 1000)
+        late = linear("Issue", "create", linear_issue(), webhookTimestamp=sent)
+        assert taker.send("linear", late) == (401, "webhookTimestamp is not of this minute")
+
+
+# --- what the run says ---------------------------------------------------------------------
+
+SINKS = """
+activity:
+  thoughts: false
+  sinks:
+    github: {{kind: github, repository: acme/app, from_request: true, api_url: "{url}"}}
+    elsewhere: {{kind: github, repository: acme/other, from_request: true, api_url: "{url}"}}
+    linear: {{kind: linear, from_request: true, url: "{url}/graphql"}}
+"""
+TOKENS: dict[str, Any] = {"GITHUB_TOKEN": "t-github", "LINEAR_TOKEN": "t-linear"}
+
+
+def test_what_a_run_says_is_on_its_issue_and_is_no_answer(folder: Path, tmp_path: Path) -> None:
+    with open_desk(Reply(201, [])) as tracker:
+        settings = SETTINGS + SINKS.format(url=tracker.url)
+        (folder / "orchestration.yaml").write_text(settings, encoding="utf-8")
+        with taking(folder, tmp_path / "state", **TOKENS) as taker:
+            taker.send("github", labeled())
+            tracker.wait_for(2)
+            until(folder, Status.WAITING_APPROVAL)
+            taker.until("ended with 4")
+            posted = [one for one in tracker.seen if one.method == "POST"]
+            assert len(posted) == 2
+            assert {one.path for one in posted} == {"/repos/acme/app/issues/7/comments"}
+            # The account that posts is on the list, and the agent has said the word.
+            for one in posted:
+                said = comment("approve\n\n" + one.body["body"])
+                assert taker.send("github", said) == (200, "nothing to do: a run has posted it")
+            taker.send("github", comment("approve"))
+            until(folder, Status.COMPLETE)
+            tracker.wait_for(len(facts(folder, "succeeded")))
+
+
+def test_what_a_run_says_in_linear_is_known_by_its_id(folder: Path, tmp_path: Path) -> None:
+    done = {"data": {"commentCreate": {"success": True}}}
+    with open_desk(Reply(200, done)) as tracker:
+        settings = SETTINGS + SINKS.format(url=tracker.url)
+        (folder / "orchestration.yaml").write_text(settings, encoding="utf-8")
+        with taking(folder, tmp_path / "state", **TOKENS) as taker:
+            taker.send("linear", linear("Issue", "create", linear_issue()))
+            until(folder, Status.WAITING_APPROVAL, LINEAR_RUN)
+            posted = tracker.wait_for(2)
+            assert {one.path for one in posted} == {"/graphql"}
+            told = [one.body["variables"]["input"] for one in posted]
+            assert {one["issueId"] for one in told} == {"ENG-42"}
+            for one in told:
+                said = linear_comment("approve")
+                said["data"]["id"] = one["id"]
+                taker.send("linear", said)
+            wait_for(lambda: taker.said.count("a run has posted it") == 2, lambda: taker.said)
+            head = head_of(folder, LINEAR_RUN)
+            assert head is not None
+            assert head.is_at_gate
+
+
+# --- at the same time, and after a crash -----------------------------------------------------
+
+
+def test_two_deliveries_at_the_same_time_start_one_run(taker: Taker, folder: Path) -> None:
+    bot = {"login": "seq-bot", "id": 5}
+    both = issue(assignees=[bot])
+    sent = [labeled(issue=both), event("assigned", issue=both, assignee=bot)] * 4
+    answers: list[int] = []
+    threads = [
+        threading.Thread(target=lambda one=one: answers.append(taker.send("github", one)[0]))
+        for one in sent
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # Equal bodies are one delivery.
+    assert sorted(answers) == [200] * 6 + [202] * 2
+    until(folder, Status.WAITING_APPROVAL)
+    taker.until("is there already")
+    assert open_project(folder, trust=True).run_names() == [RUN]
+    assert calls(folder) == ["look", "ask"]
+
+
+CRASHES = ("take", "note", "want", "start", "begun", "drop")
+
+
+@pytest.mark.parametrize("place", CRASHES)
+def test_a_server_that_is_killed_starts_a_run_exactly_once(
+    folder: Path, tmp_path: Path, place: str
+) -> None:
+    state = tmp_path / "state"
+    with taking_until_it_dies(folder, state, place) as taker:
+        document = labeled()
+        deliver(taker, document)
+    with taking(folder, state) as taker:
+        # Perhaps nobody was told that it was taken; then it is sent again.
+        assert taker.send("github", document)[0] in (200, 202)
+        until(folder, Status.WAITING_APPROVAL)
+        wait_for(lambda: not waiting(state), lambda: taker.said)
+    assert open_project(folder, trust=True).run_names() == [RUN]
+    assert calls(folder) == ["look", "ask"]
+    assert len(facts(folder, "initialised")) == 1
+
+
+def test_a_delivery_whose_keys_a_crash_has_lost_counts_once(folder: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    (folder / "hold-look").touch()
+    with taking(folder, state) as taker:
+        taker.send("github", labeled())
+        wait_for(lambda: calls(folder) == ["look"], lambda: taker.said)
+    said = comment("mind the proxy")
+    with taking_until_it_dies(folder, state, "take") as taker:
+        deliver(taker, said)
+    with taking(folder, state) as taker:
+        taker.until("guidance by github:ann")
+        wait_for(lambda: not waiting(state), lambda: taker.said)
+        assert taker.send("github", said) == (200, "it was taken before")
+        (folder / "hold-look").unlink()
+        until(folder, Status.WAITING_APPROVAL)
+    assert len(facts(folder, "told")) == 1
+
+
+@pytest.mark.parametrize("verb", ["approve", "look again"])
+def test_a_server_that_is_killed_answers_exactly_once(
+    folder: Path, tmp_path: Path, verb: str
+) -> None:
+    state = tmp_path / "state"
+    with taking(folder, state) as taker:
+        taker.send("github", labeled())
+        until(folder, Status.WAITING_APPROVAL)
+        taker.until("ended with 4")
+    with taking_until_it_dies(folder, state, "drop") as taker:
+        said = comment(verb)
+        deliver(taker, said)
+    with taking(folder, state) as taker:
+        assert taker.send("github", said) == (200, "it was taken before")
+        done = Status.COMPLETE if verb == "approve" else Status.WAITING_APPROVAL
+        wait_for(lambda: not waiting(state), lambda: taker.said)
+        until(folder, done)
+    kind = "approved" if verb == "approve" else "feedback"
+    assert len(facts(folder, kind)) == 1
+
+
+def test_guidance_is_told_once_though_the_server_was_killed(folder: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    (folder / "hold-look").touch()
+    with taking(folder, state) as taker:
+        taker.send("github", labeled())
+        wait_for(lambda: calls(folder) == ["look"], lambda: taker.said)
+    with taking_until_it_dies(folder, state, "drop") as taker:
+        said = comment("mind the proxy")
+        deliver(taker, said)
+    with taking(folder, state) as taker:
+        assert taker.send("github", said) == (200, "it was taken before")
+        taker.until("it was told before")
+        (folder / "hold-look").unlink()
+        until(folder, Status.WAITING_APPROVAL)
+    assert len(facts(folder, "told")) == 1
+
+
+def deliver(taker: Taker, document: dict[str, Any]) -> None:
+    """Send *document* to a server that dies of it, perhaps before it has answered."""
+    with suppress(OSError, http.client.HTTPException):
+        assert taker.send("github", document) == (202, "taken")
+    assert taker.process.wait(timeout=60) == -9
+
+
+def waiting(state: Path) -> list[Path]:
+    return [*state.glob("sequencer/deliveries/*/*.delivery")]
+
+
+KILLER = """
+import os, signal, sys
+from sequencer.engine.by_hand import Control
+from sequencer.web.hooks import acting, box
+
+PLACES = {
+    "take": (box.DeliveryBox, "_remember", True),
+    "note": (acting.Clerk, "_act", True),
+    "want": (box.DeliveryBox, "want", False),
+    "start": (Control, "start", True),
+    "begun": (Control, "start", False),
+    "drop": (box.DeliveryBox, "drop", True),
+}
+owner, name, is_before = PLACES[os.environ["DIES_AT"]]
+whole = getattr(owner, name)
+
+def dies(*args, **kwargs):
+    if not is_before:
+        whole(*args, **kwargs)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+setattr(owner, name, dies)
+from sequencer.cli import main
+sys.argv = ["sequencer", *sys.argv[1:]]
+main()
+"""
+
+
+def taking_until_it_dies(folder: Path, state: Path, place: str) -> Any:
+    """Serve until the server kills itself at *place*."""
+    script = state.with_name("killer.py")
+    script.write_text(KILLER, encoding="utf-8")
+    return taking(folder, state, program=(str(script),), DIES_AT=place)
+
+
+# --- bounds -------------------------------------------------------------------------------
+
+
+def test_it_answers_within_a_tenth_of_a_second_and_the_work_comes_later(
+    taker: Taker, folder: Path
+) -> None:
+    (folder / "hold-look").touch()
+    taker.send("github", labeled())
+    took = []
+    for number in range(20, 40):
+        began = time.perf_counter()
+        assert taker.send("github", labeled(number=number))[0] == 202
+        took.append(time.perf_counter() - began)
+    assert sorted(took)[len(took) // 2] < 0.1
+    assert len(open_project(folder, trust=True).run_names()) >= 1
+    wait_for(lambda: calls(folder) == ["look"], lambda: taker.said)
+    (folder / "hold-look").unlink()
+
+
+def test_what_a_server_takes_from_where_is_said(taker: Taker) -> None:
+    taker.until("app takes deliveries at /hooks/github")
+    taker.until("app takes deliveries at /hooks/linear")
+
+
+def test_an_agent_does_not_see_the_secret(folder: Path, tmp_path: Path) -> None:
+    agent = folder / "agent.py"
+    text = agent.read_text(encoding="utf-8")
+    agent.write_text(text + "\nopen('env.txt', 'w').write(repr(os.environ))\n", encoding="utf-8")
+    settings = SETTINGS.replace("free: true", "free: true, pass_env: ['*']")
+    del settings
+    with taking(folder, tmp_path / "state") as taker:
+        taker.send("github", labeled())
+        until(folder, Status.WAITING_APPROVAL)
+    assert SECRET not in (folder / "env.txt").read_text(encoding="utf-8")
+
+
+def test_a_command_line_that_is_no_server_loads_none_of_this() -> None:
+    code = "import sequencer.cli.program, sys; print([m for m in sys.modules if '.hooks.' in m])"
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "sequencer.web" not in found.stdout
+    assert json.loads(found.stdout.replace("'", '"')) == [] or "web" not in found.stdout
+
+
+# --- one after the other ------------------------------------------------------------------
+
+
+def test_runs_wait_for_each_other_and_a_new_server_continues_them(
+    folder: Path, tmp_path: Path
+) -> None:
+    state = tmp_path / "state"
+    (folder / "hold-look").touch()
+    with taking(folder, state) as taker:
+        taker.send("github", labeled(number=7))
+        taker.send("github", labeled(number=8))
+        wait_for(lambda: head_of(folder, "acme-app-8") is not None, lambda: taker.said)
+        wait_for(lambda: calls(folder) == ["look"], lambda: taker.said)
+    # The run outlives its server, and the other one is not forgotten.
+    (folder / "hold-look").unlink()
+    until(folder, Status.WAITING_APPROVAL)
+    assert calls(folder) == ["look", "ask"]
+    with taking(folder, state):
+        until(folder, Status.WAITING_APPROVAL, "acme-app-8")
+    assert calls(folder) == ["look", "ask"] * 2
+
+
+def test_a_second_server_takes_the_place_of_the_first(folder: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with taking(folder, state) as first, taking(folder, state) as second:
+        first.send("github", labeled(number=7))
+        until(folder, Status.WAITING_APPROVAL)
+        body, headers = signed("github", labeled(number=8))
+        assert second.post("github", body, headers)[0] == 202
+        assert first.post("github", body, headers) == (200, "it was taken before")
+        until(folder, Status.WAITING_APPROVAL, "acme-app-8")
+        first.process.kill()
+        first.process.wait(timeout=20)
+        second.send("github", comment("approve"))
+        until(folder, Status.COMPLETE)
+    assert calls(folder) == ["look", "ask"] * 2 + ["mend", "tell"]
+
+
+FLOW = """---
+id: tour
+name: Tour
+version: 1
+---
+
+```mermaid
+flowchart TD
+    look[Look] --> decide{{Is it right?}}
+    decide -->|Ship it| mend[Mend]
+    decide -->|drop| dropped((Dropped))
+    mend --> done((Done))
+```
+
+### look
+Look.
+
+### mend
+Mend.
+
+### decide
+---
+options:
+  - label: Ship it
+  - label: drop
+---
+{{output}} Is it right?
+"""
+
+
+@pytest.mark.parametrize("said", ["ship it", "perhaps"])
+def test_a_question_of_a_flowchart_is_answered_by_an_option(
+    folder: Path, tmp_path: Path, said: str
+) -> None:
+    (folder / "tour.md").write_text(FLOW, encoding="utf-8")
+    settings = SETTINGS.replace("workflows:\n", "workflows:\n  tour: tour.md\n")
+    (folder / "orchestration.yaml").write_text(settings, encoding="utf-8")
+    with taking(folder, tmp_path / "state") as taker:
+        taker.send("github", labeled())
+        until(folder, Status.WAITING_APPROVAL)
+        begin_flow_of_issue(folder)
+        taker.send("github", comment(said))
+        if said == "perhaps":
+            taker.until("refused: ")
+            head = head_of(folder, "acme-app-7-2")
+            assert head is not None
+            assert head.asks == ("decide",)
+            return
+        until(folder, Status.COMPLETE, "acme-app-7-2")
+    assert calls(folder) == ["look", "ask", "look", "mend"]
+
+
+def begin_flow_of_issue(folder: Path) -> None:
+    """Make a run of the flowchart that belongs to the same issue, as a project's hook may."""
+    given: dict[KeyPath, Given] = {("workflow", "name"): Given("--workflow", "tour")}
+    project = open_project(folder, flags=given, trust=True)
+    definition = run_of(folder).definition
+    assert definition is not None
+    workflow = project.settings.registry.get("tour")
+    run = project.run("acme-app-7-2", definition.replace(workflow=workflow))
+    run.control.start(definition.replace(workflow=workflow))
+    with pytest.raises(WaitsForPerson):
+        run.work()
+
+
+def test_a_run_that_is_not_there_is_not_begun_by_being_wanted(folder: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    usual = f"workflow: {{name: fix}}\n{SETTINGS}"
+    (folder / "orchestration.yaml").write_text(usual, encoding="utf-8")
+    (folder / "hold-look").touch()
+    with taking(folder, state) as taker:
+        taker.send("github", labeled())
+        wait_for(lambda: calls(folder) == ["look"], lambda: taker.said)
+    (place,) = state.glob("sequencer/deliveries/*")
+    (place / "gone.run").write_text("gone", encoding="utf-8")
+    (folder / "hold-look").unlink()
+    with taking(folder, state):
+        until(folder, Status.WAITING_APPROVAL)
+        wait_for(lambda: not [*place.glob("gone.run")], lambda: "gone.run is there")
+    assert open_project(folder, trust=True).run_names() == [RUN]
+
+
+def test_a_run_that_was_ended_from_outside_is_continued_by_the_next_server(
+    folder: Path, tmp_path: Path
+) -> None:
+    state = tmp_path / "state"
+    (folder / "hold-look").touch()
+    with taking(folder, state) as taker:
+        taker.send("github", labeled())
+        wait_for(lambda: calls(folder) == ["look"], lambda: taker.said)
+        head = head_of(folder)
+        assert head is not None
+        os.kill(head.claims[0].owner.pid, signal.SIGTERM)
+        taker.until("work on run acme-app-7 ended with 130")
+    (folder / "hold-look").unlink()
+    with taking(folder, state):
+        until(folder, Status.WAITING_APPROVAL)
+    assert calls(folder) == ["look", "look", "ask"]
