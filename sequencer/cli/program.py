@@ -161,6 +161,7 @@ COMMANDS: Mapping[str, Command] = {
     "check": Command(_SET_UP, "check", "Look for everything that is wrong."),
     "crontab": Command(_SET_UP, "schedule", "Print a crontab entry for ticks."),
     "systemd": Command(_SET_UP, "schedule", "Print a systemd timer for ticks."),
+    "schedule": Command(_SET_UP, "service", "Keep the pages running, as a service."),
     "fleet": Command(_SET_UP, "fleet", "Start a Temporal server for a trial."),
     "demo": Command(_SET_UP, "demo", "Watch two processes take turns; no agent needed."),
 }  # fmt: skip

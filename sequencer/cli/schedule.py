@@ -110,18 +110,18 @@ def systemd(invocation: Invocation, every: int, env_file: Path | None) -> None:
       sequencer systemd --env-file ~/.config/sequencer.env
     """
     tick = _tick(invocation, env_file)
-    keys = f"\nEnvironmentFile=-{_escaped(tick.env_file)}" if tick.env_file else ""
+    keys = f"\nEnvironmentFile=-{systemd_escaped(tick.env_file)}" if tick.env_file else ""
     pairs = (f"{name}={value}" for name, value in tick.variables.items())
     text = files("sequencer").joinpath("builtin", "systemd.txt").read_text(encoding="utf-8")
     filled = Template(text).substitute(
         unit=f"sequencer-{tick.name}",
         every=every,
         about_keys=_about_keys(tick),
-        folder=_escaped(tick.folder),
-        log=_escaped(tick.log),
-        environment=" ".join(_systemd_quoted(pair, is_command=False) for pair in pairs),
+        folder=systemd_escaped(tick.folder),
+        log=systemd_escaped(tick.log),
+        environment=" ".join(systemd_quoted(pair, is_command=False) for pair in pairs),
         environment_file=keys,
-        arguments=" ".join(_systemd_quoted(word) for word in tick.argv),
+        arguments=" ".join(systemd_quoted(word) for word in tick.argv),
     )
     invocation.echo(filled.rstrip("\n"), is_verbatim=True)
 
@@ -139,14 +139,14 @@ def _tick(invocation: Invocation, env_file: Path | None) -> _Tick:
         invocation.run()  # an unknown name is an error, and the known ones are listed
     logs = str(settings.logs_dir)
     log = f"{logs}/tick.{slug(name)}.log" if name else f"{logs}/tick.log"
-    argv = [*_program(), "tick", f"{OPTION}={log}"]
+    argv = [*program_argv(), "tick", f"{OPTION}={log}"]
     if settings.config_path is not None:
         argv.append(f"--config={settings.config_path.absolute()}")
     argv += [f"--run={name}"] if name is not None else []
     tick = _Tick(
         argv=tuple(argv),
         folder=str(settings.project_dir),
-        variables=_variables(settings, os.environ),
+        variables=timer_variables(settings, os.environ),
         log=log,
         env_file=str(env_file.absolute()) if env_file else None,
         name=slug(f"{settings.project_dir.name}-{name}" if name else settings.project_dir.name),
@@ -160,7 +160,7 @@ def _tick(invocation: Invocation, env_file: Path | None) -> _Tick:
     return tick
 
 
-def _program() -> list[str]:
+def program_argv() -> list[str]:
     """Return how this very program is started, without a shell's help."""
     beside = Path(sys.executable).with_name("sequencer")
     if beside.is_file() and os.access(beside, os.X_OK):
@@ -184,7 +184,7 @@ def _cron_times(every: int) -> str:
     )
 
 
-def _variables(settings: Settings, env: Mapping[str, str]) -> dict[str, str]:
+def timer_variables(settings: Settings, env: Mapping[str, str]) -> dict[str, str]:
     """Return what a timer would not know by itself."""
     state = env.get("XDG_STATE_HOME", "")
     found = {"PATH": path_for(programs_of(settings), env.get("PATH", ""), shutil.which)}
@@ -202,12 +202,13 @@ def _cron_command(tick: _Tick) -> str:
     return " && ".join(parts).replace("%", r"\%")
 
 
-def _escaped(text: str) -> str:
+def systemd_escaped(text: str) -> str:
     """Return *text* for a setting that systemd takes to the end of the line."""
     return text.replace("%", "%%")
 
 
-def _systemd_quoted(text: str, *, is_command: bool = True) -> str:
+def systemd_quoted(text: str, *, is_command: bool = True) -> str:
+    """Return *text* as one word of a setting of systemd, or of a command line in one."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     # Only a command line replaces $NAME.
     return f'"{escaped.replace("$", "$$") if is_command else escaped}"'

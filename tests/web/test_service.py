@@ -1,0 +1,213 @@
+"""The pages as a service: what is installed for systemd, launchd and cron, and what it starts."""
+
+from __future__ import annotations
+
+import os
+import plistlib
+import re
+import shlex
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sequencer.project import open_project
+from tests.loopback import free_ports
+from tests.web.deliveries import make_project
+
+ODD = "my 50% \"app\" $HOME & 'x'"
+
+FAKE = """#!/bin/sh
+echo "$(basename "$0") $*" >> "$HOME/calls"
+case "$(basename "$0") $*" in
+  "crontab -l") cat "$HOME/crontab" 2>/dev/null ;;
+  "crontab -") cat > "$HOME/crontab" ;;
+  *is-active*) echo active ;;
+esac
+"""
+
+
+class Home:
+    """A user's home with programs that note how they are called."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.project = make_project(folder / ODD)
+        programs = folder / "bin"
+        programs.mkdir()
+        for name in ("systemctl", "launchctl", "crontab"):
+            path = programs / name
+            path.write_text(FAKE, encoding="utf-8")
+            path.chmod(0o755)
+        self.environment = {
+            **os.environ,
+            "HOME": str(folder),
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "XDG_STATE_HOME": str(folder / "state"),
+            "XDG_CONFIG_HOME": str(folder / "config"),
+            "SEQUENCER_TRUST": "all",
+        }
+        self.environment.pop("SEQUENCER_TOKEN", None)
+
+    def schedule(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return self.sequencer("schedule", *words)
+
+    def sequencer(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "sequencer", *words],
+            cwd=self.project,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    @property
+    def calls(self) -> str:
+        path = self.folder / "calls"
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path)
+
+
+def installed_file(home: Home, kind: str) -> Path:
+    places = {
+        "systemd": home.folder / "config/systemd/user",
+        "launchd": home.folder / "Library/LaunchAgents",
+        "cron": home.folder,
+    }
+    found = [*places[kind].glob("crontab" if kind == "cron" else "sequencer-web-*")]
+    return found[0] if found else places[kind] / "none"
+
+
+@pytest.mark.parametrize("kind", ["systemd", "launchd", "cron"])
+def test_a_service_is_installed_shown_and_removed(home: Home, kind: str) -> None:
+    (home.folder / "crontab").write_text("0 1 * * * other\n", encoding="utf-8")
+    before = home.schedule("show", "--with", kind)
+    assert (before.returncode, "not installed" in before.stdout) == (1, True)
+    for _ in range(2):
+        done = home.schedule("install", "--with", kind, "--port", "8999")
+        assert done.returncode == 0, done.stderr
+    token = home.folder / "state/sequencer/web.token"
+    assert stat.S_IMODE(token.stat().st_mode) == 0o600
+    link = f"http://sequencer.localhost:8999/login?token={token.read_text().strip()}"
+    assert done.stdout.strip() == link
+    text = installed_file(home, kind).read_text(encoding="utf-8")
+    assert token.read_text().strip() not in text
+    assert text.count("--port=8999") == 1
+    assert home.schedule("show", "--with", kind).returncode == 0
+    assert home.schedule("remove", "--with", kind).returncode == 0
+    assert home.schedule("show", "--with", kind).returncode == 1
+    assert "was not installed" in home.schedule("remove", "--with", kind).stderr
+    if kind == "cron":
+        assert (home.folder / "crontab").read_text(encoding="utf-8") == "0 1 * * * other\n"
+
+
+def test_a_unit_is_one_that_systemd_takes(home: Home) -> None:
+    keys = home.folder / "my keys.env"
+    done = home.schedule("install", "--with", "systemd", "--env-file", str(keys))
+    assert done.returncode == 0, done.stderr
+    assert "systemctl --user restart sequencer-web-" in home.calls
+    unit = installed_file(home, "systemd")
+    assert f"EnvironmentFile=-{keys}" in unit.read_text(encoding="utf-8")
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("no systemd-analyze")
+    found = subprocess.run(
+        [analyze, "verify", "--user", str(unit)], capture_output=True, text=True, check=False
+    )
+    assert unit.name not in found.stderr, found.stderr
+
+
+@pytest.mark.parametrize("kind", ["launchd", "cron"])
+def test_what_is_installed_starts_the_pages_with_the_keys(home: Home, kind: str) -> None:
+    keys, port = home.folder / "my keys.env", free_ports(1)[0]
+    keys.write_text("GITHUB_WEBHOOK_SECRET='a secret that is long enough'\n", encoding="utf-8")
+    done = home.schedule(*("install", "--with", kind, "--port", str(port), "--env-file", str(keys)))
+    assert done.returncode == 0, done.stderr
+    path = installed_file(home, kind)
+    if kind == "launchd":
+        told = plistlib.loads(path.read_bytes())
+        argv, folder = told["ProgramArguments"], told["WorkingDirectory"]
+    else:
+        line = path.read_text(encoding="utf-8").strip().removeprefix("@reboot ")
+        argv, folder = ["/bin/sh", "-c", line.replace(r"\%", "%")], "/"
+    bare = {"HOME": str(home.folder), "PATH": "/usr/bin:/bin", "SEQUENCER_TRUST": "all"}
+    with subprocess.Popen(
+        argv, cwd=folder, env=bare, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        try:
+            said = [process.stderr.readline() for _ in range(2)]
+            assert any("takes deliveries at /hooks/github" in line for line in said), said
+            assert answers(port)
+        finally:
+            process.kill()
+
+
+def answers(port: int) -> bool:
+    for _ in range(100):
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=5):
+                return True
+        except OSError:
+            time.sleep(0.05)
+    return False
+
+
+def test_a_short_key_is_refused_and_nothing_installed(home: Home) -> None:
+    short = home.folder / "token"
+    short.write_text("short\n", encoding="utf-8")
+    done = home.schedule("install", "--with", "systemd", "--token-file", str(short))
+    assert (done.returncode, "characters" in done.stderr) == (2, True)
+    assert home.calls == ""
+
+
+def test_an_agent_installs_nothing(home: Home) -> None:
+    home.environment |= {"SEQUENCER_TOKEN": "1"}
+    assert home.schedule("install", "--with", "cron").returncode == 2
+    assert not (home.folder / "crontab").exists()
+
+
+def test_the_words_of_the_line_are_whole(home: Home) -> None:
+    home.schedule("install", "--with", "launchd", "--name", "hooks.example.com:443")
+    told = plistlib.loads(installed_file(home, "launchd").read_bytes())
+    words = shlex.split(told["ProgramArguments"][2])
+    assert f"--config={home.project / 'orchestration.yaml'}" in words
+    assert "--name=hooks.example.com:443" in words
+
+
+HOW_TO = Path(__file__).parents[2] / "docs/how-to/start-from-an-issue.md"
+
+
+def test_the_commands_of_the_how_to_work_with_its_settings(home: Home) -> None:
+    text = HOW_TO.read_text(encoding="utf-8")
+    settings = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    (home.project / "orchestration.yaml").write_text("\n".join(settings), encoding="utf-8")
+    (home.project / "prompts" / "supervisor.md").write_text("x\n", encoding="utf-8")
+    (home.project / "prompts" / "main.md").write_text("x\n", encoding="utf-8")
+    home.environment |= {"GITHUB_TOKEN": "t-github", "LINEAR_TOKEN": "t-linear"}
+    loaded = open_project(home.project).settings
+    assert loaded.webhooks.github.repositories == ("acme/app",)
+    assert loaded.webhooks.linear.teams == ("ENG",)
+    commands = re.findall(r"^\$ sequencer (.*)$", text, re.MULTILINE)
+    commands += re.findall(r"^sequencer (schedule install .*)$", text, re.MULTILINE)
+    assert {one.split()[0] for one in commands} == {"check", "trust", "schedule"}
+    for command in sorted(commands, key=lambda one: "install" not in one):
+        argv = shlex.split(command.replace("~", str(home.folder)))
+        argv += ["--with", "cron"] if argv[0] == "schedule" else []
+        done = home.sequencer(*argv)
+        # This machine has no agent, which 'check' says.
+        wanted = (0, 2) if argv[0] == "check" else (0,)
+        assert done.returncode in wanted, (command, done.stderr)
+        assert argv[0] != "check" or "webhooks" not in done.stdout + done.stderr
+    assert "--name=https://hooks.example.com" not in installed_file(home, "cron").read_text()
