@@ -255,7 +255,7 @@ class Project(Struct, frozen=True, dict=True):
             team=_team(self, workflow, run, definition),
             place=_place(self, workflow, run, emit),
             comment_tools=settings.activity.comment_tools,
-            max_attempts=settings.limits.max_attempts,
+            max_attempts=settings.limits.attempts,
         )
 
     def logs(self, run: str | None, warn: Callable[[str], None]) -> FileLogs:

@@ -109,7 +109,8 @@ def leaves(
 ) -> Iterator[tuple[KeyPath, Any]]:
     """Yield path and default of each key that holds a value or a free mapping.
 
-    A model inside of one of its own kind (the step that mends another) is one value.
+    A model inside of one of its own kind (the step that fixes another) is one value, and so is
+    one that may be written as its name.
     """
     within = (*within, root)
     for name, field in written_fields(root).items():
@@ -117,6 +118,7 @@ def leaves(
         if field.exclude:
             continue
         is_model = isinstance(annotation, type) and issubclass(annotation, Frozen)
+        is_model = is_model and not hasattr(field.annotation, "__metadata__")
         if is_model and not any(issubclass(outer, annotation) for outer in within):
             yield from leaves(annotation, (*path, name), within)
         else:

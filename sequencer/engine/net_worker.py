@@ -165,7 +165,7 @@ class NetWorker(Worker):
             or blocked_by(head, self.limits, datetime.now(UTC)) is not None
         ):
             free = 0
-        if (most := self.limits.max_steps) is not None:
+        if (most := self.limits.steps) is not None:
             # Those that run now may all be accepted.
             free = min(free, most - head.usage.steps - len(head.claims) + len(gone))
         return self._room(
@@ -320,7 +320,7 @@ class NetWorker(Worker):
 
     def allowance(self, head: Head, claim: Claim) -> Allowance:
         """Return what the attempt of *claim* may use: its share, and what is left of time."""
-        seconds = left(self.limits.max_seconds, head.usage.seconds)
+        seconds = left(self.limits.seconds, head.usage.seconds)
         return Allowance(claim.share(USD), least(self.attempt_timeout_s, seconds))
 
     # --- recording -----------------------------------------------------------------

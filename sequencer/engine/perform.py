@@ -400,7 +400,7 @@ class Sessions(Struct, frozen=True):
 def as_decided(performed: Performed) -> Performed:
     """Return *performed* as its decision says it counts; without one as it is.
 
-    How often a node may be begun bounds ``retry`` (``limits.max_attempts``).
+    How often a node may be begun bounds ``retry`` (``limits.attempts``).
     """
     decision = performed.decision
     if decision is None:

@@ -128,7 +128,7 @@ class Performer(Struct, frozen=True):
     """Where agents work instead, all that belong to the run."""
     comment_tools: tuple[str, ...] = ()
     """With which agents could post comments; a step with ``no_comment`` has none of them."""
-    max_attempts: int = RunLimits().max_attempts
+    max_attempts: int = RunLimits().attempts
     """At one step; a usage limit at the last one is a failure."""
 
     def look(self, here: Place) -> tuple[Step, str]:

@@ -581,7 +581,7 @@ def work_beside(
         step_index=step_index, iteration=step_index + 1, expected_step=first.step
     )
     # A step's own retries are all that bounds its failures.
-    own = RunLimits(max_failures_in_row=MOST_RETRIES, max_attempts=performer.max_attempts)
+    own = RunLimits(failures_in_row=MOST_RETRIES, attempts=performer.max_attempts)
     performer = replace(performer, carrier=NOTHING_CARRIED)
     with TemporaryDirectory(prefix="sequencer-async-", ignore_cleanup_errors=True) as folder:
         store = FileStore(Path(folder).resolve() / "state.json", allow_network_fs=True)

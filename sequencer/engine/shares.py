@@ -371,13 +371,13 @@ class Shares:
 
     def _are_caps_set(self, marking: Marking) -> bool:
         """Return whether there is any cap at all; most runs have none."""
-        if self._limits.max_cost_usd is not None or self.own_usd() is not None:
+        if self._limits.cost_usd is not None or self.own_usd() is not None:
             return True
         return self._budgets is not None and self._budgets.are_set(marking)
 
     def _common(self, head: Head, marking: Marking) -> Iterator[_Cap]:
         """Yield the caps that several nodes share."""
-        if (most := self._limits.max_cost_usd) is not None:
+        if (most := self._limits.cost_usd) is not None:
             yield _Cap(USD, max(most - head.usage.cost_usd, 0.0))
         if (left := self.own_usd()) is not None:
             yield _Cap(USD, max(left, 0.0), owner=self._owner)

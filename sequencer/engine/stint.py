@@ -122,7 +122,7 @@ class LineStint:
         self._first_cycle = head.step_index // self._cycle_length
         self._failing_at, self._failures_seen = head.step_index, head.failures_in_row
         own, run = limits, run_limits
-        caps = (own.max_cost_usd, own.step_timeout_s, run.max_cost_usd, run.max_seconds)
+        caps = (own.max_cost_usd, own.step_timeout_s, run.cost_usd, run.seconds)
         self._has_budget = any(cap is not None for cap in caps)
 
     def is_mine(self, step_index: int) -> bool:
@@ -188,9 +188,9 @@ class LineStint:
         return Allowance(
             least(
                 left(limits.max_cost_usd, spent.cost_usd),
-                left(run.max_cost_usd, head.usage.cost_usd),
+                left(run.cost_usd, head.usage.cost_usd),
             ),
-            least(limits.step_timeout_s, left(run.max_seconds, head.usage.seconds)),
+            least(limits.step_timeout_s, left(run.seconds, head.usage.seconds)),
         )
 
     def count(self, ended: Ended) -> None:

@@ -324,7 +324,7 @@ class LineWorker(Worker):
         performed, busy = running.performed, None
         if performed is None or running.error is not None:
             performed, busy = self.performed(running), running.busy
-        head, most = running.head, self.limits.max_attempts
+        head, most = running.head, self.limits.attempts
         output = {} if folder is None else keep_output(performed.outcome, folder)
         performed, ending = self.kind.judge(head, performed, most)
         self._changes.work = None

@@ -421,9 +421,9 @@ class NetPermit(Permit):
             free = min(free, left - mine)
         if not self._may_claim or blocked_by(head, limits, self._at) is not None:
             free = 0
-        if limits.max_steps is not None:
+        if limits.steps is not None:
             # Those that run now may all be accepted.
-            free = min(free, limits.max_steps - head.usage.steps - len(head.claims) + len(gone))
+            free = min(free, limits.steps - head.usage.steps - len(head.claims) + len(gone))
         return Room(
             owner_of(head.run_id),
             self.ttl_s,

@@ -139,9 +139,9 @@ def caps_of(
 ) -> list[Cap]:
     """Return the caps that are set; *usage* is the whole run's, *spent* that of a team's tasks."""
     whole = (
-        ("usd", limits.max_cost_usd, usage.cost_usd),
-        ("steps", limits.max_steps, usage.steps),
-        ("seconds", limits.max_seconds, usage.seconds),
+        ("usd", limits.cost_usd, usage.cost_usd),
+        ("steps", limits.steps, usage.steps),
+        ("seconds", limits.seconds, usage.seconds),
     )
     found = [Cap("run", "", unit, cap, used) for unit, cap, used in whole if cap is not None]
     if not tasks:

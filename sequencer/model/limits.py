@@ -19,49 +19,49 @@ from sequencer.model.step import Step
 class RunLimits(Frozen, allow_inf_nan=False):
     """What a run as a whole may use; the counters are in its head and survive restarts."""
 
-    max_steps: int | None = Field(default=None, ge=1)
-    max_cost_usd: float | None = Field(default=None, gt=0)
-    max_seconds: float | None = Field(default=None, gt=0)
+    steps: int | None = Field(default=None, ge=1)
+    cost_usd: float | None = Field(default=None, gt=0)
+    seconds: float | None = Field(default=None, gt=0)
     """Seconds of agent work, attempts that failed included; not wall time."""
-    max_failures_in_row: int = Field(default=3, ge=1)
-    max_attempts: int = Field(default=20, ge=1)
+    failures_in_row: int = Field(default=3, ge=1)
+    attempts: int = Field(default=20, ge=1)
     """Attempts at one step, interrupted and crashed ones included."""
 
     def reached(self, head: Head) -> str | None:
         """Return which limit *head* has reached, in words, or nothing."""
         usage = head.usage
-        if self.max_steps is not None and usage.steps >= self.max_steps:
-            return f"the run's limit of {self.max_steps} steps is reached"
-        if self.max_cost_usd is not None and usage.cost_usd >= self.max_cost_usd:
-            return f"the run's limit of {self.max_cost_usd} USD is reached ({usage.cost_usd:.4f})"
-        if self.max_seconds is not None and usage.seconds >= self.max_seconds:
-            return f"the run's limit of {self.max_seconds:g} s is reached ({usage.seconds:.0f} s)"
+        if self.steps is not None and usage.steps >= self.steps:
+            return f"the run's limit of {self.steps} steps is reached"
+        if self.cost_usd is not None and usage.cost_usd >= self.cost_usd:
+            return f"the run's limit of {self.cost_usd} USD is reached ({usage.cost_usd:.4f})"
+        if self.seconds is not None and usage.seconds >= self.seconds:
+            return f"the run's limit of {self.seconds:g} s is reached ({usage.seconds:.0f} s)"
         return None
 
     def ensure_may_try(self, head: Head) -> None:
         """Return if the present step may be tried once more.
 
         Raises:
-            TooManyFailures: it failed max_failures_in_row times, or was begun max_attempts
+            TooManyFailures: it failed failures_in_row times, or was begun attempts
                 times without an end; going on would burn money without a person looking.
         """
-        if head.failures_in_row >= self.max_failures_in_row:
+        if head.failures_in_row >= self.failures_in_row:
             raise TooManyFailures(
                 f"step {head.expected_step!r} failed {head.failures_in_row} times in a row "
-                f"(limits.max_failures_in_row: {self.max_failures_in_row})",
+                f"(limits.failures_in_row: {self.failures_in_row})",
                 hint="look at 'sequencer log', then 'sequencer retry', 'skip' or 'stamp ok'",
             )
-        if head.loop is not None and head.loop.exhausted >= self.max_failures_in_row:
+        if head.loop is not None and head.loop.exhausted >= self.failures_in_row:
             raise TooManyFailures(
                 f"step {head.expected_step!r} said no in all its rounds, "
-                f"{head.loop.exhausted} times (limits.max_failures_in_row: "
-                f"{self.max_failures_in_row})",
+                f"{head.loop.exhausted} times (limits.failures_in_row: "
+                f"{self.failures_in_row})",
                 hint="look at 'sequencer log', then 'sequencer retry', 'skip' or 'stamp ok'",
             )
-        if head.attempt >= self.max_attempts:
+        if head.attempt >= self.attempts:
             raise TooManyFailures(
                 f"step {head.expected_step!r} was begun {head.attempt} times without an end "
-                f"(limits.max_attempts: {self.max_attempts})",
+                f"(limits.attempts: {self.attempts})",
                 hint="look at 'sequencer log', then 'sequencer retry', 'skip' or 'stamp ok'",
             )
 
@@ -164,7 +164,7 @@ def bounded(outcome: Outcome, attempt: int, max_attempts: int) -> Outcome:
     what = "the client reported a limit again" if is_limit else "the agent is still unavailable"
     error = (
         f"{what}, and this was attempt {attempt} without progress "
-        f"(limits.max_attempts: {max_attempts}): {outcome.error or 'no reason given'}"
+        f"(limits.attempts: {max_attempts}): {outcome.error or 'no reason given'}"
     )
     return outcome.replace(status=OutcomeStatus.FAILED, error=error, not_before=None)
 

@@ -82,6 +82,13 @@ class Retry(Frozen, allow_inf_nan=False):
         return min(self.initial_delay_s * factor[self.backoff], self.max_delay_s)
 
 
+def tries(value: object) -> Any:
+    """Return what *value* means as a `Retry`: a number alone is tries in all, with pauses."""
+    if isinstance(value, (int, str)):
+        return {"max_attempts": value, "backoff": "exponential", "initial_delay_s": 60}
+    return value
+
+
 class Output(Frozen):
     """What a step's answer has to be."""
 
@@ -208,7 +215,7 @@ class Step(Frozen, allow_inf_nan=False):
     """Seconds without progress after which the attempt counts as hung: text, tool calls and
     their results where the client's events are understood, any output of a command."""
     max_cost_usd: float | None = Field(default=None, gt=0)
-    retry: Retry | None = None
+    retry: Annotated[Retry | None, BeforeValidator(tries)] = None
     suppress_thoughts: bool = False
     """The terminal shows results only; the step log keeps everything."""
     complete_when: Annotated[str | FileMark | None, BeforeValidator(_mark)] = None

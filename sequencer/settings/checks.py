@@ -127,6 +127,9 @@ class Check:
         named |= {("agent", "roles", role): name for role, name in schema.agent.roles.items()}
         named |= {("agent", "prompts", prompt): n for prompt, n in schema.agent.prompts.items()}
         named |= {(*path, "executor"): step.executor for path, step in self._steps}
+        for order, definition in schema.workflows.items():
+            if definition.review is not None:
+                named["workflows", order, "review", "agent"] = definition.review.agent
         named["teams", "fallback_agent"] = schema.teams.fallback_agent
         if schema.routing.classifier not in (AUTO, RULES):
             named["routing", "classifier"] = schema.routing.classifier

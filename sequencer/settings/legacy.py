@@ -25,7 +25,7 @@ from sequencer.documents.reader import Document, KeyPath, dotted, located
 from sequencer.errors import ConfigurationError, UnknownName
 from sequencer.settings.checks import Found
 from sequencer.settings.schema import Schema
-from sequencer.settings.sources import Layers, Source, source_in
+from sequencer.settings.sources import OWN, RENAMED, Layers, Source, source_in
 
 
 class Tables(Struct):
@@ -133,13 +133,7 @@ def _lay_team_keys(layers: Layers, document: Document) -> None:
             layers.put(path, value, Source("file", document.file, position[0]), written)
 
 
-def team_name_of(layers: Layers, path: KeyPath) -> KeyPath:
-    """Return *path* under the name by which its author knows it."""
-    origin = layers.origin(path)
-    return origin if origin and origin[0] in TOP_KEYS else path
-
-
-def team_problems(document: Document) -> Iterator[Found]:
+def key_problems(document: Document) -> Iterator[Found]:
     """Yield what is wrong with the names themselves; their values are the schema's to judge."""
     config = document.data.get(CONFIG)
     if config is not None and not isinstance(config, dict):
@@ -150,7 +144,10 @@ def team_problems(document: Document) -> Iterator[Found]:
         if key not in known:
             place = located(document.where((CONFIG, key)), (CONFIG,))
             yield (CONFIG, key), UnknownName("key", key, known, where=place)
-    for written, path in TEAM_KEYS.items():
+    own, workflows = ("workflows", OWN), document.data.get("workflows")
+    is_file = isinstance(workflows, dict) and isinstance(workflows.get(OWN), str)
+    for written, kept in {**TEAM_KEYS, **RENAMED}.items():
+        path = own if is_file and kept[:2] == own else kept
         if written in document.positions and path in document.positions:
             line = document.positions[path][0]
             message = f"{dotted(path)} in line {line} says the same"

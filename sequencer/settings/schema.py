@@ -15,10 +15,10 @@ from sequencer.executors.prices import ModelPrice
 from sequencer.model.fields import AfterValidator, BeforeValidator, Field, model_validator
 from sequencer.model.frozen import Frozen
 from sequencer.model.limits import RunLimits
-from sequencer.model.step import Approval, ModelName, Name, Step, Validation
+from sequencer.model.step import Approval, ModelName, Name, Retry, Step, Validation
 from sequencer.posting.options import ActivityOptions
 from sequencer.settings.webhooks import WebhookOptions
-from sequencer.workflows.definitions import WorkflowDefinition
+from sequencer.workflows.definitions import ReviewDefinition, StepEntry, WorkflowDefinition
 from sequencer.workflows.requests.routing import RoutingSettings
 from sequencer.workflows.router import RouterSettings
 from sequencer.workflows.teams.options import TeamOptions
@@ -105,6 +105,9 @@ class StepDefaults(Step):
         default=None, exclude=True
     )
     executor: Annotated[Name | None, BeforeValidator(_refuse_executor)] = Field(
+        default=None, exclude=True
+    )
+    retry: Annotated[Retry | None, BeforeValidator(_refuse_identity)] = Field(
         default=None, exclude=True
     )
     requires_approval: Annotated[bool, BeforeValidator(_refuse_identity)] = Field(
@@ -352,7 +355,7 @@ class RunDefaults(Section):
     """Steps of one invocation."""
     max_cycles: int | None = Field(default=None, ge=1)
     max_cost_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Of one invocation; ``limits.max_cost_usd`` is the run's."""
+    """Of one invocation; ``limits.cost_usd`` is the run's."""
     max_wait_s: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """Seconds to wait for a turn; absent: none in mode combined, no limit in mode sync."""
     step_timeout_s: PositiveSeconds | None = None
@@ -386,6 +389,14 @@ is none of them, nobody hands it over."""
 class Schema(Section):
     """The whole file."""
 
+    agent: AgentSelection = AgentSelection()
+    steps: tuple[StepEntry, ...] = ()
+    """The cycle that runs where nothing else is named: ``workflows.default``."""
+    review: ReviewDefinition | None = None
+    """Of those steps; without them of a supervisor and a main step."""
+    limits: RunLimits = RunLimits()
+    retry: Retry = Retry()
+    """Of steps that say nothing about it; a number alone: so many tries, with growing pauses."""
     workflow: WorkflowChoice = WorkflowChoice()
     prompts_dir: PathText = "prompts"
     supervisor_prompt: PromptName = "supervisor.md"
@@ -397,12 +408,10 @@ class Schema(Section):
     """Of a run's new files; their folders can be entered by who may read them."""
     router: RouterSettings = RouterSettings()
     routing: RoutingSettings = RoutingSettings()
-    agent: AgentSelection = AgentSelection()
     agents: dict[Name, AgentEntry] = Field(default_factory=dict)
     workflows: dict[Name, WorkflowDefinition] = Field(default_factory=dict)
     hooks: tuple[PathText, ...] = ()
     """Python files of the project with hooks, in the order in which they are asked."""
-    limits: RunLimits = RunLimits()
     prices: dict[ModelName, ModelPrice] = Field(default_factory=dict)
     """By model, in USD per million tokens: what clients cost that tell tokens only."""
     step_defaults: StepDefaults = StepDefaults()
@@ -421,3 +430,9 @@ class Schema(Section):
     run: RunDefaults = RunDefaults()
     agents_may_decide: tuple[DecidingVerb, ...] = ()
     """Commands for people that an agent may use at its step too."""
+
+    @property
+    def default_fields(self) -> dict[str, Any]:
+        """Return the fields of steps that leave them out."""
+        retry = {"retry": self.retry} if self.retry.model_fields_set else {}
+        return self.step_defaults.fields | retry

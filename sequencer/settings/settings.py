@@ -41,6 +41,7 @@ from sequencer.settings.sources import (
     Given,
     Layers,
     Source,
+    choose_own_steps,
     flatten,
     inherit_cadence,
     lay_environment,
@@ -152,8 +153,8 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     def cost_caps(self, workflow: Workflow) -> Iterator[str]:
         """Yield the keys of the caps on costs that are set for a run of *workflow*."""
-        if self.limits.max_cost_usd is not None:
-            yield "limits.max_cost_usd"
+        if self.limits.cost_usd is not None:
+            yield "limits.cost_usd"
         if self.run.max_cost_usd is not None:
             is_flag = self.source_of("run", "max_cost_usd").kind == "flag"
             yield "--max-cost" if is_flag else "run.max_cost_usd"
@@ -196,7 +197,7 @@ def load(
 ) -> Settings:
     """Return the settings of the project that *start* lies in.
 
-    *flags* are keyed by key path (``("limits", "max_steps")``); None was not given.
+    *flags* are keyed by key path (``("limits", "steps")``); None was not given.
 
     Raises:
         ConfigurationError: the file can't be read, or one thing is wrong with the settings.
@@ -214,8 +215,8 @@ def load(
     flows = _flows(schema, project_dir, layers, found)
     registry = Registry(workflows, prompts, flows, lists=lists, roles=roles)
     workflows |= {name: made.workflow for name, made in lists.items()}
-    if (document := layers.document) and not legacy.TOP_KEYS.isdisjoint(document.data):
-        found += legacy.team_problems(document)
+    if layers.document is not None:
+        found += legacy.key_problems(layers.document)
     found += Check(layers, schema, registry, paths["prompts_dir"]).problems()
     found.sort(key=lambda item: layers.position(item[0]))
     if found:
@@ -229,7 +230,7 @@ def load(
         registry=registry,
         workflows=MappingProxyType(workflows),
         agents=MappingProxyType(_agents(schema, layers)),
-        step_defaults=MappingProxyType(schema.step_defaults.fields),
+        step_defaults=MappingProxyType(schema.default_fields),
         notices=tuple(layers.notices),
         sources=MappingProxyType(layers.sources),
         values=MappingProxyType(layers.values),
@@ -253,6 +254,7 @@ def _laid(
         for below, value in flatten(given.value, path):
             layers.put(below, value, Source("flag", name=given.flag))
     inherit_cadence(layers)
+    choose_own_steps(layers)
     notice_commits(layers)
     if is_old:
         legacy.notice_variables(layers, env)
@@ -294,15 +296,11 @@ def _validated(layers: Layers) -> tuple[Schema, list[Found]]:
     found: list[Found] = []
     values = layers.values
     is_first_round = True
-
-    def named(path: KeyPath) -> KeyPath:
-        return legacy.team_name_of(layers, path)
-
     while True:
         try:
             return Schema.model_validate(values), found
         except ValidationError as error:
-            for problem in problems_of(error, Schema, layers.where, named):
+            for problem in problems_of(error, Schema, layers.where, layers.origin):
                 # Missing in a later round: it was taken out, and reported for what it was.
                 if is_first_round or not problem.is_missing:
                     found.append((problem.path, problem.error))

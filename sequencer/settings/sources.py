@@ -17,6 +17,7 @@ from msgspec import Struct, field
 
 from sequencer.documents import keys, reader
 from sequencer.documents.reader import Document, KeyPath, Position
+from sequencer.model.step import tries
 from sequencer.settings.schema import Schema
 
 PREFIX = "SEQUENCER_"
@@ -41,6 +42,44 @@ _TRUST = f"{PREFIX}TRUST"
 """Says whose code may run on this machine, so it is no setting of a project."""
 _KEEPS_NULL = (("agents",), ("step_defaults",), ("workflows",), ("teams", "roles"))
 """There ``null`` is a statement ("no time limit"); elsewhere it is a key left empty."""
+
+
+OWN = "default"
+"""The workflow of the steps and the review at the top of the file."""
+OWN_STEPS = ("supervisor", "main")
+"""Of a file that has a review at its top, and no steps."""
+NAMED: Mapping[KeyPath, KeyPath] = {
+    ("agent",): ("agent", "default"),
+    ("workflow",): ("workflow", "name"),
+}
+"""A name alone there means the value of this key."""
+RENAMED: Mapping[KeyPath, KeyPath] = {
+    ("steps",): ("workflows", OWN, "steps"),
+    ("review",): ("workflows", OWN, "review"),
+    ("step_defaults", "retry"): ("retry",),
+    **{
+        ("limits", f"max_{name}"): ("limits", name)
+        for name in ("steps", "cost_usd", "seconds", "failures_in_row", "attempts")
+    },
+}
+"""Two ways to write the same: on the left what a file may say, on the right where it is kept."""
+
+
+def kept_at(path: KeyPath) -> KeyPath:
+    """Return where a value that is written at *path* is kept."""
+    for length in (1, 2):
+        if path[:length] in RENAMED:
+            return (*RENAMED[path[:length]], *path[length:])
+    return path
+
+
+def _spelled(path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, Any]]:
+    """Yield where *value*, written at *path*, is kept, in parts if that is a short form."""
+    path = kept_at(path)
+    if path == ("retry",) and isinstance(made := tries(value), dict):
+        yield from (((*path, key), part) for key, part in made.items())
+    else:
+        yield NAMED.get(path, path) if isinstance(value, str) else path, value
 
 
 SECRET_KEY = re.compile(r"(?:.*[_-])?(?:key|token|secret|password)", re.IGNORECASE)
@@ -86,6 +125,10 @@ class Layers(Struct):
         """Set the value at *path*; *origin* is its path in the file, where that differs."""
         if _is_left_empty(path, value):
             return
+        for place, part in _spelled(path, value):
+            self._put(place, part, source, origin or path)
+
+    def _put(self, path: KeyPath, value: Any, source: Source, origin: KeyPath) -> None:
         here = self.values
         for part in path[:-1]:
             below = here.setdefault(str(part), {})
@@ -99,7 +142,7 @@ class Layers(Struct):
             value = _with_words(value, keys.annotation_at(Schema, path))
         here[str(path[-1])] = value
         self.sources[path] = source
-        self._origins[path] = origin or path
+        self._origins[path] = origin
 
     def _forget_below(self, path: KeyPath) -> None:
         for known in [key for key in self.sources if key[: len(path)] == path]:
@@ -113,8 +156,8 @@ class Layers(Struct):
         return self.document.where(origin) if self.document else "settings"
 
     def at(self, path: KeyPath) -> str:
-        """Return that place with the key path behind it."""
-        return reader.located(self.where(path), path)
+        """Return that place with the key path, as it was written, after it."""
+        return reader.located(self.where(path), self.origin(path))
 
     def origin(self, path: KeyPath) -> KeyPath:
         """Return where the value at *path* stands in the file; it may have another key there."""
@@ -132,6 +175,11 @@ class Layers(Struct):
             source = self.sources.get(path[:length])
             if source is not None:
                 return source, self._origins[path[:length]] + path[length:]
+        written = self.document.positions if self.document else {}
+        for short, kept in RENAMED.items() if path not in written else ():
+            # A part of what stands there, or what holds it.
+            if short in written and kept[: len(path)] == path[: len(kept)]:
+                return None, short + path[len(kept) :]
         return None, path
 
 
@@ -183,14 +231,8 @@ def flatten(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
 def lay_file(layers: Layers, document: Document, known: Container[str]) -> None:
     """Lay what *document* says over *layers*, but for its keys that are *known* already."""
     for key, value in document.data.items():
-        if key in known:
-            continue
-        if key == "workflow" and isinstance(value, str):
-            source = source_in(document, (key,))
-            layers.put(("workflow", "name"), value, source, ("workflow",))
-        else:
-            for below, leaf in flatten(value, (key,)):
-                layers.put(below, leaf, source_in(document, below))
+        for below, leaf in flatten(value, (key,)) if key not in known else ():
+            layers.put(below, leaf, source_in(document, below))
 
 
 def source_in(document: Document, path: KeyPath) -> Source:
@@ -213,7 +255,9 @@ def lay_environment(layers: Layers, env: Mapping[str, str]) -> None:
             continue
         path: KeyPath = tuple(variable.removeprefix(PREFIX).lower().split("__"))
         annotation = keys.annotation_at(Schema, path)
-        if annotation is None or (keys.is_mapping(annotation) and not text.startswith("{")):
+        is_short = path in (*NAMED, ("retry",), ("review", "step"))
+        is_section = keys.is_mapping(annotation) and not text.startswith("{") and not is_short
+        if annotation is None or is_section:
             layers.notices.append(_unknown_variable(variable, annotation, path))
             continue
         source = Source("environment", name=variable)
@@ -222,7 +266,8 @@ def lay_environment(layers: Layers, env: Mapping[str, str]) -> None:
 
 
 def _value(text: str, annotation: Any, variable: str) -> Any:
-    if keys.is_mapping(annotation) or (keys.is_list(annotation) and text.startswith("[")):
+    starts = "{" if keys.is_mapping(annotation) else "[" if keys.is_list(annotation) else "\0"
+    if text.startswith(starts):
         return reader.parse_value(text, Path(variable))
     if keys.is_list(annotation):
         return [item.strip() for item in text.split(",") if item.strip()]
@@ -235,8 +280,8 @@ def _value(text: str, annotation: Any, variable: str) -> Any:
 def variable_name(path: KeyPath) -> str:
     """Return the variable that sets *path*.
 
-    >>> variable_name(("limits", "max_cost_usd"))
-    'SEQUENCER_LIMITS__MAX_COST_USD'
+    >>> variable_name(("limits", "cost_usd"))
+    'SEQUENCER_LIMITS__COST_USD'
     """
     return PREFIX + "__".join(str(part).upper() for part in path)
 
@@ -250,6 +295,19 @@ def _unknown_variable(variable: str, annotation: Any, path: KeyPath) -> str:
     nearest = get_close_matches(variable, known, n=1)
     guess = f"; did you mean {nearest[0]}?" if nearest else ""
     return f"{variable} is ignored: there is no such setting{guess}"
+
+
+def choose_own_steps(layers: Layers) -> None:
+    """Let the workflow of ``steps`` and ``review`` be the one that runs, unless one is named."""
+    steps, review = RENAMED["steps",], RENAMED["review",]
+    written = [path for path in layers.sources if path[:3] in (steps, review)]
+    if not written:
+        return
+    source, origin = layers.sources[written[0]], layers.origin(written[0])
+    if ("workflow", "name") not in layers.sources:
+        layers.put(("workflow", "name"), OWN, source, origin)
+    if not {(*steps[:2], key) for key in ("steps", "extends")} & layers.sources.keys():
+        layers.put(steps, list(OWN_STEPS), source, origin)
 
 
 def inherit_cadence(layers: Layers) -> None:

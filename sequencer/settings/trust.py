@@ -64,18 +64,18 @@ _KEYS: Mapping[Rule, tuple[str, ...]] = {
         *("limits", "run.max_steps", "run.max_cycles", "run.max_cost_usd", "run.step_timeout_s"),
         *("run.max_parallel", "step_defaults.max_cost_usd", "step_defaults.max_turns"),
         *("step_defaults.timeout_s", "step_defaults.idle_timeout_s"),
-        *("step_defaults.retry.max_attempts", "teams.max_size", "teams.max_tasks"),
+        *("retry.max_attempts", "teams.max_size", "teams.max_tasks"),
         *("teams.max_failures", "teams.budget.max_cost_usd", "teams.budget.max_tokens"),
         *("commit.max_file_bytes", "commit.max_report_file_bytes", "commit.max_total_bytes"),
         "setup_timeout_s",
         *("commit.max_report_total_bytes", "commit.max_tracked_output_file_bytes"),
         "commit.max_tracked_output_total_bytes",
     ),
-    Rule.STEPS: ("workflows", "teams.roles"),
+    Rule.STEPS: ("workflows", "teams.roles", "steps", "review"),
     Rule.FREE: (
         # Which of the trusted agents performs a step, and with which words.
         *("agent", "workflow", "supervisor_prompt", "main_prompt", "reviewer_prompt", "router"),
-        *("routing", "step_defaults", "worktree", "store.ttl_s", "store.journal"),
+        *("routing", "step_defaults", "retry", "worktree", "store.ttl_s", "store.journal"),
         *("store.timeout_s", "store.patience_s", "store.poll", "store.max_commits"),
         *("commit.message", "logs.max_bytes", "activity.thoughts", "activity.min_interval_s"),
         *("activity.drain_s", "teams.enabled", "teams.threshold", "teams.classifications"),
@@ -85,7 +85,7 @@ _KEYS: Mapping[Rule, tuple[str, ...]] = {
     ),
 }
 
-_COST = "limits.max_cost_usd"
+_COST = "limits.cost_usd"
 """Told also where there is none."""
 _GRANTS = frozenset({"allowed_tools", "tools", "agents"})
 """Fields of a step that give an agent more than its entry does."""

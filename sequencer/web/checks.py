@@ -149,7 +149,7 @@ def _run_checks(row: RunRow) -> Iterator[HealthCheck]:
         yield HealthCheck(is_well=False, what=row.name, text=text, command=command, url=row.url)
     elif head.claims:
         yield HealthCheck(is_well=True, what=row.name, text=_at_work(row, head), url=row.url)
-    most = row.run.limits.max_failures_in_row
+    most = row.run.limits.failures_in_row
     if most and head.failures_in_row >= most and head.status != "complete":
         text = f"{head.failures_in_row} failures in a row: nothing more starts until a person acts"
         command = f"sequencer {option}retry"

@@ -204,7 +204,17 @@ def _first(refused: ValidationError) -> str:
 class ReviewDefinition(Review):
     """``review:`` of a workflow definition."""
 
-    step: StepEntry
+    step: StepEntry = Field(default=Step(name="reviewer"))
+    agent: Name | None = None
+    """Who performs it, where its step does not say so."""
+
+    @property
+    def whole(self) -> Review:
+        """Return the review with its agent."""
+        step = self.step
+        if self.agent is not None and step.executor is None:
+            step = step.replace(executor=self.agent)
+        return Review(every=self.every, step=step)
 
 
 _NO_STEPS = {"field_type": "Tuple", "min_length": 1, "actual_length": 0}
@@ -292,7 +302,7 @@ class WorkflowDefinition(WorkflowChanges):
         Raises:
             ValueError: see `Workflow`; pydantic's ``ValidationError`` is one.
         """
-        review = Review(every=self.review.every, step=self.review.step) if self.review else None
+        review = self.review.whole if self.review else None
         return Workflow(name, self.steps, review, self.kind, description=self.description)
 
 

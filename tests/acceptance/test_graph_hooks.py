@@ -86,7 +86,7 @@ def test_once_more(tmp_path: Path, work: tuple[str, ...]) -> None:
 def test_once_more_has_a_limit(tmp_path: Path, work: tuple[str, ...]) -> None:
     status, said = ended(tmp_path, work, "RETRY")
     assert status in (1, 3)
-    assert "limits.max_attempts" in said
+    assert "limits.attempts" in said
     assert seen(tmp_path) == ["a", "a", "a"]
 
 

@@ -197,10 +197,10 @@ def test_steps_prompts_and_lower_caps_are_free(clone: Clone) -> None:
     clone.cli("tick")
     clone.configure(limits="{max_steps: 51}")
     raised = clone.cli("tick", code=2).stderr
-    assert "- limits.max_steps: 50" in raised
-    assert "+ limits.max_steps: 51" in raised
+    assert "- limits.steps: 50" in raised
+    assert "+ limits.steps: 51" in raised
     clone.configure()
-    assert "+ limits.max_steps: no cap" in clone.cli("tick", code=2).stderr
+    assert "+ limits.steps: no cap" in clone.cli("tick", code=2).stderr
 
 
 FLOW = """
@@ -240,7 +240,7 @@ def test_a_flow_that_stands_anywhere_grants_only_what_was_trusted(clone: Clone, 
 def test_a_persons_own_variables_and_flags_need_no_trust(clone: Clone) -> None:
     clone.trust()
     agents = '{"mine": {"kind": "command", "argv": ["true"]}}'
-    variables: dict[str, Any] = {"SEQUENCER_AGENTS": agents, "SEQUENCER_LIMITS__MAX_STEPS": "9"}
+    variables: dict[str, Any] = {"SEQUENCER_AGENTS": agents, "SEQUENCER_LIMITS__STEPS": "9"}
     clone.cli("run", "--max-steps", "1", "--max-cost", "5", "--agent", "mine", **variables)
 
 

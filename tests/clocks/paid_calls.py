@@ -24,7 +24,7 @@ TIMER_S = 5.0
 QUIET_TICKS = 4
 """Without a call and without a date: nobody asks again before a person has looked."""
 FAILURES = 3
-"""``limits.max_failures_in_row``."""
+"""``limits.failures_in_row``."""
 IN_A_ROW = 8
 """Calls in an hour of an agent that says each time that a limit is reached."""
 AGENT = f"""\

@@ -147,7 +147,7 @@ def test_it_is_not_waited_for_without_end(project: Project, programs: Bin) -> No
     )
     ran = project.sequencer("tick", code=1, PATH=programs.path)
     assert "still unavailable, and this was attempt 1 without progress" in ran.err
-    assert "limits.max_attempts: 1" in ran.err
+    assert "limits.attempts: 1" in ran.err
     assert project.head()["failures_in_row"] == 1
 
 

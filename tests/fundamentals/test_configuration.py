@@ -10,17 +10,17 @@ from tests.fundamentals.scratch import STANDARD, Project
 
 
 def test_an_unknown_key_names_its_line_and_the_nearest_known_one(project: Project) -> None:
-    project.configure(STANDARD + "limits: {max_step: 3}\n")
+    project.configure(STANDARD + "limits: {step: 3}\n")
     ran = project.sequencer("run", code=2)
     assert "orchestration.yaml:3" in ran.err
-    assert "did you mean 'max_steps'" in ran.err
+    assert "did you mean 'steps'" in ran.err
     assert not project.state.exists()
 
 
 def test_everything_wrong_is_said_at_once(project: Project) -> None:
-    project.configure("workflow: {name: nope}\nagent: {default: nobody}\nlimits: {max_steps: 0}\n")
+    project.configure("workflow: {name: nope}\nagent: {default: nobody}\nlimits: {steps: 0}\n")
     ran = project.sequencer("check", code=2)
-    for word in ("nope", "nobody", "limits.max_steps"):
+    for word in ("nope", "nobody", "limits.steps"):
         assert word in ran.out + ran.err
 
 
@@ -34,9 +34,9 @@ def test_what_is_no_configuration_is_refused(project: Project, text: str) -> Non
 
 
 def test_a_value_says_where_it_comes_from(project: Project) -> None:
-    printed = project.sequencer("check", "--settings", SEQUENCER_LIMITS__MAX_STEPS="7").out
+    printed = project.sequencer("check", "--settings", SEQUENCER_LIMITS__STEPS="7").out
     rows = {line.split()[0]: line for line in printed.splitlines() if line.strip()}
-    assert "SEQUENCER_LIMITS__MAX_STEPS" in rows["limits.max_steps"]
+    assert "SEQUENCER_LIMITS__STEPS" in rows["limits.steps"]
     assert "orchestration.yaml:1" in rows["workflow.name"]
     assert "default" in rows["store.ttl_s"]
 

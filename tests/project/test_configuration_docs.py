@@ -41,6 +41,8 @@ def as_written(default: Any) -> str:
         return "empty"
     if isinstance(default, bool):
         return str(default).lower()
+    if isinstance(default, Step):
+        return default.name
     if isinstance(default, tuple):
         return ", ".join(map(str, default))
     return f"{default:g}" if isinstance(default, float) else str(default)
@@ -83,7 +85,7 @@ def test_the_fields_of_a_step() -> None:
 def test_what_may_stand_in_step_defaults() -> None:
     refused = set(Step.model_fields) - set(known_keys(Schema, ("step_defaults",)))
     of_one_step = {"name", "description", "prompt", "text", "executor", "requires_approval"}
-    of_one_step |= {"approval", "validation"}
+    of_one_step |= {"approval", "validation", "retry"}
     assert refused == of_one_step
     told = ("name", "description", "prompt", "text", "executor", "requires_approval", "approval")
     listed = ", ".join(f"`{field}`" for field in told)
@@ -125,9 +127,9 @@ def test_every_special_name_is_on_the_page(names: frozenset[str] | dict[str, Any
 
 def test_the_examples_of_the_page_load(tmp_path: Path) -> None:
     examples = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(examples) == 2
+    assert len(examples) == 3
     (tmp_path / "orchestration.yaml").write_text("".join(examples), encoding="utf-8")
     settings = load(tmp_path, env={})
-    assert list(settings.workflows) == ["nightly"]
+    assert set(settings.workflows) == {"default", "nightly"}
     assert list(settings.agents) == ["tests"]
     assert all(parse(example.encode(), tmp_path).data for example in examples)

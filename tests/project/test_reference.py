@@ -193,8 +193,8 @@ def test_the_numbers_of_the_protocol() -> None:
     assert store.journal.rotate_bytes == 4 * 1024 * 1024
     assert "`store.journal.rotate_bytes` (4 MiB)" in PROTOCOL
     decision = (ROOT / "docs" / "decisions" / "0006-failures.md").read_text()
-    assert f"`limits.max_failures_in_row` ({limits.max_failures_in_row})" in decision
-    assert f"`limits.max_attempts` ({limits.max_attempts})" in decision
+    assert f"`limits.failures_in_row` ({limits.failures_in_row})" in decision
+    assert f"`limits.attempts` ({limits.attempts})" in decision
 
 
 def test_the_outcomes_of_the_glossary() -> None:

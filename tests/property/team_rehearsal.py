@@ -153,7 +153,7 @@ class TeamRehearsal:
         live = [claim for claim in self.head.claims if claim.token not in self._gone]
         slots = max(self.places - len(live), 0)
         return Room(
-            STRANGER, 60.0, 0.0, slots, frozenset(self._gone), limits=RunLimits(max_attempts=1000)
+            STRANGER, 60.0, 0.0, slots, frozenset(self._gone), limits=RunLimits(attempts=1000)
         )
 
     def _watch(self, text: str, facts: tuple[Fact, ...]) -> None:

@@ -267,7 +267,7 @@ def test_a_limit_once_reached_stays_reached() -> None:
         # The sums are rounded, so a step of less than a millionth may not show.
         assert before is None or after is not None or used.plus(Usage()) != used
         is_over = refuses(limits, failures_in_row=failed, attempt=tried)
-        assert is_over == (failed >= limits.max_failures_in_row or tried >= limits.max_attempts)
+        assert is_over == (failed >= limits.failures_in_row or tried >= limits.attempts)
         assert not is_over or refuses(limits, failures_in_row=failed + 1, attempt=tried)
         assert not is_over or refuses(limits, failures_in_row=failed, attempt=tried + 1)
 

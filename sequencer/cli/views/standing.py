@@ -174,7 +174,7 @@ class Snapshot(Struct, frozen=True):
         if head.failures_in_row:
             yield (
                 "failures",
-                f"{head.failures_in_row} in a row of {self.limits.max_failures_in_row}",
+                f"{head.failures_in_row} in a row of {self.limits.failures_in_row}",
             )
         used = filter(None, (spent(head.usage), f"{duration(head.usage.seconds)} of work"))
         yield "used", ", ".join((plural(head.usage.steps, "step"), *used))
@@ -228,14 +228,14 @@ class Snapshot(Struct, frozen=True):
     def limit_words(self, head: Head) -> Iterator[str]:
         """Yield how much of each of the run's limits is used."""
         limits, usage = self.limits, head.usage
-        if limits.max_steps is not None:
-            yield f"{usage.steps} of {limits.max_steps} steps"
-        if limits.max_cost_usd is not None:
+        if limits.steps is not None:
+            yield f"{usage.steps} of {limits.steps} steps"
+        if limits.cost_usd is not None:
             # What nobody told is not in the sum, and may be any amount.
             known = f"{usage.cost_usd:.2f}" if usage.known_usd is not None else "unknown"
-            yield f"{known} of {limits.max_cost_usd:.2f} USD"
-        if limits.max_seconds is not None:
-            yield f"{duration(usage.seconds)} of {duration(limits.max_seconds)}"
+            yield f"{known} of {limits.cost_usd:.2f} USD"
+        if limits.seconds is not None:
+            yield f"{duration(usage.seconds)} of {duration(limits.seconds)}"
 
 
 def _first(names: Sequence[str]) -> str:

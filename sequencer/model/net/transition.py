@@ -438,8 +438,8 @@ class OpenTransition:
                 self._take_over(claim)
             elif not self._has_place():
                 continue
-            if active.attempt >= room.limits.max_attempts:
-                message = f"begun {active.attempt} times without an end (limits.max_attempts)"
+            if active.attempt >= room.limits.attempts:
+                message = f"begun {active.attempt} times without an end (limits.attempts)"
                 self.course.fail(name, "MaxAttempts", message)
                 self._take_facts(None, {})
                 continue

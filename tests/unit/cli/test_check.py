@@ -55,12 +55,12 @@ def test_every_notice_is_listed_and_elsewhere_they_are_one_line(tmp_path: Path) 
 
 def test_settings_have_their_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project(tmp_path, CONFIGURATION + "limits: {max_cost_usd: 5}\n")
-    monkeypatch.setenv("SEQUENCER_LIMITS__MAX_STEPS", "7")
+    monkeypatch.setenv("SEQUENCER_LIMITS__STEPS", "7")
     called = call(tmp_path, "check", "--settings", "--json")
     assert called.code == 0, called.err
     rows = {row["key"]: row for row in called.json}
-    assert rows["limits.max_cost_usd"]["source"].endswith("orchestration.yaml:3")
-    assert rows["limits.max_steps"]["source"] == "SEQUENCER_LIMITS__MAX_STEPS"
+    assert rows["limits.cost_usd"]["source"].endswith("orchestration.yaml:3")
+    assert rows["limits.steps"]["source"] == "SEQUENCER_LIMITS__STEPS"
     assert rows["prompts_dir"] == {"key": "prompts_dir", "value": "prompts", "source": "default"}
 
 

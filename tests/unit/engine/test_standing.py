@@ -20,7 +20,7 @@ from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from tests.contract.store_cases import WORKFLOW, make_claim, new_head
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-LIMITS = RunLimits(max_steps=10)
+LIMITS = RunLimits(steps=10)
 LATER, EARLIER = "2026-01-01T00:00:01Z", "2025-12-31T23:59:59Z"
 
 
@@ -91,7 +91,7 @@ def test_the_last_attempt_that_meets_a_limit_has_failed() -> None:
     failed = bounded(limited, 3, 3)
     assert (failed.status, failed.not_before) == (OutcomeStatus.FAILED, None)
     assert failed.error is not None
-    assert "limits.max_attempts: 3" in failed.error
+    assert "limits.attempts: 3" in failed.error
     assert "slow down" in failed.error
     accepted = Outcome(status=OutcomeStatus.OK)
     assert bounded(accepted, 3, 3) is accepted

@@ -30,9 +30,9 @@ PLAN, BUILD, CHECK = Step(name="plan"), Step(name="build"), Step(name="check")
 @pytest.mark.parametrize(
     ("limits", "usage", "words"),
     [
-        ({"max_steps": 3}, {"steps": 3}, "3 steps"),
-        ({"max_cost_usd": 0.5}, {"cost_usd": 0.5}, "0.5 USD"),
-        ({"max_seconds": 60}, {"seconds": 61}, "60 s"),
+        ({"steps": 3}, {"steps": 3}, "3 steps"),
+        ({"cost_usd": 0.5}, {"cost_usd": 0.5}, "0.5 USD"),
+        ({"seconds": 60}, {"seconds": 61}, "60 s"),
     ],
 )
 def test_a_limit_of_the_run(limits: dict[str, Any], usage: dict[str, Any], words: str) -> None:
@@ -44,9 +44,9 @@ def test_a_limit_of_the_run(limits: dict[str, Any], usage: dict[str, Any], words
 @pytest.mark.parametrize(
     ("model", "values"),
     [
-        (RunLimits, {"max_steps": 0}),
-        (RunLimits, {"max_cost_usd": float("nan")}),
-        (RunLimits, {"max_seconds": float("inf")}),
+        (RunLimits, {"steps": 0}),
+        (RunLimits, {"cost_usd": float("nan")}),
+        (RunLimits, {"seconds": float("inf")}),
         (RunLimits, {"max_step": 3}),
         (InvocationLimits, {"max_cycles": 0}),
         (InvocationLimits, {"max_wait_s": -1}),

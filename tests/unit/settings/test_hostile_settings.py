@@ -19,7 +19,7 @@ from sequencer.model.line.order import describe
 from sequencer.settings.legacy import tables
 from sequencer.settings.schema import Schema
 from sequencer.settings.settings import Settings, load
-from sequencer.settings.sources import variable_name
+from sequencer.settings.sources import kept_at, variable_name
 from tests.property.amounts import FACTOR, RULES, in_memory
 
 AMOUNT = RULES * int(os.environ.get(FACTOR, "1"))
@@ -138,4 +138,4 @@ def test_any_text_in_a_variable_is_read_or_refused_by_its_name(
     if isinstance(found, list):
         assert all(variable_name(path) in str(error.where) for error in found)
     else:
-        assert found.sources[path].name == variable_name(path)
+        assert found.sources[kept_at(path)].name == variable_name(path)

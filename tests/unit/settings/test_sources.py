@@ -20,7 +20,7 @@ def test_variables_of_every_shape(tmp_path: Path) -> None:
     env = {
         "SEQUENCER_WORKFLOW__NAME": "review_cadence",
         "SEQUENCER_WORKFLOW__REVIEW_EVERY_N": "3",
-        "SEQUENCER_LIMITS__MAX_COST_USD": "1e2",
+        "SEQUENCER_LIMITS__COST_USD": "1e2",
         "SEQUENCER_ROUTER__ENABLED": "on",
         "SEQUENCER_ROUTER__PROMPT": "router.md",
         "SEQUENCER_ROUTER__ALLOWLIST": "main.md, reviewer.md",
@@ -35,7 +35,7 @@ def test_variables_of_every_shape(tmp_path: Path) -> None:
     settings = load(tmp_path, env=env)
     assert settings.workflow.name == "review_cadence"
     assert settings.workflow.review_every_n == 3
-    assert settings.limits.max_cost_usd == 100.0
+    assert settings.limits.cost_usd == 100.0
     assert settings.router.is_active
     assert settings.router.allowlist == ("main.md", "reviewer.md")
     assert settings.agent.roles == {"supervisor": "codex"}
@@ -68,11 +68,11 @@ def test_the_identity_variables_are_those_that_agents_get() -> None:
 @pytest.mark.parametrize(
     ("variable", "said"),
     [
-        ("SEQUENCER_LIMITS__MAX_COST", "did you mean SEQUENCER_LIMITS__MAX_COST_USD?"),
+        ("SEQUENCER_LIMITS__MAX_COST", "did you mean SEQUENCER_LIMITS__COST_USD?"),
         ("SEQUENCER_WORKFLOW_NAME", "did you mean SEQUENCER_WORKFLOW__NAME?"),
         ("SEQUENCER_COLOUR_OF_THE_SKY", "there is no such setting"),
         ("SEQUENCER_", "there is no such setting"),
-        ("SEQUENCER_AGENT", "SEQUENCER_AGENT__DEFAULT"),
+        ("SEQUENCER_ROUTER", "SEQUENCER_ROUTER__MODE"),
         ("SEQUENCER_AGENTS", "SEQUENCER_AGENTS__NAME"),
         ("SEQUENCER_STEP_DEFAULTS__NAME__X", "there is no such setting"),
     ],
@@ -86,7 +86,7 @@ def test_an_unknown_variable_is_noticed(tmp_path: Path, variable: str, said: str
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
-        ("SEQUENCER_LIMITS__MAX_STEPS", "many"),
+        ("SEQUENCER_LIMITS__STEPS", "many"),
         ("SEQUENCER_RUN__MODE", "fast"),
         ("SEQUENCER_ROUTER__ENABLED", "perhaps"),
         ("SEQUENCER_AGENT__DEFAULT", "robot"),

@@ -38,7 +38,7 @@ def define(**raw: Any) -> Workflow:
         ({"steps": ["a"], "kind": "graph"}, "'cycle' or 'procedure'"),
         ({"steps": "a"}, "valid tuple"),
         ({"steps": [{"prompt": "x.md"}]}, "Field required"),
-        ({"steps": ["a"], "review": {"every": 2}}, "Field required"),
+        ({"steps": ["a"], "review": {"every": 2, "step": {}}}, "Field required"),
         ({"steps": ["a"], "colour": 1}, "Extra inputs"),
         ({}, r"steps\n  Field required"),
         ({"kind": "procedure"}, r"steps\n  Field required"),

@@ -48,7 +48,7 @@ class Run:
     @property
     def room(self) -> Room:
         return Room(
-            STRANGER, 60.0, 5.0, self.slots, self.gone, RunLimits(max_attempts=self.max_attempts)
+            STRANGER, 60.0, 5.0, self.slots, self.gone, RunLimits(attempts=self.max_attempts)
         )
 
     def update(self, act: Callable[[OpenTransition], None], *, claims: bool = True) -> list[str]:

@@ -67,13 +67,13 @@ def test_max_cost_starts_no_more(tmp_path: Path) -> None:
 
 
 def test_the_steps_of_the_run_are_limited_over_all_parallel_ones(tmp_path: Path) -> None:
-    made = lab(tmp_path, FAN, limits=RunLimits(max_steps=3))
+    made = lab(tmp_path, FAN, limits=RunLimits(steps=3))
     assert "limit of 3 steps" in made.work().reason
     assert len(made.accepted()) == len(made.actor.asked) == 3
 
 
 def test_a_dead_process_does_not_use_up_the_steps_of_the_run(tmp_path: Path) -> None:
-    made = lab(tmp_path, "a --> b", limits=RunLimits(max_steps=1))
+    made = lab(tmp_path, "a --> b", limits=RunLimits(steps=1))
     made.died()
     assert made.work(limits={"max_wait_s": 1.0}).usage.steps == 1
 

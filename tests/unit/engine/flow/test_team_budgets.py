@@ -214,7 +214,7 @@ def test_a_cap_makes_no_good_end_of_a_failed_task(tmp_path: Path) -> None:
 def test_a_limit_of_the_run_makes_no_good_end_of_a_failed_task(tmp_path: Path) -> None:
     tasks = [task("bad"), task("good"), task("next", blocked_by=("good",))]
     made = team(tmp_path, tasks, {"bad": failed("no way"), "good": paid(1.0)}, size=2)
-    made.limits = RunLimits(max_cost_usd=1)
+    made.limits = RunLimits(cost_usd=1)
     with pytest.raises(StepFailed, match=r"task 'bad' failed: no way; the run's limit of 1"):
         made.work()
     assert made.accepted() == ["good"]
@@ -275,7 +275,7 @@ def chart(tmp_path: Path, limits: RunLimits | None = None) -> Lab:
 
 
 def test_the_smaller_of_the_two_limits_counts(tmp_path: Path) -> None:
-    made = chart(tmp_path, RunLimits(max_cost_usd=100))
+    made = chart(tmp_path, RunLimits(cost_usd=100))
     made.work(limits={"max_cost_usd": 4.5})
     assert [one.max_cost_usd for one in made.actor.asked] == [4.5, 2, 2, 3]
 
@@ -332,7 +332,7 @@ def test_tokens_are_shared_as_money_is() -> None:
 def test_together_they_are_never_given_more_than_there_is(
     order: tuple[str, ...], limit: float
 ) -> None:
-    shares, marking = Shares(RunLimits(max_cost_usd=limit), None, STRANGER), four()
+    shares, marking = Shares(RunLimits(cost_usd=limit), None, STRANGER), four()
     claims: list[Claim] = []
     for token, name in enumerate(order, 1):
         given = shares.of(head_with(*claims), marking, name, 5 - token, NOBODY)
