@@ -173,11 +173,13 @@ _COUNTS: tuple[tuple[str, str, Callable[[Total], int]], ...] = (
 _USED: tuple[tuple[str, str, str, Callable[[Usage], float | None]], ...] = (
     ("agent_seconds", "Time of agents, all attempts.", "seconds", lambda u: u.seconds),
     ("input_tokens", "Tokens that were sent.", "tokens", lambda u: u.input_tokens),
+    ("cache_read_tokens", "Part of the tokens sent that was read from a cache.", "tokens",
+     lambda u: u.cache_read_tokens),
     ("output_tokens", "Tokens that came back.", "tokens", lambda u: u.output_tokens),
     ("cost_usd", "Cost as far as it is known.", "usd", lambda u: u.known_usd),
     ("estimated_usd", "Part of the cost that is estimated.", "usd", lambda u: u.estimated_usd),
     ("calls_unpriced", "Calls whose cost nobody told.", "", lambda u: u.unpriced),
-)
+)  # fmt: skip
 """Of a maker's attempts and of a run; None: it is not known, and no sample says it is 0."""
 _GAUGES: tuple[tuple[str, str, str, Callable[[Head], float | None]], ...] = (
     ("run_step_index", "Where the run stands, from 0.", "", lambda h: h.step_index),

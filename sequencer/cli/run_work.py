@@ -529,6 +529,7 @@ def as_json(run: Run, summary: Summary, exit_code: int) -> dict[str, Any]:
         "unpriced": usage.unpriced,
         "estimated_usd": usage.estimated_usd,
         "input_tokens": usage.input_tokens,
+        "cache_read_tokens": usage.cache_read_tokens,
         "output_tokens": usage.output_tokens,
         "seconds": usage.seconds,
         "head": None if head is None else {name: getattr(head, name) for name in names},

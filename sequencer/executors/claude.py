@@ -431,6 +431,7 @@ class ClaudeParser(JsonEventParser):
         names = ("inputTokens", "cacheReadInputTokens", "cacheCreationInputTokens")
         return sum_of_costs(model.get("costUSD") for model in models).replace(
             input_tokens=sum(model.count(*names) for model in models),
+            cache_read_tokens=sum(model.count("cacheReadInputTokens") for model in models),
             output_tokens=sum(model.count("outputTokens") for model in models),
         )
 
@@ -440,11 +441,14 @@ class ClaudeParser(JsonEventParser):
         if not usage or self._results:
             return
         model, seen = self._calls.get(key, (str(message.get("model")), Tokens()))
+        hour = usage.sub("cache_creation").count("ephemeral_1h_input_tokens")
+        hour, written = max(hour, seen.cache_write_1h), usage.count("cache_creation_input_tokens")
         tokens = Tokens(
             input=max(usage.count("input_tokens"), seen.input),
             output=max(usage.count("output_tokens"), seen.output),
             cache_read=max(usage.count("cache_read_input_tokens"), seen.cache_read),
-            cache_write=max(usage.count("cache_creation_input_tokens"), seen.cache_write),
+            cache_write=max(written - hour, seen.cache_write),
+            cache_write_1h=hour,
         )
         self._calls[key] = (model, tokens)
         own, calls = self.rules.prices, self._calls.values()
@@ -455,6 +459,7 @@ class ClaudeParser(JsonEventParser):
             estimated_usd=cost,
             unpriced=int(any(price is None for price, _ in prices)),
             input_tokens=sum(used.sent for _, used in self._calls.values()),
+            cache_read_tokens=sum(used.cache_read for _, used in self._calls.values()),
             output_tokens=sum(used.output for _, used in self._calls.values()),
         )
         self.count(listener, total)
@@ -486,7 +491,9 @@ def _plainly_charged(result: ClientEvent) -> Usage:
     usage = result.sub("usage")
     names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
     return sum_of_costs([result.get("total_cost_usd")]).replace(
-        input_tokens=usage.count(*names), output_tokens=usage.count("output_tokens")
+        input_tokens=usage.count(*names),
+        cache_read_tokens=usage.count("cache_read_input_tokens"),
+        output_tokens=usage.count("output_tokens"),
     )
 
 

@@ -331,10 +331,10 @@ class JsonEventParser(Speaker, ABC):
             self.usage = usage
             listener.used(usage)
 
-    def count_tokens(self, listener: Listener, usage: Usage, cached: int = 0) -> None:
+    def count_tokens(self, listener: Listener, usage: Usage) -> None:
         """Tell the tokens of a client that knows no cost: that is estimated, or unknown."""
         rules, unknown = self.rules, usage.replace(unpriced=1)
-        self.count(listener, estimated(unknown, rules.model, rules.prices, cached))
+        self.count(listener, estimated(unknown, rules.model, rules.prices))
 
     def answered(self, text: str, end: ProcessEnd, structured: Any = None) -> Outcome:
         """Return the outcome of an attempt that the client calls a success."""

@@ -131,8 +131,12 @@ def usage_before(request: StepRequest) -> Usage:
     if request.resume_session is None:
         return Usage()
     facts = split_mark(request.resume_session)[1]
+    sent = int(number(facts, "input_tokens"))
+    # A mark that does not say how much was cached: rather too little is then taken for cached.
+    cached = int(number(facts, "cached_input_tokens")) if "cached_input_tokens" in facts else sent
     return Usage(
-        input_tokens=int(number(facts, "input_tokens")),
+        input_tokens=sent,
+        cache_read_tokens=cached,
         output_tokens=int(number(facts, "output_tokens")),
     )
 
@@ -259,15 +263,19 @@ class CodexParser(JsonEventParser):
         """Return the thread's id with what it has used in all."""
         if self.session_id is None:
             return None
+        newest = max(self._total, self._before, key=lambda one: one.input_tokens)
         facts = {
             "input_tokens": max(self._total.input_tokens, self._before.input_tokens),
             "output_tokens": max(self._total.output_tokens, self._before.output_tokens),
+            "cached_input_tokens": newest.cache_read_tokens,
         }
         return marked(self.session_id, facts)
 
     def _take_usage(self, usage: ClientEvent, listener: Listener) -> None:
         total = Usage(
-            input_tokens=usage.count("input_tokens"), output_tokens=usage.count("output_tokens")
+            input_tokens=usage.count("input_tokens"),
+            cache_read_tokens=usage.count("cached_input_tokens"),
+            output_tokens=usage.count("output_tokens"),
         )
         self._total = total
         before = self._before
@@ -277,13 +285,13 @@ class CodexParser(JsonEventParser):
             and total.output_tokens >= before.output_tokens
         )
         base = before if is_by_thread else Usage()
+        cached = total.cache_read_tokens - base.cache_read_tokens
         charged = Usage(
             input_tokens=total.input_tokens - base.input_tokens,
+            cache_read_tokens=max(cached, 0),
             output_tokens=total.output_tokens - base.output_tokens,
         )
-        # How much of a continued thread's input was cached before is not known.
-        cached = 0 if base.input_tokens else usage.count("cached_input_tokens")
-        self.count_tokens(listener, charged, cached)
+        self.count_tokens(listener, charged)
 
     def _take_completed(self, item: ClientEvent, listener: Listener) -> None:
         match item.get("type"):

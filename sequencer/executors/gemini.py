@@ -237,6 +237,8 @@ class GeminiParser(JsonEventParser):
             self.say(listener, f"gemini: {one_line(message)}", Piece.ERROR)
         self.end_line(listener)
         usage = Usage(
-            input_tokens=stats.count("input_tokens"), output_tokens=stats.count("output_tokens")
+            input_tokens=stats.count("input_tokens"),
+            cache_read_tokens=stats.count("cached"),
+            output_tokens=stats.count("output_tokens"),
         )
-        self.count_tokens(listener, usage, stats.count("cached"))
+        self.count_tokens(listener, usage)

@@ -239,7 +239,11 @@ class Conversation:
         """Take the tokens of the try that runs; settle them once it *is_over*."""
         cost = self._price.cost_usd(tokens) if self._price else 0.0
         running = Usage(
-            cost_usd=cost, estimated_usd=cost, input_tokens=tokens.sent, output_tokens=tokens.output
+            cost_usd=cost,
+            estimated_usd=cost,
+            input_tokens=tokens.sent,
+            cache_read_tokens=tokens.cache_read,
+            output_tokens=tokens.output,
         )
         usage = self._settled.plus(running).replace(unpriced=int(self._price is None))
         if is_over:

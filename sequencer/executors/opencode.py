@@ -344,6 +344,7 @@ class OpencodeParser(JsonEventParser):
         cache = tokens.sub("cache")
         step = sum_of_costs([part.get("cost")]).replace(
             input_tokens=tokens.count("input") + cache.count("read", "write"),
+            cache_read_tokens=cache.count("read"),
             output_tokens=tokens.count("output", "reasoning"),
         )
         self._sum = self._sum.plus(step)

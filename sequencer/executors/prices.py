@@ -126,18 +126,15 @@ def price_of(model: str, own: Mapping[str, ModelPrice] | None = None) -> ModelPr
     return None
 
 
-def estimated(
-    usage: Usage, model: str | None, own: Mapping[str, ModelPrice], cached: int = 0
-) -> Usage:
+def estimated(usage: Usage, model: str | None, own: Mapping[str, ModelPrice]) -> Usage:
     """Return *usage* with the cost that its tokens have by list prices, marked as an estimate.
 
-    *cached* tokens of the input were read from a cache. Without tokens, a model or a price
-    it is returned as it is, its cost unknown.
+    Without tokens, a model or a price it is returned as it is, its cost unknown.
     """
     price = price_of(model, own) if model else None
     if price is None or not (usage.input_tokens or usage.output_tokens):
         return usage
-    read = min(cached, usage.input_tokens)
+    read = min(usage.cache_read_tokens, usage.input_tokens)
     tokens = Tokens(input=usage.input_tokens - read, output=usage.output_tokens, cache_read=read)
     cost = price.cost_usd(tokens)
     return usage.replace(cost_usd=cost, estimated_usd=cost, unpriced=0)

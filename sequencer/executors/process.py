@@ -426,6 +426,7 @@ class ResultUsage(Frozen, strict=True):
 
     cost_usd: float | None = Field(default=None, ge=0, le=1e9, allow_inf_nan=False)
     input_tokens: _Tokens | None = None
+    cache_read_tokens: _Tokens | None = None
     output_tokens: _Tokens | None = None
     seconds: float | None = Field(default=None, ge=0, le=1e9, allow_inf_nan=False)
 

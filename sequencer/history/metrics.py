@@ -199,6 +199,7 @@ class Metrics(Struct, frozen=True, kw_only=True):
             "agents": list(self.agents),
             "agent_seconds": round(usage.seconds, 3),
             "input_tokens": usage.input_tokens,
+            "cache_read_tokens": usage.cache_read_tokens,
             "output_tokens": usage.output_tokens,
             "cost_usd": usage.known_usd,
             "unpriced": usage.unpriced,

@@ -25,6 +25,8 @@ class Usage(Frozen, extra="ignore"):
     """Of ``cost_usd``: what was worked out from tokens and prices instead of told."""
     input_tokens: int = Field(default=0, ge=0)
     """Everything that was sent, cache reads and cache writes included."""
+    cache_read_tokens: int = Field(default=0, ge=0)
+    """Of ``input_tokens``: what the client says was read from a cache."""
     output_tokens: int = Field(default=0, ge=0)
     seconds: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     rehearsed: int = Field(default=0, ge=0)
@@ -38,6 +40,7 @@ class Usage(Frozen, extra="ignore"):
             unpriced=self.unpriced + other.unpriced,
             estimated_usd=round(self.estimated_usd + other.estimated_usd, 9),
             input_tokens=self.input_tokens + other.input_tokens,
+            cache_read_tokens=self.cache_read_tokens + other.cache_read_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
             seconds=round(self.seconds + other.seconds, 6),
             rehearsed=self.rehearsed + other.rehearsed,
@@ -68,15 +71,7 @@ def cost_words(usage: Usage, digits: int = 4) -> str:
 
 def used(record: Mapping[str, Any]) -> Usage:
     """Return the figures of a journal's *record*, which leaves out those that are 0."""
-    return Usage(
-        cost_usd=float(record.get("cost_usd", 0.0)),
-        unpriced=int(record.get("unpriced", 0)),
-        estimated_usd=float(record.get("estimated_usd", 0.0)),
-        input_tokens=int(record.get("input_tokens", 0)),
-        output_tokens=int(record.get("output_tokens", 0)),
-        seconds=float(record.get("seconds", 0.0)),
-        rehearsed=int(record.get("rehearsed", 0)),
-    )
+    return Usage.model_validate({**record, "steps": 0})
 
 
 class OutcomeStatus(StrEnum):
@@ -191,10 +186,14 @@ def spent(usage: Usage) -> str:
 
     >>> spent(Usage(input_tokens=1200, output_tokens=34, cost_usd=0.5)), spent(Usage())
     ('1,200 + 34 tokens, 0.5000 USD', '')
+    >>> spent(Usage(input_tokens=1200, output_tokens=34, cache_read_tokens=900))
+    '1,200 + 34 tokens (900 from the cache)'
     """
     parts = []
     if usage.input_tokens or usage.output_tokens:
-        parts.append(f"{usage.input_tokens:,} + {usage.output_tokens:,} tokens")
+        cached = usage.cache_read_tokens
+        from_cache = f" ({cached:,} from the cache)" if cached else ""
+        parts.append(f"{usage.input_tokens:,} + {usage.output_tokens:,} tokens{from_cache}")
     parts += [cost] if (cost := cost_words(usage)) else []
     parts += [f"{usage.rehearsed} rehearsed: no agent ran"] if usage.rehearsed else []
     return ", ".join(parts)

@@ -42,6 +42,9 @@ def _dollars(value: float) -> str:
 MEASURES = {
     "cost": Measure("Cost", lambda one: one.usage.cost_usd, _dollars),
     "tokens": Measure("Tokens", lambda one: one.tokens, lambda value: amount(round(value))),
+    "cache": Measure(
+        "Cache reads", lambda one: one.usage.cache_read_tokens, lambda value: amount(round(value))
+    ),
     "time": Measure(
         "Time of agents", lambda one: one.usage.seconds, lambda value: took(value) or "0"
     ),

@@ -315,6 +315,16 @@ def tokens(usage: Usage) -> str:
     return amount(total) if total else ""
 
 
+def cached(usage: Usage) -> str:
+    """Return which part of what was sent was read from a cache; empty: none, as far as is told.
+
+    >>> cached(Usage(input_tokens=400, cache_read_tokens=301)), cached(Usage(input_tokens=400))
+    ('75 %', '')
+    """
+    share = min(usage.cache_read_tokens / usage.input_tokens, 1) if usage.input_tokens else 0
+    return f"{share:.0%}".replace("%", " %") if share else ""
+
+
 def took(seconds: float) -> str:
     """Return a duration as a clock shows it, a short one with a decimal; empty: none.
 
@@ -343,6 +353,7 @@ def local(at: str) -> str:
 WORDS: Mapping[str, Callable[..., str]] = {
     "money": money,
     "tokens": tokens,
+    "cached": cached,
     "took": took,
     "first_lines": first_lines,
     "local": local,

@@ -48,7 +48,7 @@ said = {
     "status": "ok",
     "output": words.get(step, f"{step} is done."),
     "usage": {"input_tokens": 1200 * weight, "output_tokens": 160 * weight,
-              "cost_usd": 0.011 * weight},
+              "cache_read_tokens": 900 * weight, "cost_usd": 0.011 * weight},
 }
 with open(os.environ["SEQUENCER_RESULT"], "w", encoding="utf-8") as file:
     json.dump(said, file)

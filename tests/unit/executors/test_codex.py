@@ -202,7 +202,25 @@ def test_a_continued_thread_is_charged_the_difference(tmp_path: Path) -> None:
     second = replay("codex-resumed", CodexParser(RULES, before)).outcome
     assert (second.usage.input_tokens, second.usage.output_tokens) == (16857 - 10976, 139 - 95)
     assert second.session_id is not None
-    assert second.session_id.endswith(";input_tokens=16857;output_tokens=139")
+    assert second.session_id.endswith(";input_tokens=16857;output_tokens=139;cached_input_tokens=0")
+
+
+@pytest.mark.parametrize(
+    ("mark", "cached"),
+    [
+        (";input_tokens=900;output_tokens=10;cached_input_tokens=700", 1300),
+        # Of an earlier version, which did not say: never more than what is certainly new.
+        (";input_tokens=900;output_tokens=10", 1100),
+    ],
+)
+def test_of_a_continued_thread_only_new_cache_reads_count(
+    tmp_path: Path, mark: str, cached: int
+) -> None:
+    before = usage_before(request_for(tmp_path, resume_session=f"one{mark}"))
+    usage = {"input_tokens": 3000, "cached_input_tokens": 2000, "output_tokens": 20}
+    event = {"type": "turn.completed", "usage": usage}
+    charged = feed(CodexParser(RULES, before), encoded(event)).outcome.usage
+    assert (charged.input_tokens, charged.cache_read_tokens) == (2100, cached)
 
 
 def test_a_total_that_fell_is_that_of_this_run() -> None:

@@ -67,7 +67,59 @@ def test_clients_that_tell_tokens_only(parser: type[JsonEventParser], lines: lis
     replayed = feed(parser(PRICED), lines)
     usage = replayed.outcome.usage
     assert (usage.cost_usd, usage.estimated_usd, usage.unpriced) == (0.0031, 0.0031, 0)
+    assert (usage.input_tokens, usage.cache_read_tokens) == (3000, 1000)
     assert replayed.heard.usages[-1].cost_usd == 0.0031
+
+
+CLAUDE_CALL = {
+    "input_tokens": 100,
+    "cache_read_input_tokens": 1_000_000,
+    "cache_creation_input_tokens": 300_000,
+    "cache_creation": {"ephemeral_1h_input_tokens": 100_000},
+    "output_tokens": 0,
+}
+CLAUDE_MODEL = {"inputTokens": 100, "cacheReadInputTokens": 60, "cacheCreationInputTokens": 40}
+CACHE_READS = {
+    "claude, by model": (
+        ClaudeParser,
+        {"type": "result", "is_error": False, "result": "x", "modelUsage": {"a": CLAUDE_MODEL}},
+        (200, 60),
+    ),
+    "claude, as a whole": (
+        ClaudeParser,
+        {"type": "result", "is_error": False, "result": "x", "usage": CLAUDE_CALL},
+        (1_300_100, 1_000_000),
+    ),
+    "opencode": (
+        OpencodeParser,
+        {
+            "type": "step_finish",
+            "part": {"tokens": {"input": 5, "cache": {"read": 60, "write": 7}}},
+        },
+        (72, 60),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CACHE_READS)
+def test_what_was_read_from_a_cache_is_told(name: str) -> None:
+    parser, event, expected = CACHE_READS[name]
+    usage = feed(parser(RULES), encoded(event)).outcome.usage
+    assert (usage.input_tokens, usage.cache_read_tokens) == expected
+
+
+def test_each_kind_of_input_of_a_killed_claude_has_its_own_price() -> None:
+    message = {"id": "1", "model": "m", "usage": CLAUDE_CALL}
+    lines = encoded({"type": "assistant", "message": message})
+    usage = feed(ClaudeParser(PRICED), lines, end=FAILED).outcome.usage
+    assert (usage.input_tokens, usage.cache_read_tokens) == (1_300_100, 1_000_000)
+    # A dollar a million: 100 plain, a tenth for reads, 1.25 and 2 times for writes.
+    assert usage.cost_usd == pytest.approx(0.0001 + 0.1 + 0.25 + 0.2)
+
+
+def test_an_agent_may_tell_its_cache_reads(tmp_path: Path) -> None:
+    usage = told(tmp_path / "result.json", SEEN, cache_read_tokens=90, input_tokens=120)
+    assert (usage.input_tokens, usage.cache_read_tokens) == (120, 90)
 
 
 @pytest.mark.parametrize(
