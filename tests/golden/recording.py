@@ -25,6 +25,8 @@ _VARIES = {
     "checksum", "began_at", "seconds", "spent_s", "asked_at", "since", "begun_at", "busy_since",
     "busy_ms", "ended_at", "log", "previous", "document", "size", "digest_of_journal",
 }  # fmt: skip
+_ADDED = {"cache_read_tokens": 0}
+"""Fields that earlier versions did not write, as they read what has none."""
 _OF_THIS_RUN = re.compile(
     r"(?<=\d)-[0-9a-f]{16}\b|(?<=marking-)[0-9a-f]{20}|process \d+ on \S+"
     r"|\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b\d{4}-\d\d-\d\dT[\d:.]+Z?"
@@ -35,7 +37,11 @@ _OF_THIS_RUN = re.compile(
 def steady(value: Any) -> Any:
     """Return *value* without what differs between two runs."""
     if isinstance(value, dict):
-        return {key: steady(one) for key, one in value.items() if key not in _VARIES}
+        return {
+            key: steady(one)
+            for key, one in value.items()
+            if key not in _VARIES and (key not in _ADDED or one != _ADDED[key])
+        }
     if isinstance(value, list):
         return [steady(one) for one in value]
     return _OF_THIS_RUN.sub("", value) if isinstance(value, str) else value
