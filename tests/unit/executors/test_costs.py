@@ -79,7 +79,7 @@ CLAUDE_CALL = {
     "output_tokens": 0,
 }
 CLAUDE_MODEL = {"inputTokens": 100, "cacheReadInputTokens": 60, "cacheCreationInputTokens": 40}
-CACHE_READS = {
+CACHE_READS: dict[str, tuple[type[JsonEventParser], dict[str, Any], tuple[int, int]]] = {
     "claude, by model": (
         ClaudeParser,
         {"type": "result", "is_error": False, "result": "x", "modelUsage": {"a": CLAUDE_MODEL}},
