@@ -1,0 +1,61 @@
+"""The moving picture of two terminals: recorded from real processes, and drawn."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.pictures import terminals
+from tests.pictures.moving import Frame, Line, moving_picture
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def _line(text: str, color: str = "") -> Line:
+    return ((text, color),)
+
+
+def _texts(picture: str) -> dict[str, ElementTree.Element]:
+    return {
+        "".join(one.itertext()): one for one in ElementTree.fromstring(picture).iter(f"{SVG}text")
+    }
+
+
+def test_a_line_is_seen_while_it_stood_there() -> None:
+    frames = [
+        Frame(0, "At first", ((_line("<one>", "red"),),)),
+        Frame(4, "Later", ((_line("<one>", "red"),),)),
+        Frame(6, "Later", ((_line("two"),),)),
+    ]
+    picture = moving_picture(frames, ["shell"], (20, 1), 2)
+    texts = _texts(picture)
+    assert sorted(texts) == ["<one>", "At first", "Later", "shell", "two"]
+    assert 'fill="#ff7b72"' in picture
+    # Without motion the end is what is seen.
+    assert {text for text, one in texts.items() if "gone" in one.get("class", "")} == {
+        "<one>",
+        "At first",
+    }
+    rules = dict(re.findall(r"@keyframes (k\d+)\{(.*)\}\n?", picture))
+    found = re.search(r"animation:(k\d+) 8s", texts["<one>"].get("style", ""))
+    assert found is not None
+    assert rules[found[1]].startswith("0.00%{visibility:visible}75.00%{visibility:hidden}")
+    assert texts["shell"].get("style") is None
+
+
+def test_what_the_picture_shows_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    folder = tmp_path / "project"
+    folder.mkdir()
+    frames = terminals.recorded(folder, 1.0)
+    end = "\n".join("".join(text for text, _ in line) for line in frames[-1].screens[0])
+    assert re.search(r"taken-over +supervisor +2 ", end)
+    accepted = re.findall(r"succeeded +\w+ +(\d) ", end)
+    assert accepted == [str(2 + number) for number in range(len(accepted))]
+    size = (terminals.COLUMNS, terminals.ROWS)
+    picture = moving_picture(frames, terminals.TITLES, size, terminals.REST_S)
+    ElementTree.fromstring(picture)
+    assert len(picture) < 300_000
