@@ -42,7 +42,9 @@ class Frame:
     screens: tuple[tuple[Line, ...], ...]
 
 
-def _spans(frames: Sequence[Frame], lines: Iterable[Line], end: float) -> list[tuple]:
+def _spans(
+    frames: Sequence[Frame], lines: Iterable[Line], end: float
+) -> list[tuple[Line, float, float]]:
     """Return (line, from, until) for each time that something stood at one place."""
     at = [frame.at for frame in frames] + [end]
     found = []
@@ -59,7 +61,9 @@ class _Drawing:
         self._keys: dict[tuple[float, float], str] = {}
         self.texts: list[str] = []
 
-    def add(self, line: Line, place: tuple[float, float], kind: str, span: tuple) -> None:
+    def add(
+        self, line: Line, place: tuple[float, float], kind: str, span: tuple[float, float]
+    ) -> None:
         """Draw *line* at *place*, visible within *span*."""
         start, until = span
         parts, column = [], 0
