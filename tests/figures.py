@@ -240,7 +240,7 @@ def cpu(root: Path, command: list[str], folder: Path) -> float:
 def compared_cpu(roots: list[Path]) -> dict[str, list[float]]:
     """Return the medians of the CPU of commands, for each of *roots*, interleaved."""
     found: dict[str, list[float]] = {}
-    for words in ("status", "next", "history", "run --max-steps 1 --quiet"):
+    for words in ("status", "plan", "history", "run --max-steps 1 --quiet"):
         spent: list[list[float]] = [[] for _ in roots]
         with tempfile.TemporaryDirectory() as scratch:
             folders = [project(Path(scratch) / str(place)) for place in range(len(roots))]

@@ -257,7 +257,7 @@ def _warm_up() -> None:
         contextlib.redirect_stderr(io.StringIO()),
     ):
         Path("orchestration.yaml").write_text("agent: {default: rehearsal}\n")
-        for sys.argv in (["sequencer", "show"], ["sequencer", "check"]):
+        for sys.argv in (["sequencer", "plan", "--list"], ["sequencer", "check"]):
             with contextlib.suppress(SystemExit):
                 importlib.import_module("sequencer.cli").main()
     os.environ.clear()

@@ -203,8 +203,8 @@ def workflow_of_run(
         raise ConfigurationError(
             f"workflow {workflow.name!r} has no review step",
             where="--review-every",
-            hint="'review_cadence' is 'standard' with a reviewer; 'sequencer show' lists the "
-            "workflows that have one",
+            hint="'review_cadence' is 'standard' with a reviewer; 'sequencer plan --list' lists "
+            "the workflows that have one",
         )
     return workflow
 

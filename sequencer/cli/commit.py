@@ -1,13 +1,10 @@
-"""`commit --dry-run`: what would be committed after a step, and what would not, and why."""
+"""`plan --commit`: what would be committed after a step, and what would not, and why."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import click
-
 from sequencer.cli.context import Invocation
-from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.tables import columns
 from sequencer.cli.views.text import one_line
 from sequencer.git.carry import folders_of
@@ -20,25 +17,12 @@ from sequencer.project import Project
 NOT_COMMITTED = "-"
 
 
-@verb("commit")
-@click.option("--dry-run", is_flag=True, help="Show what would be committed; change nothing.")
-@pass_invocation
-def commit(invocation: Invocation, *, dry_run: bool) -> None:
+def plan_commit(invocation: Invocation) -> None:
     """Show what a step would commit of the changes that are in the work tree now.
 
-    Steps commit by themselves, where `commit` in orchestration.yaml declares what, and
-    the run is kept in git. Here nothing is ever written.
-
-    \b
-    Examples:
-      sequencer commit --dry-run
-      sequencer commit --dry-run --json | jq '.skipped[]'
+    Steps commit by themselves, where `commit` in orchestration.yaml declares what, and the run
+    is kept in git.
     """
-    if not dry_run:
-        raise click.UsageError(
-            "steps commit what is declared by themselves; 'sequencer commit --dry-run' shows it, "
-            "and 'git commit' commits by hand"
-        )
     project = invocation.project()
     branch, selection = _selected(project)
     facts = _facts(project, branch, selection)

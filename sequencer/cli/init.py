@@ -112,7 +112,7 @@ def init(invocation: Invocation, folder: Path, workflow: str | None) -> None:
     if not invocation.is_json:
         where = "" if folder == Path() else f"cd {folder} && "
         invocation.say(
-            f"next: {where}sequencer check, then sequencer next, then sequencer run --max-steps 2"
+            f"next: {where}sequencer check, then sequencer plan, then sequencer run --max-steps 2"
         )
 
 

@@ -1,175 +1,296 @@
-"""What `run` and `tick` would do first, as ``--dry-run`` shows it; nothing is changed."""
+"""`plan`: what would run; the next steps here, and the ways to the other rooms that show it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import import_module
+from pathlib import Path
+from typing import Any
 
-from sequencer.assembly.agents import choose_agent, ensure_known_names
-from sequencer.assembly.flows import locate
+import click
+
+from sequencer.assembly.agents import choose_agent
 from sequencer.cli.context import Invocation
-from sequencer.cli.run_work import Plan, run_of
-from sequencer.cli.views.text import one_line
-from sequencer.engine.fitting import fitted, optional_of
+from sequencer.cli.options import (
+    REVIEW_EVERY,
+    WORKFLOW,
+    NewFile,
+    complete_flows,
+    complete_workflows,
+    pass_invocation,
+    verb,
+    with_options,
+)
+from sequencer.cli.requests import FILE, LABEL
+from sequencer.cli.views.facts import look
+from sequencer.cli.views.states import shown, state_words
+from sequencer.cli.views.tables import columns
+from sequencer.cli.views.text import cut
 from sequencer.engine.run import Run
-from sequencer.engine.stint import Mode
-from sequencer.errors import SequencerError
-from sequencer.executors.protocol import Executor
+from sequencer.engine.view import NodeState, NodeView
+from sequencer.errors import DefinitionChanged, SequencerError, UsageRefused
 from sequencer.model.head import Head
-from sequencer.model.kind import Readiness
-from sequencer.model.line.order import describe, place, resolve
+from sequencer.model.line.order import Description, describe_node
+from sequencer.model.net.graph import NodeKind
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.project import Project
-from sequencer.workflows.prompts import prompt_path
 from sequencer.workflows.registry import with_defaults
 
-Report = dict[str, Any]
-Found = TypeVar("Found")
+MAX_COUNT, DEFAULT_COUNT = 1_000_000, 10
+_PATH = click.Path(path_type=Path)
 
 
-def show(invocation: Invocation, project: Project, plan: Plan) -> int:
-    """Print what *plan* would do first; nothing is changed."""
-    run = run_of(invocation, plan)
-    head = None if plan.mode is Mode.ASYNC else run.view().head
-    workflow = run.workflow_for(head)
-    ensure_known_names(project.settings, project.agents.overrides, workflow)
-    hidden = {"max_steps"} if workflow.nodes else set()
-    obstacles: list[str] = []
-    report: Report = {
-        "mode": str(plan.mode),
-        "run": run.name,
-        "workflow": workflow.name,
-        "limits": plan.limits.model_dump(exclude_none=True, exclude=hidden),
-    }
-    if workflow.nodes:
-        report |= _nodes(project, plan, run, workflow, obstacles)
-    else:
-        obstacles += _in_the_way(plan, run, head, workflow)
-        present = 0 if head is None else head.step_index
-        index = present if plan.step_index is None else plan.step_index
-        if not place(workflow, index).is_end:
-            report |= _step(project, workflow, index, obstacles)
-    report["in_the_way"] = obstacles
-    if invocation.is_json:
-        invocation.print_json(report)
-        return 0
-    for name, value in report.items():
-        for line in value if isinstance(value, list) else (value,):
-            if line is not None:
-                invocation.echo(f"{name.replace('_', ' '):<12}  {one_line(_said(line))}")
-    return 0
+def _why_none(run: Run) -> str:
+    head = run.head
+    if head is not None and head.begun_at and head.status != "complete":
+        return "no node can start now: 'sequencer status' shows what it waits for"
+    return "no step is left: the run is complete"
 
 
-def _said(value: object) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {item}" for key, item in value.items()) or "none"
-    return str(value)
-
-
-def _nodes(
-    project: Project, plan: Plan, run: Run, workflow: Workflow, obstacles: list[str]
-) -> Report:
-    """Return which nodes of a graph come next and who performs each; see `_step`."""
-    upcoming = (
-        [plan.node]
-        if plan.node is not None
-        else _tried(obstacles, lambda: [node["step"] for node in run.next(len(workflow.steps))])
-    )
-    here = _tried(obstacles, run.standing)
-    if here is not None and here.kind is not Readiness.READY:
-        obstacles.append(here.message)
-    agents = {}
-    optional = optional_of(workflow)
-    for step in workflow.steps:
-        build = partial(_built, project, step, optional.get(step.name, ()))
-        built = _tried(
-            obstacles, build, lambda error: locate(error, project, run, workflow, plan.source)
+def steps_table(steps: list[Description], room: int | None = None) -> str:
+    """Return *steps* as people read them, in *room* columns."""
+    head = ("STEP_INDEX", "ITERATION", "CYCLE", "POSITION", "STEP", "PROMPT", "")
+    rows = [
+        (
+            str(step["step_index"]),
+            str(step["iteration"]),
+            str(step["cycle_index"]),
+            step["position"],
+            step["step"],
+            step["prompt"],
+            "review" if step["review"] else "",
         )
-        if built is not None:
-            agents[step.name] = built[0]
-            obstacles += [text for text in built[1].problems() if text not in obstacles]
-    return {"next": ", ".join(upcoming or ()) or "nothing", "agents": agents}
+        for step in steps
+    ]
+    return columns(head, rows, right={0, 1, 2}, room=room, goes=(2, 1))
 
 
-def _built(project: Project, step: Step, optional: tuple[str, ...]) -> tuple[str, Executor]:
-    """Return who performs the graph's *step*, and check that it can."""
-    whole = with_defaults(step, project.settings.step_defaults)
-    return project.agents.choose(fitted(project.agents, whole, step.name, optional)[0], step.name)
+@verb("plan")
+@with_options(
+    click.argument("name", metavar="[WORKFLOW]", required=False, shell_complete=complete_flows),
+    click.option("-n", "--count", type=click.IntRange(1, MAX_COUNT), metavar="N",
+                 help=f"How many steps to show; default {DEFAULT_COUNT}."),
+    click.option("--request", "text", metavar="TEXT",
+                 help="Show where this request would go, and why; - is standard input."),
+    click.option("--simulate", is_flag=True,
+                 help="Replay a flow on a virtual clock, without an agent."),
+    click.option("--list", "lists", is_flag=True,
+                 help="List the workflows; with --run the nodes of that run."),
+    click.option("--commit", is_flag=True, help="Show what a step would commit now."),
+    click.option("--diagram", is_flag=True, help="Draw a flow in the terminal."),
+    click.option("--mermaid", is_flag=True, help="Draw it as a Mermaid chart."),
+    WORKFLOW(help="What if: another workflow than the run's."),
+    REVIEW_EVERY,
+    click.option("--step-index", type=click.IntRange(0, 2**63 - 1 - MAX_COUNT), metavar="I",
+                 help="Start at this step_index instead of where the run is."),
+    click.option("--script", type=_PATH, metavar="FILE.json",
+                 help="What the nodes answer in a replay, and how long they take."),
+    click.option("--svg", type=NewFile(), metavar="FILE", help="Draw a flow into FILE."),
+    click.option("--png", type=NewFile(), metavar="FILE", help="Draw a flow into FILE."),
+    click.option("--chart", type=_PATH, metavar="FILE", help="Show what a Mermaid chart says."),
+    FILE,
+    LABEL,
+    click.option("--procedure", metavar="P", shell_complete=complete_workflows,
+                 help="The procedure of the request, as 'start' would be told."),
+)  # fmt: skip
+@pass_invocation
+def plan(invocation: Invocation, /, **given: Any) -> int | None:
+    """Show what would run next; nothing is run or changed.
+
+    With WORKFLOW, a name or a file, show its steps and who performs each; of a flow or a team
+    every node as its run has it. --request shows which procedure a request would get, whether
+    a team would work on it, and why; where an agent classifies requests, it is asked.
+
+    --workflow and --review-every answer "what if" for the next steps. A script for --simulate
+    is a JSON object: nodes (by id: out, a list of answers, {"error": TEXT} for a failure; ms,
+    how long; timeout), entry, onError, retry, maxIterations, timeout. Nodes that it leaves out
+    take 10 ms, a task as often as it weighs; choices go the first way that leads forward.
+    --svg and --png need the extra 'picture'.
+
+    \b
+    Examples:
+      sequencer plan
+      sequencer plan --count 12 --workflow review_cadence --review-every 2
+      sequencer plan review_cadence
+      sequencer plan flows/review.md --simulate
+      sequencer plan --request "Crash on save" --label bug
+      sequencer plan --commit
+    """
+    way = _way(given)
+    if way == "steps":
+        _show_next(invocation, **{name: given[name] for name in _WAYS[way]})
+        return None
+    # Each is a room of its own, and costs more to load than the next steps to show.
+    room = import_module(f"sequencer.cli.{_ROOMS[way]}")
+    options = {name: given[name] for name in _WAYS[way] if name not in _FLAGS}
+    shown: int | None = getattr(room, f"plan_{way}")(invocation, **options)
+    return shown
 
 
-def _in_the_way(plan: Plan, run: Run, head: Head | None, workflow: Workflow) -> Iterator[str]:
-    """Yield why nothing would start, apart from the step itself."""
-    if head is None:
+_DRAWINGS = ("diagram", "mermaid", "svg", "png")
+_WAYS: Mapping[str, tuple[str, ...]] = {
+    "request": ("text", "file", "labels", "procedure"),
+    "commit": ("commit",),
+    "chart": ("chart",),
+    "simulate": ("simulate", "name", "script"),
+    "workflow": ("lists", "name", *_DRAWINGS),
+    "steps": ("count", "workflow", "review_every", "step_index"),
+}
+"""What can be shown, each with its options; the first that has one is meant."""
+_FLAGS = ("commit", "simulate", "lists")
+_ROOMS = {"request": "start", "commit": "commit", "chart": "show", "simulate": "simulate",
+          "workflow": "show"}  # fmt: skip
+
+
+def _way(given: Mapping[str, Any]) -> str:
+    """Return what is to be shown.
+
+    Raises:
+        UsageRefused: an option has nothing to do with it.
+    """
+    asked = [name for name, value in given.items() if value not in (None, False, ())]
+    way = next((way for way, names in _WAYS.items() if {*asked} & {*names} - {"name"}), "steps")
+    way = "workflow" if way == "steps" and asked == ["name"] else way
+    for name in asked:
+        if name not in _WAYS[way] or (name == "name" and given["lists"]):
+            words = {
+                "text": "--request",
+                "labels": "--label",
+                "lists": "--list",
+                "name": "WORKFLOW",
+            }
+            first = next((one for one in asked if one in _WAYS[way]), way)
+            said = [words.get(one, f"--{one.replace('_', '-')}") for one in (name, first)]
+            raise UsageRefused(
+                f"{said[0]} and {said[1]} do not go together", where="sequencer plan"
+            )
+    return way
+
+
+def _show_next(
+    invocation: Invocation,
+    count: int | None,
+    workflow: str | None,
+    review_every: int | None,
+    step_index: int | None,
+) -> None:
+    """Show the steps that come next; of a flow or a team what may start now."""
+    given = {"workflow": workflow, "review_every": review_every}
+    count = count or DEFAULT_COUNT
+    invocation.project(given, may_be_none=workflow is not None)
+    run = invocation.run()
+    view = run.view()
+    chosen = run.workflow_for(view.head)
+    if step_index is not None:
+        run.control.kind.ensure_may("step-index")
+    if chosen.nodes:
+        _show_nodes(invocation, run, chosen, count)
         return
+    if step_index is None and (workflow is not None or review_every is not None):
+        step_index = view.head.step_index if view.head is not None else 0
+    if step_index is None and view.head is not None:
+        _tell_of_changes(invocation, view.head, chosen)
+    steps = run.next(count, step_index)
+    if invocation.is_json:
+        invocation.print_json(steps)
+    elif steps:
+        invocation.echo(steps_table(steps, invocation.room))
+    else:
+        invocation.say(_why_none(run))
+
+
+def _tell_of_changes(invocation: Invocation, head: Head, workflow: Workflow) -> None:
+    """Say that the steps are those behind an `adopt`, where the run was begun differently."""
     try:
         ensure_definition(head, workflow)
-        here = run.standing()
-    except SequencerError as error:
-        yield str(error)
-        return
-    if here is None or here.kind is Readiness.COMPLETE:
-        yield "the run is complete"
-        return
-    if here.claim is not None:
-        if not run.store.liveness(here.claim).allows_take_over:
-            yield here.message
-    elif here.kind is not Readiness.READY:
-        yield here.message
-    names = [step.name for step in workflow.steps]
-    mine = {names[int(p)] if p not in names and p.isdecimal() else p for p in plan.positions}
-    position = describe(workflow, head.step_index)["position"]
-    if mine and position not in mine:
-        yield f"the step is at position {position}, which is not among --position"
+    except DefinitionChanged as error:
+        invocation.notices(
+            [f"{error.message}; no step runs, and below are the steps after 'adopt'"]
+        )
+        invocation.say(f"  {error.hint}")
 
 
-def _step(project: Project, workflow: Workflow, index: int, obstacles: list[str]) -> Report:
-    """Return the step at *index*; what it lacks is added to *obstacles*."""
-    settings = project.settings
-    step = with_defaults(resolve(workflow, index), settings.step_defaults)
-    facts = describe(workflow, index)
-    report: Report = {
-        "step_index": index,
-        "iteration": facts["iteration"],
-        "step": step.name,
-        "position": facts["position"],
+def _show_nodes(invocation: Invocation, run: Run, workflow: Workflow, count: int) -> None:
+    found = ready_nodes(invocation.project(), run, workflow, count)
+    if invocation.is_json:
+        invocation.print_json(found)
+    elif found:
+        invocation.echo(nodes_table(found, are_tasks=bool(workflow.tasks), room=invocation.room))
+    else:
+        invocation.say(_why_none(run))
+
+
+MOST_SUBJECT_COLUMNS = 50
+NOTHING = "-"
+
+
+def ready_nodes(project: Project, run: Run, workflow: Workflow, count: int) -> list[dict[str, Any]]:
+    """Return at most *count* nodes of *workflow*, a graph, that may start in *run*.
+
+    Where the run is one of another workflow they are those that the graph begins with.
+
+    Raises:
+        SequencerError: see `Run.next`.
+    """
+    head, graph = run.head, workflow.graph
+    if graph and head is not None and head.workflow_name != workflow.name:
+        steps = [describe_node(workflow, name, 0) for name in graph.entries[:count]]
+        views = {node.id: NodeView(node) for node in graph.nodes}
+    else:
+        steps = run.next(count)
+        views = {one.node.id: one for one in look(run, workflow.name).nodes} if steps else {}
+        if head is not None and steps:
+            workflow = run.kind.workflow_of(head)
+    now = datetime.now(UTC)
+    return [_node(project, workflow, step, views[step["step"]], now) for step in steps]
+
+
+def _node(
+    project: Project, workflow: Workflow, said: Description, view: NodeView, now: datetime
+) -> dict[str, Any]:
+    node, step = view.node, workflow.steps_by_name.get(said["step"])
+    is_begun = view.state is not NodeState.PENDING
+    return {
+        **said,
+        "label": node.label,
+        "kind": str(node.kind),
+        "role": node.task.role if node.task is not None else None,
+        "agent": None if step is None else _agent(project, step),
+        "state": state_words(view, now) if is_begun else str(NodeState.READY),
     }
-    if step.description:
-        report["description"] = step.description
-    chosen = _tried(
-        obstacles, lambda: choose_agent(settings, step, facts["position"], project.agents.overrides)
-    )
-    built = _tried(obstacles, lambda: project.agents.choose(step, facts["position"]))
-    if chosen is not None:
-        report["agent"] = built[0] if built else chosen.name
-        report["chosen_by"] = "--rehearse" if project.rehearses else chosen.source
-    if built is not None:
-        obstacles += built[1].problems()
-    report["prompt"] = _tried(obstacles, lambda: _prompt(project, step, built and built[1]))
-    if settings.router.is_active and not project.rehearses:
-        report["router"] = f"{settings.router.mode}: {settings.router.prompt} may choose another"
-    budget = {"timeout_s": step.timeout_s, "max_cost_usd": step.max_cost_usd}
-    report["budget"] = {key: value for key, value in budget.items() if value is not None}
-    return report
 
 
-def _prompt(project: Project, step: Step, executor: Executor | None) -> str:
-    """Return the path of the prompt's file, after reading it as the step would."""
-    if executor is not None and not project.prompts.read_for(step, executor):
-        return f"none: {step.prompt_name} is missing or empty"
-    return str(prompt_path(project.settings.prompts_dir, step.prompt_name))
-
-
-def _tried(
-    obstacles: list[str],
-    look: Callable[[], Found],
-    place_error: Callable[[SequencerError], None] = lambda _: None,
-) -> Found | None:
+def _agent(project: Project, step: Step) -> str | None:
+    whole = with_defaults(step, project.settings.step_defaults)
     try:
-        return look()
-    except SequencerError as error:
-        place_error(error)
-        if str(error) not in obstacles:
-            obstacles.append(str(error))
+        return choose_agent(project.settings, whole, step.name, project.agents.overrides).name
+    except SequencerError:
+        # `check` says what is wrong with it.
         return None
+
+
+def nodes_table(
+    found: Sequence[dict[str, Any]], *, are_tasks: bool, room: int | None = None
+) -> str:
+    """Return the nodes as people read them, in *room* columns."""
+    head = ("TASK" if are_tasks else "NODE", "STATE", "SUBJECT", "ROLE", "BY")
+    rows = [
+        (
+            shown(one["step"]),
+            one["state"],
+            cut(shown(one["label"]), MOST_SUBJECT_COLUMNS) or NOTHING,
+            one["role"] or NOTHING,
+            _by(one),
+        )
+        for one in found
+    ]
+    kept = [place for place in range(len(head)) if are_tasks or head[place] != "ROLE"]
+    return columns([head[n] for n in kept], [[row[n] for n in kept] for row in rows], room=room)
+
+
+def _by(one: dict[str, Any]) -> str:
+    if one["kind"] == NodeKind.HUMAN:
+        return "a person"
+    return shown(one["agent"] or "") or NOTHING

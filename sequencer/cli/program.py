@@ -123,7 +123,7 @@ COMMANDS: Mapping[str, Command] = {
     "tick": Command(_WORK, "run", "Run one step if one is due; for cron and timers."),
     "start": Command(_WORK, "start", "Make a run of a request, and work on it."),
     "worker": Command(_WORK, "fleet", "Make attempts for runs on Temporal."),
-    "next": Command(_LOOK, "next", "Show which steps come next."),
+    "plan": Command(_LOOK, "plan", "Show what would run; nothing is changed."),
     "status": Command(_LOOK, "status", "Show where the run stands."),
     "history": Command(_LOOK, "history", "Show what happened, from the journal."),
     "log": Command(_LOOK, "log", "Show or follow step logs."),
@@ -134,11 +134,6 @@ COMMANDS: Mapping[str, Command] = {
     "web": Command(_LOOK, "web", "Show the runs in a browser, and answer them."),
     "runs": Command(_LOOK, "status", "List the runs."),
     "gates": Command(_LOOK, "gates", "List what waits for a person."),
-    "route": Command(_LOOK, "start", "Explain which procedure a request goes to."),
-    "score": Command(_LOOK, "start", "Score how much a request gains from a team."),
-    "simulate": Command(_LOOK, "simulate", "Show what a flowchart would do."),
-    "show": Command(_LOOK, "show", "Show the workflows, or the steps of one."),
-    "commit": Command(_LOOK, "commit", "Show what a step would commit now."),
     "stop": Command(_CHANGE, "change", "End the run after the step that runs."),
     "pause": Command(_CHANGE, "change", "Hold the run after the step that runs."),
     "resume": Command(_CHANGE, "change", "Let a paused or stopped run go on.", ALWAYS),
@@ -165,7 +160,7 @@ COMMANDS: Mapping[str, Command] = {
     "fleet": Command(_SET_UP, "fleet", "Start a Temporal server for a trial."),
     "demo": Command(_SET_UP, "demo", "Watch two processes take turns; no agent needed."),
 }  # fmt: skip
-"""Verb -> its module below `sequencer.cli`, where it has its name or, as `next_`, almost."""
+"""Verb -> its module below `sequencer.cli`, where it has its name or, as `set_`, almost."""
 
 _HELP = """Run agent steps in the order that a workflow decides.
 
@@ -174,7 +169,7 @@ step is never lost, doubled or reordered.
 
 \b
   sequencer init                      a new project in this folder
-  sequencer next --count 6            what would run
+  sequencer plan                      what would run
   sequencer run --max-steps 6         run six steps
   sequencer status --watch            look on from another terminal
 """

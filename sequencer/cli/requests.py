@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from sequencer.cli.context import Invocation
-from sequencer.cli.options import MAX_BYTES, complete_workflows, decoded, read_text
+from sequencer.cli.options import MAX_BYTES, decoded, read_text
 from sequencer.errors import UnsafePath, UsageRefused
 from sequencer.logs import current_branch
 from sequencer.model.request import Request
@@ -138,7 +138,6 @@ def attached(name: str, project: Path) -> str:
     return real.relative_to(root).as_posix()
 
 
-TEXT = click.argument("text", required=False)
 FILE = click.option(
     "--file",
     type=click.Path(path_type=Path),
@@ -147,12 +146,6 @@ FILE = click.option(
 )
 LABEL = click.option(
     "--label", "labels", multiple=True, metavar="L", help="A label of the request; repeatable."
-)
-PROCEDURE = click.option(
-    "--procedure",
-    metavar="P",
-    shell_complete=complete_workflows,
-    help="As 'start' would be told.",
 )
 
 

@@ -1,4 +1,4 @@
-"""`run` and `tick`: their options; `run_work` does what they say, and `plan` shows it."""
+"""`run` and `tick`: their options; `run_work` does what they say, and `dry_run` shows it."""
 
 from __future__ import annotations
 
@@ -147,8 +147,8 @@ def tick(invocation: Invocation, /, **options: Any) -> int:
 
 
 def _perform(invocation: Invocation, **options: Any) -> int:
-    from sequencer.cli import plan, run_work  # noqa: PLC0415 - `--help` needs no engine
+    from sequencer.cli import dry_run, run_work  # noqa: PLC0415 - `--help` needs no engine
 
     project, planned = run_work.planned(invocation, **options)
-    act = plan.show if options["dry_run"] else run_work.work
+    act = dry_run.show if options["dry_run"] else run_work.work
     return act(invocation, project, planned)

@@ -304,7 +304,7 @@ def _index_of(project: Project, workflow: Workflow, present: int, name: str) -> 
         raise UnknownName("step", name, names, where="--start-at")
     index = next_index(workflow, present, lambda there: there.step in wanted)
     if index is None:
-        hint = "'sequencer next --count 12' shows them; 'sequencer rewind' goes back"
+        hint = "'sequencer plan --count 12' shows them; 'sequencer rewind' goes back"
         message = f"none of the steps that come next is {name}"
         raise UsageRefused(message, where="--start-at", hint=hint)
     return index

@@ -1,4 +1,4 @@
-"""`show`: which workflows there are, and what one of them does."""
+"""`plan WORKFLOW` and ``--list``: which workflows there are, and what one of them does."""
 
 from __future__ import annotations
 
@@ -10,12 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import click
-
 from sequencer.assembly.agents import choose_agent, resolve_auto
 from sequencer.assembly.flows import open_flow, own_flows, path_of, run_name_of, written_of
 from sequencer.cli.context import Invocation
-from sequencer.cli.options import NewFile, complete_flows, pass_invocation, verb
 from sequencer.cli.views.diagram import print_diagram
 from sequencer.cli.views.facts import look
 from sequencer.cli.views.mermaid import chart, charted, classed
@@ -43,56 +40,32 @@ from sequencer.workflows.registry import with_defaults
 REVIEW, BUILT_IN = "review", "built in"
 MOST_STEPS_COLUMNS = 100
 """Of the list of workflows; a team may have a thousand tasks."""
-_PATH, _FILE = click.Path(path_type=Path), NewFile()
 
 
-@verb("show")
-@click.argument("name", metavar="[WORKFLOW]", required=False, shell_complete=complete_flows)
-@click.option("--mermaid", is_flag=True, help="Draw it as a Mermaid chart.")
-@click.option("--diagram", is_flag=True, help="Draw a flowchart in the terminal.")
-@click.option("--svg", type=_FILE, metavar="FILE", help="Draw a flowchart into FILE.")
-@click.option("--png", type=_FILE, metavar="FILE", help="Draw a flowchart into FILE.")
-@click.option("--chart", type=_PATH, metavar="FILE", help="Show what a Mermaid chart says.")
-@pass_invocation
-def show(
-    invocation: Invocation, /, name: str | None, chart: Path | None, **draw: Any
-) -> int | None:
+def plan_workflow(invocation: Invocation, /, name: str | None, **draw: Any) -> None:
     """List the workflows, or show the steps of one: who performs each, and why that agent.
 
     Of a flowchart or a team (a file, or its name) it shows every node as its run has it, with
-    states in what it draws; without WORKFLOW that of the run that --run names. --svg and --png
-    need the extra 'picture'.
-
-    \b
-    Examples:
-      sequencer show
-      sequencer show review_cadence
-      sequencer show review_cadence --mermaid > workflow.mmd
-      sequencer show flows/review.md --diagram
-      sequencer show --chart chart.mmd --json
-      sequencer --run login-timeout show --mermaid
+    states in what it draws; without a *name* that of the run that ``--run`` names.
     """
-    if chart is not None:
-        return show_chart(invocation, chart, name, draw)
     project = invocation.project(may_be_none=name is not None)
     if name is None:
         if _shows_its_run(invocation, draw):
-            return None
+            return
         if any(draw.values()):
             raise UsageRefused(
                 "a drawing is of one workflow, and the run is none of a flowchart or a team",
-                hint="name it: 'sequencer show WORKFLOW'",
+                hint="name it: 'sequencer plan WORKFLOW'",
             )
         _list(invocation, project)
-        return None
+        return
     if _is_flow(project, name):
         show_flow(invocation, project, name, draw)
-        return None
+        return
     for option in ("diagram", "svg", "png"):
         if draw[option]:
             raise UsageRefused("is for flowcharts", where=f"--{option}", hint="--mermaid draws it")
     _show_steps(invocation, project, name, mermaid=draw["mermaid"])
-    return None
 
 
 def _shows_its_run(invocation: Invocation, draw: dict[str, Any]) -> bool:
@@ -126,11 +99,11 @@ def _is_flow(project: Project, name: str) -> bool:
 
 def _show_steps(invocation: Invocation, project: Project, name: str, *, mermaid: bool) -> None:
     settings = project.settings
-    workflow = settings.registry.get(name, where="sequencer show")
+    workflow = settings.registry.get(name, where="sequencer plan")
     if name == settings.workflow.name:
         workflow = settings.chosen_workflow()
     if mermaid and invocation.is_json:
-        raise UsageRefused("--mermaid and --json exclude each other", where="sequencer show")
+        raise UsageRefused("--mermaid and --json exclude each other", where="sequencer plan")
     if mermaid:
         invocation.echo(chart(workflow), is_verbatim=True)
         return
@@ -188,7 +161,7 @@ def _list(invocation: Invocation, project: Project) -> None:
         invocation.echo(f"\n{said}")
     others = ", ".join(entry["name"] for entry in found if entry not in own)
     invocation.echo(f"\nbuilt in: {others}")
-    invocation.say("* is what 'sequencer run' begins with; 'sequencer show NAME' shows its steps")
+    invocation.say("* is what 'sequencer run' starts with; 'sequencer plan NAME' shows its steps")
 
 
 def _unconfigured_flows(invocation: Invocation, project: Project) -> Iterator[dict[str, Any]]:
@@ -312,28 +285,23 @@ def _limits(step: Step) -> str:
 MARKDOWN = ".md"
 
 
-def show_chart(
-    invocation: Invocation, path: Path, name: str | None, draw: Mapping[str, Any]
-) -> int:
-    """Print what the chart in *path* says, whether it could be run or not.
+def plan_chart(invocation: Invocation, chart: Path) -> int:
+    """Print what the file *chart* says, whether it could be run or not.
 
     Raises:
         ChartError: it is no flowchart, and nobody asked for JSON.
-        UsageRefused: something else was asked for besides.
     """
-    if name is not None or any(draw.values()):
-        raise UsageRefused("shows what one file says, and draws nothing", where="--chart")
     try:
-        chart = _chart(own_file(invocation, path))
+        said = _chart(own_file(invocation, chart))
     except ChartError as error:
         if not invocation.is_json:
             raise
         invocation.print_json({"invalid": True, "error": str(error)})
         return error.exit_code
     if invocation.is_json:
-        invocation.print_json(chart.as_json())
+        invocation.print_json(said.as_json())
         return 0
-    for line in _words(chart):
+    for line in _words(said):
         invocation.echo(line)
     return 0
 

@@ -1,4 +1,4 @@
-"""`simulate`: what a flowchart would do, on a virtual clock and without an agent."""
+"""`plan --simulate`: what a flowchart would do, on a virtual clock and without an agent."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import click
-
 from sequencer.assembly.flows import path_of
 from sequencer.cli.context import Invocation
-from sequencer.cli.options import complete_flows, pass_invocation, read_text, verb
+from sequencer.cli.options import read_text
 from sequencer.cli.run_work import places
 from sequencer.cli.show import own_file
 from sequencer.cli.views.text import one_line
@@ -27,34 +25,16 @@ from sequencer.workflows.teams.lists import has_tasks, load_tasks, page_of
 INVALID = "invalid"
 
 
-@verb("simulate")
-@click.argument("flow", metavar="[FLOW]", required=False, shell_complete=complete_flows)
-@click.option(
-    "--script",
-    type=click.Path(path_type=Path),
-    metavar="FILE.json",
-    help="What the nodes answer, and how long they take.",
-)
-@pass_invocation
-def simulate(invocation: Invocation, flow: str | None, script: Path | None) -> int:
-    """Show what FLOW would do: every start, end, loop and failure, with its time.
+def plan_simulate(invocation: Invocation, name: str | None, script: Path | None) -> int:
+    """Show what the flow *name* would do: every start, end, loop and failure, with its time.
 
-    FLOW is a workflow file, a list of tasks, or a Mermaid chart alone (.mmd); without it the
-    graph of the run that --run names. The script is a JSON object: nodes (by id: out, a list
-    of answers, {"error": TEXT} for a failure; ms, how long; timeout), entry, onError, retry,
-    maxIterations, timeout. Nodes that it leaves out take 10 ms, a task as often as it weighs,
-    markers none; choices go the first way that leads forward, and who judges says yes.
-
-    \b
-    Examples:
-      sequencer simulate flows/review.md
-      sequencer simulate chart.mmd --script answers.json --json | jq .status
-      sequencer --run login-timeout simulate
+    It is a workflow file, a list of tasks, or a Mermaid chart alone (.mmd); without one the
+    graph of the run that is meant.
     """
     said = _script(script)
-    path = _path(invocation, flow) if flow else None
+    path = _path(invocation, name) if name else None
     try:
-        found = _found(invocation, flow, path, said)
+        found = _found(invocation, name, path, said)
     except ConfigurationError as error:
         if path is None or not _is_about(error, path):
             raise
@@ -137,7 +117,7 @@ def _of_run(invocation: Invocation) -> Workflow:
     if not workflow.nodes:
         raise UsageRefused(
             f"the run's workflow {workflow.name!r} is no flowchart and no team",
-            hint="name a FLOW; 'sequencer next' shows what a cycle or a procedure does",
+            hint="name a flow; 'sequencer plan' shows what a cycle or a procedure does",
         )
     return workflow if head is None else run.kind.workflow_of(head)
 

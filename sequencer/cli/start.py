@@ -1,4 +1,4 @@
-"""`start` and `route`: from a request to the run of a procedure."""
+"""`start` and `plan --request`: from a request to the run of a procedure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sequencer.cli.options import (
     verb,
     with_options,
 )
-from sequencer.cli.requests import FILE, LABEL, PROCEDURE, TEXT, request_from
+from sequencer.cli.requests import FILE, LABEL, request_from
 from sequencer.cli.show import present
 from sequencer.cli.views.mermaid import chart
 from sequencer.cli.views.states import shown
@@ -36,6 +36,7 @@ from sequencer.model.step import Step
 from sequencer.project import Project
 from sequencer.workflows.requests.issues import free_name
 from sequencer.workflows.teams import scoring
+from sequencer.workflows.teams.scoring import TeamChoice
 
 _START_OPTIONS = with_options(
     click.option("--comment", "comments", multiple=True, metavar="TEXT",
@@ -58,12 +59,10 @@ _START_OPTIONS = with_options(
     click.option("--diagram", is_flag=True,
                  help="Show a team's tasks as a drawing in the terminal."),
 )  # fmt: skip
-_REQUEST = with_options(TEXT, FILE, LABEL, PROCEDURE)
-"""Of a verb that starts nothing."""
 
 
 @verb("start")
-@TEXT
+@click.argument("text", required=False)
 @FILE
 @LABEL
 @_START_OPTIONS
@@ -88,8 +87,9 @@ def start(
 
     TEXT is the request, its first line the title, or an issue of GitHub or Linear as JSON; -
     reads it from standard input. Labels, or an agent that classifies it, choose the procedure;
-    'sequencer route' explains the choice. The run keeps the steps as they are resolved here.
-    Its name is made from the title unless --run gives one; 'sequencer --run NAME run' continues it.
+    'sequencer plan --request' explains the choice. The run keeps the steps as they are resolved
+    here. Its name is made from the title unless --run gives one; 'sequencer --run NAME run'
+    continues it.
 
     \b
     Examples:
@@ -144,80 +144,50 @@ def _ensure_drawable(invocation: Invocation, draw: Mapping[str, bool], *, shows:
         raise UsageRefused("shows what would be made", where=names[0], hint=hint)
 
 
-@verb("route")
-@_REQUEST
-@pass_invocation
-def route(invocation: Invocation, /, procedure: str | None, **given: Any) -> None:
-    """Explain which procedure a request would go to, and why; nothing is started.
-
-    Where an agent classifies requests it is asked, as 'start' would.
-
-    \b
-    Examples:
-      sequencer route "Add user profile page"
-      sequencer route "Crash on save" --label bug --json
-    """
+def plan_request(invocation: Invocation, **given: Any) -> None:
+    """Explain which procedure a request would go to, how much a team would help, and why."""
     project = invocation.project()
-    request = request_from(invocation, project, "route", **given)
-    chosen = project.starter.route(request, procedure)
-    if invocation.is_json:
-        told = {"request": request.model_dump(mode="json"), **chosen.model_dump(mode="json")}
-        invocation.print_json(told)
-        return
-    for line in explained(chosen):
-        invocation.echo(line)
-
-
-@verb("score")
-@_REQUEST
-@pass_invocation
-def score(invocation: Invocation, /, procedure: str | None, **given: Any) -> None:
-    """Score how much a request would gain from a team, from 0 to 100, and why.
-
-    The kind of request is found as 'sequencer route' finds it, by an agent where one is
-    asked; the rest is counted: words, length, lists, paths, labels. Nothing is started.
-
-    \b
-    Examples:
-      sequencer score "Migrate the frontend and backend to the new API"
-      sequencer score --file issue.md --label epic --json
-    """
-    project = invocation.project()
-    request = request_from(invocation, project, "score", **given)
+    procedure = given.pop("procedure")
+    request = request_from(invocation, project, "plan", **given)
     route = project.starter.route(request, procedure)
-    settings = project.settings
-    word = scoring.classification_of(request, route, settings.routing)
     choice = project.starter.choose_team(request, route)
-    if choice is None:
-        raise UsageRefused("nobody works in teams here")
-    found = choice.score
-    # The members that the score speaks for, if there may be so many.
-    size = min(choice.size, found.team_size)
     if invocation.is_json:
-        invocation.print_json(
-            {
-                "classification": word,
-                "procedure": route.procedure,
-                "score": found.score,
-                "uses_team": choice.uses_team,
-                "why": choice.why,
-                "team_size": size,
-                "reasons": [asdict(reason) for reason in found.reasons],
-                "threshold": settings.teams.threshold,
-                "request": request.model_dump(mode="json"),
-            }
-        )
+        team = None if choice is None else _team_json(project, choice)
+        found = {"request": request.model_dump(mode="json"), **route.model_dump(mode="json")}
+        kind = scoring.classification_of(request, route, project.settings.routing)
+        invocation.print_json({**found, "classification": kind, "team": team})
         return
-    invocation.echo(f"score      {found.score} of 100")
-    invocation.echo(f"team       {'yes' if choice.uses_team else 'no'}  ({choice.why})")
-    invocation.echo(f"size       {size}")
-    invocation.echo(f"kind       {word or 'unknown'}  ({one_line(route.reason)})")
-    invocation.echo(f"procedure  {one_line(route.procedure)}")
+    for line in explained(route):
+        invocation.echo(line)
+    if choice is None or _HAS_NO_TEAMS in choice.why:
+        return
+    invocation.echo(f"team: {'yes' if choice.uses_team else 'no'}  ({choice.why})")
+    invocation.echo(f"score: {choice.score.score} of 100, for a team of {_size(choice)}")
     rows = [
         (f"{reason.points:+d}" if reason.points else "0", one_line(reason.text))
-        for reason in found.reasons
+        for reason in choice.score.reasons
     ]
     invocation.echo(columns(("POINTS", "FOR"), rows, right={0}, room=invocation.room))
+
+
+_HAS_NO_TEAMS = "teams.enabled"
+"""In the reason of a project that has not asked for any."""
+
+
+def _size(choice: TeamChoice) -> int:
+    """Return the members that the score speaks for, if there may be so many."""
+    return min(choice.size, choice.score.team_size)
+
+
+def _team_json(project: Project, choice: TeamChoice) -> dict[str, Any]:
+    return {
+        "uses_team": choice.uses_team,
+        "why": choice.why,
+        "size": _size(choice),
+        "score": choice.score.score,
+        "threshold": project.settings.teams.threshold,
+        "reasons": [asdict(reason) for reason in choice.score.reasons],
+    }
 
 
 def explained(chosen: Route) -> list[str]:
@@ -294,7 +264,7 @@ def _show_team(invocation: Invocation, definition: Definition) -> None:
     if team.get("uses_team"):
         score = f"score {team['score']}: {', '.join(team['reasons'])}"
         invocation.echo(f"team       {team['size']} at once  ({one_line(team['why'])}; {score})")
-    elif team and "teams.enabled" not in team["why"]:
+    elif team and _HAS_NO_TEAMS not in team["why"]:
         invocation.echo(f"team       none  ({one_line(team['why'])})")
 
 

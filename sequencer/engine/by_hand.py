@@ -189,7 +189,7 @@ class Control:
                     raise transitions.held_by(claim)
             if head.step_index != present:
                 message = f"skip: the run went on to step_index {head.step_index} meanwhile"
-                raise TransitionRefused(message, hint="look at 'sequencer next'")
+                raise TransitionRefused(message, hint="look at 'sequencer plan'")
             made = skip(head)
             while made.head.step_index < step_index:
                 made = made.then(skip(made.head))

@@ -363,7 +363,7 @@ class GitCarrier:
             self._tell(f"not committed: {self._hide(one.path)!r} {one.reason}")
         if len(declared) > SHOWN_PATHS:
             more = len(declared) - SHOWN_PATHS
-            self._tell(f"not committed: {more} more; 'sequencer commit --dry-run'")
+            self._tell(f"not committed: {more} more; 'sequencer plan --commit'")
         done = {one.path for one in selection.chosen}
         left = [e.path for e in self._tree.dirt(status, self._tolerated) if e.path not in done]
         if left:

@@ -103,7 +103,7 @@ def test_a_changed_cadence_blocks_no_look(folder: Path) -> None:
     assert cli(folder, "run", "--max-steps", "2").returncode == 0
     config = folder / "orchestration.yaml"
     config.write_text(config.read_text().replace("review_every_n: 2", "review_every_n: 3"))
-    looked = cli(folder, "next", "--count", "3", "--json")
+    looked = cli(folder, "plan", "--count", "3", "--json")
     assert looked.returncode == 0
     assert [step["step"] for step in json.loads(looked.stdout)] == [
         "supervisor",
@@ -114,7 +114,7 @@ def test_a_changed_cadence_blocks_no_look(folder: Path) -> None:
     assert "'sequencer adopt'" in looked.stderr
     assert cli(folder, "run", "--max-steps", "1").returncode == 3
     assert cli(folder, "adopt").returncode == 0
-    assert cli(folder, "next").stderr == ""
+    assert cli(folder, "plan").stderr == ""
 
 
 def test_a_second_approval_says_that_no_run_waits(folder: Path) -> None:

@@ -24,7 +24,7 @@ def test_what_is_kept_can_be_looked_at(tmp_path: Path) -> None:
     shown = cli(tmp_path, "demo", "--keep", "--steps", "4", "--seconds", "0", TMPDIR=str(tmp_path))
     assert shown.returncode == 0, shown.stdout + shown.stderr
     folder = next(tmp_path.iterdir())
-    for arguments in (("status",), ("history",), ("check",), ("show", "review_cadence")):
+    for arguments in (("status",), ("history",), ("check",), ("plan", "review_cadence")):
         looked = cli(folder, *arguments)
         assert looked.returncode == 0, looked.stderr
     assert len(list((folder / "logs" / "local" / "steps").iterdir())) == 4

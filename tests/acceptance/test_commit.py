@@ -1,4 +1,4 @@
-"""`sequencer commit --dry-run` as a child process, in real repositories."""
+"""`sequencer plan --commit` as a child process, in real repositories."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def project(folder: Path, configuration: str = DECLARED) -> Path:
 
 
 def shown(folder: Path, *arguments: str) -> dict[str, Any]:
-    done = cli(folder, "commit", "--dry-run", "--json", *arguments)
+    done = cli(folder, "plan", "--commit", "--json", *arguments)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -68,7 +68,7 @@ def test_what_would_be_committed_and_what_not_and_why(tmp_path: Path) -> None:
 def test_the_table_for_people(tmp_path: Path) -> None:
     folder = project(tmp_path / "p")
     write(folder, {"docs/new.md": "123", "main.py": "2", "docs/\x1b[31mred\nline": "x"})
-    done = cli(folder, "commit", "--dry-run")
+    done = cli(folder, "plan", "--commit")
     assert done.returncode == 0
     lines = [line.split() for line in done.stdout.splitlines()]
     assert lines[0] == ["CHANGE", "BYTES", "PATH", "WHY"]
@@ -81,34 +81,23 @@ def test_the_table_for_people(tmp_path: Path) -> None:
 
 def test_nothing_has_changed(tmp_path: Path) -> None:
     folder = project(tmp_path / "p")
-    done = cli(folder, "commit", "--dry-run")
+    done = cli(folder, "plan", "--commit")
     assert (done.returncode, done.stdout) == (0, "nothing has changed in the work tree\n")
 
 
 def test_nothing_is_declared(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", "")
     write(folder, {"docs/new.md": "1"})
-    done = cli(folder, "commit", "--dry-run")
+    done = cli(folder, "plan", "--commit")
     assert done.returncode == 0
     assert "commit.paths" in done.stderr
     assert shown(folder)["committed"] == []
     assert shown(folder)["open"] is False
 
 
-def test_without_dry_run_it_is_no_command(tmp_path: Path) -> None:
-    folder = project(tmp_path / "p")
-    write(folder, {"docs/new.md": "1"})
-    before = everything(folder)
-    done = cli(folder, "commit")
-    assert done.returncode == 2
-    assert "steps commit what is declared by themselves" in done.stderr
-    assert "sequencer commit --dry-run" in done.stderr
-    assert everything(folder) == before
-
-
 def test_a_folder_without_git(tmp_path: Path) -> None:
     folder = scripted_project(tmp_path / "p")
-    done = cli(folder, "commit", "--dry-run", GIT_CEILING_DIRECTORIES=str(tmp_path))
+    done = cli(folder, "plan", "--commit", GIT_CEILING_DIRECTORIES=str(tmp_path))
     assert done.returncode == 3
     assert "is in no work tree of git" in done.stderr
     assert "Traceback" not in done.stderr
@@ -117,7 +106,7 @@ def test_a_folder_without_git(tmp_path: Path) -> None:
 def test_secrets_of_the_environment(tmp_path: Path) -> None:
     folder = project(tmp_path / "p")
     write(folder, {"docs/a.md": "my value is correct-horse", "docs/correct-horse.md": "x"})
-    done = cli(folder, "commit", "--dry-run", "--json", MY_API_KEY="correct-horse")
+    done = cli(folder, "plan", "--commit", "--json", MY_API_KEY="correct-horse")
     assert json.loads(done.stdout)["committed"] == []
     assert "correct-horse" not in done.stdout + done.stderr
 

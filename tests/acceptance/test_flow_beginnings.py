@@ -38,8 +38,8 @@ def test_warnings_are_told_once_when_the_run_begins(project: Path) -> None:
     assert ODD in told
     assert first.stdout.count("\n") == 1
     # As the other commands say it.
-    assert told in cli(project, "show", "odd").stderr
-    assert told in cli(project, "simulate", "flows/odd.md").stderr
+    assert told in cli(project, "plan", "odd").stderr
+    assert told in cli(project, "plan", "--simulate", "flows/odd.md").stderr
     assert told.removeprefix("warning: ") in cli(project, "check").stdout
     for again in (("run", "odd"), ("--run", "odd", "tick"), ("--run", "odd", "run")):
         assert warnings(cli(project, *again).stderr) == []

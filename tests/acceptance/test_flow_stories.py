@@ -312,7 +312,7 @@ def test_a_published_flow_is_checked_and_run_as_it_is(published: Path, client: s
     wrong = r"agent claude(, .*)?: it can't honour temperature"
     assert bool(re.search(wrong, checked.stdout)) is (client == "claude")
     assert "README" not in checked.stdout
-    simulated = typed(published, client, "simulate", "paper-check")
+    simulated = typed(published, client, "plan", "--simulate", "paper-check")
     assert simulated.stdout.splitlines()[-1].endswith("done finish")
 
     ran = typed(published, client, "run", "paper-check", "--state", "input=the paper")

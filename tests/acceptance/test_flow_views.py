@@ -22,35 +22,35 @@ def test_show_in_every_way(project: Path) -> None:
     cli(project, "run", "review")
     rows = {
         line.split()[0]: line.split()[1:]
-        for line in cli(project, "show", "review").stdout.splitlines()
+        for line in cli(project, "plan", "review").stdout.splitlines()
         if line
     }
     assert rows["fine"][0] == "asked"
-    table = as_json(cli(project, "show", "flows/review.md", "--json"))
+    table = as_json(cli(project, "plan", "flows/review.md", "--json"))
     states = {node["id"]: node["state"] for node in table["nodes"]}
     assert states == {
         "draft": "done", "prose": "done", "facts": "done", "join": "done", "fine": "asked",
         "publish": "pending", "note": "pending", "done": "pending",
     }  # fmt: skip
     assert (table["status"], table["done"], table["total"]) == ("waiting", 4, 8)
-    mermaid = cli(project, "show", "review", "--mermaid").stdout
+    mermaid = cli(project, "plan", "review", "--mermaid").stdout
     assert mermaid.startswith("flowchart TD\n  draft[Draft] --> prose & facts")
     assert "class draft,prose,facts,join seqDone" in mermaid
-    drawn = cli(project, "show", "review", "--diagram").stdout
+    drawn = cli(project, "plan", "review", "--diagram").stdout
     assert "Draft" in drawn
     assert "Fine?" in drawn
     # The run that --run names is drawn as its author drew it, until somebody edits the chart.
-    assert cli(project, "--run", "review", "show", "--mermaid").stdout == mermaid
+    assert cli(project, "--run", "review", "plan", "--mermaid").stdout == mermaid
     flow = project / "flows" / "review.md"
     flow.write_text(flow.read_text().replace("draft[Draft]", "draft[Drafts]"))
-    assert not cli(project, "--run", "review", "show", "--mermaid").stdout.startswith(mermaid[:30])
-    both = cli(project, "show", "review", "--diagram", "--json")
+    assert not cli(project, "--run", "review", "plan", "--mermaid").stdout.startswith(mermaid[:30])
+    both = cli(project, "plan", "review", "--diagram", "--json")
     assert both.returncode == 2
 
 
 def test_what_a_chart_says(project: Path) -> None:
     (project / "c.mmd").write_text('graph LR\n  a["x (y)"] -.->|why| b{{Q}}\n')
-    said = as_json(cli(project, "show", "--chart", "c.mmd", "--json"))
+    said = as_json(cli(project, "plan", "--chart", "c.mmd", "--json"))
     assert said["direction"] == "LR"
     assert said["nodes"] == [
         {"id": "a", "label": "x (y)", "shape": "square"},
@@ -59,37 +59,37 @@ def test_what_a_chart_says(project: Path) -> None:
     (edge,) = said["edges"]
     assert (edge["label"], edge["stroke"], edge["type"]) == ("why", "dotted", "arrow_point")
     (project / "bad.mmd").write_text("graph LR\n  a[x (y)] --> b\n")
-    ended = cli(project, "show", "--chart", "bad.mmd", "--json")
+    ended = cli(project, "plan", "--chart", "bad.mmd", "--json")
     assert ended.returncode == 2
     assert as_json(ended)["invalid"] is True
     assert "bad.mmd:2:" in as_json(ended)["error"]
 
 
 def test_a_simulation_with_and_without_a_script(project: Path) -> None:
-    plain = as_json(cli(project, "simulate", "flows/review.md", "--json"))
+    plain = as_json(cli(project, "plan", "--simulate", "flows/review.md", "--json"))
     assert plain["status"] == "completed"
     assert plain["trace"][0] == "0 start draft"
     assert plain["back"] == ["fine->draft[send back]"]
     script = {"nodes": {"fine": {"out": ["send back", "approve"]}, "prose": {"ms": 50}}}
     (project / "script.json").write_text(json.dumps(script))
-    ended = cli(project, "simulate", "review", "--script", "script.json")
+    ended = cli(project, "plan", "--simulate", "review", "--script", "script.json")
     assert ended.returncode == 0
     assert "70 loop fine -> draft #1" in ended.stdout.splitlines()
     assert asked(project) == []
     assert not (project / "sync").exists()
     (project / "script.json").write_text('{"nodes": {"nobody": {}}}')
-    wrong = cli(project, "simulate", "review", "--script", "script.json")
+    wrong = cli(project, "plan", "--simulate", "review", "--script", "script.json")
     assert (wrong.returncode, "nobody" in wrong.stderr) == (2, True)
 
 
 def test_a_simulation_of_what_can_not_be_loaded(project: Path) -> None:
     (project / "bad.mmd").write_text("flowchart TD\na --- b\n")
-    ended = cli(project, "simulate", "bad.mmd", "--json")
+    ended = cli(project, "plan", "--simulate", "bad.mmd", "--json")
     assert ended.returncode == 2
     said = as_json(ended)
     assert said["status"] == "invalid"
     assert said["trace"] == ["load error: E-EDGE a b: only -->, -.-> and ==> are executable"]
-    assert cli(project, "simulate", "bad.mmd").returncode == 2
+    assert cli(project, "plan", "--simulate", "bad.mmd").returncode == 2
 
 
 def test_check_says_everything_at_once(project: Path) -> None:

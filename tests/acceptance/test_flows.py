@@ -109,7 +109,7 @@ def test_a_flow_by_its_configured_name(project: Path) -> None:
     assert cli(project, "run", "release").returncode == 4
     (gate,) = as_json(cli(project, "gates", "--json"))
     assert gate["run"] == "release"
-    shown = as_json(cli(project, "show", "--json"))
+    shown = as_json(cli(project, "plan", "--list", "--json"))
     assert [entry["kind"] for entry in shown if entry["name"] == "release"] == ["graph"]
 
 
@@ -217,7 +217,7 @@ def test_ticks_do_one_node_each(project: Path) -> None:
     assert cli(project, "run", "short", "--max-steps", "1").returncode == 0
     status = as_json(cli(project, "--run", "short", "status", "--json"))
     assert [node["state"] for node in status["nodes"]] == ["done", "ready"]
-    following = as_json(cli(project, "--run", "short", "next", "--json"))
+    following = as_json(cli(project, "--run", "short", "plan", "--json"))
     assert [one["step"] for one in following] == ["b"]
     assert cli(project, "--run", "short", "tick").returncode == 0
     over = cli(project, "--run", "short", "tick")

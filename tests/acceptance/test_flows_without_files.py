@@ -116,7 +116,7 @@ def test_the_ways_out_of_a_lost_workflow(begun: Path, loss: str) -> None:
     assert head(begun)["workflow_name"] == "standard"
     assert head(begun).get("flow") is None
     # What is left of the old run does not count any more.
-    shown = cli(begun, "--run", "review", "next", "--json")
+    shown = cli(begun, "--run", "review", "plan", "--json")
     assert shown.returncode == 0, shown.stderr
 
 
@@ -184,7 +184,7 @@ def test_a_lost_marking_is_told_by_every_verb(
         assert "nothing has to be repaired" not in said
     assert "bring the file back, or 'sequencer --run review reset'" in said
     assert path.name in refused(project, "--run", "review", "repair", "--apply")
-    shown = cli(project, "show", "flows/review.md")
+    shown = cli(project, "plan", "flows/review.md")
     assert (shown.returncode, shown.stdout) == (3, "")
     assert path.name in shown.stderr
     gates = cli(project, "gates", "--json")

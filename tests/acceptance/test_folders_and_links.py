@@ -21,7 +21,7 @@ STRANGERS = (
 )
 """Names of a stranger's that look like our own."""
 CHANGING = (("tick",), ("pause",), ("resume",), ("run", "--max-steps", "1"))
-LOOKING = (("status",), ("next",), ("history",), ("runs",), ("log",), ("metrics", "--all-runs"))
+LOOKING = (("status",), ("plan",), ("history",), ("runs",), ("log",), ("metrics", "--all-runs"))
 
 
 def seen(folder: Path) -> dict[str, tuple[int, int, bytes]]:
@@ -80,7 +80,7 @@ def refused(ended: subprocess.CompletedProcess[str], name: str) -> None:
 
 
 LINKED = {
-    "sync": (*CHANGING, ("status",), ("next",), ("history",), ("runs",)),
+    "sync": (*CHANGING, ("status",), ("plan",), ("history",), ("runs",)),
     "sync/beats": CHANGING,
     "sync/results": (("run", "--max-steps", "1"),),
     "sync/runs": (("--run", "other", "tick"), ("runs",), ("metrics", "--all-runs")),

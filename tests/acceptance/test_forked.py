@@ -96,7 +96,7 @@ def test_waiting_for_it_has_an_end(folder: Path) -> None:
 def test_its_streams_are_those_that_it_is_given(folder: Path, tmp_path: Path) -> None:
     with (tmp_path / "out").open("wb") as out:
         ended = forked.run(
-            [*COMMAND, "next", "--json"], cwd=folder, env=environment(), stdout=out,
+            [*COMMAND, "plan", "--json"], cwd=folder, env=environment(), stdout=out,
             stderr=subprocess.STDOUT,
         )  # fmt: skip
     assert (ended.returncode, ended.stdout) == (0, None)

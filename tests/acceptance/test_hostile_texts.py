@@ -76,7 +76,7 @@ def test_what_an_agent_says_reaches_a_pipe_as_plain_text(tmp_path: Path, way: st
     folder = project(tmp_path, way)
     assert "red" in told(folder, "--verbose", "tick")
     told(folder, "--verbose", "run", "--max-steps", "1")
-    for looking in ("status", "history", "runs", "gates", "metrics", "next", "repair", "gantt"):
+    for looking in ("status", "history", "runs", "gates", "metrics", "plan", "repair", "gantt"):
         told(folder, looking)
         told(folder, looking, "--json")
 
@@ -84,24 +84,24 @@ def test_what_an_agent_says_reaches_a_pipe_as_plain_text(tmp_path: Path, way: st
 def test_names_in_files_and_on_the_command_line_reach_a_pipe_as_plain_text(tmp_path: Path) -> None:
     folder = project(tmp_path, "ok")
     odd = IN_FILES
-    assert "evil" in told(folder, "simulate", "bad")
+    assert "evil" in told(folder, "plan", "--simulate", "bad")
     assert "evil" in told(folder, "run", "bad", "--max-steps", "1")
     for flow in ("good", "bad"):
-        told(folder, "simulate", flow, "--json")
+        told(folder, "plan", "--simulate", flow, "--json")
         for arguments in ((), ("--json",), ("--mermaid",), ("--diagram",), ("--svg", "x.svg")):
-            told(folder, "show", flow, *arguments)
+            told(folder, "plan", flow, *arguments)
     picture = (folder / "x.svg").read_text() if (folder / "x.svg").exists() else ""
     assert SEEN.search(picture) is None
     told(folder, "--run", "flowing", "run", "good", "--max-steps", "1")
     told(folder, "--run", "flowing", "status")
     told(folder, "check")
-    asked = ["--run status", "simulate", "", "show", "log"]
+    asked = ["--run status", "plan", "", "log"]
     for words in asked:
         first, *rest = words.split() or [odd]
         typed = [first, odd, *rest] if words else [odd]
         assert "red" in told(folder, *typed)
     told(folder, "start", f"fix {odd}", "--dry-run")
-    told(folder, "route", f"fix {odd}", "--label", odd)
+    told(folder, "plan", "--request", f"fix {odd}", "--label", odd)
     configuration = (folder / "orchestration.yaml").read_text()
     escaped = "".join(f"\\U{ord(character):08x}" for character in odd)
     (folder / "orchestration.yaml").write_text(f'{configuration}"{escaped}": 1\n')

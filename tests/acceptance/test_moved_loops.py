@@ -127,7 +127,7 @@ def test_whoever_decides_is_not_warned(moved: Path) -> None:
 
 
 def test_what_has_no_effect_is_one_line_and_check_lists_it(moved: Path) -> None:
-    looked = run(moved, "next", SYNC_LOOPS="5", ORCHESTRATION_BRANCH="main", POLL_INTERVAL="2")
+    looked = run(moved, "plan", SYNC_LOOPS="5", ORCHESTRATION_BRANCH="main", POLL_INTERVAL="2")
     told = "notice: 11 settings have no effect here; 'sequencer check' lists them\n"
     assert looked.stderr == told
     checked = run(moved, "check", SYNC_LOOPS="5", ORCHESTRATION_BRANCH="main", POLL_INTERVAL="2")

@@ -38,7 +38,7 @@ def test_a_named_run_keeps_its_workflow_beside_the_one_that_is_configured(folder
         ended = cli(folder, "--run", "docs", *arguments)
         assert ended.returncode == 0, (arguments, ended.stderr)
         assert docs(folder)["workflow_name"] == "standard2"
-    looked = cli(folder, "--run", "docs", "next", "--count", "1", "--json")
+    looked = cli(folder, "--run", "docs", "plan", "--count", "1", "--json")
     assert (looked.returncode, looked.stderr) == (0, "")
     assert json.loads(looked.stdout)[0]["prompt"] == "supervisor2.md"
     # Neither the file nor the environment is about this run.

@@ -25,7 +25,7 @@ def begun(project: Path) -> list[str]:
 def test_back_to_a_node_and_on_from_there(project: Path) -> None:
     said = cli(project, "--run", "ship", "rewind", "c")
     assert said.stdout.splitlines()[0] == "back to 'c'; these run again: c, d, e"
-    shown = as_json(cli(project, "--run", "ship", "next", "--json"))
+    shown = as_json(cli(project, "--run", "ship", "plan", "--json"))
     assert [one["step"] for one in shown] == ["c"]
     nodes = as_json(cli(project, "--run", "ship", "status", "--json"))["nodes"]
     states = {one["id"]: one["state"] for one in nodes}

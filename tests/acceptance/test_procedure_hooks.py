@@ -64,7 +64,7 @@ def test_the_procedure(project: Path) -> None:
     hook = "def sequencer_procedure(request, chosen):\n"
     hook += "    return 'other' if 'odd' in request.labels and chosen == 'mine' else None\n"
     assert steps(run(project, hook)) == ["first"]
-    told = json.loads(cli(project, "route", "Xyzzy", "--label", "odd", "--json").stdout)
+    told = json.loads(cli(project, "plan", "--request", "Xyzzy", "--label", "odd", "--json").stdout)
     assert (told["procedure"], told["source"]) == ("other", "hook")
 
 

@@ -102,7 +102,7 @@ def test_an_agent_classifies(
         CONFIGURATION + "  classifier: {kind: command, argv: [sh, ask.sh]}\n"
         "routing: {classifier: classifier, fallback: documentation-edit}\n"
     )
-    told = json.loads(cli(project, "route", "Improve it", "--json").stdout)
+    told = json.loads(cli(project, "plan", "--request", "Improve it", "--json").stdout)
     assert (told["procedure"], told["source"]) == (procedure, source)
     tried = [one for one in told["considered"] if one["source"] == "classification"]
     assert len(tried) == len(answers)
@@ -110,10 +110,11 @@ def test_an_agent_classifies(
 
 
 def test_a_label_decides_before_anybody_is_asked(project: Path) -> None:
-    told = json.loads(cli(project, "route", "Improve it", "--label", "EPIC", "--json").stdout)
+    told = json.loads(
+        cli(project, "plan", "--request", "Improve it", "--label", "EPIC", "--json").stdout
+    )
     assert (told["procedure"], told["source"]) == ("orchestrator-full", "label")
-    named = ("--label", "EPIC", "--procedure", "plan-mode")
-    shown = cli(project, "route", "Improve it", *named).stdout
+    shown = cli(project, "plan", "--request", "Improve it", "--procedure", "plan-mode").stdout
     assert shown.startswith("plan-mode  (it was named)\n")
 
 

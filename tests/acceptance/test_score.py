@@ -1,8 +1,9 @@
-"""`sequencer score`: what a request would gain from a team, as a person asks for it."""
+"""`sequencer plan --request`: what a request would gain from a team, as a person asks for it."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -36,22 +37,27 @@ def project(tmp_path: Path) -> Path:
 
 
 def told(project: Path, *arguments: str) -> dict[str, Any]:
-    ended = cli(project, "score", *arguments, "--json")
+    ended = cli(project, *asked(arguments), "--json")
     assert ended.returncode == 0, ended.stderr
     found: dict[str, Any] = json.loads(ended.stdout)
-    assert sum(reason["points"] for reason in found["reasons"]) == found["score"]
-    return found
+    team: dict[str, Any] = found.pop("team")
+    assert sum(reason["points"] for reason in team["reasons"]) == team["score"]
+    return found | team
+
+
+def asked(arguments: Iterable[str]) -> list[str]:
+    first, *rest = arguments
+    return ["plan", *(() if first == "--file" else ("--request",)), first, *rest]
 
 
 def test_the_score_of_a_file_as_a_table(project: Path) -> None:
-    ended = cli(project, "score", "--file", "big.md")
+    ended = cli(project, "plan", "--file", "big.md")
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.splitlines() == [
-        "score      60 of 100",
-        "team       yes  (the score 60 reaches teams.threshold (60))",
-        "size       3",
-        "kind       code  (it begins with a change to make)",
-        "procedure  full-development",
+    lines = ended.stdout.splitlines()
+    assert lines[0] == "full-development  (it begins with a change to make)"
+    assert lines[-6:] == [
+        "team: yes  (the score 60 reaches teams.threshold (60))",
+        "score: 60 of 100, for a team of 3",
         "POINTS  FOR",
         "   +40  keywords: refactor, migrate, end-to-end, frontend and backend",
         "   +15  listed sub-tasks: 4",
@@ -59,11 +65,10 @@ def test_the_score_of_a_file_as_a_table(project: Path) -> None:
     ]
 
 
-def test_a_label_and_a_procedure_decide_as_in_route(project: Path) -> None:
+def test_a_label_and_a_procedure_decide(project: Path) -> None:
     for arguments in (["Fix it", "--label", "bug"], ["Fix it", "--procedure", "debugger-full"]):
         found = told(project, *arguments)
-        routed = json.loads(cli(project, "route", *arguments, "--json").stdout)
-        assert found["procedure"] == routed["procedure"] == "debugger-full"
+        assert found["procedure"] == "debugger-full"
         assert (found["classification"], found["score"]) == ("debugger", 50)
         assert (found["uses_team"], found["why"]) == (
             *(False, "the score 50 is below teams.threshold (60)"),
@@ -74,7 +79,7 @@ def test_an_agent_says_which_kind_it_is(project: Path) -> None:
     text = CONFIGURATION.replace("print(1)", "print('Orchestrator.')")
     (project / "orchestration.yaml").write_text(f"{text}routing: {{classifier: script}}\n")
     found = told(project, "Strawberries")
-    assert (found["classification"], found["score"], found["team_size"]) == ("orchestrator", 80, 4)
+    assert (found["classification"], found["score"], found["size"]) == ("orchestrator", 80, 4)
     assert found["uses_team"]
 
 
@@ -87,7 +92,7 @@ def test_a_question_never_gets_a_team(project: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "sequencer score: what is to be done?"),
+        (["", "--label", "x"], "the request is empty"),
         (["x", "--file", "big.md"], "not both"),
         (["--file", "none.md"], "can't be read"),
         (["x", "--procedure", "full-dev"], "did you mean 'full-development'?"),
@@ -95,7 +100,7 @@ def test_a_question_never_gets_a_team(project: Path) -> None:
     ],
 )
 def test_what_is_refused(project: Path, arguments: list[str], said: str) -> None:
-    ended = cli(project, "score", *arguments)
+    ended = cli(project, *asked(arguments))
     assert (ended.returncode, ended.stdout) == (2, "")
     assert said in ended.stderr
 
@@ -135,6 +140,6 @@ def test_nothing_is_begun(project: Path) -> None:
 
 
 def test_nothing_from_outside_reaches_the_terminal_as_a_command(project: Path) -> None:
-    ended = cli(project, "score", "Refactor\x1b[2J it\x07", "--label", "epic")
+    ended = cli(project, "plan", "--request", "Refactor\x1b[2J it\x07", "--label", "epic")
     assert ended.returncode == 0
     assert not {"\x1b", "\x07"} & set(ended.stdout)

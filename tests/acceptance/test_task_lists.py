@@ -88,14 +88,14 @@ def test_what_is_right_is_told_with_what_a_role_can_t_have(project: Path) -> Non
 
 
 def test_they_are_shown_as_graphs(project: Path) -> None:
-    found = json.loads(cli(project, "show", "--json").stdout)
+    found = json.loads(cli(project, "plan", "--list", "--json").stdout)
     kinds = {entry["name"]: entry["kind"] for entry in found}
     assert [kinds[name] for name in ("inline", "page", "listed")] == ["graph"] * 3
     for name in ("inline", "page", "page.md", "listed"):
-        shown = cli(project, "show", name)
+        shown = cli(project, "plan", name)
         assert shown.returncode == 0, shown.stderr
         assert "Do it" in shown.stdout
-        drawn = cli(project, "show", name, "--mermaid").stdout
+        drawn = cli(project, "plan", name, "--mermaid").stdout
         assert 'n0["Do it"]' in drawn
         assert "n0 --> n1" in drawn
 

@@ -32,7 +32,7 @@ def lines(project: Path, *arguments: str) -> list[str]:
 
 
 def test_a_list_in_the_configuration(project: Path) -> None:
-    ended = cli(project, "simulate", "team")
+    ended = cli(project, "plan", "--simulate", "team")
     assert ended.stdout.splitlines()[:4] == [
         *("0 start plan", "10 done plan", "10 start build", "40 done build"),
     ]
@@ -44,20 +44,22 @@ def test_a_list_in_the_configuration(project: Path) -> None:
 def test_the_script_has_answers_for_what_is_added_too(project: Path) -> None:
     script = {"nodes": {"check": {"out": [NO, {"pass": True}]}, "check-fix-1": {"ms": 200}}}
     (project / "s.json").write_text(json.dumps(script))
-    done = json.loads(cli(project, "simulate", "team", "--script", "s.json", "--json").stdout)
+    done = json.loads(
+        cli(project, "plan", "--simulate", "team", "--script", "s.json", "--json").stdout
+    )
     assert done["status"] == "completed"
     assert "50 add check-fix-1 <- check" in done["trace"]
     assert "250 done check-fix-1" in done["trace"]
     for wrong in ("check-fix-2", "nobody"):
         (project / "s.json").write_text(json.dumps({"nodes": {wrong: {"ms": 1}}}))
-        ended = cli(project, "simulate", "team", "--script", "s.json")
+        ended = cli(project, "plan", "--simulate", "team", "--script", "s.json")
         assert (ended.returncode, wrong in ended.stderr) == (2, True)
 
 
 def test_the_run_goes_as_the_replay_has_said(project: Path) -> None:
     script = {"nodes": {"check": {"out": [NO, {"pass": True}]}}}
     (project / "s.json").write_text(json.dumps(script))
-    said = lines(project, "simulate", "team", "--script", "s.json")
+    said = lines(project, "plan", "--simulate", "team", "--script", "s.json")
     plan = {"check": {"says": [NO, {"pass": True}]}}
     (project / "agent.json").write_text(json.dumps(plan))
     assert cli(project, "run").returncode == 0
@@ -70,7 +72,7 @@ def test_a_list_in_a_file_of_its_own(project: Path) -> None:
     (project / "little.yaml").write_text(
         "tasks:\n  - {id: a, subject: A}\n  - {id: b, subject: B, blocked_by: [a]}\n"
     )
-    found = lines(project, "simulate", "little.yaml")
+    found = lines(project, "plan", "--simulate", "little.yaml")
     assert found == ["0 start a", "10 done a", "10 start b", "20 done b"]
 
 
@@ -79,13 +81,13 @@ def test_a_list_that_can_not_be_run(project: Path) -> None:
         "tasks:\n  - {id: a, subject: A, blocked_by: [b]}\n"
         "  - {id: b, subject: B, blocked_by: [a]}\n"
     )
-    ended = cli(project, "simulate", "round.yaml", "--json")
+    ended = cli(project, "plan", "--simulate", "round.yaml", "--json")
     assert ended.returncode == 2
     said = json.loads(ended.stdout)
     assert said["status"] == "invalid"
     assert "a" in said["trace"][0]
     assert said["problems"][0].startswith("round.yaml:")
-    plain = cli(project, "simulate", "round.yaml")
+    plain = cli(project, "plan", "--simulate", "round.yaml")
     assert (plain.returncode, plain.stdout) == (2, "")
     assert "round.yaml:" in plain.stderr
 
@@ -97,10 +99,10 @@ def test_the_graph_of_a_run_with_what_a_lead_has_added(tmp_path: Path) -> None:
     ]
     added = {"tasks": [{"id": "part", "subject": "A part", "description": "d"}]}
     project = make_project(tmp_path, tasks, {"lead": {"says": json.dumps(added)}}, size=1)
-    whole = lines(project, "simulate")
+    whole = lines(project, "plan", "--simulate")
     assert whole == ["0 start lead", "10 done lead", "10 start sum", "20 done sum"]
     assert cli(project, "run").returncode == 0
-    again = lines(project, "simulate")
+    again = lines(project, "plan", "--simulate")
     assert again[2:] == [
         *("10 start part", "20 done part", "20 start sum <- lead+part", "30 done sum"),
     ]
@@ -108,17 +110,17 @@ def test_the_graph_of_a_run_with_what_a_lead_has_added(tmp_path: Path) -> None:
 
 def test_a_cycle_is_refused_with_what_shows_it(tmp_path: Path) -> None:
     (tmp_path / "orchestration.yaml").write_text("agent: {default: rehearsal}\n")
-    ended = cli(tmp_path, "simulate")
+    ended = cli(tmp_path, "plan", "--simulate")
     assert ended.returncode == 2
     assert "'standard' is no flowchart and no team" in ended.stderr
-    assert "sequencer next" in ended.stderr
-    unknown = cli(tmp_path, "--run", "nobody", "simulate")
+    assert "sequencer plan" in ended.stderr
+    unknown = cli(tmp_path, "--run", "nobody", "plan", "--simulate")
     assert (unknown.returncode, "unknown run 'nobody'" in unknown.stderr) == (2, True)
 
 
 def test_what_only_a_chart_has_is_refused(project: Path) -> None:
     (project / "s.json").write_text('{"entry": "plan", "maxIterations": 2}')
-    ended = cli(project, "simulate", "team", "--script", "s.json")
+    ended = cli(project, "plan", "--simulate", "team", "--script", "s.json")
     assert ended.returncode == 2
     assert "s.json: entry: is for the file of a flowchart" in ended.stderr
     assert "s.json: maxIterations: " in ended.stderr

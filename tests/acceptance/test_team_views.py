@@ -73,7 +73,7 @@ def seen_on_terminal(folder: Path, columns: int, *arguments: str) -> str:
 
 
 def test_a_team_from_its_beginning_to_its_end(project: Path) -> None:
-    before = cli(project, "show", "parser")
+    before = cli(project, "plan", "parser")
     assert [row[0] for row in rows(before.stdout)] == ["TASK", "plan", "build", "log", "sum"]
     assert rows(before.stdout)[4][-2:] == ["build,", "log"]
     ran = cli(project, "run", "parser")
@@ -83,7 +83,7 @@ def test_a_team_from_its_beginning_to_its_end(project: Path) -> None:
     assert "start log: Write the changelog" in "\n".join(told)
     assert rows(ran.stderr)[1][-5:] == ["plan", "has", "said", "it", "-"]
     assert told[-1].startswith("completed · 4 done")
-    after = cli(project, "show", "parser")
+    after = cli(project, "plan", "parser")
     assert [row[0] for row in rows(after.stdout)] == ["TASK", "plan", "build", "log", "sum"]
     assert "sum has said it" in after.stdout
     status = json.loads(cli(project, "--run", "parser", "status", "--json").stdout)
@@ -114,7 +114,7 @@ def test_a_failed_task_is_told_and_the_rest_is_done(project: Path) -> None:
     )
     ran = cli(project, "run", "parser")
     assert ran.returncode == 1
-    found = {row[0]: row for row in rows(cli(project, "show", "parser").stdout)}
+    found = {row[0]: row for row in rows(cli(project, "plan", "parser").stdout)}
     assert "failed" in found["build"]
     assert "done" in found["log"]
     assert found["sum"][-1] == "build"
@@ -125,7 +125,7 @@ def test_a_failed_task_is_told_and_the_rest_is_done(project: Path) -> None:
 @pytest.mark.parametrize("columns", [60, 100])
 def test_on_a_terminal_nothing_is_wrapped(project: Path, columns: int) -> None:
     assert cli(project, "run", "parser").returncode == 0
-    text = seen_on_terminal(project, columns, "show", "parser")
+    text = seen_on_terminal(project, columns, "plan", "parser")
     lines = [line for line in text.splitlines() if line.strip()]
     assert len(rows(text)) == 5
     assert all(width(line) <= columns for line in lines), lines

@@ -432,13 +432,13 @@ def test_the_graph_of_a_run_is_drawn_before_and_after(tmp_path: Path) -> None:
     project = make_project(tmp_path, DIAMOND, plan)
     request = ("start", "Cut it", "--procedure", "orchestrator-full", "--team")
     assert cli(project, "--run", "cut", *request, "--no-run").returncode == 0
-    drawn = cli(project, "--run", "cut", "show", "--mermaid").stdout
+    drawn = cli(project, "--run", "cut", "plan", "--mermaid").stdout
     assert "Sum up" in drawn
     assert "Implement: API" not in drawn
     assert cli(project, "--run", "cut", "run").returncode == 0
-    drawn = cli(project, "--run", "cut", "show", "--mermaid").stdout
+    drawn = cli(project, "--run", "cut", "plan", "--mermaid").stdout
     assert "Implement: API" in drawn
     assert "seqDone" in drawn
-    shown = json.loads(cli(project, "--run", "cut", "show", "--json").stdout)
+    shown = json.loads(cli(project, "--run", "cut", "plan", "--list", "--json").stdout)
     assert {one["id"] for one in shown["nodes"]} >= {"impl-api", "verify-api"}
-    assert cli(project, "show", "--mermaid").returncode == 2
+    assert cli(project, "plan", "--mermaid").returncode == 2

@@ -121,13 +121,16 @@ def test_the_label_of_an_event_reaches_its_gate(event: dict[str, Any], project: 
 
 
 def test_what_an_issue_lacks_is_told(project: Path) -> None:
-    told = piped(project, {"title": "Add a page", "body": "x"}, "route", "-")
+    asked, issue = ("plan", "--request", "-"), {"title": "Add a page", "body": "x"}
+    told = piped(project, issue, *asked)
     assert told.returncode == 0
     assert "notice: standard input: it has no labels" in told.stderr
-    given = piped(project, {"title": "Add a page", "body": "x"}, "route", "-", "--label", "bug")
+    given = piped(
+        project, {"title": "Add a page", "body": "x"}, "plan", "--request", "-", "--label", "bug"
+    )
     assert "no labels" not in given.stderr
     assert given.stdout.startswith("debugger-full")
-    assert "no text of the 3 comments" in piped(project, REST, "route", "-").stderr
+    assert "no text of the 3 comments" in piped(project, REST, *asked).stderr
 
 
 @pytest.mark.parametrize(
@@ -196,8 +199,8 @@ def test_a_fixer_gets_what_earlier_rounds_found_and_tried(project: Path) -> None
 
 def test_what_steps_are_for_is_shown(project: Path) -> None:
     with_own_procedure(project)
-    assert re.search("\nown +Look at it and judge\n", cli(project, "show").stdout)
-    shown = cli(project, "show", "own").stdout
+    assert re.search("\nown +Look at it and judge\n", cli(project, "plan", "--list").stdout)
+    shown = cli(project, "plan", "own").stdout
     assert shown.splitlines()[1] == "Look at it and judge"
     assert "\nlook  Looks at everything\n" in shown
     planned = cli(project, "start", "x", "--procedure", "own", "--dry-run").stdout
@@ -217,7 +220,9 @@ def test_a_classifier_that_does_not_end_delays_nobody(project: Path) -> None:
         CONFIGURATION + '  slow: {kind: command, argv: ["{python}", -IS, stubborn.py], '
         "grace_s: 600}\nrouting: {classifier: slow, timeout_s: 1, fallback: plan-mode}\n"
     )
-    told = json.loads(cli(project, "route", "Improve it", "--json", timeout_s=60).stdout)
+    told = json.loads(
+        cli(project, "plan", "--request", "Improve it", "--json", timeout_s=60).stdout
+    )
     assert (told["procedure"], told["source"]) == ("plan-mode", "fallback")
     tried = [one["why"] for one in told["considered"] if one["source"] == "classification"]
     assert "no answer within 1 s" in tried[0]

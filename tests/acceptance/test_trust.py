@@ -102,8 +102,7 @@ def clone(tmp_path: Path) -> Clone:
         ("tick",),
         ("start", "Fix the bug"),
         ("start", "Fix the bug", "--dry-run"),
-        ("route", "Fix the bug"),
-        ("score", "Fix the bug"),
+        ("plan", "--request", "Fix the bug"),
         ("approve",),
         ("skip",),
     ],
@@ -118,7 +117,9 @@ def test_nothing_of_a_strangers_runs(clone: Clone, arguments: tuple[str, ...]) -
 
 
 @pytest.mark.parametrize(
-    "arguments", [("check",), ("status",), ("next",), ("history",), ("show",), ("runs",)], ids=str
+    "arguments",
+    [("check",), ("status",), ("plan",), ("history",), ("plan", "--list"), ("runs",)],
+    ids=str,
 )
 def test_looking_neither_asks_nor_runs(clone: Clone, arguments: tuple[str, ...]) -> None:
     ran = clone.cli(*arguments)
@@ -225,7 +226,7 @@ def test_a_flow_that_stands_anywhere_grants_only_what_was_trusted(clone: Clone, 
     path = clone.folder / place
     path.parent.mkdir(exist_ok=True)
     path.write_text(FLOW % "bash")
-    clone.cli("simulate", place)
+    clone.cli("plan", "--simulate", place)
     clone.cli("run", place, "--dry-run")
     refused = clone.cli("run", place, code=2).stderr
     assert "+ steps, file" in refused

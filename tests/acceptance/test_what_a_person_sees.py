@@ -76,13 +76,26 @@ Say it
 TEAM = "team-of-those-who-look-after-the-repository"
 REQUEST = "Debug the login timeout that happens behind the corporate proxy with Kerberos"
 LOOKS = [
-    *("next", "status", "history", "gantt", "runs --all", "gates", "show", "check", "repair"),
+    *(
+        "plan",
+        "status",
+        "history",
+        "gantt",
+        "runs --all",
+        "gates",
+        "plan --list",
+        "check",
+        "repair",
+    ),
     *("check --settings", "run --dry-run", "tick --dry-run", "takeover", "sync"),
-    *(f"show {CYCLE}", f"show {FLOW}", f"show {TEAM}", "show debugger-full", "status --watch"),
-    *(f"simulate {FLOW}", f"simulate {TEAM}", "score Fix-the-login", "route Fix-the-login"),
-    *(f"--run {RUN} {verb}" for verb in ("status", "next", "history", "gantt", "gates", "run")),
-    *(f"--run {FLOW} {verb}" for verb in ("status", "next", "history", "gantt", "show", "run")),
-    *(f"--run {TEAM} {verb}" for verb in ("status", "next", "history", "gantt", "show")),
+    *(f"plan {CYCLE}", f"plan {FLOW}", f"plan {TEAM}", "plan debugger-full", "status --watch"),
+    *(f"plan {FLOW} --simulate", f"plan {TEAM} --simulate", "plan --request Fix-the-login"),
+    *(f"--run {RUN} {verb}" for verb in ("status", "plan", "history", "gantt", "gates", "run")),
+    *(
+        f"--run {FLOW} {verb}"
+        for verb in ("status", "plan", "history", "gantt", "plan --list", "run")
+    ),
+    *(f"--run {TEAM} {verb}" for verb in ("status", "plan", "history", "gantt", "plan --list")),
     *("--run nobody status", "rewind 99", "stamp no"),
 ]
 """Every command that looks, on a run of each kind, and some that are refused."""
@@ -135,7 +148,7 @@ def test_what_is_looked_at_fits_a_terminal(project: Path, look: str) -> None:
 
 
 @pytest.mark.parametrize("look", [
-    "next", "history", "runs --all", f"show {CYCLE}", "show debugger-full", "check --settings",
+    "plan", "history", "runs --all", f"plan {CYCLE}", "plan debugger-full", "check --settings",
     *(f"--run {run} history" for run in (RUN, FLOW, TEAM)),
 ])  # fmt: skip
 def test_no_row_of_a_table_is_wrapped(project: Path, look: str) -> None:
@@ -194,7 +207,7 @@ def test_the_next_try_is_told_before_it_comes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", [
-    "status", "next", "run", "tick", "show", "history", "log", "runs", "gates", "gantt",
+    "status", "plan", "run", "tick", "plan --list", "history", "log", "runs", "gates", "gantt",
     "metrics", "pause", "approve", "trust", "crontab", "route X", "start X",
 ])  # fmt: skip
 def test_where_no_project_is_init_is_named(tmp_path: Path, verb: str) -> None:
@@ -213,7 +226,7 @@ def test_check_finds_that_no_project_is_there(tmp_path: Path) -> None:
 
 
 def test_the_list_of_workflows_is_of_the_projects_own(project: Path) -> None:
-    lines = cli(project, "show").stdout.splitlines()
+    lines = cli(project, "plan", "--list").stdout.splitlines()
     assert [line.split()[0] for line in lines[:4]] == ["WORKFLOW", CYCLE, TEAM, FLOW]
     assert lines[4] == ""
     assert lines[5].startswith("built in: debugger-full, ")

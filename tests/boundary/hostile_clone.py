@@ -23,12 +23,12 @@ from tests.long.report import Report, Size
 
 __all__ = ["traps_of_code", "traps_of_files", "traps_of_git"]
 LOOKS: tuple[tuple[str, ...], ...] = (
-    ("status",), ("check",), ("next",), ("history",), ("log",), ("gantt",), ("metrics",),
+    ("status",), ("check",), ("plan",), ("history",), ("log",), ("gantt",), ("metrics",),
     ("metrics", "--all-runs"), ("sync",), ("runs",), ("runs", "--all"), ("gates",),
-    ("route", "Fix the tests"), ("score", "Fix the tests"), ("simulate",), ("show",),
-    ("commit", "--dry-run"), ("check", "--settings"), ("log", "--path"), ("crontab",), ("systemd",),
-    ("status", "--json"), ("history", "--json"), ("next", "--help"),
-    ("takeover",), ("repair",), ("simulate", "--help"),
+    ("plan", "--request", "Fix the tests"), ("plan", "--simulate"), ("plan", "--list"),
+    ("plan", "--commit"), ("check", "--settings"), ("log", "--path"), ("crontab",), ("systemd",),
+    ("status", "--json"), ("history", "--json"), ("plan", "--help"),
+    ("takeover",), ("repair",), ("plan", "--chart", "x.mmd"),
 )  # fmt: skip
 """Commands that only look."""
 ACTS: tuple[tuple[str, ...], ...] = (

@@ -119,7 +119,7 @@ def _caps(project: Project) -> None:
     project.document["run"] = {"max_steps": 10**9}
 
 
-@trap("router", looks=(("route", "Fix it"),))
+@trap("router", looks=(("plan", "--request", "Fix it"),))
 def _router(project: Project) -> None:
     project.document["router"] = {"enabled": True, "prompt": "main.md"}
     project.document["routing"] = {"agent": "script"}

@@ -67,7 +67,7 @@ def _config(project: Project) -> None:
     project.link("orchestration.yaml", shared)
 
 
-@trap("link-flow", looks=(("simulate", "flows/evil.md"), ("show", "evil")))
+@trap("link-flow", looks=(("plan", "--simulate", "flows/evil.md"), ("plan", "evil")))
 def _flow(project: Project) -> None:
     project.link("flows/evil.md", project.world.secrets / "flow.md")
 
@@ -110,7 +110,9 @@ READ = (
 _KINDS = {"fifo": _fifo, "folder": _folder, "device": _device, "huge": _huge}
 for _kind, _make in _KINDS.items():
     for _name in READ:
-        _looks = (("simulate", "flows/odd.md"),) if "flows" in _name else (("log",), ("tick",))
+        _looks = (
+            (("plan", "--simulate", "flows/odd.md"),) if "flows" in _name else (("log",), ("tick",))
+        )
         add(Trap(f"{_kind}-{_name}", partial(_make, name=_name), (), _looks))
 
 
@@ -182,7 +184,7 @@ for _kind, _text in FLOWS.items():
         chart = f"{head}```mermaid\n{text}```\n\n### a\nx\n\n### b {ESCAPES}\nx\n"
         (project.folder / "flows" / "odd.md").write_text(chart)
 
-    _shown = (("simulate", "flows/odd.md"), ("show", "flows/odd.md"))
+    _shown = (("plan", "--simulate", "flows/odd.md"), ("plan", "flows/odd.md"))
     add(Trap(f"flow-{_kind}", _draw, (), _shown))
 
 

@@ -128,7 +128,7 @@ def test_looking_takes_no_worker_and_says_where_the_server_is_if_it_is_gone(tmp_
     here = FleetProject(tmp_path / "p", CYCLE, store)
     with TrialServer(FleetOptions("p", address=address), tmp_path / "server", ui_port):
         assert here.cli("run", "--max-steps", "1").returncode == 0
-        for verb in ("status", "history", "runs", "next", "log"):
+        for verb in ("status", "history", "runs", "plan", "log"):
             assert here.cli(verb).returncode == 0
     ended = here.cli("status")
     assert ended.returncode == 3
@@ -150,7 +150,7 @@ def test_a_namespace_that_is_not_there_is_no_run_that_was_never_begun(project: M
 def test_forty_commands_in_a_row_end_with_their_exit_code(project: Make) -> None:
     here = project(CYCLE)
     here.cli("run", "--max-steps", "1")
-    codes = [here.cli("next", "--json").returncode for _ in range(20)]
+    codes = [here.cli("plan", "--json").returncode for _ in range(20)]
     codes += [here.cli("approve").returncode for _ in range(20)]
     assert codes == [0] * 20 + [3] * 20
 

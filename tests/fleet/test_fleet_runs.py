@@ -75,7 +75,7 @@ def test_a_cycle_is_the_same_as_in_files(pair: Pair) -> None:
         same(both, *arguments)
     status = json.loads(same(both, "status", "--json"))
     assert (status["step_index"], status["revision"], status["status"]) == (5, 8, "waiting-next")
-    for arguments in (["status"], ["next", "--count", "4"], ["next", "--json"], ["runs"]):
+    for arguments in (["status"], ["plan", "--count", "4"], ["plan", "--json"], ["runs"]):
         same(both, *arguments)
     fleet, files = (one.facts("history") for one in both)
     assert told(fleet) == told(files)

@@ -101,7 +101,7 @@ STORIES = {
     "a team whose work is merged": Story(
         _team,
         (
-            (0, "next"),
+            (0, "plan"),
             (0, "run --max-steps 1"),
             (0, "tell sum 'be brief'"),
             (0, "run"),

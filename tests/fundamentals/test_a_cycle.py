@@ -32,7 +32,7 @@ def test_eight_steps_leave_eight_logs_a_head_and_their_facts(project: Project) -
 
 def test_what_comes_next_is_known_at_any_distance(project: Project) -> None:
     far = 10**12
-    printed = project.sequencer("next", "--count", "2", "--step-index", str(far), "--json").out
+    printed = project.sequencer("plan", "--count", "2", "--step-index", str(far), "--json").out
     first, second = json.loads(printed)
     assert first == {
         "step_index": far,
@@ -47,7 +47,7 @@ def test_what_comes_next_is_known_at_any_distance(project: Project) -> None:
 
 
 def test_looking_begins_nothing(project: Project) -> None:
-    for command in (["next"], ["status"], ["history"], ["check"], ["show"], ["run", "--dry-run"]):
+    for command in (["plan"], ["status"], ["history"], ["check"], ["run", "--dry-run"]):
         project.sequencer(*command)
     assert not project.state.exists()
 

@@ -42,7 +42,7 @@ def test_nothing_is_due_behind_its_end(procedure: Project) -> None:
 
 def test_what_comes_next_ends_too(procedure: Project) -> None:
     procedure.sequencer("run", "--max-steps", "1")
-    upcoming = json.loads(procedure.sequencer("next", "--count", "9", "--json").out)
+    upcoming = json.loads(procedure.sequencer("plan", "--count", "9", "--json").out)
     assert [entry["step"] for entry in upcoming] == ["summarise", "publish"]
 
 

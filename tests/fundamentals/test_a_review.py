@@ -20,13 +20,13 @@ S, M, R = "supervisor", "main", "reviewer"
 )
 def test_the_order(project: Project, every: int, steps: list[str]) -> None:
     arguments = ["--workflow", "review_cadence", f"--review-every={every}", "--count", "8"]
-    upcoming = json.loads(project.sequencer("next", *arguments, "--json").out)
+    upcoming = json.loads(project.sequencer("plan", *arguments, "--json").out)
     assert [entry["step"] for entry in upcoming] == steps
 
 
 def test_positions_stay_what_they_are(project: Project) -> None:
     arguments = ["--workflow", "review_cadence", "--review-every", "2", "--count", "4"]
-    upcoming = json.loads(project.sequencer("next", *arguments, "--json").out)
+    upcoming = json.loads(project.sequencer("plan", *arguments, "--json").out)
     assert [entry["position"] for entry in upcoming] == [S, M, S, M]
     assert [entry["review"] for entry in upcoming] == [False, False, True, True]
 

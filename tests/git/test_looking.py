@@ -23,8 +23,8 @@ from tests.boundary.world import ROOT
 from tests.clones import ENVIRONMENT, git
 
 VERBS = (
-    *("status", "next", "history", "runs", "gates", "log", "metrics", "check", "sync"),
-    *("commit --dry-run", "gantt", "show", "check --settings", "simulate flow.md"),
+    *("status", "plan", "history", "runs", "gates", "log", "metrics", "check", "sync"),
+    *("plan --commit", "gantt", "plan --list", "check --settings", "plan flow.md --simulate"),
 )
 OF_GIT = ("status", "check", "sync", "commit --dry-run")
 """Those that ask git most."""

@@ -133,7 +133,7 @@ def test_every_command_in_a_block_parses(fence: Fence) -> None:
 
 def test_the_parser_of_commands_refuses_what_is_wrong() -> None:
     parse(["run", "--max-steps", "4"])
-    for wrong in (["run", "--max-stepz", "4"], ["next", "--count", "many"], ["status", "x", "y"]):
+    for wrong in (["run", "--max-stepz", "4"], ["plan", "--count", "many"], ["status", "x", "y"]):
         with pytest.raises(click.UsageError):
             parse(wrong)
 

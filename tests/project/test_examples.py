@@ -102,7 +102,7 @@ def steps_logged(folder: Path) -> set[str]:
 def test_review_cadence(project: Project) -> None:
     folder = project("review-cadence")
     order = ["supervisor", "main", "reviewer", "reviewer", "supervisor", "main"]
-    upcoming = json.loads(sequencer(folder, "next", "--count", "6", "--json"))
+    upcoming = json.loads(sequencer(folder, "plan", "--count", "6", "--json"))
     assert [entry["step"] for entry in upcoming] == order
     sequencer(folder, "run", "--max-steps", "6")
     assert noted_steps(folder) == order
@@ -171,10 +171,10 @@ def test_mixed_agents_without_the_agents(project: Project) -> None:
     # The clients need not be installed here; nothing else may be wrong.
     said = [line for line in (out + err).splitlines() if line.startswith("error:")]
     assert all("is not on PATH" in line for line in said), said
-    upcoming = json.loads(sequencer(folder, "next", "--count", "15", "--json"))
+    upcoming = json.loads(sequencer(folder, "plan", "--count", "15", "--json"))
     cycle = ["plan", "build", "verify"]
     assert [entry["step"] for entry in upcoming] == [*cycle * 3, *["review"] * 3, *cycle]
-    assert "verify" in sequencer(folder, "show", "guarded")
+    assert "verify" in sequencer(folder, "plan", "guarded")
 
 
 def test_mixed_agents_in_a_rehearsal(project: Project) -> None:

@@ -198,7 +198,7 @@ def test_a_name_is_never_a_command(tmp_path: Path) -> None:
         nonlocal received
         folder = begin(tmp_path / str(next(made)), step, model, branch)
         ran = call(folder, "run", f"--run={run}", "--max-steps", "1")
-        for verb in ("status", "history", "show"):
+        for verb in ("status", "history", "plan"):
             looked = call(folder, verb, f"--run={run}")
             assert looked.code != 70, looked.err
         assert not canary.exists()

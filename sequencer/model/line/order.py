@@ -22,7 +22,7 @@ from sequencer.model.workflow import Review, Workflow
 
 
 class Description(TypedDict):
-    """One entry of what ``sequencer next --json`` prints."""
+    """One entry of what ``sequencer plan --json`` prints."""
 
     step_index: int
     iteration: int

@@ -259,7 +259,7 @@ def _begun(step: OpenTransition, verb: str, words: Words) -> str:
         if not marking.may_start(name):
             raise TransitionRefused(
                 f"{verb}: {name!r} can't start now",
-                hint="'sequencer next' shows what can, 'sequencer rewind NODE' goes back",
+                hint="'sequencer plan' shows what can, 'sequencer rewind NODE' goes back",
             )
         step.course.do("start", name, None)
     return name

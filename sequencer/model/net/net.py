@@ -37,13 +37,13 @@ _NOT_OF_A_GRAPH = {
     "async": (
         "mode async keeps no run, and a graph can't continue without one",
         None,
-        "leave --mode out; 'sequencer simulate' tries a flow without agents",
+        "leave --mode out; 'sequencer plan --simulate' tries a flow without agents",
     ),
     "turn": ("a graph's nodes can't be performed by the caller", None, None),
     "step-index": (
         "is for cycles and procedures: which nodes of a graph come next depends on their ends",
         "--step-index",
-        "'sequencer simulate' shows a whole graph",
+        "'sequencer plan --simulate' shows a whole graph",
     ),
 }
 """Ways to work that need a line of steps -> what to say of them, where, and what to do."""

@@ -48,9 +48,9 @@ def test_every_notice_is_listed_and_elsewhere_they_are_one_line(tmp_path: Path) 
     assert [line.partition(":")[0] for line in checked] == ["notice", "notice", "nothing is wrong"]
     assert "'auto_commit_docs'" in checked[1]
     told = "notice: 2 settings have no effect here; 'sequencer check' lists them\n"
-    assert call(tmp_path, "next").err == told
+    assert call(tmp_path, "plan").err == told
     (tmp_path / "orchestration.yaml").write_text(CONFIGURATION + "findings_file: a.md\n")
-    assert "'findings_file' has no effect here" in call(tmp_path, "next").err
+    assert "'findings_file' has no effect here" in call(tmp_path, "plan").err
 
 
 def test_settings_have_their_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

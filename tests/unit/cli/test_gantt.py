@@ -112,8 +112,8 @@ def test_a_flow_that_was_changed_is_still_shown(finished: Path) -> None:
     [
         ("--run", "f", "gantt", "--svg", "-"),
         ("--run", "f", "gantt", "--svg", "f.svg", "--png", "-"),
-        ("show", "f", "--svg", "-"),
-        ("show", "f", "--png", "-"),
+        ("plan", "f", "--svg", "-"),
+        ("plan", "f", "--png", "-"),
         ("--run", "f", "metrics", "--output", "-"),
     ],
 )

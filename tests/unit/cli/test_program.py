@@ -98,8 +98,8 @@ def test_the_version(tmp_path: Path) -> None:
         (("statsu",), ("unknown command 'statsu'", "did you mean 'status'?", "history, init")),
         (("status", "--jsn"), ("No such option '--jsn'", "'--json'")),
         (("--quit", "status"), ("No such option '--quit'", "--quiet")),
-        (("next", "--count", "many"), ("'--count'", "not a valid integer")),
-        (("next", "extra"), ("unexpected extra argument",)),
+        (("plan", "--count", "many"), ("'--count'", "not a valid integer")),
+        (("status", "extra"), ("unexpected extra argument",)),
         (("run", "--mode", "turbo"), ("'--mode'", "combined", "sync", "async")),
     ],
 )
@@ -154,10 +154,10 @@ def test_help_and_listing_import_no_verb(tmp_path: Path) -> None:
 
 
 def test_the_console_script_and_the_module_are_the_same(tmp_path: Path) -> None:
-    by_module = python(tmp_path, "-m", "sequencer", "next", "--workflow", "standard", "--json")
+    by_module = python(tmp_path, "-m", "sequencer", "plan", "--workflow", "standard", "--json")
     script = Path(sys.executable).with_name("sequencer")
     by_script = subprocess.run(
-        [script, "next", "--workflow", "standard", "--json"],
+        [script, "plan", "--workflow", "standard", "--json"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -171,7 +171,7 @@ def test_the_console_script_and_the_module_are_the_same(tmp_path: Path) -> None:
 def test_a_modules_namesake_in_the_current_folder_is_not_imported(tmp_path: Path) -> None:
     (tmp_path / "yaml.py").write_text("raise SystemExit('obeyed')\n")
     (tmp_path / "click.py").write_text("raise SystemExit('obeyed')\n")
-    ended = python(tmp_path, "-m", "sequencer", "next", "--workflow", "standard", "--json")
+    ended = python(tmp_path, "-m", "sequencer", "plan", "--workflow", "standard", "--json")
     assert ended.returncode == 0
 
 

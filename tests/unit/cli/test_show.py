@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_all_workflows_are_listed(folder: Path) -> None:
-    called = call(folder, "show")
+    called = call(folder, "plan", "--list")
     assert called.code == 0, called.err
     lines = called.out.splitlines()
     assert lines[0].split() == ["WORKFLOW", "KIND", "STEPS", "REVIEW", "FROM"]
@@ -54,13 +54,13 @@ def test_a_workflow_that_extends_another_is_shown_as_it_runs(folder: Path) -> No
         "  release: {", "  mine: {extends: plan-mode, before: {plan-summary: [look]}}\n  release: {"
     )
     (folder / "orchestration.yaml").write_text(text)
-    shown = call(folder, "show", "mine", "--json").json
+    shown = call(folder, "plan", "mine", "--json").json
     assert shown["step_names"] == ["preparation", "look", "plan-summary"]
     assert (shown["kind"], shown["source"]) == ("procedure", "orchestration.yaml")
 
 
 def test_one_workflow_as_a_table(folder: Path) -> None:
-    lines = call(folder, "show", "nightly").out.splitlines()
+    lines = call(folder, "plan", "nightly").out.splitlines()
     assert lines[0].startswith("nightly: a cycle of 3 steps, without end; every cycle of 4")
     cells = [re.split(r"  +", line) for line in lines[3:]]
     assert cells == [
@@ -74,7 +74,7 @@ def test_one_workflow_as_a_table(folder: Path) -> None:
 def test_a_review_that_depends_on_its_position_has_a_line_for_each(folder: Path) -> None:
     text = CONFIGURATION.replace("  prompts: {check.md: quick}\n", "")
     (folder / "orchestration.yaml").write_text(text)
-    lines = call(folder, "show", "nightly").out.splitlines()
+    lines = call(folder, "plan", "nightly").out.splitlines()
     reviews = [line for line in lines if line.startswith("review")]
     assert [line.split("  ")[0] for line in reviews] == [
         "review at plan, verify",
@@ -86,12 +86,12 @@ def test_a_review_that_depends_on_its_position_has_a_line_for_each(folder: Path)
 
 def test_the_cadence_of_the_chosen_workflow_counts(tmp_path: Path) -> None:
     folder = project(tmp_path)
-    assert call(folder, "show", "review_cadence", "--json").json["review_every"] == 2
+    assert call(folder, "plan", "review_cadence", "--json").json["review_every"] == 2
 
 
 @pytest.mark.parametrize("arguments", [("--mermaid",), ("nightly", "--mermaid", "--json")])
 def test_options_that_contradict_are_refused(folder: Path, arguments: tuple[str, ...]) -> None:
-    assert call(folder, "show", *arguments).code == 2
+    assert call(folder, "plan", *arguments).code == 2
 
 
 def test_auto_says_whom_it_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,14 +101,14 @@ def test_auto_says_whom_it_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("PATH", str(programs))
     for key in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
         monkeypatch.delenv(key, raising=False)
-    assert "auto: none found" in call(folder, "show", "standard").out
+    assert "auto: none found" in call(folder, "plan", "standard").out
     (programs / "gemini").write_text("#!/bin/sh\n")
     (programs / "gemini").chmod(0o755)
-    assert "auto: gemini" in call(folder, "show", "standard").out
+    assert "auto: gemini" in call(folder, "plan", "standard").out
 
 
 def test_a_chart_is_all_that_is_printed(folder: Path) -> None:
-    called = call(folder, "show", "nightly", "--mermaid")
+    called = call(folder, "plan", "nightly", "--mermaid")
     assert called.out.startswith("flowchart TD\n")
     assert called.err == ""
 
@@ -116,23 +116,25 @@ def test_a_chart_is_all_that_is_printed(folder: Path) -> None:
 def test_a_workflow_of_many_steps_does_not_blow_the_list_up(tmp_path: Path) -> None:
     tasks = "".join(f"      - {{id: task-{n:03d}, subject: Do {n}}}\n" for n in range(300))
     folder = project(tmp_path / "p", f"workflows:\n  big:\n    tasks:\n{tasks}")
-    ended = call(folder, "show")
+    ended = call(folder, "plan", "--list")
     (line,) = (line for line in ended.out.splitlines() if line.startswith("big "))
     assert "task-000, task-001, " in line
     (more,) = re.findall(r"and (\d+) more", line)
     assert int(more) + line.count("task-") == 300
     assert max(map(len, ended.out.splitlines())) < 200
-    (listed,) = (one for one in call(folder, "show", "--json").json if one["name"] == "big")
+    (listed,) = (
+        one for one in call(folder, "plan", "--list", "--json").json if one["name"] == "big"
+    )
     assert len(listed["step_names"]) == 300
 
 
 def test_a_picture_without_a_flow_says_what_to_name(tmp_path: Path) -> None:
-    ended = call(project(tmp_path / "p"), "show", "--svg", "x.svg")
+    ended = call(project(tmp_path / "p"), "plan", "--svg", "x.svg")
     assert ended.code == 2
-    assert "sequencer show WORKFLOW" in ended.err
+    assert "sequencer plan WORKFLOW" in ended.err
 
 
-@pytest.mark.parametrize("asked", [("simulate",), ("show", "--chart"), ("show",)])
+@pytest.mark.parametrize("asked", [("plan", "--simulate"), ("plan", "--chart"), ("plan",)])
 def test_a_link_out_of_the_project_is_not_read(tmp_path: Path, asked: tuple[str, ...]) -> None:
     folder, outside = project(tmp_path / "p"), tmp_path / "outside.md"
     outside.write_text("```mermaid\nflowchart TD\na[a secret]\n```\n### a\nWork.\n")

@@ -284,7 +284,7 @@ def test_a_run_that_is_made_can_be_drawn_as_well(folder: Path) -> None:
     assert made.startswith("flowchart TD\n")
     (name,) = [run["run"] for run in call(folder, "runs", "--json").json]
     # The same as it is drawn later, when no task has begun.
-    assert call(folder, "--run", name, "show", "--mermaid").out == made
+    assert call(folder, "--run", name, "plan", "--mermaid").out == made
 
 
 @pytest.mark.parametrize(

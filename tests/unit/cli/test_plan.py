@@ -13,7 +13,7 @@ S, M, R = "supervisor", "main", "reviewer"
 
 
 def steps(folder: Path, *arguments: str) -> list[str]:
-    ended = call(folder, "next", "--json", *arguments)
+    ended = call(folder, "plan", "--json", *arguments)
     assert ended.code == 0, ended.err
     return [step["step"] for step in ended.json]
 
@@ -40,11 +40,11 @@ def test_a_procedure_ends(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", text + "agent: {default: rehearsal}\n", "main.md", "done.md")
     assert steps(folder) == ["main", "done"]
     assert call(folder, "run", "--quiet").code == 0
-    ended = call(folder, "next")
+    ended = call(folder, "plan")
     assert (ended.code, ended.out) == (0, "")
     assert "complete" in ended.err
     assert steps(folder) == []
-    beyond = call(folder, "next", "--step-index", "9")
+    beyond = call(folder, "plan", "--step-index", "9")
     assert beyond.code == 2
     assert "2 steps" in beyond.err
 
@@ -60,7 +60,7 @@ def test_a_procedure_ends(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_refused(tmp_path: Path, arguments: tuple[str, ...], word: str) -> None:
-    ended = call(tmp_path, "next", *arguments)
+    ended = call(tmp_path, "plan", *arguments)
     assert ended.code == 2
     assert word in ended.err
 
@@ -70,7 +70,7 @@ def test_under_another_definition_it_shows_what_comes_behind_an_adopt(tmp_path: 
     (folder / "orchestration.yaml").write_text(
         "workflow: {name: standard}\nagent: {default: rehearsal}\n"
     )
-    ended = call(folder, "next", "--count", "2", "--json")
+    ended = call(folder, "plan", "--count", "2", "--json")
     assert (ended.code, [step["step"] for step in ended.json]) == (0, ["main", "supervisor"])
     assert "begun differently" in ended.err
     assert "sequencer adopt" in ended.err
@@ -115,14 +115,14 @@ def crew(folder: Path) -> Path:
 
 def test_of_a_team_it_says_what_may_start_and_what_it_is_about(tmp_path: Path) -> None:
     folder = crew(tmp_path / "p")
-    lines = call(folder, "next").out.splitlines()
+    lines = call(folder, "plan").out.splitlines()
     assert lines[0].split() == ["TASK", "STATE", "SUBJECT", "ROLE", "BY"]
     # Whose way to the end is the longest goes first, as in a run.
     assert [" ".join(line.split()) for line in lines[1:]] == [
         "left ready Look to the left researcher other",
         "right ready Look to the right - rehearsal",
     ]
-    first = call(folder, "next", "--json", "-n", "1").json
+    first = call(folder, "plan", "--json", "-n", "1").json
     assert set(first[0]) == FIELDS | {"label", "kind", "role", "agent", "state"}
     assert (first[0]["label"], first[0]["role"]) == ("Look to the left", "researcher")
     assert not (folder / "sync").exists()
@@ -135,7 +135,7 @@ def test_of_a_changed_graph_nothing_is_said_before_it_is_adopted(tmp_path: Path)
     config.write_text(config.read_text().replace("[left, right]", "[left]"))
     with pytest.raises(DefinitionChanged):
         open_run(folder).next()
-    assert call(folder, "next").code == 3
+    assert call(folder, "plan").code == 3
 
 
 def test_of_a_run_it_goes_by_where_the_run_is(tmp_path: Path) -> None:
@@ -144,14 +144,14 @@ def test_of_a_run_it_goes_by_where_the_run_is(tmp_path: Path) -> None:
     assert call(folder, "tick", "--quiet").code == 0
     assert steps(folder) == ["cross"]
     assert call(folder, "tick", "--quiet").code == 0
-    ended = call(folder, "next")
+    ended = call(folder, "plan")
     assert (ended.code, ended.out) == (0, "")
     assert "complete" in ended.err
 
 
 def test_a_person_is_named_as_one(tmp_path: Path) -> None:
     folder = crew(tmp_path / "p")
-    found = call(folder, "next", "--workflow", "chart").out.splitlines()
+    found = call(folder, "plan", "--workflow", "chart").out.splitlines()
     assert found[0].split() == ["NODE", "STATE", "SUBJECT", "BY"]
     assert found[1].split() == ["ask", "ready", "Fine?", "a", "person"]
 
@@ -165,16 +165,16 @@ def test_another_graph_than_the_runs_is_shown_from_its_beginning(tmp_path: Path)
 
 def test_a_graph_has_no_place_to_begin_at(tmp_path: Path) -> None:
     folder = crew(tmp_path / "p")
-    ended = call(folder, "next", "--step-index", "3")
+    ended = call(folder, "plan", "--step-index", "3")
     assert ended.code == 2
     assert "--step-index: is for cycles and procedures" in ended.err
-    assert "sequencer simulate" in ended.err
+    assert "sequencer plan --simulate" in ended.err
 
 
 def test_nothing_that_may_start_is_said_in_words(tmp_path: Path) -> None:
     folder = crew(tmp_path / "p")
     assert call(folder, "run", "chart", "--quiet").code == 4
-    ended = call(folder, "--run", "chart", "next")
+    ended = call(folder, "--run", "chart", "plan")
     assert (ended.code, ended.out) == (0, "")
     assert "no node can start now" in ended.err
-    assert call(folder, "--run", "chart", "next", "--json").json == []
+    assert call(folder, "--run", "chart", "plan", "--json").json == []

@@ -1,0 +1,175 @@
+"""What `run` and `tick` would do first, as ``--dry-run`` shows it; nothing is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, TypeVar
+
+from sequencer.assembly.agents import choose_agent, ensure_known_names
+from sequencer.assembly.flows import locate
+from sequencer.cli.context import Invocation
+from sequencer.cli.run_work import Plan, run_of
+from sequencer.cli.views.text import one_line
+from sequencer.engine.fitting import fitted, optional_of
+from sequencer.engine.run import Run
+from sequencer.engine.stint import Mode
+from sequencer.errors import SequencerError
+from sequencer.executors.protocol import Executor
+from sequencer.model.head import Head
+from sequencer.model.kind import Readiness
+from sequencer.model.line.order import describe, place, resolve
+from sequencer.model.step import Step
+from sequencer.model.workflow import Workflow, ensure_definition
+from sequencer.project import Project
+from sequencer.workflows.prompts import prompt_path
+from sequencer.workflows.registry import with_defaults
+
+Report = dict[str, Any]
+Found = TypeVar("Found")
+
+
+def show(invocation: Invocation, project: Project, plan: Plan) -> int:
+    """Print what *plan* would do first; nothing is changed."""
+    run = run_of(invocation, plan)
+    head = None if plan.mode is Mode.ASYNC else run.view().head
+    workflow = run.workflow_for(head)
+    ensure_known_names(project.settings, project.agents.overrides, workflow)
+    hidden = {"max_steps"} if workflow.nodes else set()
+    obstacles: list[str] = []
+    report: Report = {
+        "mode": str(plan.mode),
+        "run": run.name,
+        "workflow": workflow.name,
+        "limits": plan.limits.model_dump(exclude_none=True, exclude=hidden),
+    }
+    if workflow.nodes:
+        report |= _nodes(project, plan, run, workflow, obstacles)
+    else:
+        obstacles += _in_the_way(plan, run, head, workflow)
+        present = 0 if head is None else head.step_index
+        index = present if plan.step_index is None else plan.step_index
+        if not place(workflow, index).is_end:
+            report |= _step(project, workflow, index, obstacles)
+    report["in_the_way"] = obstacles
+    if invocation.is_json:
+        invocation.print_json(report)
+        return 0
+    for name, value in report.items():
+        for line in value if isinstance(value, list) else (value,):
+            if line is not None:
+                invocation.echo(f"{name.replace('_', ' '):<12}  {one_line(_said(line))}")
+    return 0
+
+
+def _said(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {item}" for key, item in value.items()) or "none"
+    return str(value)
+
+
+def _nodes(
+    project: Project, plan: Plan, run: Run, workflow: Workflow, obstacles: list[str]
+) -> Report:
+    """Return which nodes of a graph come next and who performs each; see `_step`."""
+    upcoming = (
+        [plan.node]
+        if plan.node is not None
+        else _tried(obstacles, lambda: [node["step"] for node in run.next(len(workflow.steps))])
+    )
+    here = _tried(obstacles, run.standing)
+    if here is not None and here.kind is not Readiness.READY:
+        obstacles.append(here.message)
+    agents = {}
+    optional = optional_of(workflow)
+    for step in workflow.steps:
+        build = partial(_built, project, step, optional.get(step.name, ()))
+        built = _tried(
+            obstacles, build, lambda error: locate(error, project, run, workflow, plan.source)
+        )
+        if built is not None:
+            agents[step.name] = built[0]
+            obstacles += [text for text in built[1].problems() if text not in obstacles]
+    return {"next": ", ".join(upcoming or ()) or "nothing", "agents": agents}
+
+
+def _built(project: Project, step: Step, optional: tuple[str, ...]) -> tuple[str, Executor]:
+    """Return who performs the graph's *step*, and check that it can."""
+    whole = with_defaults(step, project.settings.step_defaults)
+    return project.agents.choose(fitted(project.agents, whole, step.name, optional)[0], step.name)
+
+
+def _in_the_way(plan: Plan, run: Run, head: Head | None, workflow: Workflow) -> Iterator[str]:
+    """Yield why nothing would start, apart from the step itself."""
+    if head is None:
+        return
+    try:
+        ensure_definition(head, workflow)
+        here = run.standing()
+    except SequencerError as error:
+        yield str(error)
+        return
+    if here is None or here.kind is Readiness.COMPLETE:
+        yield "the run is complete"
+        return
+    if here.claim is not None:
+        if not run.store.liveness(here.claim).allows_take_over:
+            yield here.message
+    elif here.kind is not Readiness.READY:
+        yield here.message
+    names = [step.name for step in workflow.steps]
+    mine = {names[int(p)] if p not in names and p.isdecimal() else p for p in plan.positions}
+    position = describe(workflow, head.step_index)["position"]
+    if mine and position not in mine:
+        yield f"the step is at position {position}, which is not among --position"
+
+
+def _step(project: Project, workflow: Workflow, index: int, obstacles: list[str]) -> Report:
+    """Return the step at *index*; what it lacks is added to *obstacles*."""
+    settings = project.settings
+    step = with_defaults(resolve(workflow, index), settings.step_defaults)
+    facts = describe(workflow, index)
+    report: Report = {
+        "step_index": index,
+        "iteration": facts["iteration"],
+        "step": step.name,
+        "position": facts["position"],
+    }
+    if step.description:
+        report["description"] = step.description
+    chosen = _tried(
+        obstacles, lambda: choose_agent(settings, step, facts["position"], project.agents.overrides)
+    )
+    built = _tried(obstacles, lambda: project.agents.choose(step, facts["position"]))
+    if chosen is not None:
+        report["agent"] = built[0] if built else chosen.name
+        report["chosen_by"] = "--rehearse" if project.rehearses else chosen.source
+    if built is not None:
+        obstacles += built[1].problems()
+    report["prompt"] = _tried(obstacles, lambda: _prompt(project, step, built and built[1]))
+    if settings.router.is_active and not project.rehearses:
+        report["router"] = f"{settings.router.mode}: {settings.router.prompt} may choose another"
+    budget = {"timeout_s": step.timeout_s, "max_cost_usd": step.max_cost_usd}
+    report["budget"] = {key: value for key, value in budget.items() if value is not None}
+    return report
+
+
+def _prompt(project: Project, step: Step, executor: Executor | None) -> str:
+    """Return the path of the prompt's file, after reading it as the step would."""
+    if executor is not None and not project.prompts.read_for(step, executor):
+        return f"none: {step.prompt_name} is missing or empty"
+    return str(prompt_path(project.settings.prompts_dir, step.prompt_name))
+
+
+def _tried(
+    obstacles: list[str],
+    look: Callable[[], Found],
+    place_error: Callable[[SequencerError], None] = lambda _: None,
+) -> Found | None:
+    try:
+        return look()
+    except SequencerError as error:
+        place_error(error)
+        if str(error) not in obstacles:
+            obstacles.append(str(error))
+        return None
