@@ -67,8 +67,7 @@ def steps_table(steps: list[Description], room: int | None = None) -> str:
     return columns(head, rows, right={0, 1, 2}, room=room, goes=(2, 1))
 
 
-@verb("plan")
-@with_options(
+_OPTIONS = with_options(
     click.argument("name", metavar="[WORKFLOW]", required=False, shell_complete=complete_flows),
     click.option("-n", "--count", type=click.IntRange(1, MAX_COUNT), metavar="N",
                  help=f"How many steps to show; default {DEFAULT_COUNT}."),
@@ -95,6 +94,10 @@ def steps_table(steps: list[Description], room: int | None = None) -> str:
     click.option("--procedure", metavar="P", shell_complete=complete_workflows,
                  help="The procedure of the request, as 'start' would be told."),
 )  # fmt: skip
+
+
+@verb("plan")
+@_OPTIONS
 @pass_invocation
 def plan(invocation: Invocation, /, **given: Any) -> int | None:
     """Show what would run next; nothing is run or changed.

@@ -87,9 +87,8 @@ def start(
 
     TEXT is the request, its first line the title, or an issue of GitHub or Linear as JSON; -
     reads it from standard input. Labels, or an agent that classifies it, choose the procedure;
-    'sequencer plan --request' explains the choice. The run keeps the steps as they are resolved
-    here. Its name is made from the title unless --run gives one; 'sequencer --run NAME run'
-    continues it.
+    'sequencer plan --request' explains the choice. The run keeps the steps as they are now. Its
+    name is made from the title, unless --run gives one; 'sequencer --run NAME run' continues it.
 
     \b
     Examples:

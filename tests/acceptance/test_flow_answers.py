@@ -251,7 +251,7 @@ def test_an_unknown_flow_lists_every_flow_and_team(project: Path) -> None:
     (project / "orchestration.yaml").write_text(
         f"{text}\nworkflows: {{crew: {{tasks: [{{id: a, subject: A}}]}}}}\n"
     )
-    for verb in ("run", "plan"):
-        ended = cli(project, verb, "crow")
+    for verb in (["run"], ["plan", "--simulate"]):
+        ended = cli(project, *verb, "crow")
         assert ended.returncode == 2
         assert "did you mean 'crew'? known flows: crew, review" in ended.stderr

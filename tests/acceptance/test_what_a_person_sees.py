@@ -155,7 +155,7 @@ def test_no_row_of_a_table_is_wrapped(project: Path, look: str) -> None:
     with terminal(COLUMNS, 24) as screen:
         rows = on_terminal(project, screen, *look.split()).rstrip().splitlines()
     piped = cli(project, *look.split()).stdout.splitlines()
-    sentences = 1 if look == f"show {CYCLE}" else 0
+    sentences = 1 if look == f"plan {CYCLE}" else 0
     assert len(rows) == len(piped) + sentences
     assert any("…" in row for row in rows)
 
@@ -208,7 +208,7 @@ def test_the_next_try_is_told_before_it_comes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("verb", [
     "status", "plan", "run", "tick", "plan --list", "history", "log", "runs", "gates", "gantt",
-    "metrics", "pause", "approve", "trust", "crontab", "route X", "start X",
+    "metrics", "pause", "approve", "trust", "crontab", "plan --request X", "start X",
 ])  # fmt: skip
 def test_where_no_project_is_init_is_named(tmp_path: Path, verb: str) -> None:
     ended = cli(tmp_path, *verb.split())
