@@ -23,6 +23,7 @@ from sequencer.cli.views.pictures import (
     CELL,
     CELL_ROW,
     FLOW_MARGIN,
+    MARGIN,
     FlowPicture,
     GanttPicture,
     ensure_drawable,
@@ -91,7 +92,7 @@ def around(view: FlowView, focus: Sequence[str], most: int) -> FlowView:
     return replace(view, graph=graph, nodes=nodes, followed=followed)
 
 
-WIDE = 900
+WIDE = 640
 """From here on a graph has the whole width of its page, and scrolls in its card."""
 
 
@@ -159,8 +160,10 @@ class _Timeline(GanttPicture):
         self._high = self._bottom + 44
 
     def parts(self) -> Iterator[str]:
+        # Its margins are those of its card.
+        wide = self._wide - 2 * MARGIN + 8
         yield (
-            f'<svg class="gantt" viewBox="0 0 {self._wide} {self._high}" width="{self._wide}" '
+            f'<svg class="gantt" viewBox="{MARGIN - 4} 0 {wide} {self._high}" width="{wide}" '
             f'height="{self._high}" role="img" aria-label="Timeline of the run">'
         )
         yield from _grouped("axis", self._axis())
@@ -184,19 +187,30 @@ class _Timeline(GanttPicture):
 RING, PILL_HIGH, PILL_LEAST = 104, 40, 120
 
 
-def ring_svg(steps: Sequence[tuple[str, str, str]], center: Sequence[str]) -> str:
+class RingReview(NamedTuple):
+    """What takes a whole cycle over, at times; it stands inside the ring."""
+
+    name: str
+    state: str
+    link: str
+    when: Sequence[str]
+    """Said below it, a line each."""
+
+
+def ring_svg(
+    steps: Sequence[tuple[str, str, str]], title: str, review: RingReview | None = None
+) -> str:
     """Return a cycle as a ring: of each of *steps* its name, its state's class and its link.
 
-    *center* is said in the middle, a line each.
+    *title* is said in the middle, over the *review*.
     """
-    names = [short(shown(name), 18) for name, _, _ in steps]
-    wide = max([PILL_LEAST, *(int(points(f"{name}  ", 14)) + 28 for name in names)])
+    named = [name for name, _, _ in steps] + ([review.name] if review else [])
+    wide = max([PILL_LEAST, *(int(points(f"{_in_pill(name)}  ", 14)) + 28 for name in named)])
     count = len(steps)
     # As large as the pills need: side by side they are a chord of the ring.
     radius = max(RING, int((PILL_HIGH + 26) / (2 * math.sin(math.pi / max(count, 2)))))
-    across = max(radius, wide * 0.62) if count > 1 else wide * 0.62
+    across = max(radius, wide * (0.62 if count < 3 or review is None else 1.3))  # noqa: PLR2004
     half_w, half_h = across + wide / 2 + 10, radius + PILL_HIGH / 2 + 10
-    at = [_on_ring(place, count, across, radius) for place in range(count)]
     parts = [
         (
             f'<svg class="graph ring" width="{2 * half_w:g}" height="{2 * half_h:g}" '
@@ -204,25 +218,37 @@ def ring_svg(steps: Sequence[tuple[str, str, str]], center: Sequence[str]) -> st
             'aria-label="Cycle of steps">'
         ),
         f'<ellipse class="track" rx="{across:g}" ry="{radius:g}"/>',
+        _ring_line("mid", title, -38 if review else 5),
     ]
-    parts += [_arrow((place + 0.5) / count, across, radius) for place in range(count)]
-    for (x, y), (_, state, link), name in zip(at, steps, names, strict=True):
-        mark = RING_MARKS.get(state, "")
+    for place, (name, state, link) in enumerate(steps):
+        at = _on_ring(place, count, across, radius)
+        text = f"{RING_MARKS.get(state, '')} {_in_pill(name)}".strip()
+        parts.append(_arrow((place + 0.5) / count, across, radius))
+        parts.append(_pill(at, wide, text, state, link))
+    if review is not None:
         parts.append(
-            f'<a href="{escape(link)}"><g class="node {escape(state)}">'
-            f'<rect x="{x - wide / 2:g}" y="{y - PILL_HIGH / 2:g}" width="{wide}" '
-            f'height="{PILL_HIGH}" rx="{PILL_HIGH / 2:g}"/><text x="{x:g}" y="{y + 5:g}" '
-            f'font-size="14" text-anchor="middle">{escape(f"{mark} {name}".strip())}</text>'
-            "</g></a>"
+            _pill((0, -4), wide, _in_pill(review.name), f"{review.state} eye", review.link)
         )
-    top = -9 * (len(center) - 1)
-    for number, line in enumerate(center):
-        kind = "lab" if number else "mid"
-        parts.append(
-            f'<text class="{kind}" y="{top + 20 * number + 4}" text-anchor="middle">'
-            f"{escape(shown(line))}</text>"
-        )
+        parts += [_ring_line("lab", text, 36 + 17 * n) for n, text in enumerate(review.when)]
     return "".join([*parts, "</svg>"])
+
+
+def _in_pill(name: str) -> str:
+    return short(shown(name), 18)
+
+
+def _pill(at: tuple[float, float], wide: int, text: str, kind: str, link: str) -> str:
+    x, y = at
+    return (
+        f'<a href="{escape(link)}"><g class="node {escape(kind)}">'
+        f'<rect x="{x - wide / 2:g}" y="{y - PILL_HIGH / 2:g}" width="{wide}" '
+        f'height="{PILL_HIGH}" rx="{PILL_HIGH / 2:g}"/><text x="{x:g}" y="{y + 5:g}" '
+        f'font-size="14" text-anchor="middle">{escape(text)}</text></g></a>'
+    )
+
+
+def _ring_line(kind: str, text: str, y: float) -> str:
+    return f'<text class="{kind}" y="{y:g}" text-anchor="middle">{escape(shown(text))}</text>'
 
 
 RING_MARKS = {

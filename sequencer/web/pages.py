@@ -21,7 +21,7 @@ from sequencer.cli.views.text import one_line
 from sequencer.errors import RemoteUnreachable, SequencerError
 from sequencer.model.head import Head
 from sequencer.model.limits import parse_time
-from sequencer.model.outcome import Usage
+from sequencer.model.outcome import Usage, duration
 from sequencer.store.protocol import Liveness
 from sequencer.web.records import Tried
 from sequencer.web.site import RunRow, Site
@@ -31,8 +31,6 @@ RUNS_A_PAGE = 50
 MOST_HITS = 100
 MOST_SHOWN = 600
 """Characters of a long text before somebody wants all of it."""
-SHORT_S = 9.95
-"""Of a duration that is said with a decimal."""
 
 
 class StateLook(NamedTuple):
@@ -66,6 +64,7 @@ STEP_LOOKS = {
     "skipped": StateLook("↷", "skipped", "skipped"),
     "released": StateLook("↷", "given back", "skipped"),
     "pending": StateLook("○", "not started", "pending"),
+    "next": StateLook("○", "next", "ready"),
 }
 
 
@@ -159,7 +158,9 @@ def needs_of(row: RunRow) -> Iterator[Need]:
     """Yield what of the run of *row* waits for a person."""
     head, option = row.head, Open(row.run).option
     if head is None:
-        yield Need("broken", row, "", "The run can't be read", row.facts["error"], None)
+        if why := row.facts.get("error"):
+            command = f"sequencer {option}repair"
+            yield Need("broken", row, "", "The run can't be read", why, None, command)
         return
     if (ask := asked_by(row)) is not None:
         yield from _questions(row, ask)
@@ -326,17 +327,8 @@ def cached(usage: Usage) -> str:
 
 
 def took(seconds: float) -> str:
-    """Return a duration as a clock shows it, a short one with a decimal; empty: none.
-
-    >>> took(0), took(0.31), took(48.2), took(340), took(7260)
-    ('', '0.3 s', '0:48', '5:40', '2:01:00')
-    """
-    if seconds < SHORT_S:
-        return f"{seconds:.1f} s" if seconds else ""
-    whole = round(seconds)
-    hours, rest = divmod(whole, 3600)
-    minutes, left = divmod(rest, 60)
-    return f"{hours}:{minutes:02d}:{left:02d}" if hours else f"{minutes}:{left:02d}"
+    """Return a duration in words; empty: none."""
+    return duration(seconds) if seconds else ""
 
 
 def first_lines(text: str, count: int) -> str:

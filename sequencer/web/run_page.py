@@ -7,9 +7,10 @@ from itertools import pairwise
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from sequencer.assembly.flows import written_of
-from sequencer.cli.views.gantt import Gantt, gantt_of, gantt_summary
+from sequencer.cli.views.gantt import Bar, Gantt, Look, gantt_of, gantt_summary
 from sequencer.cli.views.standing import Snapshot, take
 from sequencer.cli.views.text import plural
 from sequencer.engine.view import FlowView, NodeState, NodeView
@@ -19,7 +20,15 @@ from sequencer.model.line.order import describe
 from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.outcome import Usage
 from sequencer.model.workflow import Workflow
-from sequencer.web.drawings import CLASSES, around, gantt_page_svg, graph_svg, ring_svg
+from sequencer.web.drawings import (
+    CLASSES,
+    Link,
+    RingReview,
+    around,
+    gantt_page_svg,
+    graph_svg,
+    ring_svg,
+)
 from sequencer.web.pages import (
     STEP_LOOKS,
     Page,
@@ -114,7 +123,7 @@ def _line_steps(row: RunRow, snapshot: Snapshot, query: Query) -> dict[str, Any]
     is_begun = bool(tried) and tried[-1].last.state == "running"
     if snapshot.next is not None and not before and not is_begun:
         step = snapshot.next
-        rows.insert(0, StepRow("", STEP_LOOKS["pending"], step["step"], line="next"))
+        rows.insert(0, StepRow("", STEP_LOOKS["next"], step["step"]))
     more = shown[STEPS_A_PAGE - 1].step_index if len(shown) > STEPS_A_PAGE else 0
     return {"rows": rows, "more": more, "total": tried[-1].step_index + 1 if tried else 0}
 
@@ -263,7 +272,8 @@ def _graph(
     states = _line_states(row, workflow)
     if _is_endless(row) and len(workflow.steps) <= MOST_RING and row.head is not None:
         places = [(name, state, f"{row.url}/step/{key}") for name, state, key in states]
-        return ring_svg(places, _center(workflow, row.head))
+        cycle = row.head.step_index // len(workflow.steps)
+        return ring_svg(places, f"cycle {cycle + 1}", _review(workflow, cycle, link))
     view = _line_view(workflow, states, is_endless=_is_endless(row))
     return graph_svg(view, None, lambda node: link(_key_of(states, node)))
 
@@ -319,18 +329,16 @@ def _line_state(row: RunRow, head: Head, tried: Tried | None, index: int) -> str
     return "ready"
 
 
-def _center(workflow: Workflow, head: Head) -> list[str]:
-    cycle = head.step_index // len(workflow.steps)
-    lines = [f"cycle {cycle + 1}"]
+def _review(workflow: Workflow, cycle: int, link: Link) -> RingReview | None:
+    """Return the review that comes next at or after *cycle*; None: there is none."""
     review, every = workflow.review, workflow.review_every
-    if review is not None and every:
-        left = every - 1 - cycle % every
-        name = review.step.name
-        lines.append(
-            f"this is the review, by {name}" if not left else f"{name} in {plural(left, 'cycle')}"
-        )
-        lines.append(f"every {every} cycles" if every > 1 else "every cycle")
-    return lines
+    if review is None or not every:
+        return None
+    left = every - 1 - cycle % every
+    when = f"in {plural(left, 'cycle')}" if left else "in this cycle"
+    cadence = f"every {every} cycles" if every > 1 else "every cycle"
+    url = link(str((cycle + left) * len(workflow.steps)))
+    return RingReview(review.step.name, "pending" if left else "ready", url, (when, cadence))
 
 
 _STATES = {
@@ -368,6 +376,15 @@ def _is_past(states: Sequence[tuple[str, str, str]], name: str) -> bool:
 
 def _gantt(shown: ShownProject, row: RunRow) -> Gantt:
     facts = shown.story(row, is_whole=False).facts
-    if row.head is not None and row.head.begun_at is None:
-        facts = facts[-MOST_EXECUTIONS:]
-    return gantt_of(row.run, row.head, lambda _: None, facts)[0]
+    if row.head is None or row.head.begun_at is not None:
+        return gantt_of(row.run, row.head, lambda _: None, facts)[0]
+    chart = gantt_of(row.run, row.head, lambda _: None, facts[-MOST_EXECUTIONS:])[0]
+    # One step at a time: all of a line is its critical path, so nothing of it stands out.
+    for each in chart.rows:
+        each.bars = [_plain_bar(bar) for bar in each.bars]
+    return replace(chart, critical=())
+
+
+def _plain_bar(bar: Bar) -> Bar:
+    look = Look.DONE if bar.look is Look.CRITICAL else bar.look
+    return replace(bar, look=look, is_critical=False)

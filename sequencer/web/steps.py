@@ -29,11 +29,12 @@ from sequencer.web.site import RunRow, Site, facts_after
 
 TAIL_BYTES = 24 * 1024
 """Of a log, on the page of its step."""
-PAGE_BYTES, PAGE_LINES = 64 * 1024, 1500
-"""Of a log, on a page of its own; what a page says in marks makes it larger."""
+PAGE_BYTES, PAGE_LINES = 24 * 1024, 1000
+"""Of a log, on a page of its own; what a page says in marks makes it up to five times as large."""
 MOST_PROMPT = 20_000
 """Characters of a text that was sent, on the page of its step."""
-MOST_HITS = 200
+MOST_HITS, HIT_CHARS = 100, 160
+"""Lines that a search finds, and how much of each is shown."""
 BLOCK_BYTES = 1024 * 1024
 
 
@@ -277,7 +278,8 @@ def log(site: Site, query: Query, project: str, run: str, name: str) -> Page:
         find = query.get("q", "")
         hits = [*_hits(file, find)] if find else []
     ends = [place.end() for place in islice(re.finditer(b"\n", data), PAGE_LINES)]
-    end = ends[-1] if ends else len(data)
+    is_end = start + len(data) >= size and len(ends) < PAGE_LINES
+    end = len(data) if is_end or not ends else ends[-1]
     lines = plain(data[:end].decode("utf-8", "replace")).split("\n")
     context = {
         "row": row,
@@ -290,6 +292,7 @@ def log(site: Site, query: Query, project: str, run: str, name: str) -> Page:
         "size_words": file_size(size),
         "before": before,
         "after": start + end if start + end < size else None,
+        "is_open": end > 0 and not data[:end].endswith(b"\n"),
         "find": find,
         "hits": hits,
         "most": MOST_HITS,
@@ -332,13 +335,18 @@ def _lines_before(file: BinaryIO, offset: int) -> int:
 
 
 def _hits(file: BinaryIO, find: str) -> Iterator[tuple[int, int, str]]:
-    """Yield number, offset and text of the first lines that hold *find*, whatever its case."""
+    """Yield number, offset and text of the first lines that hold *find*, whatever its case.
+
+    Of a long line the text is what stands around the first find.
+    """
     wanted = find.casefold().encode()
     file.seek(0)
     offset, found = 0, 0
     for place, line in enumerate(iter(lambda: file.readline(BLOCK_BYTES), b""), 1):
-        if wanted in line.lower():
-            yield place, offset, plain(line[:400].decode("utf-8", "replace")).strip()
+        if (at := line.lower().find(wanted)) >= 0:
+            first = max(at - HIT_CHARS // 3, 0) if len(line) > HIT_CHARS else 0
+            text = plain(line[first:][:HIT_CHARS].decode("utf-8", "ignore")).strip()
+            yield place, offset, f"…{text}" if first else text
             found += 1
             if found == MOST_HITS:
                 return

@@ -18,7 +18,7 @@ from sequencer.web.costs import MEASURES, MOST_SERIES, PARTS, grown
 from sequencer.web.pages import took
 from sequencer.web.records import Spent
 from tests.web.conftest import Client
-from tests.web.sample import work
+from tests.web.sample import make_project, work
 
 RUN = "/p/shop/login-timeout"
 
@@ -58,6 +58,19 @@ def test_a_page_without_needs_says_so(client: Client) -> None:
     page = words(client.get("/").text)
     assert "deploy failed" in page
     assert "Approve" not in page
+
+
+def test_a_run_that_has_not_started_says_so_and_needs_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEQUENCER_TRUST", "all")
+    make_project(tmp_path / "new")
+    client = Client([tmp_path / "new"])
+    answer = client.get("/p/new/-")
+    assert answer.status == 200
+    assert "This run has not started." in words(answer.text)
+    for path, said in (("/", "Nothing waits for you."), ("/runs", "No run yet.")):
+        assert said in words(client.get(path).text)
 
 
 def test_runs_are_listed_with_what_they_cost_the_newest_first(looking: Client) -> None:
@@ -114,7 +127,9 @@ def test_a_cycle_is_a_ring_with_its_review(looking: Client) -> None:
     ring = page[page.index('<svg class="graph ring"') : page.index("</svg>")]
     assert "✓ supervisor" in ring
     assert "cycle 5" in ring
-    assert "reviewer in 1 cycle" in ring
+    assert "node pending eye" in ring
+    assert ">reviewer<" in ring
+    assert "in 1 cycle" in ring
 
 
 def test_a_procedure_is_a_line_that_waits_at_its_gate(looking: Client) -> None:
@@ -198,8 +213,14 @@ def test_a_log_has_numbered_lines_ranges_and_a_search(client: Client, tmp_path: 
     log.write_text("".join("x\n" for _ in range(90_000)))
     assert len(client.get(url).text) < 150_000
     assert len(client.get(f"{url}?from=9000").text) < 150_000
-    log.write_text('{"a": "b<c>"}' * 40_000 + "\n")
-    assert len(client.get(url).text) < 300_000
+    for hard in ('{"a": "b<c>"}' * 40_000 + "\n", '"' * 500_000, ('"' * 160 + "\n") * 9000):
+        log.write_text(hard)
+        assert len(client.get(url).text) < 150_000
+        assert len(client.get(f"{url}?q=%22").text) < 150_000
+    log.write_text("a\nb without an end")
+    assert "<li>b without an end</li>" in client.get(url).text
+    log.write_text("x" * 5000 + "needle" + "y" * 5000)
+    assert "xneedley" in client.get(f"{url}?q=NEEDLE").text, "what is found is shown"
     log.write_text("".join(lines))
     hits = client.get(f"{url}?q=LINE+777").text
     assert words(hits).count("line 777") == 11
@@ -211,7 +232,7 @@ def test_costs_are_summed_by_run_and_agent(looking: Client) -> None:
     page = looking.get("/costs").text
     total = sum(row.head.usage.cost_usd for row in looking.site.rows() if row.head)
     assert f"${total:.2f}+?" in words(page)
-    assert "2 calls of unknown cost are not in the sums." in words(page)
+    assert "2 attempts have no known cost (+?); the sums are without them." in words(page)
     assert '<svg class="plot"' in page
 
 
@@ -278,7 +299,7 @@ def test_health_has_the_checks_that_only_look(client: Client, tmp_path: Path) ->
     page = words(client.get("/health").text)
     assert "! look Workflow W-UNREACHABLE a1: it is never run" in page
     assert "more findings sequencer check" in page
-    assert "✓ well Store file" in page
+    assert "✓ OK Store file" in page
 
 
 def test_looking_changes_nothing(client: Client, tmp_path: Path) -> None:
@@ -307,7 +328,7 @@ def test_a_run_that_was_reset_has_only_what_came_after(client: Client, tmp_path:
     assert "supervisor" in client.get("/p/shop/-/step/0").text
     open_project(tmp_path / "shop", trust=True).run(None).control.reset()
     page = words(client.get("/p/shop/-").text)
-    assert "0 begun" in page
+    assert "0 started" in page
     row = client.site.project("shop").row("-")
     known = [fact["revision"] for fact in row.project.story(row).facts]
     assert known == [fact["revision"] for fact in row.run.history()]
@@ -359,9 +380,9 @@ def test_a_step_that_runs_is_seen_as_running(client: Client, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"), [(0, ""), (0.31, "0.3 s"), (48.2, "0:48"), (7260, "2:01:00")]
+    ("seconds", "said"), [(0, ""), (0.31, "0.3 s"), (340, "5 min 40 s"), (7260, "2 h 1 min")]
 )
-def test_durations_are_said_as_by_a_clock(seconds: float, said: str) -> None:
+def test_durations_are_said_with_their_units(seconds: float, said: str) -> None:
     assert took(seconds) == said
 
 
@@ -405,7 +426,7 @@ def test_of_a_long_line_the_end_is_read_and_earlier_steps_are_there(
     monkeypatch.setattr("sequencer.web.site.ENOUGH", 20)
     work(tmp_path / "shop", None, "loop", 60)
     page = client.get("/p/shop/-").text
-    assert "69 begun, newest first" in words(page)
+    assert "69 started, newest first" in words(page)
     row = client.site.project("shop").row("-")
     story = client.site.project("shop").story(row, is_whole=False)
     assert not story.is_whole
@@ -421,4 +442,4 @@ def test_of_a_long_line_the_end_is_read_and_earlier_steps_are_there(
     known = [fact["revision"] for fact in story.facts]
     assert known == [fact["revision"] for fact in row.run.history()]
     work(tmp_path / "shop", None, "loop", 2)
-    assert "71 begun" in words(client.get("/p/shop/-").text)
+    assert "71 started" in words(client.get("/p/shop/-").text)

@@ -61,24 +61,40 @@
     if (following) following.close();
     const log = document.querySelector("[data-follow]");
     if (!log) return;
-    if (isNew) log.scrollTop = log.scrollHeight;
-    const pieces = [...log.childNodes].map((node) => [node, node.textContent.split("\n").length]);
+    // A log's own page is a numbered list, and the window scrolls; elsewhere it is a box.
+    const isList = log.tagName === "OL", box = isList ? document.scrollingElement : log;
+    if (isNew && !isList) box.scrollTop = box.scrollHeight;
+    const pieces = [...(isList ? log.children : log.childNodes)].map((node) => [node, isList ? 1 : node.textContent.split("\n").length]);
     let lines = pieces.reduce((sum, piece) => sum + piece[1], 0);
+    const add = (node, count) => { log.append(node); pieces.push([node, count]); lines += count; };
+    const addLines = (text) => {
+      const parts = text.split("\n");
+      if ("open" in log.dataset) log.lastElementChild.append(parts.shift());
+      delete log.dataset.open;
+      if (parts.length && parts[parts.length - 1] === "") parts.pop();
+      else log.dataset.open = "";
+      for (const part of parts) {
+        const line = document.createElement("li");
+        line.textContent = part;
+        add(line, 1);
+      }
+    };
     following = new EventSource(log.dataset.follow + "?from=" + log.dataset.from);
     following.addEventListener("lines", (event) => {
       log.dataset.from = event.lastEventId;
-      const isAtEnd = log.scrollTop + log.clientHeight >= log.scrollHeight - 4;
-      const text = JSON.parse(event.data), node = document.createTextNode(text);
-      log.append(node);
-      lines += pieces[pieces.push([node, text.split("\n").length]) - 1][1];
+      const isAtEnd = box.scrollTop + box.clientHeight >= box.scrollHeight - 4;
+      const text = JSON.parse(event.data);
+      if (isList) addLines(text);
+      else add(document.createTextNode(text), text.split("\n").length);
       if (isAtEnd) {
-        // Earlier lines are on the log's own page.
+        // Earlier lines are on the log's own page, or on the page before.
         while (lines > MOST_LINES && pieces.length > 1) {
           const [old, count] = pieces.shift();
           old.remove();
           lines -= count;
+          if (isList) log.start += 1;
         }
-        log.scrollTop = log.scrollHeight;
+        box.scrollTop = box.scrollHeight;
       }
     });
   };
@@ -103,6 +119,17 @@
     if (document.hidden) leaving = setTimeout(close, 3000);
     else open(false);
   });
+
+  // --- graphs: one that does not fit is shown where something moves, or what was asked for
+  for (const box of document.querySelectorAll(".p-graph .scroll")) {
+    const asked = document.getElementById("n-" + new URLSearchParams(location.search).get("at"));
+    const node = [asked, ...["waiting", "failed", "running", "retrying", "ready"]
+      .map((state) => box.querySelector(".node." + state))].find(Boolean);
+    if (!node) continue;
+    const at = node.getBoundingClientRect(), here = box.getBoundingClientRect();
+    box.scrollLeft += at.left + at.width / 2 - here.left - here.width / 2;
+    box.scrollTop += at.top + at.height / 2 - here.top - here.height / 2;
+  }
 
   // --- keys: none while somebody writes, none that decides anything
   let isGoing = false;
