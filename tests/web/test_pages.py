@@ -113,7 +113,7 @@ def test_journals_are_searched_for_what_was_said(looking: Client) -> None:
 
 def test_a_flow_has_its_graph_with_states_and_links(looking: Client) -> None:
     page = looking.get(RUN).text
-    graph = page[page.index('<svg class="graph"') : page.index("</svg>")]
+    graph = page[page.index('<svg class="graph wide"') : page.index("</svg>")]
     for node, state in (("collect", "done"), ("decide", "waiting"), ("publish", "pending")):
         place = f'<a href="{RUN}/step/{node}" id="n-{node}"><g class="node {state}">'
         assert place in graph
