@@ -271,7 +271,7 @@ def check_prompts(project: Project, workflow: Workflow, level: Level) -> Iterato
 
 def _needs_no_prompt(project: Project, step: Step) -> bool:
     """Return whether *step* is a program that works without a prompt."""
-    agent = project.settings.agents.get(step.executor or "")
+    agent = project.settings.agents.get(step.agent or "")
     return step.prompt is None and agent is not None and agent.kind == "command"
 
 

@@ -529,7 +529,7 @@ class PromptFolder(PromptReader):
         if step.text is not None:
             return step.text
         # A rehearsal stands in for a command whose step needs no prompt.
-        stands_in = executor.kind in ("rehearsal", "scripted") and step.executor is not None
+        stands_in = executor.kind in ("rehearsal", "scripted") and step.agent is not None
         stands_in = getattr(executor, "is_for_command", stands_in)
         is_optional = step.prompt is None and (executor.kind == "command" or stands_in)
         if is_optional:

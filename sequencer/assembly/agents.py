@@ -257,7 +257,7 @@ def ensure_honoured(step: Step, name: str, executor: Executor) -> None:
     if ignored:
         hint = f"it honours: {', '.join(sorted(honoured))}"
         if "agents" in ignored:
-            hint = f"subagents are for executor: claude; {hint}"
+            hint = f"subagents are for agent: claude; {hint}"
         found.insert(0, Objection(", ".join(ignored), hint))
     if found:
         reasons = "; ".join(each.reason for each in found)
@@ -277,7 +277,7 @@ def _objections(step: Step, executor: Executor) -> list[Objection]:
         return found
     kinds = " or ".join((*PROVIDERS.get(step.provider, ()), "opencode"))
     reason = f"provider: {step.provider}, it has models of {', '.join(sorted(has))} only"
-    return [Objection(reason, f"write executor: {kinds}, or name another model"), *found]
+    return [Objection(reason, f"write agent: {kinds}, or name another model"), *found]
 
 
 CLIENTS = ("claude", "codex", "gemini", "opencode")
@@ -304,7 +304,7 @@ def choose_agent(
 ) -> ChosenAgent:
     """Return the agent for *step*, which runs at *position* (another name in a review).
 
-    The first that is set: ``--agent-prompt``, ``--agent-step``, the step's own executor,
+    The first that is set: ``--agent-prompt``, ``--agent-step``, the step's own ``agent``,
     ``agent.prompts``, ``agent.roles`` by position and then by step, ``agent.default``.
 
     Raises:
@@ -386,7 +386,7 @@ def _candidates(
     prompt = None if step.text is not None else relative_name(prompts_dir, step.prompt_name)
     yield _by_prompt(given.by_prompt, prompt, prompts_dir), "--agent-prompt"
     yield _by_role(given.by_step, step.name), "--agent-step"
-    yield step.executor, f"executor of step {step.name!r}"
+    yield step.agent, f"agent of step {step.name!r}"
     yield _by_prompt(settings.agent.prompts, prompt, prompts_dir), "agent.prompts"
     yield _by_role(settings.agent.roles, position), "agent.roles"
     yield _by_role(settings.agent.roles, step.name), "agent.roles"

@@ -102,7 +102,7 @@ def locate(
     nodes = {
         f"{words} {name!r}": name
         for name in (node.id for node in workflow.nodes)
-        for words in ("step", "executor of step")
+        for words in ("step", "agent of step")
     }
     about = [(one, nodes[one.where]) for one in error.each if one.where in nodes]
     if not about:

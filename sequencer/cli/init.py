@@ -183,7 +183,7 @@ def _write_prompts(
 def _prompted_steps(settings: Settings, workflow: Workflow) -> Iterator[Step]:
     """Yield the steps that can't run without a prompt file."""
     for step in workflow.own_steps:
-        agent = settings.agents.get(step.executor or "")
+        agent = settings.agents.get(step.agent or "")
         if step.prompt is not None or agent is None or agent.kind != "command":
             yield step
 

@@ -78,7 +78,7 @@ def fitted(
 def _executor(agents: Chooses, step: Step, position: str) -> Executor:
     """Return what performs *step*, whatever of its fields it can honour."""
     named = {"name": step.name, "prompt": step.prompt, "text": step.text}
-    asked = Step.model_validate({**named, "executor": step.executor})
+    asked = Step.model_validate({**named, "agent": step.agent})
     return agents.choose(asked, position)[1]
 
 

@@ -40,7 +40,7 @@ from sequencer.workflows.teams.scoring import TeamChoice, classification_of, dec
 
 NO_BUSINESS_OF_A_PROGRAM = ("single_turn", "disallow_all_tools")
 """Fields that say how a model works; a command that is run in its place has no such thing."""
-WHAT_A_TASK_IS = frozenset({"name", "prompt", "text", "validation", "output", "executor"})
+WHAT_A_TASK_IS = frozenset({"name", "prompt", "text", "validation", "output", "agent"})
 """Fields of a built-in task that no agent may do without."""
 
 
@@ -161,8 +161,8 @@ class Starter(Struct, frozen=True):
         steps, brought = [], optional_of(whole)
         for step in whole.steps:
             filled = with_defaults(step, self.step_defaults)
-            if self.agent is not None and step.executor is None:
-                filled = filled.replace(executor=self.agent)
+            if self.agent is not None and step.agent is None:
+                filled = filled.replace(agent=self.agent)
             # What the built-in tasks ask for beside their prompts is no author's wish either.
             own = [name for name in step.model_fields_set if name not in WHAT_A_TASK_IS]
             optional = dict.fromkeys((*brought.get(step.name, ()), *sorted(own)))
@@ -175,8 +175,8 @@ class Starter(Struct, frozen=True):
         """Return *step* as it is to run for *request*."""
         step = with_defaults(step, self.step_defaults)
         update: dict[str, Any] = {}
-        if self.agent is not None and step.executor is None:
-            step = step.replace(executor=self.agent)
+        if self.agent is not None and step.agent is None:
+            step = step.replace(agent=self.agent)
         if step.system_from_labels:
             chosen = system_prompts_for(request, self.routing)
             added = tuple(dict.fromkeys((*step.added_system_prompts, *chosen)))
@@ -195,7 +195,7 @@ class Starter(Struct, frozen=True):
     def _executor(self, step: Step) -> Executor:
         """Return what performs *step*, whatever of its fields it can honour."""
         return self.agents.choose(
-            Step(name=step.name, prompt=step.prompt, executor=step.executor), step.name
+            Step(name=step.name, prompt=step.prompt, agent=step.agent), step.name
         )[1]
 
     def _ensure_complete(self, workflow: Workflow) -> None:
@@ -385,7 +385,7 @@ class Questions:
         raise StepFailed(outcome.error or f"the agent's answer is {outcome.status}")
 
     def _outcome(self, prompt: str, timeout_s: float, grace_s: float) -> Outcome:
-        step = Step(name="classifier", executor=self._agent, timeout_s=timeout_s)
+        step = Step(name="classifier", agent=self._agent, timeout_s=timeout_s)
         _, executor = self._agents.ready(step, "classifier")
         if "single_turn" in executor.supported_fields:
             step = step.replace(single_turn=True)

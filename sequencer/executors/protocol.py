@@ -258,7 +258,7 @@ class Permitting(Protocol):
 
 EVERY_EXECUTOR = frozenset(
     words(
-        "name prompt text executor timeout_s retry complete_when suppress_thoughts "
+        "name prompt text agent timeout_s retry complete_when suppress_thoughts "
         "requires_approval append_system_prompt approval validation output system_from_labels "
         "no_comment description"
     )

@@ -173,6 +173,17 @@ class Validation(Frozen):
         return self
 
 
+FORMER_AGENT = "executor"
+"""What the key `agent` of a step was called before."""
+
+
+def with_agent(value: Any) -> Any:
+    """Return *value*, fields of a step, with its agent where journals have another name for it."""
+    if isinstance(value, dict) and FORMER_AGENT in value and "agent" not in value:
+        return {"agent" if key == FORMER_AGENT else key: one for key, one in value.items()}
+    return value
+
+
 class Step(Frozen, allow_inf_nan=False):
     """A prompt that an executor runs; frozen, compared by value."""
 
@@ -183,7 +194,7 @@ class Step(Frozen, allow_inf_nan=False):
     """File below prompts_dir; ``<name>.md`` if not given."""
     text: str | None = Field(default=None, min_length=1, max_length=1_048_576)
     """The prompt itself, where the workflow's own file has it; no other file is read then."""
-    executor: Name | None = None
+    agent: Name | None = None
     """Name of an agent: built in, or a key of ``agents``."""
     model: ModelName | None = None
     provider: Name | None = None
@@ -222,12 +233,17 @@ class Step(Frozen, allow_inf_nan=False):
     """A text: the run is complete when it stands alone on a line of the agent's final answer.
     A file: the step is done, and its agent ended, when the file appears or changes."""
     continue_session: bool = False
-    """Continue the conversation of the step before, where the executor is the same."""
+    """Continue the conversation of the step before, where the agent is the same."""
     requires_approval: bool = False
     """A gate: the run goes on behind this step when a person has approved."""
     approval: Approval | None = None
     validation: Validation | None = None
     output: Output | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _agent_had_another_name(cls, value: object) -> object:
+        return with_agent(value)
 
     @model_validator(mode="after")
     def _approval_has_a_gate(self) -> Step:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from sequencer.model.fields import Field, model_validator
 from sequencer.model.frozen import Frozen
-from sequencer.model.step import ModelName, Name, Step
+from sequencer.model.step import FORMER_AGENT, ModelName, Name, Step, with_agent
 
 MAX_TASKS = 1000
 """Of one list."""
@@ -59,10 +59,12 @@ class _WithStepFields(Frozen):
     def _gather_step_fields(cls, value: object) -> object:
         if not isinstance(value, Mapping):
             return value
-        own = {name: value[name] for name in value if name not in STEP_FIELDS}
-        given = {name: value[name] for name in value if name in STEP_FIELDS}
-        known = own.get("step")
-        return {**own, "step": {**(known if isinstance(known, Mapping) else {}), **given}}
+        known = STEP_FIELDS | {FORMER_AGENT}
+        own = {name: value[name] for name in value if name not in known}
+        given = {name: value[name] for name in value if name in known}
+        step = own.get("step")
+        whole = {**(step if isinstance(step, Mapping) else {}), **given}
+        return {**own, "step": with_agent(whole)}
 
     @model_validator(mode="after")
     def _makes_a_step(self) -> _WithStepFields:
@@ -174,5 +176,5 @@ class TeamRules(SharedRules):
         fields: dict[str, Any] = {"model": self.fallback_model}
         if self.fallback_agent is not None:
             # A model of another vendor would be no model to it.
-            fields |= {"executor": self.fallback_agent, "provider": None}
+            fields |= {"agent": self.fallback_agent, "provider": None}
         return step.replace(**fields)

@@ -19,7 +19,7 @@ from sequencer.model.frozen import Frozen
 from sequencer.model.head import Head
 from sequencer.model.net.graph import Graph, Growth, Node, NodeKind, grown_graph
 from sequencer.model.outcome import Move
-from sequencer.model.step import Name, Purpose, Step
+from sequencer.model.step import FORMER_AGENT, Name, Purpose, Step
 from sequencer.model.team import TaskTraits
 
 _NO_STEPS = {"field_type": "Tuple", "min_length": 1, "actual_length": 0}
@@ -228,8 +228,20 @@ class Workflow(Frozen):
 
     @cached_property
     def _digest(self) -> str:
-        canonical = json.dumps(self.definition(), sort_keys=True, separators=(",", ":"))
+        definition = self.definition()
+        review = definition.get("review", {}).get("step")
+        for step in (*definition["steps"], *([review] if review else ())):
+            _name_as_ever(step)
+        canonical = json.dumps(definition, sort_keys=True, separators=(",", ":"))
         return f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}"
+
+
+def _name_as_ever(step: dict[str, Any]) -> None:
+    """Call the agent of *step* as digests always have, so that they stay what they were."""
+    if "agent" in step:
+        step[FORMER_AGENT] = step.pop("agent")
+    if fixer := step.get("validation", {}).get("fixer"):
+        _name_as_ever(fixer)
 
 
 def has_definition(head: Head, workflow: Workflow) -> bool:

@@ -87,8 +87,8 @@ def _refuse_identity(_value: object) -> object:
     raise ValueError("belongs to one step and can't be a default")
 
 
-def _refuse_executor(_value: object) -> object:
-    raise ValueError("can't be a default of steps; agent.default chooses for all of them")
+def _refuse_agent(_value: object) -> object:
+    raise ValueError("can't be a default of steps; 'agent' at the top chooses for all of them")
 
 
 class StepDefaults(Step):
@@ -104,7 +104,7 @@ class StepDefaults(Step):
     text: Annotated[str | None, BeforeValidator(_refuse_identity)] = Field(
         default=None, exclude=True
     )
-    executor: Annotated[Name | None, BeforeValidator(_refuse_executor)] = Field(
+    agent: Annotated[Name | None, BeforeValidator(_refuse_agent)] = Field(
         default=None, exclude=True
     )
     retry: Annotated[Retry | None, BeforeValidator(_refuse_identity)] = Field(

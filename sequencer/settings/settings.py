@@ -47,6 +47,7 @@ from sequencer.settings.sources import (
     lay_environment,
     lay_file,
     notice_commits,
+    notice_former_agents,
 )
 from sequencer.settings.webhooks import WebhookOptions
 from sequencer.workflows.definitions import Composition
@@ -256,6 +257,7 @@ def _laid(
     inherit_cadence(layers)
     choose_own_steps(layers)
     notice_commits(layers)
+    notice_former_agents(layers)
     if is_old:
         legacy.notice_variables(layers, env)
     return layers, in_file

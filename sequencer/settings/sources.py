@@ -17,7 +17,7 @@ from msgspec import Struct, field
 
 from sequencer.documents import keys, reader
 from sequencer.documents.reader import Document, KeyPath, Position
-from sequencer.model.step import tries
+from sequencer.model.step import FORMER_AGENT, tries
 from sequencer.settings.schema import Schema
 
 PREFIX = "SEQUENCER_"
@@ -316,6 +316,17 @@ def inherit_cadence(layers: Layers) -> None:
     if new in layers.sources or old not in layers.sources:
         return
     layers.put(new, layers.values["router"]["review_every_n"], layers.sources[old], old)
+
+
+def notice_former_agents(layers: Layers) -> None:
+    """Say of each step whose agent has its former name what it is called today."""
+    document = layers.document
+    for path in document.positions if document else ():
+        if path[-1] == FORMER_AGENT and path[0] in ("steps", "review", "workflows", "teams"):
+            where = document.where(path) if document else ""
+            layers.notices.append(
+                f"{where}: {reader.dotted(path)!r} is read as 'agent', its name today"
+            )
 
 
 def notice_commits(layers: Layers) -> None:

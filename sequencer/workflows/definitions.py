@@ -212,8 +212,8 @@ class ReviewDefinition(Review):
     def whole(self) -> Review:
         """Return the review with its agent."""
         step = self.step
-        if self.agent is not None and step.executor is None:
-            step = step.replace(executor=self.agent)
+        if self.agent is not None and step.agent is None:
+            step = step.replace(agent=self.agent)
         return Review(every=self.every, step=step)
 
 

@@ -81,7 +81,7 @@ class Round:
         argv = ["{python}", "-IS", str(folder / "agent.py"), str(self.lines), self.mark, form]
         document = {
             "workflow": {"name": "w"},
-            "workflows": {"w": {"steps": [{"name": "main", "executor": "agent"}]}},
+            "workflows": {"w": {"steps": [{"name": "main", "agent": "agent"}]}},
             "agents": {"agent": {"kind": "command", "argv": argv, "grace_s": GRACE_S}},
             "store": {"ttl_s": LEASE_S},
             "agent": {"default": "agent"},

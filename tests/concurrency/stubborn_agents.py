@@ -110,7 +110,7 @@ def project(folder: Path, form: str, mark: str, **step: float) -> Path:
     argv = ["{python}", "agent.py", mark, str(ready)]
     document = {
         "workflow": {"name": "w"},
-        "workflows": {"w": {"steps": [{"name": "main", "executor": "agent", **step}]}},
+        "workflows": {"w": {"steps": [{"name": "main", "agent": "agent", **step}]}},
         "agents": {"agent": {"kind": "command", "argv": argv, "grace_s": GRACE_S}},
     }
     (folder / "orchestration.yaml").write_text(json.dumps(document))

@@ -62,7 +62,7 @@ flowchart TD
 ### build
 
 ---
-executor: gone
+agent: gone
 ---
 
 Build it.
@@ -70,7 +70,7 @@ Build it.
 ### rescue
 
 ---
-executor: scribe
+agent: scribe
 ---
 
 Rescue it.
@@ -246,7 +246,7 @@ def test_an_overloaded_service_does_not_use_it_up_either(project: Project, progr
 
 def test_a_team_does_not_begin(project: Project) -> None:
     project.configure("agent: {default: scribe}\n" + GONE)
-    tasks = [{"id": "one", "subject": "One"}, {"id": "two", "subject": "Two", "executor": "gone"}]
+    tasks = [{"id": "one", "subject": "One"}, {"id": "two", "subject": "Two", "agent": "gone"}]
     (project.folder / "tasks.yaml").write_text(yaml.safe_dump({"tasks": tasks}))
     ran = project.sequencer("run", "tasks.yaml", code=2)
     assert "'no-such-client'" in ran.err

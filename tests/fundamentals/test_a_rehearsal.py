@@ -13,7 +13,7 @@ EVERYBODY = """\
 workflow: {name: checked, review_every_n: 2}
 workflows:
   checked:
-    steps: [supervisor, main, {name: tests, executor: tests}]
+    steps: [supervisor, main, {name: tests, agent: tests}]
     review: {every: 2, step: reviewer}
 agent: {default: scribe, roles: {supervisor: scribe}, prompts: {reviewer.md: scribe}}
 router: {enabled: true, mode: router_first, prompt: router.md}
@@ -38,7 +38,7 @@ Build it.
 ### test
 
 ---
-executor: tests
+agent: tests
 ---
 
 Test it.

@@ -84,10 +84,10 @@ def test_the_fields_of_a_step() -> None:
 
 def test_what_may_stand_in_step_defaults() -> None:
     refused = set(Step.model_fields) - set(known_keys(Schema, ("step_defaults",)))
-    of_one_step = {"name", "description", "prompt", "text", "executor", "requires_approval"}
+    of_one_step = {"name", "description", "prompt", "text", "agent", "requires_approval"}
     of_one_step |= {"approval", "validation", "retry"}
     assert refused == of_one_step
-    told = ("name", "description", "prompt", "text", "executor", "requires_approval", "approval")
+    told = ("name", "description", "prompt", "text", "agent", "requires_approval", "approval")
     listed = ", ".join(f"`{field}`" for field in told)
     assert f"All but {listed}" in PAGE.read_text(encoding="utf-8")
     assert set(StepDefaults.model_fields) == set(Step.model_fields)

@@ -142,7 +142,7 @@ def test_every_node_is_described_and_limited(path: Path) -> None:
         assert step.retry, step.name
         assert flow.graph.by_id[step.name].description, step.name
         # A model is told what to answer with; a command of the project's own needs no words.
-        assert step.executor == "tests" or len(step.text or "") > 100, step.name
+        assert step.agent == "tests" or len(step.text or "") > 100, step.name
     assert flow.graph.timeout_ms
     for node in flow.graph.nodes:
         if node.kind is NodeKind.HUMAN:
@@ -156,7 +156,7 @@ def test_a_choice_tells_its_agent_each_word_that_picks_a_way(path: Path) -> None
     steps = {step.name: step for step in load_flow(path).workflow.steps}
     for name, step in steps.items():
         labels = {graph.edges[place].label for place in graph.outgoing[name]} - {"default"}
-        if len(labels) > 1 and step.executor is None:
+        if len(labels) > 1 and step.agent is None:
             missing = [label for label in labels if f"`{label}`" not in (step.text or "")]
             assert missing == [], name
 

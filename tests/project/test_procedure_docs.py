@@ -32,11 +32,11 @@ def steps(settings: Settings, name: str) -> list[str]:
 
 def test_a_changed_built_in_procedure(settings: Settings) -> None:
     changed = settings.registry.get("full-development")
-    assert changed.steps[1].executor == "tests"
+    assert changed.steps[1].agent == "tests"
     assert changed.steps[1].validation is not None
     assert changed.steps[3].prompt == "subroutines/verbose-summary.md"
     # What extends it has the changes too.
-    assert settings.registry.get("my-dev").steps[2].executor == "tests"
+    assert settings.registry.get("my-dev").steps[2].agent == "tests"
 
 
 def test_a_gate_that_is_taken_away(settings: Settings) -> None:

@@ -67,7 +67,7 @@ def test_an_agent_of_another_provider_is_refused(
     said = honoured(kind, provider=foreign, model="m")
     assert said is not None
     assert f"provider: {foreign}, it has models of {own} only" in said
-    assert f"write executor: {instead}, or name another model" in said
+    assert f"write agent: {instead}, or name another model" in said
 
 
 @pytest.mark.parametrize(

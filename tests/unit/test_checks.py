@@ -51,7 +51,7 @@ OF_A_POSITION = CONFIGURATION.replace("default: rehearsal", "default: rehearsal,
             "workflow other, step 'dream': .*'dream.md'",
         ),
         (
-            MINE + "workflows: {w: {steps: [{name: main, executor: t, max_turns: 3}]}}\n",
+            MINE + "workflows: {w: {steps: [{name: main, agent: t, max_turns: 3}]}}\n",
             *(Level.ERROR, "agent .*max_turns"),
         ),
         (f"agent: {{default: t}}\n{LOST}", Level.ERROR, "agent t: .*no-such-program"),
@@ -152,7 +152,7 @@ def test_the_prompts_of_fixers_and_of_labels_have_to_be_there(tmp_path: Path) ->
 
 def test_the_agent_of_a_fixer_has_to_be_there(tmp_path: Path) -> None:
     text = LABELLED.replace("system_from_labels: true", "model: null")
-    text = text.replace("{name: mend}", "{name: mend, executor: lost}")
+    text = text.replace("{name: mend}", "{name: mend, agent: lost}")
     project(tmp_path, text + "agents: {lost: {kind: lost}}\n", "main.md", "judge.md", "mend.md")
     assert "unknown agent kind 'lost'" in {
         one.message for one in findings(tmp_path, level=Level.ERROR)

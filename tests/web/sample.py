@@ -71,7 +71,7 @@ workflows:
     kind: procedure
     steps:
       - draft
-      - {{name: judge, executor: eye, validation: {{max_attempts: 3, fixer: {{name: fix}}}}}}
+      - {{name: judge, agent: eye, validation: {{max_attempts: 3, fixer: {{name: fix}}}}}}
       - print
   nightly: {{kind: procedure, steps: [collect, deploy, report]}}
   code-review: code-review.md

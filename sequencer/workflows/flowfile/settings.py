@@ -403,7 +403,7 @@ def step_of(name: str, source: NodeSource, retry: RetrySettings | None, findings
     limit_ms, output = values.limit_ms, values.whole_output
     fields |= {
         "text": source.prompt or None,
-        "executor": values.agent or values.executor,
+        "agent": values.agent or values.executor,
         "tools": _tools(name, source, findings),
         "timeout_s": None if limit_ms is None else limit_ms / _SECOND_MS,
         "retry": retry_of(retry, values.config.retry if values.config else None),

@@ -79,9 +79,9 @@ class TeamGrower(Struct, frozen=True):
         return growth.replace(steps=tuple(map(self._performed, growth.steps)))
 
     def _performed(self, step: Step) -> Step:
-        if self.agent is None or step.executor is not None:
+        if self.agent is None or step.agent is not None:
             return step
-        return step.replace(executor=self.agent)
+        return step.replace(agent=self.agent)
 
     def fix(self, workflow: Workflow, name: str, number: int) -> Growth | None:
         """Return the task that mends what task *name* has refused for the *number*-th time.

@@ -73,7 +73,7 @@ def test_prompts_that_nobody_else_can_write_are_named(tmp_path: Path) -> None:
     (tmp_path / "orchestration.yaml").write_text(
         "workflow: {name: nightly}\n"
         "agents: {tests: {kind: command, argv: [make, test]}}\n"
-        "workflows: {nightly: {steps: [plan, {name: main}, {name: verify, executor: tests}]}}\n"
+        "workflows: {nightly: {steps: [plan, {name: main}, {name: verify, agent: tests}]}}\n"
     )
     called = call(tmp_path, "init")
     assert called.code == 0, called.err

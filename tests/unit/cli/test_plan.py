@@ -84,7 +84,7 @@ workflow: {name: crew}
 workflows:
   crew:
     tasks:
-      - {id: left, subject: Look to the left, role: researcher, executor: other}
+      - {id: left, subject: Look to the left, role: researcher, agent: other}
       - {id: right, subject: "Look to the right\\e[2J", weight: 5}
       - {id: cross, subject: Cross the street, blocked_by: [left, right]}
   chart: flows/chart.md

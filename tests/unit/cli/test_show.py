@@ -22,7 +22,7 @@ workflows:
     steps:
       - plan
       - {name: main, timeout_s: 60, max_turns: 5, retry: {max_attempts: 3}}
-      - {name: verify, executor: quick, single_turn: true}
+      - {name: verify, agent: quick, single_turn: true}
     review: {every: 4, step: {name: check}}
   release: {kind: procedure, steps: [build, publish]}
 step_defaults: {timeout_s: 7200}
@@ -66,7 +66,7 @@ def test_one_workflow_as_a_table(folder: Path) -> None:
     assert cells == [
         ["0", "plan", "plan.md", "rehearsal", "agent.default", "7200 s"],
         ["1", "main", "main.md", "slow", "agent.roles", "60 s, 5 turns, 3 tries"],
-        ["2", "verify", "verify.md", "quick", "executor of step 'verify'", "7200 s, single turn"],
+        ["2", "verify", "verify.md", "quick", "agent of step 'verify'", "7200 s, single turn"],
         ["review", "check", "check.md", "quick", "agent.prompts", "7200 s"],
     ]
 

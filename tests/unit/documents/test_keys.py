@@ -21,9 +21,10 @@ def test_known_keys() -> None:
         "description",
         "prompt",
         "text",
-        "executor",
+        "agent",
         "requires_approval",
         "approval",
         "validation",
+        "retry",
     }
     assert hidden == of_one_step

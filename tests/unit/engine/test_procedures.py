@@ -79,8 +79,8 @@ def test_a_test_run_judges_by_its_exit_code(tmp_path: Path) -> None:
     steps = [
         {
             "name": "verify",
-            "executor": "tests",
-            "validation": {"fixer": {"name": "fix", "executor": "fixer"}},
+            "agent": "tests",
+            "validation": {"fixer": {"name": "fix", "agent": "fixer"}},
         },
         "tell",
     ]

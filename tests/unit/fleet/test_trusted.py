@@ -164,7 +164,7 @@ def _flow(value: dict[str, Any]) -> str:
 
 
 def test_an_agent_that_only_the_run_has_is_not_run(machine: Machine) -> None:
-    workflow, text = requested(Step(name="main", executor="evil"))
+    workflow, text = requested(Step(name="main", agent="evil"))
     head = head_of(machine, "one", workflow).replace(has_definition=True)
     machine.says("seq/shop/one", head, definition=text)
     worker = machine.worker("seq/shop/one")

@@ -49,13 +49,13 @@ def test_a_file_mode_that_helps_nobody_is_refused(tmp_path: Path, mode: str) -> 
             "unknown key 'modle'",
         ),
         (
-            "workflows: {w: {steps: [{name: a, executor: robot}]}}\n",
-            "1:35: workflows.w.steps[0].executor",
+            "workflows: {w: {steps: [{name: a, agent: robot}]}}\n",
+            "1:35: workflows.w.steps[0].agent",
             "unknown agent 'robot'",
         ),
         (
-            "workflows: {w: {steps: [a], review: {every: 1, step: {name: r, executor: x}}}}\n",
-            "1:64: workflows.w.review.step.executor",
+            "workflows: {w: {steps: [a], review: {every: 1, step: {name: r, agent: x}}}}\n",
+            "1:64: workflows.w.review.step.agent",
             "unknown agent 'x'",
         ),
         (
@@ -76,7 +76,7 @@ def test_a_file_mode_that_helps_nobody_is_refused(tmp_path: Path, mode: str) -> 
         ("router: {allowlist: [a, /b]}\n", "1:25: router.allowlist[1]", "is absolute"),
         ("router: {enabled: true, mode: only}\n", "1:1: router.prompt", "needs a prompt"),
         ("step_defaults: {name: x}\n", "1:17: step_defaults.name", "can't be a default"),
-        ("step_defaults: {executor: x}\n", "1:17: step_defaults.executor", "agent.default"),
+        ("step_defaults: {agent: x}\n", "1:17: step_defaults.agent", "'agent' at the top"),
         ("step_defaults: {tiemout_s: 1}\n", "1:17: step_defaults", "unknown key 'tiemout_s'"),
         ("store: {journal: {keep: 0}}\n", "1:19: store.journal.keep", "or equal to 1"),
     ],
@@ -93,7 +93,7 @@ limits: {max_steps: none}
 colour: blue
 workflows:
   nightly:
-    steps: [a, {name: b, modle: x}, {name: c, executor: robot}]
+    steps: [a, {name: b, modle: x}, {name: c, agent: robot}]
   broken: 7
 agent: {default: cloud}
 main_prompt: ../main.md
@@ -188,7 +188,7 @@ workflows:
     tasks:
       - {id: a, subject: A, role: nobody, blocked_by: [b, x]}
       - {id: b, subjct: B, blocked_by: [a]}
-      - {id: a, subject: A, executor: nobody}
+      - {id: a, subject: A, agent: nobody}
   other:
     tasks:
       - {id: a, subject: A, blocked_by: a}
@@ -300,7 +300,7 @@ def test_the_step_fields_of_a_role_keep_their_types(tmp_path: Path) -> None:
             *("edit: false", "edti: false", "15:38: teams.roles.verifier.tools.edti"),
             "should be 'read'",
         ),
-        ("model: haiku", "executor: x", "15:16: teams.roles.verifier.executor", "unknown agent"),
+        ("model: haiku", "agent: x", "15:16: teams.roles.verifier.agent", "unknown agent"),
         ("model: haiku", "prompt: ../x", "15:16: teams.roles.verifier.prompt", "'..' in it"),
         (
             *("model: haiku", "system_prompt: /x", "15:16: teams.roles.verifier.system_prompt"),
@@ -411,7 +411,7 @@ workflows:
   my-dev:
     extends: full-development
     replace:
-      verifications: {executor: tests, validation: {max_attempts: 2}}
+      verifications: {agent: tests, validation: {max_attempts: 2}}
     before: {git-gh: [security-review]}
     after: {coding-activity: [{name: x, prompt: look.md, timeout_s: 60}]}
     remove: [concise-summary]
@@ -430,15 +430,15 @@ workflows:
             "9:33: workflows.my-dev.before.git-gh[0]",
             "'nam'",
         ),
-        ("executor: tests", "exec: tests", "8:23: workflows.my-dev.replace.verifications", "exec"),
+        ("agent: tests", "exec: tests", "8:23: workflows.my-dev.replace.verifications", "exec"),
         ("git-gh:", "git:", "9:14: workflows.my-dev.before.git", "known full-development steps"),
-        ("max_attempts: 2", "max_attempts: 0", "8:53: ", "greater than or equal to 1"),
+        ("max_attempts: 2", "max_attempts: 0", "8:50: ", "greater than or equal to 1"),
         ("[concise-summary]", "[summary]", "11:14: workflows.my-dev.remove[0]", "did you mean"),
         ("extends: full-development\n    rep", "extends: full\n    rep", "6:5: ", "unknown workfl"),
-        ("executor: tests", "executor: test", "8:23: ", "did you mean 'tests'"),
+        ("agent: tests", "agent: test", "8:23: ", "did you mean 'tests'"),
         ("prompt: look.md", "prompt: ../look.md", "10:41: ", "'..' in it"),
         ("{prompt: sub", "{prompt: /sub", "14:33: ", "is absolute"),
-        ("executor: tests", "requires_approval: false, approval: {}", "8:7: ", "can't be changed"),
+        ("agent: tests", "requires_approval: false, approval: {}", "8:7: ", "can't be changed"),
         ("[security-review]", "[verifications]", "5:3: workflows.my-dev", "twice: verifications"),
         ("extends: full-development\n    rep", "rep", "5:3: workflows.my-dev", "without extends"),
         (

@@ -24,7 +24,7 @@ workflow: {name: default}
 workflows:
   default:
     steps: [{name: supervisor}, {name: main, timeout_s: 60}]
-    review: {every: 3, step: {name: checker, executor: codex}}
+    review: {every: 3, step: {name: checker, agent: codex}}
 limits: {max_cost_usd: 50, max_steps: 500}
 step_defaults: {retry: {max_attempts: 3, backoff: exponential, initial_delay_s: 60}}
 """
@@ -41,6 +41,16 @@ def test_both_forms_mean_the_same(tmp_path: Path) -> None:
     workflow = short.chosen_workflow()
     named = [resolve(workflow, index).name for index in range(6)]
     assert named == ["supervisor", "main", "supervisor", "main", "checker", "checker"]
+
+
+def test_the_former_name_of_a_steps_agent_is_read_and_told(tmp_path: Path) -> None:
+    short, long = (
+        loaded(tmp_path, SHORT),
+        loaded(tmp_path, LONG.replace("agent: codex", "executor: codex")),
+    )
+    assert long.workflows == short.workflows
+    (notice,) = long.notices
+    assert "orchestration.yaml:6:46: 'workflows.default.review.step.executor' is read as" in notice
 
 
 def test_what_may_act_is_the_same_in_both_forms(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_a_cap_may_fall_and_not_rise(path: KeyPath, before: int, after: int) -> 
         ("[a]", "[{name: a, tools: {bash: true}}]", True),
         ("[a]", "[{name: a, tools: {bash: false}}]", False),
         ("[a]", "[{name: a, validation: {fixer: {name: f, allowed_tools: [X]}}}]", True),
-        ("[a]", "[{name: a, prompt: other.md, executor: claude, model: x}]", False),
+        ("[a]", "[{name: a, prompt: other.md, agent: claude, model: x}]", False),
     ],
 )
 def test_of_a_step_only_what_it_grants_counts(

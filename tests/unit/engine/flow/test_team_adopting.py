@@ -157,8 +157,8 @@ class Choosy:
 
     def choose(self, step: Step, position: str) -> tuple[str, Executor]:
         del position
-        if step.executor not in (None, "actor"):
-            raise ConfigurationError(f"there is no agent {step.executor!r}")
+        if step.agent not in (None, "actor"):
+            raise ConfigurationError(f"there is no agent {step.agent!r}")
         given = step.model_dump(exclude_defaults=True).keys()
         if refused := sorted(given - self.actor.supported_fields):
             raise ConfigurationError(f"the agent can't honour {refused[0]}")

@@ -40,8 +40,8 @@ from tests.unit.engine.flow.labs import Actor, Hold, Lab, failed, lab, let_go, u
         (8, 2, {}, 2),
         (8, 0, {}, 0),
         (8, -1, {}, 0),
-        (8, None, {"max_steps": 5}, 5),
-        (8, 2, {"max_steps": 1}, 1),
+        (8, None, {"steps": 5}, 5),
+        (8, 2, {"steps": 1}, 1),
     ],
 )
 def test_how_many_it_may_claim(

@@ -177,7 +177,7 @@ def test_in_which_role_it_is_done(
     found = grown(task, known=known, agent="mine")
     (node,), (step,) = found.nodes, found.steps
     assert node.task is not None
-    assert (node.task.role, node.task.worktree, step.executor) == expected
+    assert (node.task.role, node.task.worktree, step.agent) == expected
 
 
 @pytest.mark.parametrize(
