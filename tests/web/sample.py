@@ -19,6 +19,7 @@ import json, os, sys, time
 prompt = sys.stdin.read()
 step, attempt = os.environ["SEQUENCER_STEP"], int(os.environ["SEQUENCER_ATTEMPT"])
 pace = float(open("pace").read()) if os.path.exists("pace") else 0.002
+pace *= (len(step) % 5 + 1) / 3
 print(f"reads the prompt, {len(prompt.split())} words")
 for line in range(6):
     print(f"\\x1b[32mworks\\x1b[0m on {step}: part {line + 1} of 6 <b>&amp;</b>", flush=True)
@@ -40,7 +41,7 @@ words = {
     "collect": "The login timeout moves into the settings; three files change.",
     "correctness": "auth.py:14: the limit is off by one.",
     "security": "auth.py:41: a token is logged.",
-    "tests": "Both tests pass now.\\n\\n<script>alert(1)</script> is shown as it is.",
+    "tests": "<script>alert(1)</script> is shown as it is.\\n\\nBoth tests pass now.",
     "report": "May not be merged yet: a token is logged in auth.py:41.\\n"
     "Two findings must change, three should.",
 }
@@ -150,9 +151,14 @@ def work(folder: Path, name: str | None, workflow: str, steps: int) -> None:
         return
 
 
-def make_all(folder: Path) -> list[Path]:
-    """Make two projects with runs in every state, and return their folders."""
+def make_all(folder: Path, pace_s: float = 0.002) -> list[Path]:
+    """Make two projects with runs in every state, and return their folders.
+
+    Their agents wait *pace_s* after each line that they print.
+    """
     shop, docs = make_project(folder / "shop"), make_project(folder / "docs")
+    for each in (shop, docs):
+        (each / "pace").write_text(str(pace_s))
     work(shop, None, "loop", 9)
     work(shop, "login-timeout", "code-review", 20)
     work(shop, "release-1.4", "ship", 10)

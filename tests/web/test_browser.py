@@ -1,7 +1,4 @@
-"""A person at a real browser: Chromium, and the server as a process of its own.
-
-Pictures of what it showed are kept in the folder that PAGE_PICTURES names, to be looked at.
-"""
+"""A person at a real browser: Chromium, and the server as a process of its own."""
 
 from __future__ import annotations
 
@@ -100,11 +97,6 @@ def opened(browser: Browser, link: str) -> Iterator[Opens]:
     assert [text for text in errors if "ERR_FAILED" not in text] == []
 
 
-def picture(page: Page, name: str) -> None:
-    if folder := os.environ.get("PAGE_PICTURES"):
-        page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
-
-
 def works(shop: Path, *arguments: str) -> subprocess.Popen[bytes]:
     """Start the command line in *shop*; its agents take their time."""
     (shop / "pace").write_text("0.5")
@@ -122,7 +114,6 @@ def test_a_run_of_another_terminal_is_followed_live(opened: Opens, shop: Path) -
     page.goto("/p/shop/-")
     with works(shop, "run", "--max-steps", "2") as worker:
         expect(page.locator(".title .pill")).to_have_text("● running")
-        picture(page, "running")
         page.locator("svg a:has(.node.running)").click()
         log = page.locator("pre.log")
         expect(log).to_contain_text("part 2 of 6")
@@ -140,7 +131,6 @@ def test_questions_are_answered(opened: Opens) -> None:
     gate = page.locator("article", has_text="Approve publish?")
     gate.get_by_text("Send back…").click()
     gate.get_by_role("textbox").fill("Say more about <b>auth</b>.")
-    picture(page, "feedback")
     gate.get_by_role("button", name="Send back").click()
     expect(page.locator(".top .badge")).to_have_text("2")
     question = page.locator("article", has_text="Is the report right?")
@@ -150,7 +140,6 @@ def test_questions_are_answered(opened: Opens) -> None:
     free.get_by_role("button", name="Answer").click()
     page.locator("article", has_text="deploy failed").get_by_role("button", name="Retry").click()
     expect(page.locator("main")).to_contain_text("Nothing waits for you.")
-    picture(page, "nothing")
 
 
 def test_what_somebody_writes_is_not_swept_away_by_a_change(opened: Opens, shop: Path) -> None:
@@ -187,8 +176,6 @@ def test_every_page_fits(opened: Opens, width: int, dark: bool) -> None:
         page.goto(path)
         expect(page.locator("h1")).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
-        name = path.strip("/").replace("/", "-") or "needs"
-        picture(page, f"{name}-{width}-{'dark' if dark else 'light'}")
 
 
 def test_everything_can_be_read_and_answered_without_scripts(opened: Opens) -> None:
@@ -197,7 +184,6 @@ def test_everything_can_be_read_and_answered_without_scripts(opened: Opens) -> N
         page.goto(path)
         expect(page.locator("h1")).to_be_visible()
     page.goto(RUN)
-    picture(page, "no-scripts")
     page.get_by_role("button", name="approve", exact=True).click()
     expect(page.locator(".title .pill")).to_have_text("○ ready")
 
@@ -219,7 +205,6 @@ def test_keys_alone_lead_everywhere_and_decide_nothing(opened: Opens) -> None:
     page.wait_for_url("**/runs?q=nightly")
     page.keyboard.press("?")
     expect(page.locator("#keys")).to_be_visible()
-    picture(page, "keys")
     page.keyboard.press("Escape")
     expect(page.locator(".runs tbody tr")).to_have_count(1)
 
