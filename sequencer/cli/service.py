@@ -32,7 +32,7 @@ from sequencer.cli.schedule import (
     systemd_quoted,
     timer_variables,
 )
-from sequencer.cli.web import ensure_extra
+from sequencer.cli.web import ensure_extra, read_key
 from sequencer.documents.files import is_inside_agent, slug
 from sequencer.errors import UsageRefused
 
@@ -145,7 +145,7 @@ def schedule(
     _ensure_printable(service)
     for line in installer.installed(service):
         invocation.say(line)
-    token = token_path.read_text(encoding="utf-8").strip()
+    token = read_key(token_path)
     invocation.echo(f"{origin}/login?token={token}", is_verbatim=True)
     return 0
 
@@ -173,7 +173,7 @@ def _key_of_link(
     from sequencer.web import guard  # noqa: PLC0415 - of the extra
 
     path = token_file.absolute() if token_file else _own_token()
-    guard.ensure_token(bind, path.read_text(encoding="utf-8").strip())
+    guard.ensure_token(bind, read_key(path))
     return path, guard.origins_of(bind, port, names)[0]
 
 

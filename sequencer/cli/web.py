@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import socket
+import stat
 import tempfile
 import webbrowser
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack
+from errno import EADDRNOTAVAIL, EAFNOSUPPORT
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
+from typing import IO
 
 import click
 
@@ -21,6 +23,7 @@ from sequencer.errors import ConfigurationError, UsageRefused
 EXTRA = "pip install 'step-sequencer[web]'"
 NEEDED = ("jinja2", "starlette", "uvicorn")
 BACKLOG = 1024
+LOOPBACK = ("127.0.0.1", "::1")
 
 
 @verb("web", has_json=False)
@@ -83,40 +86,52 @@ def web(
     from sequencer.web import guard, server, site  # noqa: PLC0415
     from sequencer.web.hooks import door  # noqa: PLC0415
 
-    shown = site.Site(folders)
-    if not folders:
-        settings = invocation.project().settings
-        shown = site.Site((settings.project_dir,), settings.config_path)
-    given = None if token_file is None else token_file.read_text(encoding="utf-8").strip()
-    token = guard.ensure_token(bind, given)
+    own = None if folders else invocation.project().settings
+    shown = site.Site(folders) if own is None else site.Site((own.project_dir,), own.config_path)
+    token = guard.ensure_token(bind, None if token_file is None else read_key(token_file))
     keys = guard.Keys(token)
-    with _listening(bind, port) as listener:
-        port = listener.getsockname()[1]
+    with ExitStack() as stack:
+        listeners = [stack.enter_context(one) for one in _listening(bind, port)]
+        port = listeners[0].getsockname()[1]
         origins = guard.origins_of(bind, port, names)
-        pages = guard.PageGuard(server.make_app(shown, keys.form), keys, origins, port)
-        app = door.opened(pages, origins, shown.projects.values(), invocation.say)
         link = f"{origins[0]}/login?token={token}"
+        way = None if no_browser else stack.enter_context(_way_to(link))
+        made = server.make_app(shown, keys.form)
+        pages = guard.PageGuard(made, keys, origins, port, opened=way.close if way else None)
+        app = door.opened(pages, origins, shown.projects.values(), invocation.say)
         invocation.echo(link, is_verbatim=True)
         if guard.OWN_NAME in link:
             # Not the link again: under a service this goes to a log.
             invocation.say(f"if your browser does not know {guard.OWN_NAME}, say 127.0.0.1")
         invocation.say("Ctrl-C ends these pages; the runs continue")
-        with nullcontext() if no_browser else _opened(link):
-            server.serve(app, listener)
+        if way is not None:
+            webbrowser.open(Path(way.name).as_uri())
+        server.serve(app, listeners)
 
 
-@contextmanager
-def _opened(link: str) -> Iterator[None]:
-    """Open *link* in a browser; while the block lasts a file of this user's leads it there.
+def _way_to(link: str) -> IO[str]:
+    """Return a file of this user's that leads a browser to *link*; who closes it removes it.
 
     The link itself would stand in the browser's command line, which everybody on this machine
-    can read.
+    can read. The file goes as soon as a browser was let in: agents can read files of this user.
     """
-    with tempfile.NamedTemporaryFile("w", suffix=".html", encoding="utf-8") as file:
-        file.write(f'<meta http-equiv="refresh" content="0;url={escape(link)}">')
-        file.flush()
-        webbrowser.open(Path(file.name).as_uri())
-        yield
+    file = tempfile.NamedTemporaryFile("w", suffix=".html", encoding="utf-8")  # noqa: SIM115
+    file.write(f'<meta http-equiv="refresh" content="0;url={escape(link)}">')
+    file.flush()
+    return file
+
+
+def read_key(path: Path) -> str:
+    """Return the key of the link that the file at *path* has.
+
+    Raises:
+        UsageRefused: other users of this machine can read it, or change it.
+    """
+    if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise UsageRefused(
+            f"others can read or change {path}", where="--token-file", hint=f"chmod 600 {path}"
+        )
+    return path.read_text(encoding="utf-8").strip()
 
 
 def ensure_extra() -> None:
@@ -129,18 +144,31 @@ def ensure_extra() -> None:
         raise ConfigurationError("the pages need the extra 'web'", hint=EXTRA)
 
 
-def _listening(bind: str, port: int) -> socket.socket:
-    """Return a socket that listens, so that the link is right before it is printed.
+def _listening(bind: str, port: int) -> list[socket.socket]:
+    """Return sockets that listen, so that the link is right before it is printed.
+
+    Of this machine's own address both forms are taken: a browser tries either for a name such as
+    localhost, and whoever had the other one would be given the key.
 
     Raises:
         UsageRefused: the address is taken, or none of this machine's.
     """
-    try:
-        kind = socket.AF_INET6 if ":" in bind else socket.AF_INET
-        return socket.create_server((bind, port), family=kind, backlog=BACKLOG)
-    except OSError as error:
-        raise UsageRefused(
-            f"can't listen at {bind}, port {port}: {error.strerror or error}",
-            where="sequencer web",
-            hint="--port 0 takes one that is free",
-        ) from error
+    found: list[socket.socket] = []
+    for address in LOOPBACK if bind in {*LOOPBACK, "localhost"} else (bind,):
+        kind = socket.AF_INET6 if ":" in address else socket.AF_INET
+        own = found[0].getsockname()[1] if found else port
+        try:
+            found.append(socket.create_server((address, own), family=kind, backlog=BACKLOG))
+        except OSError as error:
+            if address == LOOPBACK[1] and error.errno in (EADDRNOTAVAIL, EAFNOSUPPORT):
+                continue  # This machine has no such address, so nobody else listens there.
+            for one in found:
+                one.close()
+            if found and not port:
+                return _listening(bind, port)
+            raise UsageRefused(
+                f"can't listen at {address}, port {own}: {error.strerror or error}",
+                where="sequencer web",
+                hint="--port 0 takes one that is free",
+            ) from error
+    return found

@@ -14,6 +14,7 @@ from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, UnknownName, UsageRefused
 from sequencer.model.head import Head
 from sequencer.project import Project
+from sequencer.web.pages import number
 from sequencer.web.site import Site
 
 Form = Mapping[str, str]
@@ -21,10 +22,9 @@ Act = Callable[[Run, Form, str], Head]
 
 
 def _token(form: Form) -> int:
-    text = form.get("token", "")
-    if not text.isdecimal():
+    if not (found := number(form.get("token"))):
         raise UsageRefused("the form does not say which question it is about")
-    return int(text)
+    return found
 
 
 def _text(form: Form, what: str) -> str:

@@ -33,7 +33,7 @@ from sequencer.cli.views.pictures import (
 from sequencer.cli.views.states import MARKS, shown
 from sequencer.cli.views.text import short
 from sequencer.engine.view import FlowView, NodeState, NodeView
-from sequencer.model.net.graph import Edge, Graph
+from sequencer.model.net.graph import Edge
 from sequencer.workflows.mermaid.chart import Chart
 
 Link = Callable[[str], str]
@@ -82,11 +82,11 @@ def around(view: FlowView, focus: Sequence[str], most: int) -> FlowView:
     ]
     nodes = tuple(one for one in view.nodes if one.node.id in kept)
     entries = tuple(name for name in view.graph.entries if name in kept) or (nodes[0].node.id,)
-    graph = Graph(
+    graph = view.graph.replace(
         nodes=tuple(one.node for one in nodes),
         edges=tuple(view.graph.edges[place] for place in places),
         entries=entries,
-        is_team=view.graph.is_team,
+        on_error=None,
     )
     followed = frozenset(new for new, place in enumerate(places) if place in view.followed)
     return replace(view, graph=graph, nodes=nodes, followed=followed)

@@ -14,7 +14,6 @@ import asyncio
 import hmac
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -73,13 +72,24 @@ class Keys(Struct, frozen=True):
 class PageGuard:
     """Lets through who has opened the link, from these pages, by one of their names."""
 
-    def __init__(self, app: App, keys: Keys, origins: Iterable[str], port: int) -> None:
-        """Stand before *app* at *port*, which browsers know by *origins*."""
+    def __init__(
+        self,
+        app: App,
+        keys: Keys,
+        origins: Iterable[str],
+        port: int,
+        opened: Callable[[], None] | None = None,
+    ) -> None:
+        """Stand before *app* at *port*, which browsers know by *origins*.
+
+        *opened* is called when somebody has opened the link.
+        """
         self._app = app
         self._keys = keys
         # By what a request calls us: behind what encrypts, it is https that its pages come from.
         self._origins = {one.partition("://")[2].encode(): one.encode() for one in origins}
         self.cookie = f"sequencer_{port}"
+        self._opened = opened
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, or let the application answer."""
@@ -114,14 +124,14 @@ class PageGuard:
         if own is None:
             return 421
         is_write = _is_write(scope)
-        site = _one(scope, b"sec-fetch-site", b"none")
+        site = _one(scope, b"sec-fetch-site")
         # A link on another page may be followed: a GET of ours changes nothing.
         is_opened = (
             not is_write
-            and _one(scope, b"sec-fetch-mode", b"navigate") == b"navigate"
-            and _one(scope, b"sec-fetch-dest", b"document") == b"document"
+            and _one(scope, b"sec-fetch-mode") == b"navigate"
+            and _one(scope, b"sec-fetch-dest") == b"document"
         )
-        if site not in (b"same-origin", b"none") and not is_opened:
+        if site not in (b"", b"same-origin", b"none") and not is_opened:
             return 403
         if is_write and [one.lower() for one in origins] != [own]:
             return 403
@@ -130,14 +140,12 @@ class PageGuard:
         return 0 if self._is_known(scope) else 401
 
     def _is_known(self, scope: Scope) -> bool:
-        given = SimpleCookie()
-        try:
-            for line in _every(scope, b"cookie"):
-                given.load(line.decode("latin-1"))
-        except CookieError:
-            return False
-        morsel = given.get(self.cookie)
-        return morsel is not None and _is_same(morsel.value, self._keys.session)
+        # Another server on this host can set cookies that are sent along, even of our name:
+        # they neither let anybody in nor keep ours out.
+        given = b";".join(_every(scope, b"cookie")).decode("latin-1").split(";")
+        named = (one.strip().partition("=") for one in given)
+        values = [value for name, _, value in named if name == self.cookie]
+        return any(_is_same(value, self._keys.session) for value in values)
 
     async def _form(self, scope: Scope, receive: Receive) -> tuple[int, Receive]:
         """Return why the form of a write is refused (0: it is not), and its body once more."""
@@ -152,9 +160,7 @@ class PageGuard:
         except ValueError:
             return 400, receive
         fields = {name: values[-1] for name, values in form.items()}
-        is_ours = _is_same(fields.pop("form_token", ""), self._keys.form)
-        # A page of another origin can't send this header without asking first.
-        if not is_ours and _one(scope, b"x-sequencer", b"") != b"1":
+        if not _is_same(fields.pop("form_token", ""), self._keys.form):
             return 403, receive
         scope.setdefault("state", {})["form"] = fields
 
@@ -172,12 +178,14 @@ class PageGuard:
         if scope["method"] != "GET" or not _is_same(asked, self._keys.link):
             await _answer(send, 403, "This link is of an earlier start, or not whole.")
             return
+        if self._opened is not None:
+            self._opened()
         cookie = f"{self.cookie}={self._keys.session}; HttpOnly; SameSite=Strict; Path=/"
-        if self._origins[_one(scope, b"host", b"").lower()].startswith(b"https:"):
+        if self._origins[_one(scope, b"host").lower()].startswith(b"https:"):
             cookie += "; Secure"
         text = (
             '<!doctype html><html lang="en"><meta charset="utf-8"><title>sequencer</title>'
-            '<link rel="icon" href="data:,">'
+            '<link rel="icon" href="data:,"><meta name="referrer" content="no-referrer">'
             '<meta http-equiv="refresh" content="0;url=/"><a href="/">Continue</a>'
         )
         await _answer(send, 200, text, "text/html", [(b"set-cookie", cookie.encode())])
@@ -249,9 +257,8 @@ def _every(scope: Scope, name: bytes) -> list[bytes]:
     return [value for key, value in scope["headers"] if key == name]
 
 
-def _one(scope: Scope, name: bytes, default: bytes) -> bytes:
-    found = _every(scope, name)
-    return found[0] if found else default
+def _one(scope: Scope, name: bytes) -> bytes:
+    return next(iter(_every(scope, name)), b"")
 
 
 def _is_same(given: str, wanted: str) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 import resource
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -17,7 +18,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from importlib.resources import files
 from socket import socket
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 import anyio.to_thread
 import uvicorn
@@ -69,12 +70,13 @@ def environment() -> Environment:
     """Return what fills templates."""
     made = Environment(
         autoescape=True,
+        # What others wrote never acts on a terminal that a page's text is copied to either.
+        finalize=lambda value: plain(value) if type(value) is str else value,
         loader=PackageLoader("sequencer.web"),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    # What others wrote never acts on a terminal that a page's text is copied to either.
     made.filters |= {"plain": plain, "line": one_line, **pages.WORDS}
     made.globals |= {"version": __version__, "step_looks": pages.STEP_LOOKS}
     return made
@@ -168,7 +170,7 @@ class Answers:
             path = await anyio.to_thread.run_sync(lambda: steps.log_path(self._site, **names))
         except SequencerError as error:
             return Response(error.message, status_code=404)
-        return _stream(followed_log(path, int(at) if at.isdecimal() else 0))
+        return _stream(followed_log(path, pages.number(at)))
 
     def raw(self, request: Request) -> Response:
         """Answer with a whole log, to be saved."""
@@ -205,7 +207,10 @@ def make_app(site: Site, form_token: str) -> Starlette:
         Route(f"{log}/raw", answers.raw),
         Route("/p/{project}/{run}/do/{verb}", answers.change, methods=["POST"]),
     ]
-    return Starlette(routes=routes, lifespan=lifespan)
+    made = Starlette(routes=routes, lifespan=lifespan)
+    # An address with a slash too many is none: nobody is led by a Host that they have sent.
+    made.router.redirect_slashes = False
+    return made
 
 
 def _stream(texts: AsyncIterator[str]) -> Response:
@@ -213,10 +218,11 @@ def _stream(texts: AsyncIterator[str]) -> Response:
 
 
 def _back(address: str) -> str:
-    """Return *address* if it is one of ours, else the first page."""
-    parts = urlsplit(address)
-    is_ours = not parts.scheme and not parts.netloc and address.startswith("/")
-    return address if is_ours and not address.startswith(("//", "/\\")) else "/"
+    """Return *address* if it is one of ours, else the first page.
+
+    Browsers leave out tabs, and read a backslash as a slash.
+    """
+    return address if re.fullmatch(r"/(?!/)[!-\[\]-~]*", address) else "/"
 
 
 @contextmanager
@@ -247,18 +253,28 @@ class ImpatientProtocol(H11Protocol):
     _was_idle = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """See `asyncio.Protocol`."""
+        """See `asyncio.Protocol`; where there are too many, one that asks for nothing goes."""
         super().connection_made(transport)
         self.loop.call_later(HEADERS_S, self._look)
+        if len(self.connections) >= MOST_CONNECTIONS:
+            others = (one for one in self.connections if one is not self)
+            idle = (one for one in others if isinstance(one, ImpatientProtocol) and one.is_idle)
+            if (found := next(idle, None)) is not None:
+                found.transport.abort()
+                self.connections.discard(found)
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether nothing is asked of it."""
+        return self.cycle is None or self.cycle.response_complete
 
     def _look(self) -> None:
         if self.transport.is_closing():
             return
-        is_idle = self.cycle is None or self.cycle.response_complete
-        if is_idle and self._was_idle:
+        if self.is_idle and self._was_idle:
             self.transport.close()
             return
-        self._was_idle = is_idle
+        self._was_idle = self.is_idle
         self.loop.call_later(HEADERS_S, self._look)
 
 
@@ -271,13 +287,14 @@ class CalmServer(uvicorn.Server):
             await asyncio.sleep(1.0)
 
 
-def serve(app: Any, listener: socket) -> None:
-    """Answer on *listener* until this process is told to end."""
+def serve(app: Any, listeners: list[socket]) -> None:
+    """Answer on *listeners* until this process is told to end."""
     config = uvicorn.Config(
         app,
         log_level="warning",
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         limit_concurrency=MOST_CONNECTIONS,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=1,
@@ -290,4 +307,4 @@ def serve(app: Any, listener: socket) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = 2 * MOST_CONNECTIONS + 100
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(wanted, hard)), hard))
-    CalmServer(config).run(sockets=[listener])
+    CalmServer(config).run(sockets=listeners)

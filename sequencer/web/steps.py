@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
+from urllib.parse import quote
 
 from starlette.responses import Response, StreamingResponse
 
@@ -223,7 +224,7 @@ def _log_of(row: RunRow, one: Try, outcome: Mapping[str, Any]) -> dict[str, Any]
         "text": text,
         "to": behind,
         "size": file_size(size),
-        "url": f"{row.url}/log/{name}",
+        "url": f"{row.url}/log/{quote(name)}",
     }
 
 
@@ -362,5 +363,5 @@ def download(site: Site, project: str, run: str, name: str) -> Response:
             while data := file.read(BLOCK_BYTES):
                 yield data
 
-    headers = {"content-disposition": f'attachment; filename="{name}"'}
+    headers = {"content-disposition": f"attachment; filename*=utf-8''{quote(name)}"}
     return StreamingResponse(parts(), media_type="text/plain; charset=utf-8", headers=headers)

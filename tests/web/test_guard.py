@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from starlette.routing import Route
 
 from sequencer.cli.program import run
+from sequencer.cli.web import _listening as listening
 from sequencer.errors import UsageRefused
 from sequencer.web import guard
 from tests.web.conftest import HOST, LINK, PORT, Answer, Client, scope_of
@@ -96,6 +99,92 @@ def test_a_wrong_link_gives_no_cookie(looking: Client, query: str) -> None:
     assert (answer.status, answer.header("set-cookie")) == (403, "")
 
 
+FOREIGN = ['a="', "{own}=junk", "{own}=", "a=b=c; ;=", 'x="\\"; {own}=junk']
+
+
+@pytest.mark.parametrize("foreign", FOREIGN)
+def test_cookies_of_other_servers_on_this_host_keep_nobody_out(
+    looking: Client, foreign: str
+) -> None:
+    name, session = looking.guard.cookie, looking.keys.session
+    other, own = foreign.format(own=name), f"{name}={session}"
+    assert looking.get("/", cookie=f"{other}; {own}").status == 200
+    assert looking.get("/", cookie=f"{own}; {other}").status == 200
+    assert looking.get("/", cookie=other).status == 401
+    assert looking.get("/", cookie=f"x{own}").status == 401
+
+
+def test_who_has_come_by_the_link_is_told_and_nobody_else(looking: Client) -> None:
+    calls: list[int] = []
+    app, origins = looking.guard._app, guard.origins_of("127.0.0.1", PORT, ())
+    told = guard.PageGuard(app, looking.keys, origins, PORT, opened=lambda: calls.append(1))
+    kept = looking.guard
+    looking.guard = told
+    try:
+        looking.get("/login?token=wrong", cookie=None)
+        assert not calls
+        answer = looking.get(f"/login?token={LINK}".replace(" ", "%20"), cookie=None)
+        assert (answer.status, len(calls)) == (200, 1)
+        # The address of that page has the token, and the next one is not told of it.
+        assert '<meta name="referrer" content="no-referrer">' in answer.text
+    finally:
+        looking.guard = kept
+
+
+HUGE = "9" * 5000
+
+
+def test_numbers_of_any_length_are_no_fault(client: Client) -> None:
+    log = f"{RUN}/log/iter-00001_collect.log"
+    for path in (f"{RUN}?before={HUGE}", f"{RUN}/step/tests?try={HUGE}", f"{log}?from={HUGE}"):
+        assert client.get(path).status == 200
+    assert client.get(f"{RUN}/step/{HUGE}").status == 404
+    assert client.post(f"{RUN}/do/approve", {"token": HUGE}).status == 409
+
+
+@pytest.mark.parametrize("at", [HUGE, "99999999999999999999", "-1", "\u00b2", "x"])
+def test_a_log_is_followed_from_any_place_that_somebody_says(client: Client, at: str) -> None:
+    async def first() -> Any:
+        found: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        async def send(message: Any) -> None:
+            if not found.done() and message.get("body"):
+                found.set_result(message["body"])
+
+        async def receive() -> Any:
+            await asyncio.sleep(60)
+
+        headers = client.headers(last_event_id=at if at.isascii() else None)
+        path = f"{RUN}/log/iter-00001_collect.log/follow?from={at if at.isascii() else '%C2%B2'}"
+        scope = scope_of(path, "GET", headers)
+        work = asyncio.ensure_future(client.guard(scope, receive, send))
+        done, _ = await asyncio.wait([work, found], return_when=asyncio.FIRST_COMPLETED)
+        assert found in done
+        work.cancel()
+        await asyncio.wait([work])
+
+    asyncio.run(first())
+
+
+def test_the_name_of_a_log_is_no_header(client: Client, tmp_path: Path) -> None:
+    log = next((tmp_path / "shop" / "logs").rglob("iter-00001_collect.log"))
+    name = 'iter-00077_a"; filename="x\r\u2028é#%41.log'
+    log.rename(log.with_name(name))
+    answer = client.get(f"{RUN}/log/{name}/raw")
+    assert answer.status == 200
+    said = answer.header("content-disposition")
+    assert said.isascii()
+    assert said.isprintable()
+    assert said.count(";") == 1
+    assert '"' not in said
+
+
+def test_an_address_with_a_slash_too_many_leads_nowhere(looking: Client) -> None:
+    for path in ("/runs/", f"{RUN}/", "/health/"):
+        answer = looking.get(path)
+        assert (answer.status, answer.header("location")) == (404, "")
+
+
 def test_no_page_has_the_tokens_of_the_link_or_the_session(looking: Client) -> None:
     for path, method in routes(looking):
         if method == "GET" and not path.endswith(("/follow", "/live")):
@@ -133,17 +222,17 @@ def test_a_form_without_our_token_changes_nothing(client: Client, token: str | N
     assert heads(client) == before
 
 
-def test_our_own_form_and_our_own_script_are_let_through(client: Client) -> None:
+def test_our_own_form_is_let_through_and_no_header_stands_for_its_token(client: Client) -> None:
     assert client.post(f"{RUN}/do/pause").status == 303
     script = client.post(f"{RUN}/do/resume", {"form_token": None}, x_sequencer="1")
-    assert script.status == 303
+    assert script.status == 403
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "OPTIONS"])
 def test_nothing_but_a_post_changes_anything(client: Client, method: str) -> None:
     before = heads(client)
-    own = client.headers(origin=f"http://{HOST}", x_sequencer="1")
-    assert client.ask(f"{RUN}/do/pause", method, own).status == 405
+    own, form = client.headers(origin=f"http://{HOST}"), f"form_token={client.keys.form}"
+    assert client.ask(f"{RUN}/do/pause", method, own, form.encode()).status == 405
     assert heads(client) == before
 
 
@@ -221,7 +310,9 @@ def test_a_log_that_was_replaced_by_a_link_is_not_followed(client: Client, tmp_p
         assert "root:" not in answer.text
 
 
-@pytest.mark.parametrize("back", ["//evil.example", "https://evil.example/", "/\\evil", "evil"])
+@pytest.mark.parametrize(
+    "back", ["//evil.example", "https://evil.example/", "/\\evil", "evil", "/\t/evil", "/\t\\evil"]
+)
 def test_a_change_never_leads_to_a_foreign_page(client: Client, back: str) -> None:
     answer = client.post(f"{RUN}/do/pause", {"back": back})
     assert (answer.status, answer.header("location")) == (303, "/")
@@ -345,6 +436,33 @@ def test_the_key_stands_in_no_command_line(
     assert link.partition("token=")[2] not in opened[0]
     assert link in opened[1]
     assert not Path(opened[0].removeprefix("file://")).exists()
+
+
+def test_a_key_that_others_can_read_is_refused(made: Path, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text(LINK)
+    for mode in (0o644, 0o640, 0o620):
+        key.chmod(mode)
+        refused = web("--token-file", str(key), folder=made / "shop")
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert "others can read or change" in refused.stderr
+
+
+def test_nobody_else_gets_the_key_at_the_other_address_of_this_machine(made: Path) -> None:
+    # Chromium asks for sequencer.localhost at ::1 first.
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as other:
+        port = other.getsockname()[1]
+        refused = web("--port", str(port), folder=made / "shop")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert f"can't listen at ::1, port {port}" in refused.stderr
+
+
+def test_both_addresses_of_this_machine_are_ours() -> None:
+    for bind in ("127.0.0.1", "localhost", "::1"):
+        with contextlib.ExitStack() as stack:
+            found = [stack.enter_context(one) for one in listening(bind, 0)]
+            assert {one.getsockname()[0] for one in found} == {"127.0.0.1", "::1"}
+            assert len({one.getsockname()[1] for one in found}) == 1
 
 
 def test_a_page_of_a_file_may_lead_to_the_link(looking: Client) -> None:

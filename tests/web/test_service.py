@@ -167,6 +167,7 @@ def answers(port: int) -> bool:
 def test_a_short_key_is_refused_and_nothing_installed(home: Home) -> None:
     short = home.folder / "token"
     short.write_text("short\n", encoding="utf-8")
+    short.chmod(0o600)
     done = home.schedule("install", "--with", "systemd", "--token-file", str(short))
     assert (done.returncode, "characters" in done.stderr) == (2, True)
     assert home.calls == ""
