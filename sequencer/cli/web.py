@@ -98,7 +98,8 @@ def web(
         way = None if no_browser else stack.enter_context(_way_to(link))
         made = server.make_app(shown, keys.form)
         pages = guard.PageGuard(made, keys, origins, port, opened=way.close if way else None)
-        app = door.opened(pages, origins, shown.projects.values(), invocation.say)
+        app = door.Door(pages, origins, shown, invocation.say)
+        app.begin()
         invocation.echo(link, is_verbatim=True)
         if guard.OWN_NAME in link:
             # Not the link again: under a service this goes to a log.

@@ -59,9 +59,12 @@ ACTS: Mapping[str, Act] = {
     "pause": lambda run, _form, _by: run.control.pause(),
     "resume": lambda run, _form, _by: run.control.resume(),
     "stop": lambda run, form, _by: run.control.stop(form.get("text") or None),
+    "tell": lambda run, form, by: run.control.tell(
+        form.get("node") or None, _text(form, "message"), by=by
+    ),
     "retry": lambda run, form, _by: run.control.retry(form.get("node") or None),
 }
-_POSTED = frozenset({"approve", "reject", "feedback"})
+_POSTED = frozenset({"approve", "reject", "feedback", "stop"})
 """What the activity sinks are told of at once, as by the commands."""
 
 
@@ -78,14 +81,17 @@ def act(site: Site, form: Form, project: str, run: str, verb: str) -> None:
     with site.lock:
         shown = site.project(project)
         name = shown.row(run).run.name
-    acting = shown.acting()
-    changed = acting.run(name)
-    # What a person writes may hold a secret that they have copied along.
-    said = {key: acting.redaction.hide_text(text) for key, text in form.items()}
-    ACTS[verb](changed, said, decider())
+    decide(shown.acting(), name, verb, form, decider())
     shown.changed()
-    if verb in _POSTED and acting.settings.activity.sinks:
-        threading.Thread(target=_deliver, args=(acting, name), daemon=True).start()
+
+
+def decide(project: Project, run: str | None, verb: str, form: Form, by: str) -> None:
+    """Do *verb* with what *form* says in the run called *run*, as said by *by*; see `act`."""
+    # What a person writes may hold a secret that they have copied along.
+    said = {key: project.redaction.hide_text(text) for key, text in form.items()}
+    ACTS[verb](project.run(run), said, by)
+    if verb in _POSTED and project.settings.activity.sinks:
+        threading.Thread(target=_deliver, args=(project, run), daemon=True).start()
 
 
 def _deliver(project: Project, run: str | None) -> None:

@@ -6,12 +6,13 @@ import http.client
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -155,14 +156,17 @@ def test_stop_is_for_those_who_may(taker: Taker, folder: Path) -> None:
 
 def test_a_label_in_linear_starts_a_run_and_its_loss_stops_it(taker: Taker, folder: Path) -> None:
     changed = {"updatedFrom": {"labelIds": ["other"], "updatedAt": at(-60)}}
-    assert taker.send("linear", linear("Issue", "update", linear_issue(), **changed))[0] == 202
+    assert taker.send("linear", linear("Issue", "update", linear_issue(), **changed)) == (
+        200,
+        "taken",
+    )
     until(folder, Status.WAITING_APPROVAL, LINEAR_RUN)
     unrelated = {"updatedFrom": {"title": "before"}}
     status, why = taker.send("linear", linear("Issue", "update", linear_issue(), **unrelated))
     assert (status, why.startswith("nothing to do")) == (200, True)
     bare = linear_issue(labels=[], labelIds=[])
     lost = {"updatedFrom": {"labelIds": ["l-seq"]}}
-    assert taker.send("linear", linear("Issue", "update", bare, **lost))[0] == 202
+    assert taker.send("linear", linear("Issue", "update", bare, **lost)) == (200, "taken")
     taker.until("linear:ann@example.invalid took the issue away")
 
 
@@ -172,17 +176,17 @@ def test_a_comment_in_linear_answers(taker: Taker, folder: Path) -> None:
     until(folder, Status.WAITING_APPROVAL, LINEAR_RUN)
     stranger = {**ANN, "id": "u-x", "email": "x@example.invalid", "name": "ann@example.invalid"}
     assert taker.send("linear", linear_comment("approve", stranger))[0] == 200
-    assert taker.send("linear", linear_comment("approve"))[0] == 202
+    assert taker.send("linear", linear_comment("approve")) == (200, "taken")
     until(folder, Status.COMPLETE, LINEAR_RUN)
 
 
 def test_an_agent_session_is_a_run(taker: Taker, folder: Path) -> None:
-    assert taker.send("linear", session("created"))[0] == 202
+    assert taker.send("linear", session("created")) == (200, "taken")
     until(folder, Status.WAITING_APPROVAL, LINEAR_RUN)
     assert "do it" in (folder / "prompt-look.txt").read_text(encoding="utf-8")
     prompted = {"id": "a", "content": {"type": "prompt", "body": "approve"}, "user": ANN}
     soon = {**session("prompted", prompted), "createdAt": at(1)}
-    assert taker.send("linear", soon)[0] == 202
+    assert taker.send("linear", soon) == (200, "taken")
     until(folder, Status.COMPLETE, LINEAR_RUN)
 
 
@@ -344,7 +348,7 @@ def test_guidance_is_told_once_though_the_server_was_killed(folder: Path, tmp_pa
         deliver(taker, said)
     with taking(folder, state) as taker:
         assert taker.send("github", said) == (200, "it was taken before")
-        taker.until("it was told before")
+        taker.until("it was done before")
         (folder / "hold-look").unlink()
         until(folder, Status.WAITING_APPROVAL)
     assert len(facts(folder, "told")) == 1
@@ -357,8 +361,15 @@ def deliver(taker: Taker, document: dict[str, Any]) -> None:
     assert taker.process.wait(timeout=60) == -9
 
 
-def waiting(state: Path) -> list[Path]:
-    return [*state.glob("sequencer/deliveries/*/*.delivery")]
+def rows(state: Path, query: str) -> list[Any]:
+    """Return what *query* finds in the one box below *state*."""
+    (path,) = state.glob("sequencer/deliveries/*/box.db")
+    with closing(sqlite3.connect(path)) as db, db:
+        return db.execute(query).fetchall()
+
+
+def waiting(state: Path) -> list[Any]:
+    return rows(state, "SELECT id FROM deliveries WHERE done IS NULL")
 
 
 KILLER = """
@@ -367,12 +378,12 @@ from sequencer.engine.by_hand import Control
 from sequencer.web.hooks import acting, box
 
 PLACES = {
-    "take": (box.DeliveryBox, "_remember", True),
+    "take": (box.DeliveryBox, "take", False),
     "note": (acting.Clerk, "_act", True),
     "want": (box.DeliveryBox, "want", False),
     "start": (Control, "start", True),
     "begun": (Control, "start", False),
-    "drop": (box.DeliveryBox, "drop", True),
+    "drop": (box.DeliveryBox, "finish", True),
 }
 owner, name, is_before = PLACES[os.environ["DIES_AT"]]
 whole = getattr(owner, name)
@@ -552,12 +563,11 @@ def test_a_run_that_is_not_there_is_not_begun_by_being_wanted(folder: Path, tmp_
     with taking(folder, state) as taker:
         taker.send("github", labeled())
         wait_for(lambda: calls(folder) == ["look"], lambda: taker.said)
-    (place,) = state.glob("sequencer/deliveries/*")
-    (place / "gone.run").write_text("gone", encoding="utf-8")
+    rows(state, "INSERT INTO wanted (run) VALUES ('gone')")
     (folder / "hold-look").unlink()
     with taking(folder, state):
         until(folder, Status.WAITING_APPROVAL)
-        wait_for(lambda: not [*place.glob("gone.run")], lambda: "gone.run is there")
+        wait_for(lambda: not rows(state, "SELECT 1 FROM wanted WHERE run = 'gone'"), lambda: "gone")
     assert open_project(folder, trust=True).run_names() == [RUN]
 
 

@@ -1,26 +1,28 @@
 """What is done for a delivery: a run is started, answered, told something or stopped.
 
-One thread a project takes them in their order. Before a change it notes on the delivery which
-question it is about, and drops it afterwards: after a crash in between the same change is tried
-again and refused, so nothing is decided or started twice. A run is worked on by a process of
-its own that outlives this server; which runs those are is kept on disk too.
+One thread a project takes them in their order. Before a change it notes on the delivery at which
+revision the run is, so that after a crash the same change is recognized and not made again. A
+run is worked on by a process of its own that outlives this server; which runs those are is kept
+on disk too.
 
-Not promised: an answer to who wrote what was refused; the server says so where it runs.
+Not promised: an answer to who wrote what was refused; the page about health says so.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 
-from sequencer.cli.views.runs import Open, open_at
+from sequencer.cli.views.runs import open_at
 from sequencer.engine.run import Run
 from sequencer.errors import (
     Interrupted,
@@ -37,6 +39,7 @@ from sequencer.project import Project
 from sequencer.settings.webhooks import GithubHook, LinearHook
 from sequencer.store.strictjson import parse_object
 from sequencer.store.watch import notifier
+from sequencer.web.actions import decide
 from sequencer.web.hooks.box import Delivery, DeliveryBox
 from sequencer.web.hooks.reading import (
     READERS,
@@ -51,6 +54,7 @@ from sequencer.web.site import ShownProject
 from sequencer.workflows.requests.issues import as_request, free_name, issue_of
 
 Say = Callable[[str], None]
+Options = GithubHook | LinearHook
 OLDEST = timedelta(days=3, hours=1)
 """GitHub signs no time of sending, and sends again what is up to three days old."""
 SKEW = timedelta(seconds=5)
@@ -62,16 +66,18 @@ HELD_S = 600
 """How long a run that somebody else works on is waited for."""
 MOST_OWN, OWN_EACH = 500, 4
 """Revisions whose results a comment may be, and results of one."""
-_LATER = (StorageFailed, RemoteRefused, OSError)
+_LATER = (StorageFailed, RemoteRefused, OSError, sqlite3.Error)
+_IS_REST = frozenset({"reject", "tell", "stop"})
+"""What leaves nothing more to work on than before."""
 
 
-def options_of(project: Project, tracker: str) -> GithubHook | LinearHook:
+def options_of(project: Project, tracker: str) -> Options:
     """Return what *project* takes from *tracker*."""
     hooks = project.settings.webhooks
     return hooks.github if tracker == "github" else hooks.linear
 
 
-def ensure_allowed(event: TrackerEvent, options: GithubHook | LinearHook) -> None:
+def ensure_allowed(event: TrackerEvent, options: Options) -> None:
     """Return if *options* allow *event*, by who and where.
 
     Raises:
@@ -79,116 +85,103 @@ def ensure_allowed(event: TrackerEvent, options: GithubHook | LinearHook) -> Non
     """
     if not is_one(event.places, options.places):
         raise Unwanted("the repository or team is not on the list")
-    if not may(event.ask, event, options):
-        raise Unwanted(f"who asks is not on the list of those who may {event.ask}")
+    ensure_may(event.ask, event, options)
     if datetime.now(UTC) - event.at > OLDEST:
         raise Unwanted("it is older than three days")
 
 
-def may(ask: Ask, event: TrackerEvent, options: GithubHook | LinearHook) -> bool:
-    """Return whether *options* let who sent *event* ask for *ask*."""
-    lists = {
+def ensure_may(ask: Ask, event: TrackerEvent, options: Options) -> None:
+    """Return if *options* let who sent *event* ask for *ask*.
+
+    Raises:
+        Unwanted: they do not.
+    """
+    listed = {
         Ask.START: options.may_start,
-        Ask.SAY: options.may_answer,
+        Ask.ANSWER: options.may_answer,
         Ask.STOP: options.may_stop,
-    }
-    listed = lists[ask]
-    return is_one(event.who, options.people if listed is None else listed)
-
-
-class Desk:
-    """Works on the deliveries of all projects."""
-
-    def __init__(self, say: Say) -> None:
-        """Tell people what was done by *say*."""
-        self._say = say
-        self._guard = threading.Lock()
-        self._boxes: dict[str, DeliveryBox] = {}
-        self._working: set[str] = set()
-
-    def box(self, project: Project) -> DeliveryBox:
-        """Return where the deliveries of *project* wait."""
-        with self._guard:
-            return self._boxes.setdefault(project.trust.key, DeliveryBox(project.trust.key))
-
-    def begin(self, shown: ShownProject) -> None:
-        """Work on what earlier servers have left, and say what *shown* takes."""
-        try:
-            project = shown.acting()
-        except SequencerError as error:
-            self._say(f"{shown.title} takes no deliveries: {error.message.partition(chr(10))[0]}")
-            return
-        hooks = project.settings.webhooks
-        for name, one in (("github", hooks.github), ("linear", hooks.linear)):
-            if one.places and not os.environ.get(one.secret_env):
-                self._say(f"nothing is taken from {name}: {one.secret_env} is not set")
-            elif one.places:
-                self._say(f"{shown.title} takes deliveries at /hooks/{name}")
-        box = self.box(project)
-        if box.waiting() or box.wanted():
-            self.work_on(shown, project)
-
-    def work_on(self, shown: ShownProject, project: Project) -> None:
-        """See that somebody works on the box of *project*."""
-        key, box = project.trust.key, self.box(project)
-        with self._guard:
-            if key in self._working:
-                return
-            self._working.add(key)
-        clerk = Clerk(shown, box, self._say)
-        threading.Thread(target=clerk.work, name="deliveries", daemon=True).start()
+    }[ask]
+    if not is_one(event.who, options.people if listed is None else listed):
+        raise Unwanted(f"who asks is not on the list of those who may {ask}")
 
 
 class Clerk:
     """Does what the deliveries of one project ask for, one by one."""
 
-    def __init__(self, shown: ShownProject, box: DeliveryBox, say: Say) -> None:
-        """Work on *box*, which is that of *shown*."""
-        self._shown, self._box, self._say = shown, box, say
-        self._runs = RunProcesses(box, say)
+    def __init__(self, shown: ShownProject, say: Say) -> None:
+        """Work for the project *shown*, and tell people what was done by *say*."""
+        self.shown, self._say = shown, say
+        self._guard = threading.Lock()
+        self._thread: threading.Thread | None = None
 
-    def work(self) -> None:
-        """Work as long as this process lives."""
-        with self._box.work(), closing(notifier(self._box.path, None)) as news:
-            self._resume()
+    @cached_property
+    def box(self) -> DeliveryBox:
+        """Return where its deliveries wait."""
+        return DeliveryBox(self.shown.project.trust.key)
+
+    @cached_property
+    def _runs(self) -> RunProcesses:
+        return RunProcesses(self.shown, self.box, self._say)
+
+    def begin(self) -> None:
+        """Say what is taken, and work on what earlier servers have left."""
+        try:
+            hooks = self.shown.acting().settings.webhooks
+            is_left = self.box.next() or self.box.wanted()
+        except (SequencerError, sqlite3.Error) as error:
+            text = str(error).partition("\n")[0]
+            self._say(f"{self.shown.title} takes no deliveries: {text}")
+            return
+        for name, one in (("github", hooks.github), ("linear", hooks.linear)):
+            if one.places and not os.environ.get(one.secret_env):
+                self._say(f"nothing is taken from {name}: {one.secret_env} is not set")
+            elif one.places:
+                self._say(f"{self.shown.title} takes deliveries at /hooks/{name}")
+        if is_left:
+            self.wake()
+
+    def wake(self) -> None:
+        """See that somebody works on the box."""
+        with self._guard:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="deliveries", daemon=True)
+                self._thread.start()
+
+    def _work(self) -> None:
+        with self.box.work(), closing(notifier(self.box.path, None)) as news:
+            self._runs.begin()
             while True:
-                for name in self._box.waiting():
-                    self._handle(name)
+                try:
+                    while self._handle_next():
+                        pass
+                except sqlite3.Error as error:
+                    self._say(f"deliveries wait: {error}")
+                    time.sleep(PAUSE_S)
                 news.wait(RECHECK_S, ())
 
-    def _resume(self) -> None:
-        """Work on the runs that an earlier server has left."""
-        for run in self._box.wanted():
-            try:
-                project = self._shown.acting()
-                if project.run(run).head is not None:
-                    self._runs.want(project, run)
-                    continue
-                # It would be begun, with another workflow.
-                self._box.unwant(run)
-            except SequencerError as error:
-                self._say(f"run {run} is not worked on: {error.message}")
-
-    def _handle(self, name: str) -> None:
-        """Act on the delivery called *name*, and drop it."""
+    def _handle_next(self) -> bool:
+        """Act on the oldest delivery; return whether there was one."""
         for left in range(TRIES - 1, -1, -1):
+            delivery = self.box.next()
+            if delivery is None:
+                return False
             try:
-                delivery = self._box.read(name)
-                done = f"{delivery.tracker}: {self._act(delivery)}"
+                done = self._act(delivery)
             except Unwanted as error:
                 done = f"nothing to do: {error}"
             except _LATER as error:
-                done = f"given up: {error}"
                 if left:
                     time.sleep(PAUSE_S)
                     continue
+                done = f"given up: {error}"
             except SequencerError as error:
                 done = f"refused: {error.message}"
             except Exception as error:  # noqa: BLE001 - the next deliveries are to be acted on
                 done = f"a delivery was dropped: {error!r}"
-            self._say(done)
-            self._box.drop(name)
-            return
+            self._say(f"{delivery.tracker}: {done}")
+            self.box.finish(delivery, done)
+            break
+        return True
 
     def _act(self, delivery: Delivery) -> str:
         """Do what *delivery* asks for; return what was done.
@@ -197,84 +190,139 @@ class Clerk:
             Unwanted: nothing, as it turns out.
             SequencerError: the project or its run refuses it.
         """
-        project, tracker = self._shown.acting(), delivery.tracker
+        project, tracker = self.shown.acting(), delivery.tracker
         # What was allowed at the door may not be any more.
         options = options_of(project, tracker)
         document = parse_object(delivery.body.encode())
         event = READERS[tracker](delivery.kind, document, options)
         ensure_allowed(event, options)
-        about, run = f"{event.identifier}: ", run_of(project, event.identifier)
         if event.ask is Ask.START:
-            return about + self._start(project, event, document, options, run)
-        if run is None or run.head is None:
-            raise Unwanted(f"{event.identifier} has no run")
-        if event.id and event.id in own_comments(run.head):
-            raise Unwanted("a run has posted it")
-        by = f"{tracker}:{event.who[0]}"
-        if event.ask is Ask.STOP:
-            if event.only_if_labeled and not _has_label(run, options):
-                raise Unwanted("the run was not started by a label")
-            return about + self._stop(project, run, f"{by} took the issue away")
-        said = decision(project.redaction.hide_text(event.text))
-        if said[0] == "stop":
-            if not may(Ask.STOP, event, options):
-                raise Unwanted("who asks is not on the list of those who may stop")
-            return about + self._stop(project, run, f"{by} said so")
-        verb, done = CommentDecision(run, event, by, self._box, delivery).make(*said)
-        if verb in ("approve", "feedback", "answer", "retry"):
-            self._runs.want(project, run.name or "")
-        elif verb == "reject":
-            self._post(project, run)
-        return about + done
+            done = self._start(project, event, document, options)
+        else:
+            done = self._change(project, event, options, delivery)
+        return f"{event.identifier}: {done}"
 
     def _start(
         self,
         project: Project,
         event: TrackerEvent,
         document: Document,
-        options: GithubHook | LinearHook,
-        run: Run | None,
+        options: Options,
     ) -> str:
         """Make a run of the issue and have it worked on, unless one is there already."""
+        run = run_of(project, event.identifier)
         head = None if run is None else run.head
         if run is not None and head is not None:
             if head.status is not Status.COMPLETE:
                 if head.exit:
                     run.control.resume()
-                self._runs.want(project, run.name or "")
+                self._runs.want(run.name or "")
                 return f"run {run.name} is there already, and continues"
             if event.at <= (parse_time(head.last_update) or datetime.now(UTC)) + SKEW:
                 raise Unwanted(f"run {run.name} has done it since")
-        settings, hide = project.settings, project.redaction.hide_text
+        folder, starter = project.settings.project_dir, project.starter
         request = as_request(
             issue_of(document, "the delivery"),
-            hide,
+            project.redaction.hide_text,
             "the delivery",
-            repository=settings.project_dir.name,
-            base_branch=current_branch(settings.project_dir) or "",
+            repository=folder.name,
+            base_branch=current_branch(folder) or "",
         )
-        starter = project.starter
         definition = starter.define(request, options.procedure)
         starter.ensure_installed(definition)
         name = free_name(event.identifier, project.run_names())
         project.run(name, definition).control.start(definition)
-        self._runs.want(project, name)
+        self._runs.want(name)
         return f"run {name} of {definition.route.get('procedure')} begins, for {event.who[0]}"
 
-    def _stop(self, project: Project, run: Run, reason: str) -> str:
-        run.control.stop(reason)
-        # The step that runs ends now: its agent is told to.
-        self._runs.end(run.name or "")
-        self._post(project, run)
-        return f"run {run.name} is stopped: {reason}"
+    def _change(
+        self, project: Project, event: TrackerEvent, options: Options, delivery: Delivery
+    ) -> str:
+        """Do what was said about the run of the issue, once, as a page's button would."""
+        run = run_of(project, event.identifier)
+        head = None if run is None else run.head
+        if run is None or head is None:
+            raise Unwanted(f"{event.identifier} has no run")
+        if event.id in own_comments(head):
+            raise Unwanted("a run has posted it")
+        by = f"{delivery.tracker}:{event.who[0]}"
+        verb = "stop" if event.ask is Ask.STOP else decision(event.text)[0]
+        if verb == "stop":
+            forms = [{"text": stop_reason(run, event, options, by)}]
+        else:
+            verb, forms = change_of(run, head, event, by)
+            if delivery.revision is None:
+                self.box.note(delivery, head.revision)
+            elif is_done(run, delivery.revision, verb, by, forms[0].get("token")):
+                raise Unwanted("it was done before")
+        for form in forms:
+            decide(project, run.name, verb, form, by)
+        if verb == "stop":
+            # The step that runs ends now: its agent is told to.
+            self._runs.end(run.name or "")
+            return f"run {run.name} is stopped: {forms[0]['text']}"
+        if verb not in _IS_REST:
+            self._runs.want(run.name or "")
+        return f"{'guidance' if verb == 'tell' else verb} by {by}"
 
-    def _post(self, project: Project, run: Run) -> None:
-        """Tell the sinks what was decided; what they do not take waits."""
-        try:
-            if project.posting is not None:
-                project.posting.deliver(run.name, self._say)
-        except SequencerError as error:
-            self._say(f"it was not posted: {error.message}")
+
+def change_of(
+    run: Run, head: Head, event: TrackerEvent, by: str
+) -> tuple[str, list[dict[str, str]]]:
+    """Return which button of a page *event* is, and what its forms say.
+
+    Raises:
+        Unwanted: it decides nothing here, or was written before the question.
+        TransitionRefused: nobody could read it.
+    """
+    verb, note = decision(event.text)
+    ask = None if head.exit else open_at(run, head)
+    if ask is None:
+        if verb == "retry" and head.status is Status.FAILED:
+            return verb, [{}]
+        if verb:
+            raise Unwanted(f"nothing waits that could be decided by {verb!r}")
+        text = f"{by}{f' ({event.url})' if event.url else ''} wrote:\n\n{note}"
+        nodes = [""] if run.kind.has_one_place else [claim.step for claim in head.claims]
+        if not nodes:
+            raise TransitionRefused("tell: nobody works who could read it")
+        return "tell", [{"node": node, "text": text} for node in nodes]
+    if ask.gate is not None:
+        if verb == "retry":
+            raise Unwanted("nothing waits that could be decided by 'retry'")
+        verb, form = verb or "feedback", {"text": note}
+        token, asked_at = ask.gate.token, ask.gate.opened_at
+    else:
+        if len(ask.questions) > 1:
+            raise Unwanted("several questions wait; answer them with 'sequencer answer'")
+        question = ask.questions[0]
+        # An option is named as the chart has it, whatever its case in the comment.
+        first = _folded(event.text.partition("\n")[0])
+        names = (name for one in question.options for name in (one.value, one.label))
+        said = next((one for one in names if one and _folded(one) == first), event.text)
+        verb, form = "answer", {"node": question.node.id, "value": said}
+        token, asked_at = question.token, question.asked_at
+    asked = parse_time(asked_at)
+    if asked is None or event.at + SKEW < asked:
+        raise Unwanted("it was written before the question")
+    return verb, [{**form, "token": str(token)}]
+
+
+def _folded(text: str) -> str:
+    return text.strip().rstrip(".!").casefold()
+
+
+def is_done(run: Run, revision: int, verb: str, by: str, token: str | None) -> bool:
+    """Return whether *verb* was done in *run* since *revision*, or was about another question.
+
+    *by* decides through one thread, so that what they have done since is this.
+    """
+    return any(
+        verb == "retry"
+        or (fact.get("outcome") or {}).get("by") == by
+        or str(fact["token"]) == token
+        for fact in run.store.history(revision)
+    )
 
 
 def own_comments(head: Head) -> set[str]:
@@ -289,14 +337,9 @@ def own_comments(head: Head) -> set[str]:
 
 def run_of(project: Project, identifier: str) -> Run | None:
     """Return the newest run of *project* that was made from the issue *identifier*."""
-    base = free_name(identifier, ())
-    pattern = re.compile(re.escape(base) + r"(?:-(\d{1,9}))?")
-    found = [
-        (int(match[1] or 1), name)
-        for name in project.run_names()
-        if (match := pattern.fullmatch(name))
-    ]
-    for _, name in sorted(found, reverse=True):
+    pattern = re.compile(re.escape(free_name(identifier, ())) + r"(-\d+)?")
+    names = (name for name in project.run_names() if pattern.fullmatch(name))
+    for name in sorted(names, key=lambda one: (len(one), one), reverse=True):
         run = project.run(name)
         definition = run.definition
         if definition is not None and definition.request.identifier == identifier:
@@ -304,153 +347,76 @@ def run_of(project: Project, identifier: str) -> Run | None:
     return None
 
 
-def _has_label(run: Run, options: GithubHook | LinearHook) -> bool:
+def stop_reason(run: Run, event: TrackerEvent, options: Options, by: str) -> str:
+    """Return why *run* is stopped.
+
+    Raises:
+        Unwanted: it is not, as nothing of it was taken away, or who says so may not.
+    """
+    if event.ask is not Ask.STOP:
+        ensure_may(Ask.STOP, event, options)
+        return f"{by} said so"
     definition = run.definition
-    return definition is not None and bool(definition.request.has_label(options.labels))
-
-
-class CommentDecision:
-    """One comment, and what it decides in its run."""
-
-    def __init__(
-        self, run: Run, event: TrackerEvent, by: str, box: DeliveryBox, delivery: Delivery
-    ) -> None:
-        """Decide in *run* what *event* says, noted on the *delivery* in *box*."""
-        self._run, self._event, self._by = run, event, by
-        self._box, self._delivery = box, delivery
-
-    def make(self, verb: str, note: str) -> tuple[str, str]:
-        """Return which verb it was, and what was done.
-
-        Raises:
-            Unwanted: it decides nothing.
-            SequencerError: the run refuses it.
-        """
-        head = self._run.head
-        if head is None:
-            raise Unwanted("the run has not begun")
-        ask = open_at(self._run, head) if not head.exit else None
-        if ask is not None:
-            return self._answer(ask, verb, note)
-        if self._delivery.token is not None:
-            raise Unwanted("it was decided before")
-        if verb == "retry" and head.status is Status.FAILED:
-            self._run.control.retry()
-            return "retry", f"run {self._run.name} tries again"
-        if verb:
-            raise Unwanted(f"nothing waits that could be decided by {verb!r}")
-        return self._tell(head, note)
-
-    def _answer(self, ask: Open, verb: str, note: str) -> tuple[str, str]:
-        run, by = self._run, self._by
-        if ask.gate is not None:
-            token = self._about(ask.gate.token, ask.gate.opened_at)
-            if verb == "approve":
-                run.approve(note or None, by=by, token=token)
-            elif verb == "reject":
-                run.reject(note or None, by=by, token=token)
-            else:
-                verb = "feedback"
-                run.feedback(note, by=by, token=token)
-            return verb, f"{verb} of {ask.gate.step} by {by}"
-        if len(ask.questions) > 1:
-            raise Unwanted("several questions wait; answer them with 'sequencer answer'")
-        question = ask.questions[0]
-        token = self._about(question.token, question.asked_at)
-        text = "\n".join(filter(None, (verb, note)))
-        first = text.partition("\n")[0].strip()
-        values = {name for one in question.options for name in (one.value, one.label)}
-        said = first if is_one((first,), values) else text
-        # An option is named as the chart has it, whatever its case in the comment.
-        said = next((one for one in sorted(values) if one.casefold() == said.casefold()), said)
-        run.answer(question.node.id, said, by=by, token=token)
-        return "answer", f"answer to {question.node.id} by {by}"
-
-    def _about(self, token: int, asked_at: str) -> int:
-        """Return the token of the question that the comment answers, noted for after a crash.
-
-        Raises:
-            Unwanted: it was written before the question, or has decided another one.
-        """
-        if self._delivery.token not in (None, token):
-            raise Unwanted("it was decided before")
-        asked = parse_time(asked_at)
-        if asked is None or self._event.at + SKEW < asked:
-            raise Unwanted("it was written before the question")
-        self._delivery.token = token
-        self._box.note(self._delivery)
-        return token
-
-    def _tell(self, head: Head, said: str) -> tuple[str, str]:
-        """Give the run what was said as guidance, once."""
-        since = self._delivery.revision
-        if since is None:
-            self._delivery.revision = head.revision
-            self._box.note(self._delivery)
-        else:
-            for fact in self._run.store.history(since):
-                if fact["event"] == "told" and (fact.get("outcome") or {}).get("by") == self._by:
-                    raise Unwanted("it was told before")
-        where = f" ({self._event.url})" if self._event.url else ""
-        text = f"{self._by}{where} wrote:\n\n{said}"
-        one_place = self._run.kind.has_one_place
-        nodes = [None] if one_place else [claim.step for claim in head.claims]
-        if not nodes:
-            raise TransitionRefused("tell: nobody works who could read it")
-        for node in nodes:
-            self._run.control.tell(node, text, by=self._by)
-        return "tell", f"guidance by {self._by}"
+    if event.only_if_labeled and not (definition and definition.request.has_label(options.labels)):
+        raise Unwanted("the run was not started by a label")
+    return f"{by} took the issue away"
 
 
 class RunProcesses:
     """Works on runs, each in a process of its own that outlives this one."""
 
-    def __init__(self, box: DeliveryBox, say: Say) -> None:
-        """Keep in *box* which runs those are."""
-        self._box, self._say = box, say
+    def __init__(self, shown: ShownProject, box: DeliveryBox, say: Say) -> None:
+        """Work on the runs of *shown*; *box* has which."""
+        self._shown, self._box, self._say = shown, box, say
         self._guard = threading.Lock()
-        self._next: dict[str, Project] = {}
+        self._started: set[int] = set()
         self._going: dict[str, subprocess.Popen[bytes]] = {}
 
-    def want(self, project: Project, run: str) -> None:
+    def want(self, run: str) -> None:
         """Have *run* worked on: now, or as soon as others are done."""
         self._box.want(run)
-        with self._guard:
-            self._next[run] = project
-        self._begin()
+        self.begin()
 
     def end(self, run: str) -> None:
         """Tell who works on *run* to end, and nobody to begin."""
+        self._box.unwant(run)
         with self._guard:
-            self._next.pop(run, None)
             going = self._going.get(run)
         if going is not None:
             going.terminate()
-        self._box.unwant(run)
 
-    def _begin(self) -> None:
-        with self._guard:
-            for run, project in [*self._next.items()]:
-                if len(self._going) >= project.settings.webhooks.max_runs:
-                    return
-                if run in self._going:
-                    # It is looked at again when that process has ended.
-                    continue
-                del self._next[run]
-                self._going[run] = process = _process(project, run)
-                args = (run, process)
-                threading.Thread(target=self._wait, args=args, daemon=True).start()
+    def begin(self) -> None:
+        """Work on what is wanted, as far as the project allows at the same time."""
+        try:
+            project = self._shown.acting()
+            with self._guard:
+                for number, run in self._box.wanted():
+                    if len(self._going) >= project.settings.webhooks.max_runs:
+                        return
+                    # One whose process was ended from outside is for the next server.
+                    if run in self._going or number in self._started:
+                        continue
+                    if project.run(run).head is None:
+                        # It would be begun, with another workflow.
+                        self._box.unwant(run)
+                        continue
+                    self._started.add(number)
+                    self._going[run] = process = _process(project, run)
+                    args = (number, run, process)
+                    threading.Thread(target=self._wait, args=args, daemon=True).start()
+        except (SequencerError, sqlite3.Error, OSError) as error:
+            self._say(f"runs are not worked on: {error}")
 
-    def _wait(self, run: str, process: subprocess.Popen[bytes]) -> None:
+    def _wait(self, number: int, run: str, process: subprocess.Popen[bytes]) -> None:
         code = process.wait()
         with self._guard:
             del self._going[run]
-            is_wanted = run in self._next
         # What was ended from outside, perhaps with the machine, is begun again by the next server.
-        if not is_wanted and code >= 0 and code != Interrupted.exit_code:
-            self._box.unwant(run)
+        if code >= 0 and code != Interrupted.exit_code:
+            with suppress(sqlite3.Error):
+                self._box.unwant(run, number)
         self._say(f"work on run {run} ended with {code}")
-        self._begin()
+        self.begin()
 
 
 def _process(project: Project, run: str) -> subprocess.Popen[bytes]:

@@ -1,9 +1,9 @@
-"""Deliveries that were taken and not yet acted on, each once, in files of this user's.
+"""Deliveries that were taken, each once, and the runs that are worked on because of them.
 
-They lie in the user's state folder and not in the project, where an agent could write an answer
-for a person. A delivery is a file before its sender is told so; its keys stand in ``seen`` for
-as long as they are young enough to be believed, so that a second copy is refused after a
-restart too. Two servers may share a box: one works, the other takes its place when it ends.
+One SQLite file a project in the user's state folder, and not in the project, where an agent could
+write an answer for a person. A delivery is in it before its sender is told so, and its keys stay
+for as long as anybody could send it again. Two servers may share a box: one works, the other
+takes its place when it ends.
 
 Not promised: that a delivery whose sender heard nothing (killed in between) is not there.
 """
@@ -13,48 +13,47 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import threading
+import sqlite3
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from sequencer.assembly.trusting import place
-from sequencer.documents.files import slug
-from sequencer.store import folder as folders
 
 MOST_WAITING = 1000
-MOST_SEEN = 50_000
-"""Keys that are remembered; a tracker that sends more is refused long before."""
-KEY_CHARS = 32
-_SUFFIX, _RUN = ".delivery", ".run"
+KEPT_S = 4 * 24 * 3600
+"""GitHub sends again what is up to three days old."""
+BUSY_S = 5.0
+_TABLES = """
+CREATE TABLE IF NOT EXISTS deliveries (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, body_key TEXT UNIQUE, id_key TEXT UNIQUE, taken_at REAL,
+  tracker TEXT, kind TEXT, body TEXT, revision INTEGER, done TEXT);
+CREATE INDEX IF NOT EXISTS by_age ON deliveries (taken_at);
+CREATE INDEX IF NOT EXISTS waiting ON deliveries (id) WHERE done IS NULL;
+CREATE TABLE IF NOT EXISTS wanted (id INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT UNIQUE);
+"""
 
 
-def key_of(text: bytes) -> str:
-    """Return the key of a delivery that is told by *text*."""
-    return hashlib.sha256(text).hexdigest()[:KEY_CHARS]
+_READ = "SELECT id, taken_at, tracker, kind, body, revision, done FROM deliveries"
 
 
-def keys_in(name: str) -> list[str]:
-    """Return the keys of the delivery called *name*."""
-    return name.removesuffix(_SUFFIX).split("-")[1:]
-
-
-class Delivery(Struct, kw_only=True):
+class Delivery(Struct, frozen=True):
     """What was taken, and what was noted on it before something was done for it."""
 
+    id: int
+    taken_at: float
     tracker: str
     kind: str
     """Which event, as a header says."""
     body: str
-    name: str = ""
-    token: int | None = None
-    """Of the question that it answers."""
-    revision: int | None = None
-    """Of the run to which it was told as guidance."""
+    revision: int | None
+    """Of its run when it was tried first."""
+    done: str | None
+    """What was done for it; None: it waits."""
 
 
 class BoxFull(Exception):
@@ -62,126 +61,91 @@ class BoxFull(Exception):
 
 
 class DeliveryBox:
-    """What waits for one project."""
+    """What waits for one project; its methods raise `sqlite3.Error` where the disk refuses."""
 
     def __init__(self, project_key: str) -> None:
         """Use the box of the project that trust calls *project_key*; made with the first use."""
         base = Path(os.path.realpath(place().parent))
-        self.path = base / "deliveries" / key_of(os.fsencode(project_key))
-        self._guard = threading.Lock()
-        self._seen: dict[str, None] = {}
-        self._read_to = 0
+        self.path = base / "deliveries" / _digest(os.fsencode(project_key))
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Be the only one, of all threads and servers, that adds to the box."""
-        with self._guard:
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            fd = folders.open_file(self.path / "lock", os.O_RDWR | os.O_CREAT)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX)
-                yield
-            finally:
-                os.close(fd)
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        """Change the box as a whole, or not at all."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with closing(sqlite3.connect(self.path / "box.db", BUSY_S)) as db:
+            db.executescript(_TABLES)
+            with db:
+                yield db
 
-    def take(self, keys: Sequence[str], tracker: str, kind: str, body: bytes) -> bool:
-        """Keep a delivery; return False if one of its *keys* was taken before.
+    def take(self, tracker: str, kind: str, id: bytes, body: bytes) -> bool:  # noqa: A002
+        """Keep a delivery; return False if its *body* or its *id* was taken before.
+
+        The id is not signed, and a second try may be signed as another: either is the same.
 
         Raises:
             BoxFull: too many wait.
-            OSError: the disk is full, or the folder can't be written.
         """
-        with self._locked():
-            self._read_seen()
-            waiting = self.waiting()
-            # A crash came perhaps before the keys of one that waits were remembered.
-            there = {key for name in waiting for key in keys_in(name)}
-            if not self._seen.keys().isdisjoint(keys) or not there.isdisjoint(keys):
-                return False
-            if len(waiting) >= MOST_WAITING:
+        keys = _digest(body), _digest(tracker.encode() + (id or body))
+        row = (*keys, time.time(), tracker, kind, body.decode())
+        with self._open() as db:
+            db.execute(
+                "DELETE FROM deliveries WHERE taken_at < ? AND done IS NOT NULL", [row[2] - KEPT_S]
+            )
+            found = db.execute(
+                "INSERT OR IGNORE INTO deliveries (body_key, id_key, taken_at, tracker, kind, body)"
+                " VALUES (?, ?, ?, ?, ?, ?)",
+                row,
+            )
+            (count,) = db.execute("SELECT count(*) FROM deliveries WHERE done IS NULL").fetchone()
+            if found.rowcount and count > MOST_WAITING:
                 raise BoxFull
-            # After whatever waits, though the clock was set back.
-            after = int(waiting[-1].partition("-")[0]) + 1 if waiting else 0
-            name = "-".join((f"{max(time.time_ns(), after):020d}", *keys)) + _SUFFIX
-            self.note(Delivery(tracker=tracker, kind=kind, body=body.decode(), name=name))
-            self._remember(keys)
-            return True
+        return bool(found.rowcount)
 
-    def _read_seen(self) -> None:
-        """Read what was added to ``seen`` since the last look, by whichever server."""
-        path = self.path / "seen"
-        size = path.stat().st_size if path.exists() else 0
-        if size < self._read_to:
-            # Another server has shortened it.
-            self._read_to = 0
-            self._seen.clear()
-        if size > self._read_to:
-            data = folders.read_regular(path, self._read_to)
-            self._seen.update(dict.fromkeys(data.decode("ascii", "replace").split()))
-            self._read_to += len(data)
+    def _rows(self, query: str, *values: int) -> list[tuple[Any, ...]]:
+        if not (self.path / "box.db").exists():
+            return []
+        with self._open() as db:
+            return db.execute(query, values).fetchall()
 
-    def _remember(self, keys: Sequence[str]) -> None:
-        self._seen.update(dict.fromkeys(keys))
-        if len(self._seen) > 2 * MOST_SEEN:
-            self._seen = dict.fromkeys([*self._seen][-MOST_SEEN:])
-            data = "".join(f"{key}\n" for key in self._seen).encode()
-            folders.put(self.path / "seen", data)
-            self._read_to = len(data)
-            return
-        fd = folders.open_file(self.path / "seen", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        try:
-            # A line that a crash tore ends here.
-            line = ("\n" + "".join(f"{key}\n" for key in keys)).encode()
-            os.write(fd, line)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+    def next(self) -> Delivery | None:
+        """Return the oldest delivery that waits."""
+        found = self._rows(f"{_READ} WHERE done IS NULL ORDER BY id LIMIT 1")
+        return Delivery(*found[0]) if found else None
 
-    def waiting(self) -> list[str]:
-        """Return the names of the deliveries that wait, oldest first."""
-        with suppress(FileNotFoundError):
-            return sorted(one for one in folders.names(self.path) if one.endswith(_SUFFIX))
-        return []
+    def newest(self, count: int) -> list[Delivery]:
+        """Return the deliveries that were taken last, newest first."""
+        return [Delivery(*row) for row in self._rows(f"{_READ} ORDER BY id DESC LIMIT ?", count)]
 
-    def read(self, name: str) -> Delivery:
-        """Return the delivery called *name*.
+    def note(self, delivery: Delivery, revision: int) -> None:
+        """Remember at which *revision* of its run *delivery* is tried."""
+        with self._open() as db:
+            db.execute("UPDATE deliveries SET revision = ? WHERE id = ?", (revision, delivery.id))
 
-        Raises:
-            ValueError: it is none that was written here.
-        """
-        return msgspec.json.decode(folders.read_regular(self.path / name), type=Delivery)
-
-    def note(self, delivery: Delivery) -> None:
-        """Keep *delivery* as it is now."""
-        folders.put(self.path / delivery.name, msgspec.json.encode(delivery))
-
-    def drop(self, name: str) -> None:
-        """Forget the delivery called *name*: all was done for it."""
-        with self._locked():
-            self._read_seen()
-            # A crash came perhaps between the delivery and its keys.
-            if lost := [key for key in keys_in(name) if key not in self._seen]:
-                self._remember(lost)
-            folders.remove(self.path / name)
-            folders.sync_folder(self.path)
+    def finish(self, delivery: Delivery, done: str) -> None:
+        """Remember what was *done* for *delivery*, and forget what it says."""
+        with self._open() as db:
+            db.execute(
+                "UPDATE deliveries SET done = ?, body = '' WHERE id = ?", (done, delivery.id)
+            )
 
     # --- runs that are to be worked on -----------------------------------------------
 
     def want(self, run: str) -> None:
-        """Remember that *run* is to be worked on."""
-        folders.put(self.path / f"{slug(run)}{_RUN}", run.encode())
+        """Remember that *run* is to be worked on from now on."""
+        with self._open() as db:
+            db.execute("INSERT OR REPLACE INTO wanted (run) VALUES (?)", [run])
 
-    def wanted(self) -> list[str]:
-        """Return the runs that are to be worked on."""
-        with suppress(FileNotFoundError):
-            names = (one for one in folders.names(self.path) if one.endswith(_RUN))
-            return [folders.read_regular(self.path / one).decode() for one in names]
-        return []
+    def wanted(self) -> list[tuple[int, str]]:
+        """Return the runs that are to be worked on, oldest first, each with the number of that."""
+        return [
+            (number, run) for number, run in self._rows("SELECT id, run FROM wanted ORDER BY id")
+        ]
 
-    def unwant(self, run: str) -> None:
-        """Forget that *run* is to be worked on."""
-        with suppress(FileNotFoundError):
-            folders.remove(self.path / f"{slug(run)}{_RUN}")
+    def unwant(self, run: str, up_to: int | None = None) -> None:
+        """Forget that *run* is to be worked on, unless it was wanted after the number *up_to*."""
+        with self._open() as db:
+            most = 2**62 if up_to is None else up_to
+            db.execute("DELETE FROM wanted WHERE run = ? AND id <= ?", (run, most))
 
     @contextmanager
     def work(self) -> Iterator[None]:
@@ -189,10 +153,11 @@ class DeliveryBox:
 
         A thread that waits costs nothing.
         """
-        with self._locked():
-            fd = folders.open_file(self.path / "worker.lock", os.O_RDWR | os.O_CREAT)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with (self.path / "worker.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
             yield
-        finally:
-            os.close(fd)
+
+
+def _digest(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()[:32]

@@ -40,8 +40,8 @@ class Ask(StrEnum):
     """What a delivery asks for."""
 
     START = "start"
-    SAY = "say"
-    """A comment: an answer, or guidance."""
+    ANSWER = "answer"
+    """With a comment: an answer, or guidance."""
     STOP = "stop"
 
 
@@ -93,7 +93,7 @@ def github(kind: str, document: Document, options: TrackerHook) -> TrackerEvent:
             raise Unwanted("only new comments are taken")
         text, url = _text(comment, "body"), _text(comment, "html_url")
         at = _time(comment, "created_at")
-        return TrackerEvent(ask=Ask.SAY, at=at, text=_said(text, options), url=url, **found)
+        return TrackerEvent(ask=Ask.ANSWER, at=at, text=_said(text, options), url=url, **found)
     names = {"labeled": "label", "unlabeled": "label"}
     change = _part(document, names.get(str(action), "assignee"))
     if action in ("labeled", "unlabeled"):
@@ -173,7 +173,7 @@ def _linear_comment(document: Document, options: TrackerHook) -> TrackerEvent:
     found = _about(_part(comment, "issue"), user)
     text, url = _said(_text(comment, "body"), options), _text(document, "url")
     found |= {"id": _text(comment, "id"), "at": _time(comment, "createdAt")}
-    return TrackerEvent(ask=Ask.SAY, text=text, url=url, **found)
+    return TrackerEvent(ask=Ask.ANSWER, text=text, url=url, **found)
 
 
 def _session(document: Document, _options: TrackerHook) -> TrackerEvent:
@@ -191,7 +191,7 @@ def _session(document: Document, _options: TrackerHook) -> TrackerEvent:
         raise Unwanted("only new prompts are taken")
     # It was said to the agent, so that it need not be mentioned.
     text = _text(_part(activity, "content"), "body") or _text(activity, "body")
-    return TrackerEvent(ask=Ask.SAY, at=at, text=_without_mark(text), **about)
+    return TrackerEvent(ask=Ask.ANSWER, at=at, text=_without_mark(text), **about)
 
 
 def _about(issue: Document, who: object) -> dict[str, Any]:
