@@ -70,8 +70,8 @@ class Totals(Struct):
     _makers: dict[str, Maker] = field(default_factory=dict)
     """Who tried each step last, for facts that do not say."""
 
-    def keep(self, fact: Mapping[str, Any]) -> None:
-        """Add one fact of the journal."""
+    def keep(self, fact: Mapping[str, Any], known: Usage | None = None) -> None:
+        """Add one fact of the journal; *known* is its usage, if somebody has read that."""
         if self.first_revision is None:
             self.first_revision = fact["revision"]
         event, step = fact["event"], fact["step"]
@@ -90,7 +90,7 @@ class Totals(Struct):
         if counted is not None:
             setattr(total, counted, getattr(total, counted) + 1)
         if usage:
-            total.usage = total.usage.plus(used(usage))
+            total.usage = total.usage.plus(known or used(usage))
 
     def _total_of(self, event: str, step: str, outcome: Mapping[str, Any]) -> Total:
         agent = outcome.get("agent")
@@ -101,7 +101,9 @@ class Totals(Struct):
             maker = Maker(step, BY_HAND, "")
         else:
             maker = self._makers.get(step) or Maker(step, "", "")
-        return self.by_maker.setdefault(maker, Total())
+        if maker not in self.by_maker:
+            self.by_maker[maker] = Total()
+        return self.by_maker[maker]
 
 
 def totals_of(facts: Iterable[Mapping[str, Any]]) -> Totals:

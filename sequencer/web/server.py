@@ -103,8 +103,11 @@ class Renderer:
         match, fill = next((one for one in found if one[0]), (None, None))
         if match is None or fill is None:
             raise UnknownName("page", path, PAGES)
+        asked = dict(parse_qsl(query))
+        if fill is costs or "journal" in asked:
+            self.site.read_ahead()
         with self.site.lock:
-            page = fill(self.site, dict(parse_qsl(query)), **match.groupdict())
+            page = fill(self.site, asked, **match.groupdict())
             template = self._templates.get_template(page.template)
             badge = sum(1 for _ in every_need(self.site))
             values = {"page": page, "badge": badge, "address": address, **page.context}

@@ -108,10 +108,11 @@ class RunStory(Struct):
         self.revision = fact["revision"]
         self.facts.append(fact)
         self.attempts.keep(fact)
-        self.totals.keep(fact)
-        outcome = fact.get("outcome") or {}
+        outcome, known = fact.get("outcome") or {}, None
         if outcome.get("usage"):
             self.spent.append(spent_in(fact))
+            known = self.spent[-1].usage
+        self.totals.keep(fact, known)
         if outcome.get("verdict"):
             self.judged.append(fact)
 
@@ -287,6 +288,15 @@ class ShownProject:
             return RunRow(self, run, address, unread_facts(run, error), None)
         return RunRow(self, run, address, facts, head)
 
+    def lacks(self, row: RunRow) -> bool:
+        """Return whether what the run of *row* tells was not read from its beginning yet."""
+        story, head = self._stories.get(row.address, RunStory()), row.head
+        return head is not None and (story.run_id, story.is_whole) != (head.run_id, True)
+
+    def keep(self, row: RunRow, story: RunStory) -> None:
+        """Keep what the run of *row* tells, read elsewhere."""
+        self._stories[row.address] = story
+
     def story(self, row: RunRow, *, is_whole: bool = True) -> RunStory:
         """Return what the run of *row* tells; of a long line the newest unless it *is_whole*."""
         story = self._stories.setdefault(row.address, RunStory())
@@ -311,6 +321,7 @@ class Site:
         """Show the projects in *folders*, a single one perhaps with a *config* of its own."""
         self.lock = threading.RLock()
         """Held by who reads: what was read is kept, and pages are made in threads."""
+        self._reading = threading.Lock()
         self.projects: dict[str, ShownProject] = {}
         for folder in dict.fromkeys(path.resolve() for path in folders):
             name = slug(folder.name or "root")
@@ -327,6 +338,18 @@ class Site:
         if address not in self.projects:
             raise UnknownName("project", address, self.projects)
         return self.projects[address]
+
+    def read_ahead(self) -> None:
+        """Read the runs that a page wants as a whole; other pages need not wait for that."""
+        with self._reading:
+            with self.lock:
+                wanted = [row for row in self.rows() if row.project.lacks(row)]
+            for row in wanted:
+                story = RunStory()
+                if row.head is not None:
+                    story.follow(row.run, row.head)
+                with self.lock:
+                    row.project.keep(row, story)
 
     def rows(self) -> Iterator[RunRow]:
         """Yield every run that has begun, of the projects that can be read."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import threading
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -12,11 +13,14 @@ import pytest
 
 from sequencer.cli.program import run
 from sequencer.cli.views.text import one_line
+from sequencer.engine.run import Run
+from sequencer.model.head import Head
 from sequencer.model.outcome import Usage
 from sequencer.project import open_project
 from sequencer.web.costs import MEASURES, MOST_SERIES, PARTS, grown
 from sequencer.web.pages import took
 from sequencer.web.records import Spent
+from sequencer.web.site import RunStory
 from tests.web.conftest import Client
 from tests.web.sample import make_project, work
 
@@ -259,6 +263,31 @@ def test_limits_say_when_they_are_reached_and_reviews_what_they_found(looking: C
     assert "login-timeout shop 5 steps 400 steps after about 395 more steps" in page
     assert "release-1.3" not in page.partition("Reviews")[0], "what has ended reaches nothing"
     assert "judge polish 1 1 ✕ ✓ a link on page 2 is dead" in page
+
+
+def test_other_pages_do_not_wait_while_all_journals_are_read(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_reading, may_read, follow = threading.Event(), threading.Event(), RunStory.follow
+
+    def slow(story: RunStory, run: Run, head: Head, *, is_whole: bool = True) -> None:
+        if threading.current_thread() is reader:
+            is_reading.set()
+            assert may_read.wait(30)
+        follow(story, run, head, is_whole=is_whole)
+
+    monkeypatch.setattr(RunStory, "follow", slow)
+    reader = threading.Thread(target=client.site.read_ahead)
+    reader.start()
+    try:
+        assert is_reading.wait(30)
+        assert client.get(RUN).status == 200
+    finally:
+        may_read.set()
+        reader.join(30)
+    for row in client.site.rows():
+        assert not row.project.lacks(row)
+    assert "Total" in words(client.get("/costs").text)
 
 
 def test_a_plot_is_as_large_for_any_number_of_attempts() -> None:
