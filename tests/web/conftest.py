@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
 
+from sequencer.model.limits import InvocationLimits
+from sequencer.project import open_project
 from sequencer.web.guard import Keys, PageGuard, origins_of
 from sequencer.web.server import make_app
 from sequencer.web.site import Site
@@ -17,6 +20,17 @@ from tests.web.sample import make_all
 
 PORT = 8420
 HOST = f"127.0.0.1:{PORT}"
+MOVED = """
+workflow: {name: standard}
+agent: {default: scribe}
+agents:
+  scribe:
+    kind: command
+    argv: [sh, -c, 'date +%N >> notes.md; echo "<b>+ $SEQUENCER_STEP</b>" >> notes.md']
+    free: true
+store: {kind: git}
+commit: {paths: [notes.md]}
+"""
 LINK = "a token of the link that is long enough"
 
 
@@ -152,3 +166,31 @@ def untrusted(client: Client, monkeypatch: pytest.MonkeyPatch) -> Client:
     """Return a client of pages over projects that nobody has trusted."""
     monkeypatch.delenv("SEQUENCER_TRUST")
     return client
+
+
+def git(folder: Path, *arguments: str) -> None:
+    identity = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org")
+    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture
+def moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a project whose code moves with its run, through a remote on this machine."""
+    monkeypatch.setenv("SEQUENCER_TRUST", "all")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{name}_NAME", "Ada")
+        monkeypatch.setenv(f"GIT_{name}_EMAIL", "ada@example.org")
+    folder = tmp_path / "moved"
+    (folder / "prompts").mkdir(parents=True)
+    for name in ("supervisor", "main"):
+        (folder / "prompts" / f"{name}.md").write_text(f"Do the part of {name}.\n")
+    (folder / "orchestration.yaml").write_text(MOVED)
+    (folder / ".gitignore").write_text("sync/\nlogs/\n")
+    git(folder, "init", "-q", "-b", "main")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "-m", "A project")
+    git(tmp_path, "clone", "-q", "--bare", str(folder), "shared.git")
+    git(folder, "remote", "add", "origin", "../shared.git")
+    open_project(folder, trust=True).run(None).work(limits=InvocationLimits(max_steps=3))
+    return folder
