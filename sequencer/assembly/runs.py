@@ -82,7 +82,7 @@ def flow_source_of(store: Store) -> FlowSource | None:
         raise CorruptState(
             f"is not what a graph run was begun with: {error.errors(include_url=False)[0]['msg']}",
             where=str(store.state_path.with_name(FLOW_DOCUMENT)),
-            hint="bring the file back; 'sequencer runs' names the runs, and "
+            hint="bring the file back; 'sequencer status --all' names the runs, and "
             "'sequencer --run NAME reset --yes --workflow WORKFLOW' begins one again",
         ) from None
 

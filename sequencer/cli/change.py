@@ -68,39 +68,6 @@ def _begun(run: Run, verb_name: str) -> Head:
     return head
 
 
-@verb("stamp")
-@click.argument("verdict", type=click.Choice(["ok", "fail"]))
-@_node
-@_note
-@click.option("--output", metavar="TEXT", help="What NODE says instead; a choice goes by it.")
-@pass_invocation
-def stamp(
-    invocation: Invocation, verdict: str, node: str | None, note: str | None, output: str | None
-) -> None:
-    """Accept the present step by hand, or mark it as failed.
-
-    For a step that you did yourself, or whose agent did the work and failed afterwards. In a
-    flowchart or a team NODE is the one that is meant.
-
-    \b
-    Examples:
-      sequencer stamp ok --note "finished by hand"
-      sequencer stamp fail --note "the tests are red"
-      sequencer --run login-timeout stamp ok verify --output "it works"
-    """
-    if output is not None and (node is None or verdict == "fail"):
-        raise UsageRefused("is for a node that is accepted", where="--output")
-    run = invocation.run()
-    here = _present(run, node)
-    if verdict == "ok":
-        redact = invocation.project().redaction.hide_text
-        said = None if output is None else redact(output)
-        head = run.control.stamp_ok(note, node, said)
-    else:
-        head = run.control.stamp_fail(note, node)
-    tell(invocation, run, head, f"stamped {verdict}: {here}")
-
-
 def _present(run: Run, node: str | None) -> str:
     """Return in words what a change of *node*, or of the present step, is about."""
     if node is not None:
@@ -141,19 +108,45 @@ def _last_note(run: Run, event: str) -> str | None:
 @verb("skip")
 @_node
 @_note
+@click.option("--as-done", is_flag=True, help="Accept it: you did it yourself.")
+@click.option("--as-failed", is_flag=True, help="Mark it as failed instead.")
+@click.option("--output", metavar="TEXT", help="What NODE says; a choice goes by it.")
 @pass_invocation
-def skip(invocation: Invocation, node: str | None, note: str | None) -> None:
-    """Go on without the present step; in a flowchart or a team without NODE.
+def skip(
+    invocation: Invocation,
+    *,
+    node: str | None,
+    note: str | None,
+    as_done: bool,
+    as_failed: bool,
+    output: str | None,
+) -> None:
+    """Continue without the present step; in a flowchart or a team without NODE.
+
+    --as-done is for a step that you did yourself, or whose agent did the work and failed
+    afterwards: it counts as accepted.
 
     \b
     Examples:
       sequencer skip --note "nothing to review this time"
-      sequencer --run login-timeout skip docs
+      sequencer skip --as-done --note "finished by hand"
+      sequencer --run login-timeout skip verify --as-done --output "it works"
     """
+    if as_done and as_failed:
+        raise UsageRefused("--as-done and --as-failed exclude each other")
+    if output is not None and (node is None or not as_done):
+        raise UsageRefused("is for a NODE that is accepted with --as-done", where="--output")
     run = invocation.run()
     here = _present(run, node)
-    head = run.control.skip(note, node)
-    tell(invocation, run, head, f"skipped: {here}")
+    if as_done:
+        redact = invocation.project().redaction.hide_text
+        head = run.control.stamp_ok(note, node, None if output is None else redact(output))
+    elif as_failed:
+        head = run.control.stamp_fail(note, node)
+    else:
+        head = run.control.skip(note, node)
+    done = "accepted" if as_done else "marked as failed" if as_failed else "skipped"
+    tell(invocation, run, head, f"{done}: {here}")
 
 
 @verb("set")
@@ -347,43 +340,42 @@ def _holder(run: Run, claim: Any) -> str:
 
 @verb("stop")
 @click.option("--reason", metavar="TEXT", help="Kept in the state and shown to everybody.")
+@click.option("--pause", is_flag=True, help="Only hold it: processes that wait keep waiting.")
+@click.option("--now", is_flag=True, help="Do not let the step that runs end; its agent is ended.")
 @pass_invocation
-def stop(invocation: Invocation, reason: str | None) -> None:
-    """End the run after the step that runs; every process that waits ends too.
+def stop(invocation: Invocation, *, reason: str | None, pause: bool, now: bool) -> None:
+    """Stop the run after the step that runs; every process that waits ends too.
 
-    An agent or a person can do the same with "exit": true in state.json.
+    With --now whoever runs the step loses it, ends the agent within seconds and keeps its
+    output. An agent or a person can also stop the run with "exit": true in state.json.
 
     \b
     Examples:
       sequencer stop --reason "release is out"
-      sequencer resume                  undoes it
+      sequencer stop --pause
+      sequencer resume                  undoes both
     """
+    if pause and reason is not None:
+        raise UsageRefused("a pause has no reason", where="--reason")
     run = invocation.run()
-    head = run.control.stop(reason)
-    after = "; the step that runs is the last" if head.claims else ""
-    tell(invocation, run, head, f"the run is stopped{after}")
-
-
-@verb("pause")
-@pass_invocation
-def pause(invocation: Invocation) -> None:
-    """Hold the run after the step that runs; processes that wait go on waiting.
-
-    \b
-    Examples:
-      sequencer pause
-      sequencer resume                  lets it go on
-    """
-    run = invocation.run()
-    head = run.control.pause()
-    after = " when the step that runs has ended" if head.claims else ""
-    tell(invocation, run, head, f"the run is paused{after}")
+    head = run.control.pause() if pause else run.control.stop(reason)
+    done = "paused" if pause else "stopped"
+    if now and head.claims:
+        head = run.control.take_over()
+        tell(invocation, run, head, f"the run is {done}; the step that ran was taken away")
+        return
+    after = ""
+    if head.claims:
+        after = (
+            " when the step that runs has ended" if pause else "; the step that runs is the last"
+        )
+    tell(invocation, run, head, f"the run is {done}{after}")
 
 
 @verb("resume")
 @pass_invocation
 def resume(invocation: Invocation) -> None:
-    """Let a run go on that was paused or stopped.
+    """Let a run continue that was paused or stopped.
 
     \b
     Example:

@@ -31,7 +31,7 @@ from sequencer.assembly.agents import (
 from sequencer.assembly.costs import cost_warnings
 from sequencer.assembly.flows import locate, written_of
 from sequencer.assembly.flows import run_of as flow_run_of
-from sequencer.cli import gates, idle
+from sequencer.cli import idle, inbox
 from sequencer.cli.context import Invocation, in_short, json_text, near
 from sequencer.cli.options import hide_in
 from sequencer.cli.unattended import News
@@ -323,7 +323,7 @@ def work(invocation: Invocation, project: Project, plan: Plan) -> int:
         try:
             return _work(invocation, project, plan)
         except WaitsForPerson:
-            if plan.mode is Mode.TICK or not gates.decide(invocation, invocation.run()):
+            if plan.mode is Mode.TICK or not inbox.decide(invocation, invocation.run()):
                 raise
         # The limits are those of the whole invocation, questions included.
         plan = plan.less(_usage_of(invocation, plan), before)

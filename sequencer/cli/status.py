@@ -1,4 +1,4 @@
-"""`status` and `runs`: where the run stands, once or live, and where each of the runs does."""
+"""`status`: where the run stands, once or live, and with ``--all`` where each of the runs does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sequencer.cli.views.standing import Snapshot, take
 from sequencer.cli.views.tables import columns
 from sequencer.cli.views.text import age_s, columns_of, one_line
 from sequencer.engine.run import Run
-from sequencer.errors import SequencerError
+from sequencer.errors import SequencerError, UsageRefused
 from sequencer.model.outcome import Usage, cost_words, duration
 from sequencer.posting.results import Pending
 
@@ -31,8 +31,10 @@ END = "Ctrl-C ends this view; the run goes on"
 
 @verb("status")
 @click.option("--watch", is_flag=True, help="Stay, and show each change as it happens.")
+@click.option("--all", "lists", is_flag=True, help="List all runs that are under way.")
+@click.option("--ended", is_flag=True, help="With --all: also the runs that have ended.")
 @pass_invocation
-def status(invocation: Invocation, watch: bool) -> None:
+def status(invocation: Invocation, *, watch: bool, lists: bool, ended: bool) -> None:
     """Show where the run stands: next step, who runs it, what was used, what is in the way.
 
     --watch sleeps until the run changes. On a terminal it redraws, elsewhere it prints a
@@ -44,7 +46,13 @@ def status(invocation: Invocation, watch: bool) -> None:
       sequencer status
       sequencer status --json | jq .next.step
       sequencer --run nightly status --watch
+      sequencer status --all
     """
+    if (lists and watch) or (ended and not lists):
+        raise UsageRefused("--all goes with --ended only", where="sequencer status")
+    if lists:
+        _list(invocation, with_ended=ended)
+        return
     run = invocation.run()
     if watch:
         _watch(invocation, run)
@@ -149,17 +157,8 @@ def _follow(
         run.store.wait(revision, pause_s(snapshot), claim=claim if snapshot.busy else None)
 
 
-@verb("runs")
-@click.option("--all", "with_ended", is_flag=True, help="Also the runs that have ended.")
-@pass_invocation
-def runs(invocation: Invocation, *, with_ended: bool) -> None:
-    """List the runs with their procedure, step, status, age and cost.
-
-    \b
-    Examples:
-      sequencer runs
-      sequencer runs --all --json
-    """
+def _list(invocation: Invocation, *, with_ended: bool) -> None:
+    """List the runs with their procedure, step, status, age and cost."""
     project = invocation.project()
     begun = [
         unread_facts(run, found) if isinstance(found, SequencerError) else found
@@ -177,7 +176,7 @@ def runs(invocation: Invocation, *, with_ended: bool) -> None:
         invocation.print_json(shown)
         return
     if not shown:
-        more = f"; {len(begun)} have ended: --all" if begun else ""
+        more = f"; {len(begun)} have ended: --ended" if begun else ""
         invocation.echo(f"no run is under way{more}")
         return
     rows = [_row(facts) for facts in shown]

@@ -28,7 +28,7 @@ _WITHOUT_RUN = {
     "answer": ("nobody is asked", None),
     "tell": (
         "nobody would read it",
-        "'sequencer run' begins it; 'sequencer runs' lists the others, --run names one",
+        "'sequencer run' begins it; 'sequencer status --all' lists the others, --run names one",
     ),
 }
 """Decision about a run that was never begun -> what it would be good for, and what helps."""

@@ -182,5 +182,5 @@ def _ensure_nobody_is_asked(marking: Marking) -> None:
         verb = "waits" if len(asks) == 1 else "wait"
         raise WaitsForPerson(
             f"{', '.join(map(repr, asks))} {verb} for an answer",
-            hint="'sequencer gates' shows what is asked, 'sequencer answer NODE VALUE' answers",
+            hint="'sequencer inbox' shows what is asked, 'sequencer answer NODE VALUE' answers",
         )

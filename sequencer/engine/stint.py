@@ -213,7 +213,7 @@ class LineStint:
             raise self._step_failed(ended)
 
     def _step_failed(self, ended: Ended) -> StepFailed:
-        claim, hint = ended.claim, "start again to try it again, or 'sequencer skip' / 'stamp ok'"
+        claim, hint = ended.claim, "start again to try it again, or 'sequencer skip'"
         if self.mode is Mode.ASYNC:
             hint = f"--step-index {claim.step_index} starts with it again"
         return StepFailed(

@@ -378,7 +378,7 @@ def _ensure_not_complete(head: Head, verb: str) -> None:
     if head.gate is not None and head.gate.is_open:
         raise TransitionRefused(
             f"{verb}: the run waits for a decision about {head.gate.step!r}",
-            hint="'sequencer approve', 'reject' or 'feedback' decides; 'rewind N' goes back",
+            hint="'sequencer answer' decides; 'rewind N' goes back",
         )
     if head.status is Status.COMPLETE:
         raise TransitionRefused(
@@ -396,7 +396,7 @@ def _with_end(fact: Fact, head: Head) -> tuple[Fact, ...]:
 _OF_THE_DEFINITION = ("workflow_name", "workflow_digest", "params", "has_definition")
 _BEHIND_A_STATUS = ("status", "step_index", "failures_in_row", "pause_requested")
 _HELD = {
-    Status.WAITING_APPROVAL: "approve', 'reject' or 'feedback",
+    Status.WAITING_APPROVAL: "answer",
     Status.PAUSED: "resume",
     Status.COMPLETE: "rewind' or 'reset",
 }
@@ -405,8 +405,8 @@ _BRINGS_ABOUT = {
     Status.IDLE: "reset' starts a new run",
     Status.RUNNING: "run' runs the step",
     Status.WAITING_NEXT: "retry' forgets failures, 'takeover --force' drops a claim",
-    Status.WAITING_APPROVAL: "pause' holds the run; 'requires_approval' of a step asks a person",
-    Status.FAILED: "stamp fail' marks the step as failed",
+    Status.WAITING_APPROVAL: "stop --pause' holds the run; 'requires_approval' asks a person",
+    Status.FAILED: "skip --as-failed' marks the step as failed",
     Status.COMPLETE: "stop' ends the run when the step that runs has ended",
 }
 """Status that can't be stated -> which command leads to it, or to what was meant."""
@@ -425,7 +425,7 @@ def ensure_nothing_decided(head: Head, edited: Head, *, by_command: bool) -> Non
         if getattr(edited, name) != getattr(head, name):
             _refuse_decision(name, "changed", "adopt")
     if edited.loop != head.loop:
-        _refuse_decision("loop", "changed", "skip' or 'stamp ok")
+        _refuse_decision("loop", "changed", "skip")
     if edited.told != head.told:
         _refuse_decision("told", "changed", "tell")
     if edited.model_extra.get(MOVED) != head.model_extra.get(MOVED) and not by_command:

@@ -49,20 +49,20 @@ class RunLimits(Frozen, allow_inf_nan=False):
             raise TooManyFailures(
                 f"step {head.expected_step!r} failed {head.failures_in_row} times in a row "
                 f"(limits.failures_in_row: {self.failures_in_row})",
-                hint="look at 'sequencer log', then 'sequencer retry', 'skip' or 'stamp ok'",
+                hint="look at 'sequencer log', then 'sequencer retry' or 'skip'",
             )
         if head.loop is not None and head.loop.exhausted >= self.failures_in_row:
             raise TooManyFailures(
                 f"step {head.expected_step!r} said no in all its rounds, "
                 f"{head.loop.exhausted} times (limits.failures_in_row: "
                 f"{self.failures_in_row})",
-                hint="look at 'sequencer log', then 'sequencer retry', 'skip' or 'stamp ok'",
+                hint="look at 'sequencer log', then 'sequencer retry' or 'skip'",
             )
         if head.attempt >= self.attempts:
             raise TooManyFailures(
                 f"step {head.expected_step!r} was begun {head.attempt} times without an end "
                 f"(limits.attempts: {self.attempts})",
-                hint="look at 'sequencer log', then 'sequencer retry', 'skip' or 'stamp ok'",
+                hint="look at 'sequencer log', then 'sequencer retry' or 'skip'",
             )
 
 

@@ -30,10 +30,10 @@ from sequencer.posting.cursor import (
 from sequencer.posting.protocol import Activity, ActivityType, Post
 
 QUESTION = (
-    "The run waits for a decision: `sequencer approve`, `sequencer reject` or "
-    '`sequencer feedback "…"`.'
+    "The run waits for a decision: `sequencer answer approve`, `answer reject` or "
+    '`answer "…"` with your feedback.'
 )
-ASKED = "The run waits for an answer: `sequencer gates` shows the question and how it is answered."
+ASKED = "The run waits for an answer: `sequencer inbox` shows the question and how it is answered."
 
 Told = tuple[ActivityType, str, str]
 """Type, title and body."""

@@ -365,11 +365,8 @@ class RunDefaults(Section):
 
 
 DecidingVerb = Literal[
-    "approve",
-    "reject",
-    "feedback",
     "answer",
-    "stamp",
+    "stop",
     "retry",
     "skip",
     "set",

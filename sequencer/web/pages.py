@@ -193,7 +193,7 @@ def _questions(row: RunRow, ask: Open) -> Iterator[Need]:
     option = ask.option
     if ask.gate is not None:
         gate = ask.gate
-        said, command = asked_at(row.run, gate), f"sequencer {option}approve"
+        said, command = asked_at(row.run, gate), f"sequencer {option}answer approve"
         yield Need("gate", row, gate.opened_at, f"Approve {gate.step}?", said, ask, command)
     for question in ask.questions:
         values = [quote(one_line(each.value)) for each in question.options] or ["TEXT"]

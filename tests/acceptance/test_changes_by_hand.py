@@ -37,8 +37,14 @@ def told(folder: Path) -> list[tuple[str, str, int]]:
 
 def test_a_pause_ends_by_resume_alone(folder: Path) -> None:
     assert cli(folder, "run", "--max-steps", "1").returncode == 0
-    cli(folder, "pause")
-    for arguments in (("stamp", "ok"), ("skip",), ("rewind", "1"), ("stamp", "fail"), ("retry",)):
+    cli(folder, "stop", "--pause")
+    for arguments in (
+        ("skip", "--as-done"),
+        ("skip",),
+        ("rewind", "1"),
+        ("skip", "--as-failed"),
+        ("retry",),
+    ):
         changed = cli(folder, *arguments)
         assert changed.returncode == 0, changed.stderr
         assert "the run is paused" in changed.stdout
@@ -48,7 +54,7 @@ def test_a_pause_ends_by_resume_alone(folder: Path) -> None:
     assert cli(folder, "resume").returncode == 0
     assert cli(folder, "run", "--max-steps", "1").returncode == 0
     assert done(folder) == [0, 1]
-    cli(folder, "pause")
+    cli(folder, "stop", "--pause")
     # Another run has no pause, and that is said.
     assert "paused, and the new one is not" in cli(folder, "reset", "--yes").stdout
     assert head(folder)["status"] == "idle"
@@ -62,7 +68,7 @@ def test_the_history_names_the_step_that_is_at_an_edited_step_index(folder: Path
     edit(folder, step_index=1)
     looked = json.loads(cli(folder, "status", "--json").stdout)
     assert (looked["expected_step"], looked["iteration"]) == ("main", 2)
-    assert cli(folder, "stamp", "ok").returncode == 0
+    assert cli(folder, "skip", "--as-done").returncode == 0
     assert head(folder)["expected_step"] == "reviewer"
     assert told(folder)[3:] == [
         ("edited", "main", 1),
@@ -75,7 +81,7 @@ def test_the_history_names_the_step_that_is_at_an_edited_step_index(folder: Path
 def test_a_status_that_is_not_so_is_refused_by_set_and_in_the_file(folder: Path) -> None:
     assert cli(folder, "run", "--max-steps", "1").returncode == 0
     before = head(folder)
-    for status, command in (("running", "run"), ("waiting-approval", "pause")):
+    for status, command in (("running", "run"), ("waiting-approval", "stop --pause")):
         refused = cli(folder, "set", f"status={status}")
         assert refused.returncode == 3
         assert f"went from waiting-next to {status}" in refused.stderr
@@ -124,11 +130,11 @@ def test_a_second_approval_says_that_no_run_waits(folder: Path) -> None:
     config.write_text(config.read_text() + text)
     asked = cli(folder, "run", "--run", "docs", "--workflow", "gated")
     assert asked.returncode == 4
-    first = cli(folder, "approve")
+    first = cli(folder, "answer", "approve")
     assert first.returncode == 0
     assert "run 'docs' is the one that waits" in first.stderr
-    second = cli(folder, "approve")
+    second = cli(folder, "answer", "approve")
     assert second.returncode == 3
     assert "no run waits for a decision" in second.stderr
-    assert "'sequencer runs'" in second.stderr
+    assert "'sequencer status --all'" in second.stderr
     assert not (folder / "sync" / "state.json").exists()

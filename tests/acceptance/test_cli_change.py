@@ -19,11 +19,11 @@ def folder(tmp_path: Path) -> Path:
 def test_a_run_is_steered_by_hand_and_every_change_is_in_the_history(folder: Path) -> None:
     assert cli(folder, "run", "--max-steps", "2").returncode == 0
     for arguments in (
-        ("stamp", "ok", "--note", "reviewed by hand"),
+        ("skip", "--as-done", "--note", "reviewed by hand"),
         ("skip", "--note", "one review is enough"),
         ("rewind", "1"),
         ("set", "ticket=ABC-1"),
-        ("pause",),
+        ("stop", "--pause"),
         ("resume",),
         ("stop", "--reason", "lunch"),
         ("resume",),
@@ -40,6 +40,23 @@ def test_a_run_is_steered_by_hand_and_every_change_is_in_the_history(folder: Pat
         *("stamped", "skipped", "rewound", "edited", "paused", "resumed", "edited", "resumed"),
         *("claimed", "succeeded"),
     ]
+
+
+def test_stop_now_ends_the_step_that_runs(folder: Path) -> None:
+    (folder / "hold").touch()
+    process = launched(folder, "run", "--max-steps", "1")
+    try:
+        until(lambda: done(folder) == [0])
+        stopped = cli(folder, "stop", "--now", "--reason", "enough")
+        assert stopped.returncode == 0, stopped.stderr
+        assert "the step that ran was taken away" in stopped.stdout
+    finally:
+        (folder / "hold").unlink()
+        process.wait(timeout=60)
+    assert process.returncode == 3
+    now = head(folder)
+    assert (now["step_index"], now["claims"], now["exit"]) == (0, [], True)
+    assert cli(folder, "stop", "--pause", "--reason", "x").returncode == 2
 
 
 def test_a_step_that_was_taken_over_by_force_is_not_accepted(folder: Path) -> None:

@@ -279,7 +279,7 @@ def test_quiet_ticks_say_one_line(folder: Path) -> None:
     ended = cli(folder, "tick", "--quiet")
     assert (ended.returncode, ended.stderr) == (0, "")
     assert len(ended.stdout.splitlines()) == 1
-    cli(folder, "pause")
+    cli(folder, "stop", "--pause")
     first, second = cli(folder, "tick"), cli(folder, "tick")
     assert first.stdout.startswith("nothing due: ")
     assert (second.stdout, second.returncode) == (first.stdout, 0)

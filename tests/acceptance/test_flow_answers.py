@@ -43,7 +43,7 @@ def asking(project: Path, *options: str, more: str = "") -> str:
     write_flow(project, "pick", "q{{Which?}} --> e((End))", q=section)
     ended = cli(project, "run", "pick", "--quiet")
     assert ended.returncode == 4, ended.stderr
-    (line,) = [x for x in cli(project, "gates").stdout.splitlines() if x.startswith("  sequencer")]
+    (line,) = [x for x in cli(project, "inbox").stdout.splitlines() if x.startswith("  sequencer")]
     return line
 
 
@@ -87,7 +87,7 @@ def test_one_option_can_be_pasted_as_it_is(project: Path) -> None:
 def test_many_options_are_not_all_in_the_line(project: Path) -> None:
     line = asking(project, *(f"the option {n} of many" for n in range(60)))
     assert line == "  sequencer --run pick answer q VALUE"
-    assert "  - the option 59 of many" in cli(project, "gates").stdout
+    assert "  - the option 59 of many" in cli(project, "inbox").stdout
 
 
 # --- secrets -----------------------------------------------------------------------------
@@ -192,7 +192,7 @@ def test_the_end_of_the_input_is_no_answer(project: Path, *, takes_any_text: boo
     code, shown = at_the_question(project, b"\x04")
     assert code == 4, shown
     assert "'fine' waits for an answer" in shown
-    (gate,) = as_json(cli(project, "gates", "--json"))
+    (gate,) = as_json(cli(project, "inbox", "--json"))
     assert gate["node"] == "fine"
     assert not [line for line in trace(project, "review") if line.startswith("done fine")]
 
@@ -202,13 +202,13 @@ def test_an_option_called_later_is_not_taken_at_the_end_of_the_input(project: Pa
     path.write_text(path.read_text().replace("  - send back\n", "  - later\n  - send back\n"))
     code, shown = at_the_question(project, b"\x04")
     assert code == 4, shown
-    assert len(as_json(cli(project, "gates", "--json"))) == 1
+    assert len(as_json(cli(project, "inbox", "--json"))) == 1
 
 
 def test_an_interrupt_at_the_question_stays_one(project: Path) -> None:
     code, shown = at_the_question(project, signal.SIGINT)
     assert code == 130, shown
-    assert len(as_json(cli(project, "gates", "--json"))) == 1
+    assert len(as_json(cli(project, "inbox", "--json"))) == 1
 
 
 # --- which run ---------------------------------------------------------------------------
@@ -217,7 +217,7 @@ def test_an_interrupt_at_the_question_stays_one(project: Path) -> None:
 def test_an_answer_to_a_changed_chart_is_told_why_nobody_asks(project: Path) -> None:
     asking(project)
     write_flow(project, "pick", "q{{Which?}} --> other --> e((End))", q="Which?", other="Say it")
-    reason = cli(project, "gates").stderr
+    reason = cli(project, "inbox").stderr
     assert "warning: pick is left out: " in reason
     assert "sequencer --run pick adopt" in reason
     said = cli(project, "answer", "q", "this")
@@ -234,14 +234,14 @@ def test_an_answer_to_a_changed_chart_is_told_why_nobody_asks(project: Path) -> 
 def test_gates_of_one_run_are_its_own(project: Path) -> None:
     asking(project)
     assert cli(project, "run", "review", "--quiet").returncode == 4
-    everything = cli(project, "gates", "--json")
+    everything = cli(project, "inbox", "--json")
     assert {one["run"] for one in as_json(everything)} == {"pick", "review"}
-    one = cli(project, "--run", "pick", "gates", "--json")
+    one = cli(project, "--run", "pick", "inbox", "--json")
     assert [found["run"] for found in as_json(one)] == ["pick"]
     assert cli(project, "--run", "pick", "answer", "q", "x").returncode == 0
-    none = cli(project, "--run", "pick", "gates")
+    none = cli(project, "--run", "pick", "inbox")
     assert none.stdout == "run 'pick' waits for no decision\n"
-    unknown = cli(project, "--run", "nobody", "gates")
+    unknown = cli(project, "--run", "nobody", "inbox")
     assert (unknown.returncode, unknown.stdout) == (2, "")
     assert "unknown run 'nobody'" in unknown.stderr
 

@@ -318,11 +318,11 @@ def test_a_published_flow_is_checked_and_run_as_it_is(published: Path, client: s
     ran = typed(published, client, "run", "paper-check", "--state", "input=the paper")
     assert ran.returncode == 4, ran.stderr
     assert ("notice: agent 'claude' can't honour temperature" in ran.stderr) is (client == "claude")
-    gates = typed(published, client, "gates").stdout
+    gates = typed(published, client, "inbox").stdout
     assert "## Paper - your decision" in gates
     assert "report is done" in gates
     assert "any other text: no edge takes it, so the node would fail" in gates
-    (gate,) = json.loads(typed(published, client, "gates", "--json").stdout)
+    (gate,) = json.loads(typed(published, client, "inbox", "--json").stdout)
     assert (gate["free_text"], gate["free_text_fails"]) == (True, True)
 
     assert typed(published, client, "answer", "editor", "more facts").returncode == 0

@@ -36,11 +36,11 @@ def test_a_flow_waits_for_a_person_and_goes_on(project: Path) -> None:
     assert asked(project)[0] == "draft: Say a draft for Ann"
     assert sorted(asked(project)[1:]) == ["facts: Say facts", "prose: Say prose of a draft for Ann"]
 
-    gates = cli(project, "gates").stdout
+    gates = cli(project, "inbox").stdout
     assert 'Is "a draft for Ann" fine? Notes: facts' in gates
     assert "approve (Looks good): It goes out" in gates
     assert "sequencer --run review answer fine approve or 'send back'" in gates
-    (gate,) = as_json(cli(project, "gates", "--json"))
+    (gate,) = as_json(cli(project, "inbox", "--json"))
     assert (gate["run"], gate["node"], gate["free_text"]) == ("review", "fine", True)
     assert [option["value"] for option in gate["options"]] == ["approve", "send back"]
     assert gate["expires_at"] is None
@@ -95,7 +95,7 @@ def test_the_question_is_asked_on_a_terminal(project: Path) -> None:
 
 def test_later_leaves_it_open(project: Path) -> None:
     on_terminal(project, "run", "review", typed=b"later\n")
-    (gate,) = as_json(cli(project, "gates", "--json"))
+    (gate,) = as_json(cli(project, "inbox", "--json"))
     assert gate["node"] == "fine"
 
 
@@ -107,7 +107,7 @@ def test_a_flow_by_its_configured_name(project: Path) -> None:
         CONFIGURATION + "workflows: {release: flows/review.md}\n"
     )
     assert cli(project, "run", "release").returncode == 4
-    (gate,) = as_json(cli(project, "gates", "--json"))
+    (gate,) = as_json(cli(project, "inbox", "--json"))
     assert gate["run"] == "release"
     shown = as_json(cli(project, "plan", "--list", "--json"))
     assert [entry["kind"] for entry in shown if entry["name"] == "release"] == ["graph"]
@@ -125,7 +125,9 @@ def test_new_begins_another_run_beside(project: Path) -> None:
     assert "--new" in refused.stderr
     assert cli(project, "run", "short", "--new", "--state", "k=y").returncode == 0
     assert asked(project)[2:] == ["a: Say a y", "b: Say b"]
-    names = [entry["run"] for entry in as_json(cli(project, "runs", "--all", "--json"))]
+    names = [
+        entry["run"] for entry in as_json(cli(project, "status", "--all", "--ended", "--json"))
+    ]
     assert {"short", "short-2"} <= set(names)
 
 

@@ -78,11 +78,11 @@ def test_so_is_one_with_failures_answers_and_a_retry(project: Path) -> None:
 # --- flow.json ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verb", ["run", "status", "gates", "check"])
+@pytest.mark.parametrize("verb", ["run", "status", "inbox", "check"])
 def test_without_its_source_a_run_says_which_file_is_missing(begun: Path, verb: str) -> None:
     path = begun / "sync/runs/review/flow.json"
     path.unlink()
-    if verb == "gates":
+    if verb == "inbox":
         ended = cli(begun, verb)
         assert (ended.returncode, ended.stdout) == (0, "no run waits for a decision\n")
         said = ended.stderr
@@ -187,7 +187,7 @@ def test_a_lost_marking_is_told_by_every_verb(
     shown = cli(project, "plan", "flows/review.md")
     assert (shown.returncode, shown.stdout) == (3, "")
     assert path.name in shown.stderr
-    gates = cli(project, "gates", "--json")
+    gates = cli(project, "inbox", "--json")
     assert as_json(gates) == []
     assert gates.stderr.count("warning: review is left out") == 1
     assert path.name in gates.stderr

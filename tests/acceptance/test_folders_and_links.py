@@ -20,8 +20,15 @@ STRANGERS = (
     *("steps/iter-00001_supervisor.log", "local/steps/note.txt"),
 )
 """Names of a stranger's that look like our own."""
-CHANGING = (("tick",), ("pause",), ("resume",), ("run", "--max-steps", "1"))
-LOOKING = (("status",), ("plan",), ("history",), ("runs",), ("log",), ("metrics", "--all-runs"))
+CHANGING = (("tick",), ("stop", "--pause"), ("resume",), ("run", "--max-steps", "1"))
+LOOKING = (
+    ("status",),
+    ("plan",),
+    ("history",),
+    ("status", "--all"),
+    ("log",),
+    ("metrics", "--all-runs"),
+)
 
 
 def seen(folder: Path) -> dict[str, tuple[int, int, bytes]]:
@@ -80,10 +87,10 @@ def refused(ended: subprocess.CompletedProcess[str], name: str) -> None:
 
 
 LINKED = {
-    "sync": (*CHANGING, ("status",), ("plan",), ("history",), ("runs",)),
+    "sync": (*CHANGING, ("status",), ("plan",), ("history",), ("status", "--all")),
     "sync/beats": CHANGING,
     "sync/results": (("run", "--max-steps", "1"),),
-    "sync/runs": (("--run", "other", "tick"), ("runs",), ("metrics", "--all-runs")),
+    "sync/runs": (("--run", "other", "tick"), ("status", "--all"), ("metrics", "--all-runs")),
     "sync/runs/other": (("--run", "other", "tick"), ("--run", "other", "status")),
     "logs": (("tick",), ("log",)),
     "logs/local": (("tick",), ("log",)),

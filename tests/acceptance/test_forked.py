@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
         ("status", "--json"),
         ("check", "--settings"),
         ("nonsense",),
-        ("approve",),
+        ("answer", "approve"),
     ],
     ids=" ".join,
 )

@@ -76,7 +76,15 @@ def test_what_an_agent_says_reaches_a_pipe_as_plain_text(tmp_path: Path, way: st
     folder = project(tmp_path, way)
     assert "red" in told(folder, "--verbose", "tick")
     told(folder, "--verbose", "run", "--max-steps", "1")
-    for looking in ("status", "history", "runs", "gates", "metrics", "plan", "repair", "gantt"):
+    for looking in (
+        "status",
+        "history",
+        "inbox",
+        "metrics",
+        "plan",
+        "repair",
+        "gantt",
+    ):
         told(folder, looking)
         told(folder, looking, "--json")
 

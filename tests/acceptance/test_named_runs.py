@@ -34,7 +34,13 @@ def docs(folder: Path) -> dict[str, Any]:
 def test_a_named_run_keeps_its_workflow_beside_the_one_that_is_configured(folder: Path) -> None:
     begun = cli(folder, "run", "--run", "docs", "--workflow", "standard2", "--max-steps", "1")
     assert begun.returncode == 0, begun.stderr
-    for arguments in (("run", "--max-steps", "1"), ("tick",), ("pause",), ("resume",), ("skip",)):
+    for arguments in (
+        ("run", "--max-steps", "1"),
+        ("tick",),
+        ("stop", "--pause"),
+        ("resume",),
+        ("skip",),
+    ):
         ended = cli(folder, "--run", "docs", *arguments)
         assert ended.returncode == 0, (arguments, ended.stderr)
         assert docs(folder)["workflow_name"] == "standard2"

@@ -37,8 +37,10 @@ def test_back_to_a_node_and_on_from_there(project: Path) -> None:
 
 def test_a_node_by_hand_and_one_left_out(project: Path) -> None:
     assert cli(project, "--run", "ship", "rewind", "b").returncode == 0
-    stamped = cli(project, "--run", "ship", "stamp", "ok", "b", "--output", "mine", "--note", "x")
-    assert stamped.stdout.splitlines()[0] == "stamped ok: node 'b'"
+    stamped = cli(
+        project, "--run", "ship", "skip", "--as-done", "b", "--output", "mine", "--note", "x"
+    )
+    assert stamped.stdout.splitlines()[0] == "accepted: node 'b'"
     assert cli(project, "--run", "ship", "skip", "d").stdout.startswith("skipped: node 'd'")
     assert cli(project, "run", "ship", "--quiet").returncode == 0
     assert sorted(begun(project)) == sorted("abcde" + "e")
@@ -52,7 +54,7 @@ def test_a_failed_node_is_tried_again_alone(project: Path) -> None:
     write_flow(project, "shaky", "a --> b", a="Say a", b="please fail")
     assert cli(project, "run", "shaky", "--quiet").returncode == 1
     assert cli(project, "--run", "shaky", "retry", "b").returncode == 0
-    assert cli(project, "--run", "shaky", "stamp", "fail", "b").returncode == 0
+    assert cli(project, "--run", "shaky", "skip", "--as-failed", "b").returncode == 0
     assert cli(project, "run", "shaky", "--quiet").returncode == 1
     assert begun(project)[5:] == ["a", "b"], "what a person has failed is not tried"
 
@@ -60,11 +62,15 @@ def test_a_failed_node_is_tried_again_alone(project: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["--run", "ship", "stamp", "ok"], 3, "may be at several nodes at once"),
+        (["--run", "ship", "skip", "--as-done"], 3, "may be at several nodes at once"),
         (["--run", "ship", "skip", "b"], 3, "the run has ended as completed"),
         (["--run", "ship", "rewind", "nobody"], 2, "unknown node 'nobody'"),
-        (["--run", "ship", "stamp", "ok", "--output", "x"], 2, "is for a node that is accepted"),
-        (["stamp", "ok", "a"], 2, "goes from step to step"),
+        (
+            ["--run", "ship", "skip", "--as-done", "--output", "x"],
+            2,
+            "is for a NODE that is accepted",
+        ),
+        (["skip", "--as-done", "a"], 2, "goes from step to step"),
         (["skip", "a"], 2, "goes from step to step"),
         (["rewind", "a"], 3, "the run was never begun"),
     ],

@@ -91,8 +91,8 @@ def test_what_waits_is_shown_and_no_idle_tick_forgets_it(tmp_path: Path) -> None
     assert waiting["tries"] >= 4
     assert "ConnectError" in waiting["error"]
     assert "3 posts wait for sink 'hook' for " in cli(folder, "status").stdout
-    assert "(default): 3 posts wait for sink 'hook' for " in cli(folder, "runs").stdout
-    (row,) = json.loads(cli(folder, "runs", "--json").stdout)
+    assert "(default): 3 posts wait for sink 'hook' for " in cli(folder, "status", "--all").stdout
+    (row,) = json.loads(cli(folder, "status", "--all", "--json").stdout)
     assert row["posts"][0]["pending"] == 3
     with open_desk(port=port) as desk:
         assert "can be reached again" in tick(folder).stderr

@@ -94,7 +94,7 @@ def test_a_gate_of_one_s_own(project: Path) -> None:
     hook = "def sequencer_transition(context, outcome):\n"
     hook += "    return Decision(Move.GATE) if context.step.name == 'second' else None\n"
     assert steps(run(project, hook, code=4)) == ["first", "second"]
-    assert cli(project, "approve").returncode == 0
+    assert cli(project, "answer", "approve").returncode == 0
     assert cli(project, "--run", "one", "run").returncode == 0
 
 

@@ -121,16 +121,16 @@ def test_a_label_decides_before_anybody_is_asked(project: Path) -> None:
 def test_three_processes_from_a_bug_to_its_summary(project: Path) -> None:
     started = start_bug(project)
     assert started.returncode == 4, started.stderr
-    (waiting,) = json.loads(cli(project, "gates", "--json").stdout)
+    (waiting,) = json.loads(cli(project, "inbox", "--json").stdout)
     assert (waiting["run"], waiting["step"]) == ("debug-login-timeout", "get-approval")
     assert waiting["question"] == "get-approval is done"
-    assert cli(project, "approve", "--note", "go").returncode == 0
+    assert cli(project, "answer", "approve", "--note", "go").returncode == 0
     rest = cli(project, RUN, "run")
     assert rest.returncode == 0, rest.stderr
     assert steps_of(project, "succeeded") == DEBUGGING
     assert steps_of(project, "invalid") == ["verifications"]
     assert steps_of(project, "fixed") == ["validation-fixer"]
-    (run,) = json.loads(cli(project, "runs", "--all", "--json").stdout)
+    (run,) = json.loads(cli(project, "status", "--all", "--ended", "--json").stdout)
     assert (run["status"], run["workflow"], run["steps"]) == ("complete", "debugger-full", 6)
     assert run["title"] == "Debug login timeout"
 
@@ -138,14 +138,14 @@ def test_three_processes_from_a_bug_to_its_summary(project: Path) -> None:
 def test_feedback_twice_then_approval(project: Path) -> None:
     start_bug(project)
     for text in ("look at the retry", "and at the proxy"):
-        assert cli(project, "feedback", text).returncode == 0
-        assert cli(project, "feedback", "too late").returncode == 3
+        assert cli(project, "answer", text).returncode == 0
+        assert cli(project, "answer", "too late").returncode == 3
         assert cli(project, RUN, "run").returncode == 4
     prompts = sorted(project.glob("prompt-*-debugger-reproduction.txt"))
     told = [path.read_text() for path in prompts]
     assert ["look at the retry" in text for text in told] == [False, True, True]
     assert ["and at the proxy" in text for text in told] == [False, False, True]
-    assert cli(project, "approve").returncode == 0
+    assert cli(project, "answer", "approve").returncode == 0
     assert cli(project, RUN, "run").returncode == 0
     assert steps_of(project, "succeeded") == [
         *("debugger-reproduction", "get-approval") * 3,
@@ -155,23 +155,23 @@ def test_feedback_twice_then_approval(project: Path) -> None:
 
 def test_what_was_decided_stays_decided(project: Path) -> None:
     start_bug(project)
-    assert cli(project, "reject", "--note", "works as designed").returncode == 0
-    again = cli(project, RUN, "approve")
+    assert cli(project, "answer", "reject", "--note", "works as designed").returncode == 0
+    again = cli(project, RUN, "answer", "approve")
     assert again.returncode == 3
     assert "rejected at 'get-approval' already" in again.stderr
     assert cli(project, RUN, "run").returncode == 0
-    (run,) = json.loads(cli(project, "runs", "--all", "--json").stdout)
+    (run,) = json.loads(cli(project, "status", "--all", "--ended", "--json").stdout)
     assert run["status"] == "rejected"
-    assert cli(project, "gates").stdout == "no run waits for a decision\n"
+    assert cli(project, "inbox").stdout == "no run waits for a decision\n"
 
 
 def test_of_two_runs_that_wait_one_has_to_be_named(project: Path) -> None:
     start_bug(project)
     assert cli(project, "--run", "second", "start", "Another", "--label", "bug").returncode == 4
-    unclear = cli(project, "approve")
+    unclear = cli(project, "answer", "approve")
     assert unclear.returncode == 3
     assert "2 runs wait for a decision: debug-login-timeout, second" in unclear.stderr
-    assert cli(project, "--run", "second", "approve").returncode == 0
+    assert cli(project, "--run", "second", "answer", "approve").returncode == 0
 
 
 def test_a_title_is_used_twice_and_a_name_is_not(project: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_title_is_used_twice_and_a_name_is_not(project: Path) -> None:
         assert (
             cli(project, "start", "Fix it", "--no-run", "--procedure", "plan-mode").returncode == 0
         )
-    names = [run["run"] for run in json.loads(cli(project, "runs", "--json").stdout)]
+    names = [run["run"] for run in json.loads(cli(project, "status", "--all", "--json").stdout)]
     assert names == ["fix-it", "fix-it-2"]
     refused = cli(project, "--run", "fix-it", "start", "Other", "--procedure", "plan-mode")
     assert refused.returncode == 3
@@ -197,7 +197,10 @@ def test_a_request_from_a_file_with_everything(project: Path) -> None:
     prompt = (project / "prompt-1-preparation.txt").read_text()
     for words in ("Add a page", "With a form.", "Labels: feature", "small please", "- data.csv"):
         assert words in prompt
-    assert json.loads(cli(project, "runs", "--all", "--json").stdout)[0]["run"] == "add-a-page"
+    assert (
+        json.loads(cli(project, "status", "--all", "--ended", "--json").stdout)[0]["run"]
+        == "add-a-page"
+    )
 
 
 @pytest.mark.parametrize(
@@ -214,9 +217,9 @@ def test_a_request_from_a_file_with_everything(project: Path) -> None:
         (("start", "x", "--attach", "../x"), 2, "outside the project"),
         (("start", "x", "--attach", "gone.txt"), 2, "no regular file"),
         (("start", "x", "--agent", "nobody"), 2, "nobody"),
-        (("approve",), 3, "no run waits"),
-        (("feedback", "x"), 3, "no run waits"),
-        (("--run", "nobody", "reject"), 2, "unknown run 'nobody'"),
+        (("answer", "approve"), 3, "no run waits"),
+        (("answer", "x"), 3, "no run waits"),
+        (("--run", "nobody", "answer", "reject"), 2, "unknown run 'nobody'"),
     ],
 )
 def test_a_mistake_is_told_and_nothing_is_begun(
@@ -257,7 +260,7 @@ def test_an_agent_that_was_asked_for_stays(project: Path) -> None:
 def test_secrets_in_what_people_say_are_hidden(project: Path) -> None:
     text = ("start", f"Debug {SECRET}", "--label", "bug")
     assert cli(project, "--run", "one", *text, MY_API_KEY=SECRET).returncode == 4
-    told = cli(project, "--run", "one", "feedback", f"try {SECRET}", MY_API_KEY=SECRET)
+    told = cli(project, "--run", "one", "answer", f"try {SECRET}", MY_API_KEY=SECRET)
     assert told.returncode == 0
     files = [path for path in (project / "sync").rglob("*") if path.is_file()]
     assert not [path for path in files if b"supersecret" in path.read_bytes()]
@@ -267,7 +270,7 @@ def test_one_broken_run_hides_no_other(project: Path) -> None:
     for name in ("one", "two"):
         cli(project, "--run", name, "start", "Plan", "--procedure", "plan-mode", "--no-run")
     (project / "sync" / "runs" / "one" / "definition.json").write_text("{")
-    listed = cli(project, "runs")
+    listed = cli(project, "status", "--all")
     assert listed.returncode == 0
     assert "unreadable" in listed.stdout
     assert "two" in listed.stdout
@@ -279,7 +282,7 @@ def test_a_decision_stands_whatever_becomes_of_the_news(project: Path) -> None:
         CONFIGURATION + "activity: {sinks: {x: {kind: webhook, url: 'http://127.0.0.1:1/', "
         "secret_env: NOPE_SECRET}}}\n"
     )
-    approved = cli(project, "approve")
+    approved = cli(project, "answer", "approve")
     assert (approved.returncode, "it was not posted" in approved.stderr) == (0, True)
 
 
@@ -288,7 +291,7 @@ def test_activity_goes_to_a_file(project: Path) -> None:
         CONFIGURATION + "activity: {sinks: {file: {kind: jsonl, path: activity.jsonl}}}\n"
     )
     start_bug(project)
-    cli(project, "approve", "--note", "go")
+    cli(project, "answer", "approve", "--note", "go")
     cli(project, RUN, "run")
     posts = [json.loads(line) for line in (project / "activity.jsonl").read_text().splitlines()]
     types = [post["type"] for post in posts]
@@ -304,3 +307,12 @@ def test_on_a_terminal_the_question_is_asked_at_once(project: Path) -> None:
     assert b"waits since" in shown
     assert steps_of(project, "feedback") == ["get-approval"]
     assert steps_of(project, "succeeded")[-1] == "concise-summary"
+
+
+@pytest.mark.parametrize("said", ["aprove", "rejected", "yes", "OK", "feedback"])
+def test_a_word_that_may_be_meant_as_a_decision_decides_nothing(project: Path, said: str) -> None:
+    assert start_bug(project).returncode == 4
+    unclear = cli(project, "answer", said)
+    assert unclear.returncode == 2
+    assert "is neither 'approve' nor 'reject'" in unclear.stderr
+    assert cli(project, "answer", "get-approval", "Approve").returncode == 0

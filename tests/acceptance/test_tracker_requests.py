@@ -98,7 +98,7 @@ def test_the_label_of_an_issue_reaches_its_gate(project: Path) -> None:
     started = cli(project, "start", "--file", "issue.json")
     assert started.returncode == 4, started.stderr
     assert "debugger-full  (label 'bug' is one of routing.labels.debugger)" in started.stdout
-    (waiting,) = json.loads(cli(project, "gates", "--json").stdout)
+    (waiting,) = json.loads(cli(project, "inbox", "--json").stdout)
     assert (waiting["run"], waiting["step"]) == ("login-times-out", "get-approval")
     (prompt,) = prompts(project, "debugger-reproduction")
     for words in (

@@ -103,7 +103,7 @@ def clone(tmp_path: Path) -> Clone:
         ("start", "Fix the bug"),
         ("start", "Fix the bug", "--dry-run"),
         ("plan", "--request", "Fix the bug"),
-        ("approve",),
+        ("answer", "approve"),
         ("skip",),
     ],
     ids=" ".join,
@@ -118,7 +118,7 @@ def test_nothing_of_a_strangers_runs(clone: Clone, arguments: tuple[str, ...]) -
 
 @pytest.mark.parametrize(
     "arguments",
-    [("check",), ("status",), ("plan",), ("history",), ("plan", "--list"), ("runs",)],
+    [("check",), ("status",), ("plan",), ("history",), ("plan", "--list"), ("status", "--all")],
     ids=str,
 )
 def test_looking_neither_asks_nor_runs(clone: Clone, arguments: tuple[str, ...]) -> None:
@@ -130,10 +130,12 @@ def test_looking_neither_asks_nor_runs(clone: Clone, arguments: tuple[str, ...])
 def test_what_would_be_posted_waits_for_trust_too(clone: Clone) -> None:
     sinks = "{sinks: {hook: {kind: webhook, url: 'https://127.0.0.1:9/', secret_env: A_TOKEN}}}"
     clone.configure(activity=sinks)
-    assert "activity.sinks.hook.url" in clone.cli("approve", code=2).stderr
+    assert "activity.sinks.hook.url" in clone.cli("answer", "approve", code=2).stderr
 
 
-@pytest.mark.parametrize("arguments", [("run",), ("tick",), ("pause",), ("stop",), ("skip",)])
+@pytest.mark.parametrize(
+    "arguments", [("run",), ("tick",), ("stop", "--pause"), ("stop",), ("skip",)]
+)
 def test_no_remote_is_asked_on_behalf_of_a_stranger(
     clone: Clone, arguments: tuple[str, ...]
 ) -> None:
@@ -288,13 +290,19 @@ def test_what_people_decide_an_agent_does_not(clone: Clone) -> None:
     before = (clone.folder / "sync" / "state.json").read_text()
     inside: dict[str, Any] = {"SEQUENCER_TOKEN": "7"}
     for arguments in (
-        *(("approve",), ("reject",), ("feedback", "x"), ("answer", "a", "b"), ("stamp", "ok")),
+        *(
+            ("answer", "approve"),
+            ("answer", "reject"),
+            ("answer", "x"),
+            ("answer", "a", "b"),
+            ("skip", "--as-done"),
+        ),
         *(("retry",), ("skip",), ("set", "a=1"), ("rewind", "0"), ("reset", "--yes")),
         *(("adopt",), ("takeover", "--force"), ("repair", "--apply"), ("resume",)),
     ):
         assert "for a person" in clone.cli(*arguments, code=2, **inside).stderr, arguments
     assert (clone.folder / "sync" / "state.json").read_text() == before
-    clone.cli("pause", **inside)
+    clone.cli("stop", "--pause", **inside)
     clone.cli("repair", **inside)
     clone.configure(agents_may_decide="[skip]")
     assert "+ agents_may_decide" in clone.cli("tick", code=2).stderr

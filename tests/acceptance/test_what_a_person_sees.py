@@ -81,8 +81,8 @@ LOOKS = [
         "status",
         "history",
         "gantt",
-        "runs --all",
-        "gates",
+        "status --all --ended",
+        "inbox",
         "plan --list",
         "check",
         "repair",
@@ -90,13 +90,13 @@ LOOKS = [
     *("check --settings", "run --dry-run", "tick --dry-run", "takeover", "sync"),
     *(f"plan {CYCLE}", f"plan {FLOW}", f"plan {TEAM}", "plan debugger-full", "status --watch"),
     *(f"plan {FLOW} --simulate", f"plan {TEAM} --simulate", "plan --request Fix-the-login"),
-    *(f"--run {RUN} {verb}" for verb in ("status", "plan", "history", "gantt", "gates", "run")),
+    *(f"--run {RUN} {verb}" for verb in ("status", "plan", "history", "gantt", "inbox", "run")),
     *(
         f"--run {FLOW} {verb}"
         for verb in ("status", "plan", "history", "gantt", "plan --list", "run")
     ),
     *(f"--run {TEAM} {verb}" for verb in ("status", "plan", "history", "gantt", "plan --list")),
-    *("--run nobody status", "rewind 99", "stamp no"),
+    *("--run nobody status", "rewind 99", "skip --as"),
 ]
 """Every command that looks, on a run of each kind, and some that are refused."""
 UUID = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}")
@@ -148,7 +148,8 @@ def test_what_is_looked_at_fits_a_terminal(project: Path, look: str) -> None:
 
 
 @pytest.mark.parametrize("look", [
-    "plan", "history", "runs --all", f"plan {CYCLE}", "plan debugger-full", "check --settings",
+    "plan", "history", "status --all --ended", f"plan {CYCLE}", "plan debugger-full",
+    "check --settings",
     *(f"--run {run} history" for run in (RUN, FLOW, TEAM)),
 ])  # fmt: skip
 def test_no_row_of_a_table_is_wrapped(project: Path, look: str) -> None:
@@ -207,8 +208,9 @@ def test_the_next_try_is_told_before_it_comes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", [
-    "status", "plan", "run", "tick", "plan --list", "history", "log", "runs", "gates", "gantt",
-    "metrics", "pause", "approve", "trust", "crontab", "plan --request X", "start X",
+    "status", "plan", "run", "tick", "plan --list", "history", "log", "status --all", "inbox",
+    "gantt", "metrics", "stop --pause", "answer approve", "trust", "crontab",
+    "plan --request X", "start X",
 ])  # fmt: skip
 def test_where_no_project_is_init_is_named(tmp_path: Path, verb: str) -> None:
     ended = cli(tmp_path, *verb.split())

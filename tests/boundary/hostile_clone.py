@@ -24,7 +24,8 @@ from tests.long.report import Report, Size
 __all__ = ["traps_of_code", "traps_of_files", "traps_of_git"]
 LOOKS: tuple[tuple[str, ...], ...] = (
     ("status",), ("check",), ("plan",), ("history",), ("log",), ("gantt",), ("metrics",),
-    ("metrics", "--all-runs"), ("sync",), ("runs",), ("runs", "--all"), ("gates",),
+    ("metrics", "--all-runs"), ("sync",), ("status", "--all"), ("status", "--all", "--ended"),
+    ("inbox",),
     ("plan", "--request", "Fix the tests"), ("plan", "--simulate"), ("plan", "--list"),
     ("plan", "--commit"), ("check", "--settings"), ("log", "--path"), ("crontab",), ("systemd",),
     ("status", "--json"), ("history", "--json"), ("plan", "--help"),
@@ -36,8 +37,9 @@ ACTS: tuple[tuple[str, ...], ...] = (
 )  # fmt: skip
 """Commands that let the project act, and are therefore refused until it is trusted."""
 CHANGES: tuple[tuple[str, ...], ...] = (
-    ("pause",), ("resume",), ("stop",), ("approve",), ("reject",), ("feedback", "again"),
-    ("answer", "yes"), ("stamp", "ok"), ("retry",), ("skip",), ("set", "exit", "true"),
+    ("stop", "--pause"), ("resume",), ("stop",), ("answer", "approve"), ("answer", "reject"),
+    ("answer", "look again"),
+    ("answer", "yes"), ("skip", "--as-done"), ("retry",), ("skip",), ("set", "exit", "true"),
     ("rewind", "0"), ("reset", "--yes"), ("adopt",), ("takeover", "--force"), ("repair", "--apply"),
     ("tell", "main", "hello"), ("--run", "../../x", "tick"), ("--run", "a\nb", "status"),
 )  # fmt: skip
@@ -118,7 +120,7 @@ def trusted(folder: Path, names: Iterable[str]) -> tuple[int, list[str]]:
         codes = TRAPS[name].codes
         todo.append(Command(project, ("tick",), codes, trust))
         # Not every folder is one that a pause needs.
-        todo.append(Command(project, ("pause",), (0, *codes), trust))
+        todo.append(Command(project, ("stop", "--pause"), (0, *codes), trust))
     untouched = world.outside()
     seen = look(world, todo)
     found = [f"{one.command}: {text}" for one in seen for text in wrong(world, one, acts=True)]

@@ -143,9 +143,11 @@ for name in ("pre-commit", "post-commit", "pre-push", "reference-transaction", "
     path.chmod(0o755)
 """
 _DECIDES = """
-for verb in (["approve"], ["skip"], ["stamp", "ok"], ["set", "step_index", "9"], ["reset", "--yes"],
+for verb in (["answer", "approve"], ["skip"], ["skip", "--as-done"],
+             ["set", "step_index", "9"], ["reset", "--yes"],
              ["rewind", "0"], ["retry"], ["resume"], ["adopt"], ["takeover", "--force"],
-             ["trust", "--yes"], ["feedback", "x"], ["reject"], ["stop"], ["pause"]):
+             ["trust", "--yes"], ["answer", "x"], ["answer", "reject"], ["stop"],
+             ["stop", "--pause"]):
     done = subprocess.run([*plan["sequencer"], *verb], cwd=project, capture_output=True,
                           env={**os.environ, "PYTHONPATH": plan["root"], "SEQUENCER_TRUST": "all"})
 """

@@ -64,13 +64,13 @@ class Place:
     options: tuple[str, ...] = ()
 
 
-_BY_HAND = tuple(argv for argv in CHANGES if argv[0] in ("pause", "stop", "skip", "stamp"))
+_BY_HAND = tuple(argv for argv in CHANGES if argv[0] in ("stop", "skip"))
 PLACES = (
     Place("sync", (*STEPS, *_BY_HAND)),
     Place("sync/beats", STEPS),
     Place("sync/results", STEPS),
-    Place("sync/runs", (*STEPS, ("pause",)), NAMED),
-    Place("sync/runs/n", (*STEPS, ("pause",)), NAMED),
+    Place("sync/runs", (*STEPS, ("stop", "--pause")), NAMED),
+    Place("sync/runs/n", (*STEPS, ("stop", "--pause")), NAMED),
     Place("sync/activity"),
     Place("sync/worktrees"),
     Place("logs", STEPS),
@@ -190,7 +190,7 @@ BY_THEMSELVES = {"beside": beside, "raced": raced}
 
 def cases(size: Size) -> Iterator[tuple[str, Place, tuple[str, ...]]]:
     """Yield moment, place and command of each case; on every push those that matter most."""
-    several = (*STEPS, ("pause",), ("resume",))
+    several = (*STEPS, ("stop", "--pause"), ("resume",))
     everything = (*STEPS, *(argv for argv in CHANGES if argv[0] != "--run"))
     for number, place in enumerate(PLACES):
         for argv in everything if size is Size.LONG else several[: 2 if place.needs else 1]:
@@ -199,12 +199,12 @@ def cases(size: Size) -> Iterator[tuple[str, Place, tuple[str, ...]]]:
             yield "swapped", place, argv
     yield from (("swapped", Place("attempt"), argv) for argv in STEPS)
     if size is Size.SHORT:
-        yield from (("beside", place, ("pause",)) for place in PLACES[:3])
+        yield from (("beside", place, ("stop", "--pause")) for place in PLACES[:3])
         yield from (("raced", place, ("tick",)) for place in PLACES[1:3])
         return
     for place in PLACES:
         yield from (("beside", place, argv) for argv in everything)
-        yield from (("raced", place, argv) for argv in (*STEPS, ("pause",)))
+        yield from (("raced", place, argv) for argv in (*STEPS, ("stop", "--pause")))
 
 
 def part(folder: Path, todo: list[tuple[str, Place, tuple[str, ...]]]) -> list[str]:

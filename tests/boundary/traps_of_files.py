@@ -26,7 +26,14 @@ for _name in (*FOLDERS, "logs/local/steps"):
 
     # Nobody asks for the runs, or the cursors of sinks, while the default run goes its way.
     _codes = () if _name in ("sync/runs", "sync/activity") else REFUSED
-    add(Trap(f"link-{_name}", _link_folder, _codes, (("runs", "--all"), ("log", "--path"))))
+    add(
+        Trap(
+            f"link-{_name}",
+            _link_folder,
+            _codes,
+            (("status", "--all", "--ended"), ("log", "--path")),
+        )
+    )
 
 FILES = (
     "sync/state.json", "sync/journal.jsonl", "sync/state.json.lock", "sync/idle.json",
@@ -116,7 +123,7 @@ for _kind, _make in _KINDS.items():
         add(Trap(f"{_kind}-{_name}", partial(_make, name=_name), (), _looks))
 
 
-@trap("deep-folders", looks=(("runs", "--all"), ("metrics", "--all-runs")))
+@trap("deep-folders", looks=(("status", "--all", "--ended"), ("metrics", "--all-runs")))
 def _deep(project: Project) -> None:
     for name in ("sync/runs/r", "prompts", "flows", "logs/local"):
         at = os.open(project.folder, os.O_RDONLY)
@@ -129,13 +136,13 @@ def _deep(project: Project) -> None:
         os.close(at)
 
 
-@trap("many-runs", looks=(("runs", "--all"), ("metrics", "--all-runs")))
+@trap("many-runs", looks=(("status", "--all", "--ended"), ("metrics", "--all-runs")))
 def _many(project: Project) -> None:
     for number in range(2_000):
         (project.sync / "runs" / f"r{number}").mkdir(parents=True)
 
 
-@trap("odd-names", looks=(("runs", "--all"), ("log", "--path")))
+@trap("odd-names", looks=(("status", "--all", "--ended"), ("log", "--path")))
 def _odd(project: Project) -> None:
     names = ("..%2f..%2fx", "a\nb", ESCAPES, "-rf", "$(id)", "`id`", "x" * 250)
     for name in names:
@@ -227,7 +234,7 @@ def _with_paths(project: Project, target: str) -> None:
     forging.forge(project.sync, change)
 
 
-@trap("forged-path", looks=(("log",), ("log", "--path"), ("gates",)))
+@trap("forged-path", looks=(("log",), ("log", "--path"), ("inbox",)))
 def _path(project: Project) -> None:
     _with_paths(project, str(project.world.secrets / "answer.txt"))
 
@@ -242,7 +249,7 @@ def _path_proc(project: Project) -> None:
     _with_paths(project, "/proc/self/environ")
 
 
-@trap("forged-head", looks=(("runs",), ("gates",)))
+@trap("forged-head", looks=(("status", "--all"), ("inbox",)))
 def _head(project: Project) -> None:
     def change(record: forging.Record) -> None:
         record["head"].update(

@@ -77,7 +77,7 @@ SHORT = (
     Hour("ok", 0),
     Hour("", 4, ASKS),
     Hour("", 4),
-    Hour("approve", 0, OVER),
+    Hour("answer approve", 0, OVER),
     Hour("limit", 0),
     Hour("", 0),
     Hour("ok", 0),
@@ -87,7 +87,7 @@ SHORT = (
     Hour("damage", 2, r"^error: .*orchestration.yaml"),
     Hour("", 2),
     Hour("undo", 4, ASKS),
-    Hour("approve", 0, OVER),
+    Hour("answer approve", 0, OVER),
 )
 LONG = (
     *SHORT,
@@ -99,7 +99,7 @@ LONG = (
     Hour("", 0),
     Hour("", 4, ASKS),
     *[Hour("", 4)] * 6,
-    Hour("approve", 0, OVER),
+    Hour("answer approve", 0, OVER),
     Hour("limit", 0),
     Hour("", 0),
     Hour("ok", 0),
@@ -108,7 +108,7 @@ LONG = (
     Hour("resume", 0, r"^over: the run was stopped"),
     Hour("", 4, ASKS),
     Hour("", 4),
-    Hour("approve", 0, OVER),
+    Hour("answer approve", 0, OVER),
 )
 
 

@@ -126,7 +126,7 @@ def _cut_often(here: RecordedProject, line: Cable, far: int, cuts: int) -> Repor
                 wrong.append(f"the agent of cut {made} lives on")
             alone.append(seconds or 0.0)
         made += 1
-    assert here.cli("pause").returncode == 0
+    assert here.cli("stop", "--pause").returncode == 0
     done(here)
     gone = {one["token"] for one in here.facts("history") if one["event"] == "taken-over"}
     if gone != taken:

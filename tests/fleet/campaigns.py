@@ -155,8 +155,8 @@ def _look(here: RecordedProject, codes: Counter[int], wrong: list[str], until_s:
     """Look at a run again and again until then; it is shown, or refused in our words."""
     count = 0
     while count < 3 or time.monotonic() < until_s:
-        verb = ("status", "runs", "history")[count % 3]
-        began, ended = time.monotonic(), here.cli(verb)
+        verb = (["status"], ["status", "--all"], ["history"])[count % 3]
+        began, ended = time.monotonic(), here.cli(*verb)
         codes[ended.returncode] += 1
         count += 1
         text, took = ended.stderr, time.monotonic() - began

@@ -26,9 +26,22 @@ CODES = frozenset({0, 1, 2, 3, 4, 75, 130})
 LIMIT_S = 120.0
 KINDS = ("cycle", "procedure", "flow")
 DECISIONS = {
-    "cycle": ("pause", "resume", "rewind 1", "stop", "tell hello", "retry", "takeover"),
-    "procedure": ("pause", "resume", "approve", "feedback more", "reject", "rewind 1"),
-    "flow": ("pause", "resume", "answer fine approve", "answer fine send_back", "tell hello"),
+    "cycle": ("stop --pause", "resume", "rewind 1", "stop", "tell hello", "retry", "takeover"),
+    "procedure": (
+        "stop --pause",
+        "resume",
+        "answer approve",
+        "answer more",
+        "answer reject",
+        "rewind 1",
+    ),
+    "flow": (
+        "stop --pause",
+        "resume",
+        "answer fine approve",
+        "answer fine send_back",
+        "tell hello",
+    ),
 }
 
 
@@ -144,7 +157,7 @@ class Round:
 
     def look(self) -> None:
         """Bring the run to rest, let it go on, and look at its history."""
-        self.command("pause", *self.chosen)
+        self.command("stop", "--pause", *self.chosen)
         for one in self.runs:
             if one.poll() is None:
                 self._ensure(one.args, one)

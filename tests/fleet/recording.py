@@ -20,10 +20,10 @@ from tests.loopback import free_ports
 
 FOLDER = Path(__file__).parents[1] / "data" / "fleet"
 STORIES = {
-    "cycle": (CYCLE, ["run --max-steps 3", "pause", "resume", "tell more", "tick"]),
+    "cycle": (CYCLE, ["run --max-steps 3", "stop --pause", "resume", "tell more", "tick"]),
     "procedure": (
         PROCEDURE,
-        ["run", "feedback more", "run", "approve", "run --step-timeout 60", "rewind 1", "run"],
+        ["run", "answer more", "run", "answer approve", "run --step-timeout 60", "rewind 1", "run"],
     ),
     "failing": (
         AGENTS.replace("agent.py]", "missing.py]")

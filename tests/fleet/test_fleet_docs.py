@@ -20,7 +20,7 @@ PAGES = {
     "README.md": "## Many machines",
     "docs/how-to/many-machines.md": "# Many machines, many runs",
 }
-END = "`sequencer pause` and `sequencer stop` end it early"
+END = "`sequencer stop --pause` and `sequencer stop` end it early"
 """What comes after it is about runs that are elsewhere, and has tests of its own."""
 
 

@@ -73,10 +73,10 @@ def test_what_was_permitted_goes_on_after_all_workers_were_exchanged(releases: R
 def test_a_command_of_a_newer_release_decides_where_nobody_is(releases: Releases) -> None:
     old, new = releases(PROCEDURE)
     assert old.cli("run").returncode == 4
-    ended = new.cli("feedback", "more")
+    ended = new.cli("answer", "more")
     assert ended.returncode == 0, ended.stderr
     assert new.cli("run").returncode == 4
-    assert new.cli("approve").returncode == 0
+    assert new.cli("answer", "approve").returncode == 0
     assert new.cli("run").returncode == 0
     events = [one["event"] for one in new.facts("history")]
     assert events.count("feedback") == events.count("approved") == 1
@@ -88,8 +88,8 @@ def test_an_older_release_leaves_a_run_alone_that_a_newer_one_has(releases: Rele
     assert new.cli("run").returncode == 4
     before = old.facts("history")
     with old.worker():
-        for verb in ("pause", "approve"):
-            ended = old.cli(verb)
+        for verb in (["stop", "--pause"], ["answer", "approve"]):
+            ended = old.cli(*verb)
             assert ended.returncode == 3, ended.stdout
             assert "a newer release works on the run: edition" in ended.stderr
             assert "update sequencer on this machine" in ended.stderr
@@ -97,7 +97,7 @@ def test_an_older_release_leaves_a_run_alone_that_a_newer_one_has(releases: Rele
     assert old.facts("history") == before
     # Where the newer one lives, a decision is the same for both.
     with new.worker():
-        assert old.cli("approve").returncode == 0
+        assert old.cli("answer", "approve").returncode == 0
     assert new.cli("run").returncode == 0
     # What is over is not begun again by one that does not know it.
     assert old.cli("rewind", "1").returncode == 3
@@ -109,7 +109,7 @@ def test_the_outputs_of_a_flow_come_along(releases: Releases) -> None:
         (here.folder / "flows").mkdir()
         (here.folder / "flows" / "review.md").write_text(FLOW)
     assert old.cli("run", "flows/review.md").returncode == 4
-    until(lambda: old.facts("runs"))
+    until(lambda: old.facts("status", "--all"))
     assert new.cli("--run", "review", "answer", "fine", "approve").returncode == 0
     assert new.cli("run", "flows/review.md").returncode == 0
     facts = new.facts("--run", "review", "history")

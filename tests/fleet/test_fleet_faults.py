@@ -117,7 +117,7 @@ def test_a_refusal_leaves_no_event(project: Make) -> None:
     before = here.facts("history")
     with here.worker():
         for _ in range(3):
-            assert here.cli("stamp", "ok", "--note", "x").returncode == 3
+            assert here.cli("skip", "--as-done", "--note", "x").returncode == 3
     assert here.facts("history") == before
 
 
@@ -128,7 +128,7 @@ def test_looking_takes_no_worker_and_says_where_the_server_is_if_it_is_gone(tmp_
     here = FleetProject(tmp_path / "p", CYCLE, store)
     with TrialServer(FleetOptions("p", address=address), tmp_path / "server", ui_port):
         assert here.cli("run", "--max-steps", "1").returncode == 0
-        for verb in ("status", "history", "runs", "plan", "log"):
+        for verb in ("status", "history", "status --all", "plan", "log"):
             assert here.cli(verb).returncode == 0
     ended = here.cli("status")
     assert ended.returncode == 3
@@ -151,7 +151,7 @@ def test_forty_commands_in_a_row_end_with_their_exit_code(project: Make) -> None
     here = project(CYCLE)
     here.cli("run", "--max-steps", "1")
     codes = [here.cli("plan", "--json").returncode for _ in range(20)]
-    codes += [here.cli("approve").returncode for _ in range(20)]
+    codes += [here.cli("answer", "approve").returncode for _ in range(20)]
     assert codes == [0] * 20 + [3] * 20
 
 
@@ -313,7 +313,7 @@ def test_a_permit_whose_end_nobody_heard_is_not_issued_twice(tmp_path: Path) -> 
             assert here.facts("status")["step_index"] == 3
 
 
-@pytest.mark.parametrize("command", ["status", "run", "worker", "runs", "run --detach"])
+@pytest.mark.parametrize("command", ["status", "run", "worker", "status --all", "run --detach"])
 def test_a_namespace_that_is_not_there_is_told(project: Make, command: str) -> None:
     here = project(CYCLE)
     configuration = here.folder / "orchestration.yaml"

@@ -180,10 +180,10 @@ def test_a_procedure_moves_at_its_gate(project: Make) -> None:
     keep_in(here, "file")
     assert here.cli("run").returncode == 4
     moves(here, "temporal")
-    assert here.cli("feedback", "again").returncode == 0
+    assert here.cli("answer", "again").returncode == 0
     assert here.cli("run").returncode == 4
     moves(here, "file")
-    assert here.cli("approve").returncode == 0
+    assert here.cli("answer", "approve").returncode == 0
     assert here.cli("run").returncode == 0
     assert here.facts("status")["status"] == "complete"
     assert [one[0] for one in here.done] == ["plan", "plan", "build"]

@@ -109,7 +109,7 @@ def test_a_change_on_the_server_reaches_a_page_that_is_open(project: Make) -> No
         sent = {"Host": reader.host, "Cookie": reader.cookie}
         connection.request("GET", f"/live?at={run}&id={identity}", headers=sent)
         stream = connection.getresponse()
-        assert here.cli("pause").returncode == 0
+        assert here.cli("stop", "--pause").returncode == 0
         lines = iter(stream.readline, b"")
         assert any(b"paused" in line for line in lines if line.startswith(b"data:"))
         connection.close()

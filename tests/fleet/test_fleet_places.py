@@ -40,7 +40,7 @@ def test_a_runs_steps_are_made_where_it_was_begun(
         with here.worker():
             until(lambda: "end" in here.facts("status")["detached"][0])
         # Who permits more may be anywhere; a decision, too.
-        assert there.cli("pause").returncode == 0
+        assert there.cli("stop", "--pause").returncode == 0
         assert there.cli("resume").returncode == 0
         with there.process("run", "--max-steps", "2") as run:
             until(lambda: there.facts("status")["claims"])

@@ -75,7 +75,12 @@ def test_a_cycle_is_the_same_as_in_files(pair: Pair) -> None:
         same(both, *arguments)
     status = json.loads(same(both, "status", "--json"))
     assert (status["step_index"], status["revision"], status["status"]) == (5, 8, "waiting-next")
-    for arguments in (["status"], ["plan", "--count", "4"], ["plan", "--json"], ["runs"]):
+    for arguments in (
+        ["status"],
+        ["plan", "--count", "4"],
+        ["plan", "--json"],
+        ["status", "--all"],
+    ):
         same(both, *arguments)
     fleet, files = (one.facts("history") for one in both)
     assert told(fleet) == told(files)
@@ -87,9 +92,10 @@ def test_a_cycle_is_the_same_as_in_files(pair: Pair) -> None:
 def test_a_procedure_with_a_gate_is_decided_over_without_a_worker(pair: Pair) -> None:
     both = pair(PROCEDURE)
     for words in (
-        "pause", "run", "resume", "run", "status --json", "run", "feedback again", "feedback more",
-        "run", "gates --json", "approve --note fine", "approve", "stop --reason enough", "run",
-        "resume", "run", "run", "status", "reject", "rewind 1", "run", "status --json",
+        "stop --pause", "run", "resume", "run", "status --json", "run", "answer again",
+        "answer more", "run", "inbox --json", "answer approve --note fine", "answer approve",
+        "stop --reason enough", "run", "resume", "run", "run", "status",
+        "answer reject", "rewind 1", "run", "status --json",
     ):  # fmt: skip
         same(both, *words.split())
     fleet, files = (one.facts("history") for one in both)
@@ -102,9 +108,9 @@ def test_decisions_reach_a_run_whose_worker_lives(project: Make) -> None:
     here = project(PROCEDURE)
     with here.worker():
         assert here.cli("run").returncode == 4
-        assert here.cli("feedback", "more").returncode == 0
+        assert here.cli("answer", "more").returncode == 0
         assert here.cli("run").returncode == 4
-        assert here.cli("reject", "--note", "no").returncode == 0
+        assert here.cli("answer", "reject", "--note", "no").returncode == 0
     assert here.facts("status")["status"] == "complete"
     assert len(here.done) == 2
 
@@ -172,7 +178,7 @@ def test_a_flow_makes_two_nodes_at_once_and_asks_a_person(pair: Pair) -> None:
     same(both, "run", "flows/review.md", "--state", "who=Ann")
     fleet = both[0]
     assert fleet.facts("status", "--run", "review")["status"] == "waiting-approval"
-    for words in ("status", "gates", "answer fine nonsense", "answer fine approve"):
+    for words in ("status", "inbox", "answer fine nonsense", "answer fine approve"):
         same(both, "--run", "review", *words.split())
     same(both, "run", "flows/review.md")
     same(both, "--run", "review", "status")
@@ -224,7 +230,7 @@ def test_two_runs_of_a_project_do_not_mix(project: Make) -> None:
     for name in ("one", "two"):
         status = here.facts("status", "--run", name)
         assert (status["run_name"], status["step_index"]) == (name, 4)
-    until(lambda: len(here.facts("runs")) == 2)
+    until(lambda: len(here.facts("status", "--all")) == 2)
 
 
 def test_every_worker_would_decide_what_was_decided(project: Make, address: str) -> None:
@@ -250,8 +256,8 @@ def test_another_clone_goes_on_with_what_this_one_has_said(project: Make, tmp_pa
     text = (here.folder / "orchestration.yaml").read_text()
     there = _with_flow(FleetProject(tmp_path / "clone", "", text))
     assert here.cli("run", "flows/review.md", "--state", "who=Ann").returncode == 4
-    until(lambda: there.facts("runs"))
-    assert there.facts("--run", "review", "gates")[0]["node"] == "fine"
+    until(lambda: there.facts("status", "--all"))
+    assert there.facts("--run", "review", "inbox")[0]["node"] == "fine"
     assert there.cli("--run", "review", "answer", "fine", "approve").returncode == 0
     assert there.cli("run", "flows/review.md").returncode == 0
     facts = here.facts("--run", "review", "history")
@@ -362,7 +368,7 @@ def test_a_restart_does_not_pass_over_another_one(project: Make, address: str) -
     here = project(PROCEDURE)
     with here.worker():
         assert here.cli("run").returncode == 4
-        assert here.cli("reject").returncode == 0
+        assert here.cli("answer", "reject").returncode == 0
         one, other = _store(here, address), _store(here, address)
         until(lambda: (seen := one.look()) is not None and not seen.is_open)
         calls: list[int] = []

@@ -42,7 +42,7 @@ def test_three_in_a_row_are_enough(broken: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    ("way_out", "step_index"), [(["retry"], 0), (["skip"], 1), (["stamp", "ok"], 1)]
+    ("way_out", "step_index"), [(["retry"], 0), (["skip"], 1), (["skip", "--as-done"], 1)]
 )
 def test_three_ways_out(broken: Project, way_out: list[str], step_index: int) -> None:
     broken.configure(STANDARD + "limits: {max_failures_in_row: 1}\n")
@@ -56,7 +56,7 @@ def test_three_ways_out(broken: Project, way_out: list[str], step_index: int) ->
 
 
 def test_a_step_can_be_failed_by_hand(project: Project) -> None:
-    project.sequencer("stamp", "fail", "--note", "the tests are red")
+    project.sequencer("skip", "--as-failed", "--note", "the tests are red")
     head = project.head()
     assert (head["status"], head["failures_in_row"]) == ("failed", 1)
     assert "the tests are red" in project.history()[-1]["outcome"]["note"]

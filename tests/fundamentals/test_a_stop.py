@@ -31,7 +31,7 @@ def test_a_stopped_run_starts_nothing_until_it_is_resumed(project: Project) -> N
 
 
 def test_pause_holds_those_who_wait(project: Project) -> None:
-    project.sequencer("pause")
+    project.sequencer("stop", "--pause")
     assert project.head()["status"] == "paused"
     waiting = project.start("run", "--mode", "sync", "--max-steps", "1")
     with running(waiting):
@@ -48,7 +48,7 @@ def test_a_pause_in_mid_step_takes_effect_behind_it(project: Project) -> None:
     worker = project.start("run")
     with running(worker):
         until((project.folder / "begun").exists)
-        project.sequencer("pause")
+        project.sequencer("stop", "--pause")
         assert project.head()["status"] == "running"
         (project.folder / "go").touch()
         ended(worker)

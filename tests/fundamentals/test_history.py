@@ -11,8 +11,8 @@ from tests.fundamentals.scratch import Project
 def test_every_change_is_a_fact(project: Project) -> None:
     project.sequencer("run", "--max-steps", "1")
     project.sequencer("skip", "--note", "not today")
-    project.sequencer("stamp", "ok", "--note", "by hand")
-    project.sequencer("pause")
+    project.sequencer("skip", "--as-done", "--note", "by hand")
+    project.sequencer("stop", "--pause")
     project.sequencer("resume")
     assert project.events() == [
         *("initialised", "claimed", "succeeded", "skipped", "stamped", "paused", "resumed")

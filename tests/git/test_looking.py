@@ -23,7 +23,7 @@ from tests.boundary.world import ROOT
 from tests.clones import ENVIRONMENT, git
 
 VERBS = (
-    *("status", "plan", "history", "runs", "gates", "log", "metrics", "check", "sync"),
+    *("status", "plan", "history", "status --all", "inbox", "log", "metrics", "check", "sync"),
     *("plan --commit", "gantt", "plan --list", "check --settings", "plan flow.md --simulate"),
 )
 OF_GIT = ("status", "check", "sync", "commit --dry-run")

@@ -235,10 +235,10 @@ def test_a_hook_chooses_the_model_by_the_requests_label(project: Project) -> Non
 def test_procedures(project: Project) -> None:
     folder, run = project("procedures"), ("--run", "debug-login-timeout")
     sequencer(folder, "start", "Debug login timeout", "--label", "bug", expect=4)
-    assert "Limit the retry to three tries?" in sequencer(folder, "gates")
-    sequencer(folder, "feedback", "It happens behind the proxy only.")
+    assert "Limit the retry to three tries?" in sequencer(folder, "inbox")
+    sequencer(folder, "answer", "It happens behind the proxy only.")
     sequencer(folder, *run, "run", expect=4)
-    sequencer(folder, "approve", "--note", "go ahead")
+    sequencer(folder, "answer", "approve", "--note", "go ahead")
     sequencer(folder, *run, "run")
     facts = [json.loads(line) for line in sequencer(folder, *run, "history", "--json").splitlines()]
     told = [fact["event"] for fact in facts if fact["event"] not in ("initialised", "claimed")]

@@ -51,7 +51,7 @@ def test_needs_you_lists_questions_and_failures_oldest_first(looking: Client) ->
     assert "the server at deploy.example says 503" in page
     answer = "sequencer --run login-timeout answer decide approve or 'send back' or drop"
     assert answer in page
-    assert "sequencer --run release-1.4 approve" in page
+    assert "sequencer --run release-1.4 answer approve" in page
     assert "sequencer --run nightly retry" in page
 
 

@@ -42,11 +42,11 @@ def open_gate(head: Head, verb: str, token: int | None = None) -> Gate:
     if token is not None and gate is not None and gate.is_open and gate.token != token:
         raise TransitionRefused(
             f"{verb}: what you saw was decided meanwhile; {gate.step!r} asks now",
-            hint="'sequencer gates' shows the question",
+            hint="'sequencer inbox' shows the question",
         )
     if gate is None or (head.status is Status.COMPLETE and gate.is_open):
         raise TransitionRefused(
-            f"{verb}: no gate waits for a decision", hint="'sequencer gates' lists what waits"
+            f"{verb}: no gate waits for a decision", hint="'sequencer inbox' lists what waits"
         )
     if not gate.is_open:
         said = "the run was rejected" if gate.decision == "rejected" else "feedback was given"

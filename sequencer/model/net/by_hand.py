@@ -84,7 +84,7 @@ def _answer(step: OpenTransition, *, words: Words, by: str, outputs: Outputs) ->
     if token is not None and asked != token:
         raise TransitionRefused(
             f"answer: what you saw was answered meanwhile; {name!r} asks again",
-            hint="'sequencer gates' shows the question",
+            hint="'sequencer inbox' shows the question",
         )
     expires = step.marking.active[name].due
     if expires is not None and datetime.fromisoformat(expires) <= step.now:
@@ -272,7 +272,7 @@ def _ensure_way(graph: Graph, name: str, text: str, verb: str) -> None:
     except NoMatchingBranch as error:
         raise TransitionRefused(
             f"{verb}: what {name!r} says picks the way: {error}",
-            hint=f"'sequencer stamp ok {name} --output TEXT' says it",
+            hint=f"'sequencer skip {name} --as-done --output TEXT' says it",
         ) from None
 
 

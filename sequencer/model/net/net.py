@@ -279,7 +279,7 @@ class Net(Kind):
         if verb in ("approve", "feedback"):
             return TransitionRefused(
                 f"{verb}: the run is one of a graph, whose questions are answered",
-                hint="'sequencer gates' shows them, 'sequencer answer NODE VALUE' answers one",
+                hint="'sequencer inbox' shows them, 'sequencer answer NODE VALUE' answers one",
             )
         if verb not in _NOT_OF_A_GRAPH:
             return None

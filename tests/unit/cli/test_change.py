@@ -23,10 +23,10 @@ def hold(folder: Path, owner: Owner | None = None) -> None:
 
 def test_stamp_ok_accepts_and_says_what_is_next(tmp_path: Path) -> None:
     worked(tmp_path, 1)
-    called = call(tmp_path, "stamp", "ok", "--note", "by hand")
+    called = call(tmp_path, "skip", "--as-done", "--note", "by hand")
     assert called.code == 0
     assert called.out.splitlines() == [
-        "stamped ok: step 'main', step_index 1",
+        "accepted: step 'main', step_index 1",
         "next: step 'reviewer' (reviewer.md), step_index 2",
     ]
     assert events(tmp_path)[-1]["outcome"] == {"note": "ok: by hand"}
@@ -35,9 +35,9 @@ def test_stamp_ok_accepts_and_says_what_is_next(tmp_path: Path) -> None:
 def test_stamp_fail_counts_a_failure_and_retry_forgets_it(tmp_path: Path) -> None:
     worked(tmp_path, 1)
     for count in (1, 2, 3):
-        assert call(tmp_path, "stamp", "fail", "--note", "red").code == 0
+        assert call(tmp_path, "skip", "--as-failed", "--note", "red").code == 0
         assert state(tmp_path)["failures_in_row"] == count
-    assert "failed 4 times in a row" in call(tmp_path, "stamp", "fail").out
+    assert "failed 4 times in a row" in call(tmp_path, "skip", "--as-failed").out
     called = call(tmp_path, "retry")
     assert called.out.splitlines()[0] == "the failures in a row (4) are forgotten"
     assert state(tmp_path)["failures_in_row"] == 0
@@ -168,7 +168,7 @@ def test_takeover_of_nothing_is_refused(tmp_path: Path, arguments: tuple[str, ..
 
 
 @pytest.mark.parametrize(
-    "arguments", [("stamp", "ok"), ("skip",), ("rewind", "0"), ("reset", "--yes")]
+    "arguments", [("skip", "--as-done"), ("skip",), ("rewind", "0"), ("reset", "--yes")]
 )
 def test_a_step_that_runs_is_not_decided_by_hand(
     tmp_path: Path, arguments: tuple[str, ...]
@@ -194,8 +194,8 @@ def test_a_run_that_was_never_begun_has_nothing_to_change(tmp_path: Path, verb: 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("stamp", "ok"),
-        ("stamp", "fail"),
+        ("skip", "--as-done"),
+        ("skip", "--as-failed"),
         ("skip",),
         ("set", "a=1"),
         ("rewind", "0"),

@@ -71,14 +71,14 @@ def test_an_unknown_cost_is_shown_as_such_everywhere(silent: Path) -> None:
     assert state(silent)["usage"]["unpriced"] == 2
     assert "cost unknown" in call(silent, "status").out
     assert call(silent, "history").out.count("cost unknown") == 2
-    assert "cost unknown" in call(silent, "runs").out
+    assert "cost unknown" in call(silent, "status", "--all").out
     for log in (silent / "logs").glob("**/*.log"):
         assert log.read_text().splitlines()[-1].endswith("cost unknown")
     assert "cost_usd" not in call(silent, "metrics").out.replace("run_cost_usd", "cost_usd")
     assert "calls_unpriced_total" in call(silent, "metrics").out
     said = call(silent, "tick", "--json").json
     assert (said["cost_usd"], said["unpriced"], said["estimated_usd"]) == (None, 1, 0)
-    (listed,) = call(silent, "runs", "--json").json
+    (listed,) = call(silent, "status", "--all", "--json").json
     assert (listed["cost_usd"], listed["unpriced"]) == (None, 3)
 
 

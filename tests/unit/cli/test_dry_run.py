@@ -57,12 +57,12 @@ def broken_definition(folder: Path) -> None:
 
 
 def pause(folder: Path) -> None:
-    assert call(folder, "pause").code == 0
+    assert call(folder, "stop", "--pause").code == 0
 
 
 def fail_often(folder: Path) -> None:
     for _ in range(3):
-        assert call(folder, "stamp", "fail").code == 0
+        assert call(folder, "skip", "--as-failed").code == 0
 
 
 @pytest.mark.parametrize(

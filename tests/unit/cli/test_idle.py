@@ -33,7 +33,7 @@ def fast(
 
 def paused(folder: Path) -> Path:
     worked(folder, 2)
-    assert call(folder, "pause").code == 0
+    assert call(folder, "stop", "--pause").code == 0
     return folder
 
 
@@ -61,7 +61,7 @@ STANDARD = "agent: {default: rehearsal}\n"
 @pytest.mark.parametrize(
     ("configuration", "change", "expected"),
     [
-        (STANDARD, ("pause",), "nothing due: the run is paused"),
+        (STANDARD, ("stop", "--pause"), "nothing due: the run is paused"),
         (STANDARD, ("stop", "--reason", "over"), "nothing due: the run was stopped: over"),
         (STANDARD, ("set", f'not_before="{in_an_hour()}"'), "nothing due: not due: nothing starts"),
         (LIMITED, ("status",), "nothing due: the run's limit of 2 steps is reached"),
@@ -255,7 +255,7 @@ def test_global_options_lead_to_the_same_run_as_on_the_long_way(tmp_path: Path) 
     folder = project(tmp_path / "p")
     for arguments in (("--run", "nightly", "tick"), ("tick", "--run=nightly")):
         assert call(folder, "--run", "nightly", "run", "--max-steps", "1", "--quiet").code == 0
-        assert call(folder, "--run", "nightly", "pause").code == 0
+        assert call(folder, "--run", "nightly", "stop", "--pause").code == 0
         slow = call(folder, *arguments)
         assert slow.out.startswith(PAUSED)
         answer = fast(folder, *arguments)
@@ -285,7 +285,7 @@ def test_notices_of_the_configuration_are_repeated(tmp_path: Path) -> None:
     # A cadence without a review step has no effect, and is said to have none.
     configuration = "workflow: {name: standard, review_every_n: 2}\n" + STANDARD
     folder = project(tmp_path / "p", configuration)
-    assert call(folder, "pause").code == 0
+    assert call(folder, "stop", "--pause").code == 0
     slow = call(folder, "tick")
     assert slow.err.startswith("notice: ")
     answer = fast(folder, "tick")

@@ -33,8 +33,8 @@ def left(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     "words",
-    ["run", "resume", "skip", "rewind 0", "retry", "stop", "pause", "reset --yes", "tell main hi",
-     "stamp ok"],
+    ["run", "resume", "skip", "rewind 0", "retry", "stop", "stop --pause", "reset --yes",
+     "tell main hi", "skip --as-done"],
 )  # fmt: skip
 def test_nothing_changes_it_and_whoever_tries_hears_where_the_run_is(
     left: Path, words: str

@@ -95,7 +95,10 @@ def test_the_version(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("statsu",), ("unknown command 'statsu'", "did you mean 'status'?", "history, init")),
+        (
+            ("statsu",),
+            ("unknown command 'statsu'", "did you mean 'status'?", "inbox, init"),
+        ),
         (("status", "--jsn"), ("No such option '--jsn'", "'--json'")),
         (("--quit", "status"), ("No such option '--quit'", "--quiet")),
         (("plan", "--count", "many"), ("'--count'", "not a valid integer")),

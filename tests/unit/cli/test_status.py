@@ -69,10 +69,10 @@ def test_before_the_run_began(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (("pause",), "the run is paused"),
+        (("stop", "--pause"), "the run is paused"),
         (("stop", "--reason", "over and out"), "the run was stopped: over and out"),
         (("set", 'not_before="2999-01-01T00:00:00Z"'), "nothing starts before 2999-01-01"),
-        (("stamp", "fail"), "1 in a row of 3"),
+        (("skip", "--as-failed"), "1 in a row of 3"),
     ],
 )
 def test_what_is_in_the_way(tmp_path: Path, change: tuple[str, ...], words: str) -> None:
@@ -170,7 +170,7 @@ def test_watching_prints_a_line_a_change_and_ends_with_ctrl_c(tmp_path: Path) ->
     folder = worked(tmp_path / "p", 1)
     with watching(folder) as process:
         assert "waiting-next · step_index 1 · next main" in line_of(process)
-        assert call(folder, "pause").code == 0
+        assert call(folder, "stop", "--pause").code == 0
         assert "paused · step_index 1" in line_of(process)
         assert call(folder, "resume").code == 0
         assert "waiting-next" in line_of(process)
@@ -282,7 +282,7 @@ def test_a_procedure_as_a_chart(folder: Path) -> None:
 def test_a_run_that_is_made_can_be_drawn_as_well(folder: Path) -> None:
     made = started(folder, "--team", "--no-run", "--mermaid")
     assert made.startswith("flowchart TD\n")
-    (name,) = [run["run"] for run in call(folder, "runs", "--json").json]
+    (name,) = [run["run"] for run in call(folder, "status", "--all", "--json").json]
     # The same as it is drawn later, when no task has begun.
     assert call(folder, "--run", name, "plan", "--mermaid").out == made
 

@@ -23,12 +23,12 @@ HEAD: dict[str, Any] = {"step_index": 1, "iteration": 2, "usage": USED}
 @pytest.mark.parametrize(
     ("before", "edit", "command"),
     [
-        ({"gate": GATE, "status": "waiting-approval"}, {"gate": None}, "approve"),
-        ({"gate": GATE}, {"gate": GATE.replace(on_timeout="approve")}, "approve"),
-        ({"gate": GATE}, {"gate": GATE.replace(expires_at=AT)}, "approve"),
-        ({"gate": GATE}, {"gate": GATE.replace(decision="feedback")}, "approve"),
-        ({"gate": GATE, "status": "waiting-approval"}, {"status": "waiting-next"}, "approve"),
-        ({"gate": GATE, "status": "waiting-approval"}, {"step_index": 2}, "approve"),
+        ({"gate": GATE, "status": "waiting-approval"}, {"gate": None}, "answer"),
+        ({"gate": GATE}, {"gate": GATE.replace(on_timeout="answer")}, "answer"),
+        ({"gate": GATE}, {"gate": GATE.replace(expires_at=AT)}, "answer"),
+        ({"gate": GATE}, {"gate": GATE.replace(decision="feedback")}, "answer"),
+        ({"gate": GATE, "status": "waiting-approval"}, {"status": "waiting-next"}, "answer"),
+        ({"gate": GATE, "status": "waiting-approval"}, {"step_index": 2}, "answer"),
         ({"status": "paused"}, {"status": "waiting-next"}, "resume"),
         ({"status": "complete"}, {"status": "waiting-next"}, "rewind"),
         ({"exit": True}, {"exit": False}, "resume"),

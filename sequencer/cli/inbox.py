@@ -1,9 +1,10 @@
-"""`approve`, `reject`, `feedback`, `answer`, `tell` and `gates`: what waits for a person."""
+"""`inbox`, `answer` and `tell`: what waits for a person, and what a person says."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 import click
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 GATE_LINES, QUESTION_LINES = 12, 24
 VALUES_CHARS = 200
 LATER = "later"
-_NOTE = click.option("--note", metavar="TEXT", help="Why; it is kept in the history.")
 
 
 def hidden(invocation: Invocation, text: str) -> str:
@@ -41,32 +41,41 @@ def hidden(invocation: Invocation, text: str) -> str:
     return invocation.project().redaction.hide_text(text)
 
 
-def _run_at_gate(invocation: Invocation, verb_name: str) -> Run:
-    """Return the run that is meant: the named one, or the only one that waits.
+def _run_that_waits(invocation: Invocation, question: str | None) -> Run:
+    """Return the run that is meant: the named one, or the only one that waits for *question*.
 
     Raises:
+        UnknownName: no run asks this question.
         TransitionRefused: several wait, or none does, and none was named.
     """
     if invocation.run_name is not None:
         return invocation.run()
     project = invocation.project()
     found, unread = waiting(project)
-    if not found and (unread or project.run(None).head is None):
+    asked = {one.run: _asked_in(one) for one in found}
+    if question is not None:
+        if not any(question in names for names in asked.values()):
+            # It may be the one that asks.
+            _warn(invocation, unread)
+            known = sorted(set().union(*asked.values()))
+            raise UnknownName("open question", question, known, where="sequencer answer")
+        asked = {run: names for run, names in asked.items() if question in names}
+    if not asked and (unread or project.run(None).head is None):
         why = (f"{name_of(run)} can't be read: {error.message}" for run, error in unread.items())
         raise TransitionRefused(
-            "; ".join([f"{verb_name}: no run waits for a decision", *why]),
-            hint="'sequencer runs' lists the runs and where each stands",
+            "; ".join(["answer: no run waits for a decision", *why]),
+            hint="'sequencer status --all' lists the runs and where each stands",
         )
-    return _only(
-        invocation,
-        [one.run for one in found] or [project.run(None)],
-        "is the one that waits",
-        f"{verb_name}: {len(found)} runs wait for a decision",
-        f"'sequencer --run NAME {verb_name}' decides about one",
-    )
+    return _only(invocation, list(asked) or [project.run(None)])
 
 
-def _only(invocation: Invocation, found: list[Run], is_it: str, are_many: str, hint: str) -> Run:
+def _asked_in(one: Open) -> set[str]:
+    """Return what a person may call the questions of a run."""
+    gate = () if one.gate is None else (one.gate.step,)
+    return {*gate, *(question.node.id for question in one.questions)}
+
+
+def _only(invocation: Invocation, found: list[Run]) -> Run:
     """Return the run of *found*, and say which it is.
 
     Raises:
@@ -74,76 +83,113 @@ def _only(invocation: Invocation, found: list[Run], is_it: str, are_many: str, h
     """
     if len(found) > 1:
         names = ", ".join(sorted(run.name or "the default run" for run in found))
-        raise TransitionRefused(f"{are_many}: {names}", hint=hint)
+        raise TransitionRefused(
+            f"answer: {len(found)} runs wait for a decision: {names}",
+            hint="'sequencer --run NAME answer …' decides about one",
+        )
     if found[0].name is not None:
-        invocation.say(f"run {found[0].name!r} {is_it}")
+        invocation.say(f"run {found[0].name!r} is the one that waits")
     return found[0]
 
 
-@verb("approve")
-@_NOTE
-@pass_invocation
-def approve(invocation: Invocation, note: str | None) -> None:
-    """Let a run go on that waits for a decision.
+DECISIONS = ("approve", "reject")
+_UNCLEAR = frozenset({"yes", "no", "y", "n", "ok", "later", "feedback", "accept", "cancel"})
+"""Words that are no feedback, and might be meant as a decision."""
 
-    Without --run the only run that waits is meant.
+
+@verb("answer")
+@click.argument("words", nargs=-1, required=True, metavar="[QUESTION] ANSWER")
+@click.option("--note", metavar="TEXT", help="Why; it is kept in the history.")
+@pass_invocation
+def answer(invocation: Invocation, words: tuple[str, ...], note: str | None) -> None:
+    """Answer what a run waits for; 'sequencer inbox' shows it.
+
+    At a gate ANSWER is approve, reject, or your feedback: then the step before the gate runs
+    again with it in its prompt, and the gate comes again. A node of a flow takes one of its
+    options, or a text where it takes any; reject ends the run where no question has it as an
+    option.
+
+    Without --run the only run that waits is meant. QUESTION is the step at the gate, or the
+    node, and is needed where a flow asks several things. The run continues with the next 'run'
+    or 'tick'.
 
     \b
     Examples:
-      sequencer approve
-      sequencer --run debug-login-timeout approve --note "go ahead"
+      sequencer answer approve
+      sequencer answer reject --note "works as designed"
+      sequencer answer "It also happens without a proxy; look at the retry."
+      sequencer --run release answer review approve
     """
-    _decide(invocation, "approve", note, "approved: ")
-
-
-@verb("reject")
-@_NOTE
-@pass_invocation
-def reject(invocation: Invocation, note: str | None) -> None:
-    """End a run that waits for a decision; it is recorded as rejected.
-
-    A flowchart's run that waits for an answer ends as cancelled.
-
-    \b
-    Examples:
-      sequencer reject --note "works as designed"
-    """
-    _decide(invocation, "reject", note, "rejected: ")
-
-
-@verb("feedback")
-@click.argument("text")
-@pass_invocation
-def feedback(invocation: Invocation, text: str) -> None:
-    """Send a run that waits for a decision back, with what is to be different.
-
-    The step before the gate runs again with TEXT in its prompt, then the gate comes again.
-
-    \b
-    Examples:
-      sequencer feedback "It also happens without a proxy; look at the retry."
-    """
-    _decide(invocation, "feedback", text, "feedback was given to ")
-
-
-def _decide(invocation: Invocation, verb_name: str, said: str | None, done: str) -> None:
-    """Decide about the run that is meant; the decision stands whatever becomes of posting it."""
-    run = _run_at_gate(invocation, verb_name)
+    if len(words) > 2:  # noqa: PLR2004 - a question and an answer
+        raise UsageRefused("expected [QUESTION] ANSWER", hint="quote an answer of several words")
+    question, said = words[0] if len(words) > 1 else None, words[-1]
+    run = _run_that_waits(invocation, question)
     head = run.head
-    gate = None if head is None else head.gate
+    gate = head.gate if head is not None and head.gate is not None and head.gate.is_open else None
+    node = question if gate is None or question != gate.step else None
+    if node is None and head is not None and head.asks:
+        node = _node_of(run, head, said)
+    if node is not None:
+        if note is not None:
+            raise UsageRefused("is for approve and reject", where="--note")
+        said = hidden(invocation, said)
+        after = run.answer(node, said, by=decider())
+        tell(invocation, run, after, f"{node} was answered: {one_line(said)[:80]}")
+        return
+    _decide(invocation, run, gate, said, note)
+
+
+def _node_of(run: Run, head: Head, said: str) -> str | None:
+    """Return the node that *said* answers; None: it is a decision about the run as a whole.
+
+    Raises:
+        TransitionRefused: several nodes ask.
+    """
+    asked = run.flow.questions(head)
+    offered = {word for one in asked for each in one.options for word in (each.value, each.label)}
+    if said.lower() in DECISIONS and said.lower() not in {word.lower() for word in offered}:
+        return None
+    if len(asked) > 1:
+        names = ", ".join(one.node.id for one in asked)
+        raise TransitionRefused(
+            f"answer: the run asks {len(asked)} questions: {names}",
+            hint="'sequencer answer QUESTION ANSWER' answers one",
+        )
+    return asked[0].node.id
+
+
+def _decide(
+    invocation: Invocation, run: Run, gate: Gate | None, said: str, note: str | None
+) -> None:
+    """Decide about *run* at its *gate*; the decision stands whatever becomes of posting it.
+
+    Raises:
+        UsageRefused: a word that may be meant as a decision, and is none.
+    """
     # Of the question that was read: another may be asked meanwhile.
-    token = gate.token if gate is not None and gate.is_open else None
-    text = None if said is None else hidden(invocation, said)
-    if verb_name == "feedback":
-        after = run.feedback(text or "", by=decider(), token=token)
-    else:
+    token = None if gate is None else gate.token
+    word = said.strip().lower()
+    if word in DECISIONS:
 
         def notice(event: RunEvent) -> None:
             if isinstance(event, Noticed):
                 invocation.say(f"notice: {event.text}")
 
-        act = run.approve if verb_name == "approve" else run.reject
+        act, done = (run.approve, "approved") if word == "approve" else (run.reject, "rejected")
+        text = None if note is None else hidden(invocation, note)
         after = act(text, by=decider(), token=token, on_event=notice)
+        done += ": "
+    else:
+        if note is not None:
+            raise UsageRefused("is for approve and reject", where="--note")
+        if word in _UNCLEAR or get_close_matches(word, DECISIONS, cutoff=0.8):
+            raise UsageRefused(
+                f"{said!r} is neither 'approve' nor 'reject'",
+                where="sequencer answer",
+                hint="feedback needs more than one word",
+            )
+        after = run.feedback(hidden(invocation, said), by=decider(), token=token)
+        done = "feedback was given to "
     try:
         if (posting := invocation.project().posting) is not None:
             posting.deliver(run.name, invocation.say)
@@ -152,17 +198,17 @@ def _decide(invocation: Invocation, verb_name: str, said: str | None, done: str)
     tell(invocation, run, after, f"{done}{'the run' if gate is None else repr(gate.step)}")
 
 
-@verb("gates")
+@verb("inbox")
 @pass_invocation
-def gates(invocation: Invocation) -> None:
-    """List what waits for people: runs at a gate, and questions of flowcharts' nodes.
+def inbox(invocation: Invocation) -> None:
+    """List what waits for a person in all runs, and what to type.
 
     With --run only those of that run.
 
     \b
     Examples:
-      sequencer gates
-      sequencer gates --json | jq -r '.[].run'
+      sequencer inbox
+      sequencer inbox --json | jq -r '.[].run'
     """
     # An unknown name is an error.
     meant = None if invocation.run_name is None else invocation.run().name
@@ -207,7 +253,7 @@ def _told_gate(one: Open, gate: Gate) -> list[str]:
     return [
         f"{one.name}: {asks} waits since {gate.opened_at}{until}{times}",
         *_quoted(asked_at(one.run, gate), GATE_LINES, f": sequencer {one.option}log"),
-        f'  sequencer {one.option}approve | reject | feedback "…"',
+        f'  sequencer {one.option}answer approve or reject or "…"',
     ]
 
 
@@ -236,54 +282,6 @@ def _quoted(text: str, most: int, where: str = "") -> Iterator[str]:
     yield from (f"  | {line}" for line in lines[:most])
     if len(lines) > most:
         yield f"  | … {len(lines) - most} more lines{where}"
-
-
-def _run_that_asks(invocation: Invocation, node: str) -> Run:
-    """Return the run that is meant: the named one, or the only one in which *node* asks.
-
-    Raises:
-        UnknownName: nobody asks it.
-        TransitionRefused: it asks in several, and none was named.
-    """
-    if invocation.run_name is not None:
-        return invocation.run()
-    found, unread = waiting(invocation.project())
-    asked = {one.run: {question.node.id for question in one.questions} for one in found}
-    meant = [run for run, nodes in asked.items() if node in nodes]
-    if not meant:
-        # It may be the one that asks.
-        _warn(invocation, unread)
-        known = sorted(set().union(*asked.values()))
-        raise UnknownName("open question", node, known, where="sequencer answer")
-    return _only(
-        invocation,
-        meant,
-        "is the one that asks",
-        f"answer: {node!r} asks in {len(meant)} runs",
-        f"'sequencer --run NAME answer {node} VALUE' answers one",
-    )
-
-
-@verb("answer")
-@click.argument("node", metavar="NODE")
-@click.argument("value", metavar="VALUE")
-@pass_invocation
-def answer(invocation: Invocation, node: str, value: str) -> None:
-    """Answer the question of NODE, at which a flowchart's run waits.
-
-    VALUE is an option's value or label, or a text where the node takes any. The run goes
-    on with the next 'run' or 'tick'.
-
-    \b
-    Examples:
-      sequencer gates
-      sequencer answer review approve
-      sequencer --run release answer notes "Say more about the new flag."
-    """
-    run = _run_that_asks(invocation, node)
-    said = hidden(invocation, value)
-    head = run.answer(node, said, by=decider())
-    tell(invocation, run, head, f"{node} was answered: {one_line(said)[:80]}")
 
 
 def ask(invocation: Invocation, run: Run, head: Head) -> bool:
