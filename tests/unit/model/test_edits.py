@@ -24,7 +24,7 @@ HEAD: dict[str, Any] = {"step_index": 1, "iteration": 2, "usage": USED}
     ("before", "edit", "command"),
     [
         ({"gate": GATE, "status": "waiting-approval"}, {"gate": None}, "answer"),
-        ({"gate": GATE}, {"gate": GATE.replace(on_timeout="answer")}, "answer"),
+        ({"gate": GATE}, {"gate": GATE.replace(on_timeout="approve")}, "answer"),
         ({"gate": GATE}, {"gate": GATE.replace(expires_at=AT)}, "answer"),
         ({"gate": GATE}, {"gate": GATE.replace(decision="feedback")}, "answer"),
         ({"gate": GATE, "status": "waiting-approval"}, {"status": "waiting-next"}, "answer"),
