@@ -70,22 +70,24 @@ def watch_files(folder: Path) -> Watch:
     return notifier(folder, None)
 
 
-def notifier(folder: Path, name: str | None) -> Notifier:
-    """Start watching *name* in *folder*, or every file there.
+def notifier(folder: Path, name: str | None, *more: Path) -> Notifier:
+    """Start watching *name* in *folder*, or every file there; the same in *more* folders.
+
+    All take one of the system's notifications, of which a user has about a hundred.
 
     Raises:
         OSError: there is no such folder, or the system has no notification left to give.
     """
     if sys.platform == "linux":
-        return InotifyWatch(folder, name)
-    return WatchdogWatch(folder, name)
+        return InotifyWatch(folder, name, *more)
+    return WatchdogWatch(folder, name, *more)
 
 
 class InotifyWatch:
     """The kernel's own notification; a wake-up costs about 0.1 ms."""
 
-    def __init__(self, folder: Path, name: str | None) -> None:
-        """Watch *name* in *folder*; None: whatever is created or written there."""
+    def __init__(self, folder: Path, name: str | None, *more: Path) -> None:
+        """Watch *name* in *folder* and *more*; None: whatever is created or written there."""
         # Only who waits needs it.
         from inotify_simple import INotify, flags, parse_events  # noqa: PLC0415
 
@@ -98,7 +100,8 @@ class InotifyWatch:
         if name is None:
             mask |= flags.CREATE | flags.MODIFY
         try:
-            self._inotify.add_watch(folder, mask | flags.DELETE_SELF | flags.MOVE_SELF)
+            for one in (folder, *more):
+                self._inotify.add_watch(one, mask | flags.DELETE_SELF | flags.MOVE_SELF)
         except OSError:
             self._inotify.close()
             raise
@@ -136,8 +139,8 @@ class InotifyWatch:
 class WatchdogWatch:
     """The watchdog package, for systems without inotify."""
 
-    def __init__(self, folder: Path, name: str | None) -> None:
-        """Watch *name* in *folder*; None: every file there."""
+    def __init__(self, folder: Path, name: str | None, *more: Path) -> None:
+        """Watch *name* in *folder* and *more*; None: every file there."""
         from watchdog.events import FileSystemEvent, FileSystemEventHandler  # noqa: PLC0415
         from watchdog.observers import Observer  # noqa: PLC0415
 
@@ -158,7 +161,8 @@ class WatchdogWatch:
                         return  # a full pipe wakes as well as a written one
 
         self._observer = Observer()
-        self._observer.schedule(Waker(), str(folder))
+        for one in (folder, *more):
+            self._observer.schedule(Waker(), str(one))
         self._observer.start()
 
     def wait(self, timeout_s: float, fds: Sequence[int]) -> bool:

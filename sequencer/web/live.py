@@ -69,37 +69,44 @@ class Wakes:
     def __init__(self, woken: Callable[[], None]) -> None:
         """Call *woken*, in the running loop, whenever something has changed."""
         self._woken = woken
-        self._notifiers: dict[Path, Notifier] = {}
+        self._watched: set[tuple[Path, int]] = set()
+        self._notifier: Notifier | None = None
         self._loop = asyncio.get_running_loop()
 
-    def watch(self, paths: Iterable[Path]) -> None:
-        """Hear of *paths* from now on, and of no others."""
-        wanted = set(paths)
-        for path in [*self._notifiers]:
-            if path not in wanted:
-                self._drop(path)
-        for path in wanted - self._notifiers.keys():
-            try:
-                made = notifier(path, None)
-            except OSError:
-                # Gone, or the system has no more to give: the recheck has to do.
-                continue
-            self._notifiers[path] = made
-            self._loop.add_reader(made.fileno(), self._heard, made)
+    def watch(self, paths: Iterable[Path]) -> bool:
+        """Hear of *paths* from now on, and of no others; return whether these are new ones."""
+        wanted = {(path, number) for path in paths if (number := _number(path))}
+        if wanted == self._watched:
+            return False
+        self.close()
+        try:
+            first, *more = (path for path, _ in wanted)
+            self._notifier = notifier(first, None, *more)
+        except (OSError, ValueError):
+            # Gone, or the system has no more to give: the recheck has to do.
+            return False
+        self._watched = wanted
+        self._loop.add_reader(self._notifier.fileno(), self._heard, self._notifier)
+        return True
 
     def _heard(self, made: Notifier) -> None:
         if made.has_changed():
             self._woken()
 
-    def _drop(self, path: Path) -> None:
-        made = self._notifiers.pop(path)
-        self._loop.remove_reader(made.fileno())
-        made.close()
-
     def close(self) -> None:
         """Hear of nothing any more."""
-        for path in [*self._notifiers]:
-            self._drop(path)
+        if self._notifier is not None:
+            self._loop.remove_reader(self._notifier.fileno())
+            self._notifier.close()
+        self._notifier, self._watched = None, set()
+
+
+def _number(path: Path) -> int:
+    """Return what tells a folder from another one at the same *path*; 0: there is none."""
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return 0
 
 
 class PageChannel:
@@ -111,7 +118,7 @@ class PageChannel:
         self.is_over = False
         self._address, self._render = address, render
         self._changed = asyncio.Event()
-        self._news = asyncio.Condition()
+        self._news = asyncio.Event()
         self._wakes = Wakes(self._changed.set)
         self._task = asyncio.create_task(self._work())
         self.readers = 0
@@ -123,9 +130,11 @@ class PageChannel:
                 made = await anyio.to_thread.run_sync(self._render, self._address)
                 is_new = self.made is None or made.id != self.made.id
                 self.made = made
-                self._wakes.watch((*made.page.folders, *made.page.lists))
                 if is_new:
-                    await self._tell()
+                    self._tell()
+                if self._wakes.watch((*made.page.folders, *made.page.lists)):
+                    # What has changed between the reading and this was not heard.
+                    self._changed.set()
                 try:
                     recheck_s = REMOTE_S if made.page.is_remote else RECHECK_S
                     await asyncio.wait_for(self._changed.wait(), recheck_s)
@@ -134,22 +143,21 @@ class PageChannel:
                 await asyncio.sleep(SETTLE_S)
         except SequencerError:
             # The run or its project is gone: whoever loads the page again is told.
+            return
+        finally:
+            # Also after a fault: nobody waits for a page that is not made any more.
             self.is_over = True
-            await self._tell()
+            self._tell()
 
-    async def _tell(self) -> None:
-        async with self._news:
-            self._news.notify_all()
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
 
     async def newer(self, seen: str) -> MadePage | None:
         """Return the page as soon as it is not the one that was *seen*; None after a silence."""
-
-        def is_new() -> bool:
-            return self.is_over or (self.made is not None and self.made.id != seen)
-
-        async with self._news:
+        while not self.is_over and (self.made is None or self.made.id == seen):
             try:
-                await asyncio.wait_for(self._news.wait_for(is_new), SILENCE_S)
+                await asyncio.wait_for(self._news.wait(), SILENCE_S)
             except TimeoutError:
                 return None
         return self.made
@@ -239,7 +247,7 @@ def lines_from(path: Path, offset: int) -> tuple[str, int]:
     """
     try:
         fd = folders.open_file(path, os.O_RDONLY)
-    except OSError:
+    except (OSError, SequencerError):
         return "", offset
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
