@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 
 import click
@@ -27,8 +28,9 @@ PLACES = 3
 @verb("check")
 @click.option("--settings", "has_settings", is_flag=True, help="Print each value and its source.")
 @click.option("--remote", "asks", is_flag=True, help="Ask the remote of a run in git, too.")
+@click.option("--schema", is_flag=True, help="Print the JSON schema of orchestration.yaml.")
 @pass_invocation
-def check(invocation: Invocation, has_settings: bool, asks: bool) -> int:
+def check(invocation: Invocation, has_settings: bool, asks: bool, schema: bool) -> int:
     """Look for everything that is wrong, and change nothing.
 
     Looks at the configuration, the workflow with its prompts and agents, the run's state
@@ -44,6 +46,10 @@ def check(invocation: Invocation, has_settings: bool, asks: bool) -> int:
       sequencer check --settings
       sequencer check --json | jq '.findings[] | select(.level == "error")'
     """
+    if schema:
+        path = files("sequencer").joinpath("builtin", "orchestration.schema.json")
+        click.echo(path.read_text(encoding="utf-8"), nl=False)
+        return 0
     invocation.acts = asks
     if has_settings:
         _print_settings(invocation)

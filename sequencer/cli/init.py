@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -17,15 +18,14 @@ from msgspec import Struct, field
 from sequencer.assembly.agents import CLIENTS
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.documents.files import CONFIG_NAME, is_inside_agent
-from sequencer.errors import UsageRefused
+from sequencer.documents.files import CONFIG_NAME, is_inside_agent, read_bytes
+from sequencer.errors import ConfigurationError, UnknownName, UsageRefused
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.project import open_project
 from sequencer.settings.settings import Settings, load
 from sequencer.store import folder as folders
 from sequencer.workflows.prompts import relative_name
-from sequencer.workflows.registry import Registry
 
 
 class _Written(Struct):
@@ -37,10 +37,14 @@ class _Written(Struct):
     missing: list[str] = field(default_factory=list)
     """Prompts that a workflow needs and nobody but its author can write."""
     notes: list[str] = field(default_factory=list)
+    found: str = ""
+    """What the machine and the project have."""
 
     def write(self, path: Path, text: str) -> None:
         """Create *path* with *text*, or keep what is there."""
         name = os.path.relpath(path, self.folder)
+        if name in self.created:
+            return
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # O_EXCL also refuses a link, even one that leads nowhere.
@@ -72,19 +76,20 @@ def _refused(error: OSError, path: Path) -> UsageRefused:
 @click.argument(
     "folder", metavar="[DIR]", default=".", type=click.Path(file_okay=False, path_type=Path)
 )
-@click.option("--workflow", metavar="NAME", help="The workflow to begin with.")
+@click.option("--example", metavar="NAME", help="Copy this example instead.")
 @pass_invocation
-def init(invocation: Invocation, folder: Path, workflow: str | None) -> None:
-    """Create orchestration.yaml, prompts/, sync/ and logs/ in DIR (default: here).
+def init(invocation: Invocation, folder: Path, example: str | None) -> None:
+    """Create orchestration.yaml and prompts/ in DIR (default: here), ready to run.
 
-    Files that exist are kept as they are, so it can be used again to add what is missing;
-    a folder with an orchestration.yaml of its own keeps it, and gets the prompts that its
-    workflow needs.
+    Asks nothing: finds the agents that are installed, and how the project is tested. Files
+    that exist are kept as they are, so you can use it again to add what is missing; a folder
+    with an orchestration.yaml keeps it, and gets the prompts that its workflow needs.
+    Examples: two-terminals, review-cadence, cron, flows, procedures, teams.
 
     \b
     Examples:
       sequencer init
-      sequencer init ../other --workflow review_cadence
+      sequencer init ../other --example two-terminals
     """
     if invocation.config is not None or invocation.run_name is not None:
         raise UsageRefused(
@@ -92,7 +97,9 @@ def init(invocation: Invocation, folder: Path, workflow: str | None) -> None:
         )
     written = _Written(folder.absolute())
     try:
-        _init(written, workflow)
+        if example is not None:
+            _copy(written, example)
+        _init(written)
     except BaseException:
         written.undo()
         raise
@@ -102,7 +109,8 @@ def init(invocation: Invocation, folder: Path, workflow: str | None) -> None:
         invocation.print_json({"folder": str(written.folder), **facts})
     else:
         more = " (write it: no prompt of that name comes along)"
-        told = [f"created  {name}" for name in written.created]
+        told = [written.found] if written.found else []
+        told += [f"created  {name}" for name in written.created]
         told += [f"kept     {name}" for name in written.kept]
         told += [f"missing  {name}{more}" for name in written.missing]
         for line in told:
@@ -111,38 +119,42 @@ def init(invocation: Invocation, folder: Path, workflow: str | None) -> None:
         invocation.say(f"notice: {note}")
     if not invocation.is_json:
         where = "" if folder == Path() else f"cd {folder} && "
-        invocation.say(
-            f"next: {where}sequencer check, then sequencer plan, then sequencer run --max-steps 2"
-        )
+        invocation.say(f"next: {where}sequencer check, then sequencer run --max-steps 2")
 
 
-def _init(written: _Written, workflow_name: str | None) -> None:
-    folder = written.folder
-    config = folder / CONFIG_NAME
-    if not os.path.lexists(config):
-        workflow = Registry().get(workflow_name or "standard", where="--workflow")
-        clients = [client for client in CLIENTS if shutil.which(client)]
-        written.write(config, configuration(workflow, clients))
-        settings = load(folder, config=config, env={})
-        # Whoever starts here is to be able to run any built-in workflow.
-        is_new = True
-    else:
-        is_new = False
-        written.kept.append(CONFIG_NAME)
-        settings = load(folder, config=config, env={})
-        workflow = settings.registry.get(
-            workflow_name or settings.workflow.name, where="--workflow"
-        )
-        if workflow.name != settings.workflow.name:
-            written.notes.append(
-                f"{CONFIG_NAME} was kept and names workflow {settings.workflow.name!r}; set "
-                f"workflow.name, or run with --workflow {workflow.name}"
-            )
-    _write_prompts(written, settings, workflow, with_all=is_new)
+def _init(written: _Written) -> None:
+    config = written.folder / CONFIG_NAME
+    is_new = not os.path.lexists(config)
     if is_new:
+        clients = [client for client in CLIENTS if shutil.which(client)]
+        command = tests_of(written.folder)
+        written.write(config, configuration(clients, command))
+        written.write(written.folder / SCHEMA, _built_in("orchestration.schema.json"))
+        agents = ", ".join(clients) or "none"
+        written.found = f"found    agents: {agents}; tests: {' '.join(command) or 'none'}"
+    elif CONFIG_NAME not in written.created:
+        written.kept.append(CONFIG_NAME)
+    settings = load(written.folder, config=config, env={})
+    _write_prompts(written, settings, settings.registry.get(settings.workflow.name))
+    if CONFIG_NAME in written.created:
         _trust(written)
     for kind, path in (("state", settings.state_file.parent), ("logs", settings.logs_dir)):
         _write_ignore(written, settings, kind, path)
+
+
+def _copy(written: _Written, example: str) -> None:
+    """Write the files of *example*; the program's own copies of them are never run."""
+    if example not in EXAMPLES:
+        raise UnknownName("example", example, EXAMPLES, where="--example")
+    if os.path.lexists(written.folder / CONFIG_NAME):
+        hint = f"name a folder that has none, for example 'sequencer init {example}'"
+        raise UsageRefused("there is a project already", where=str(written.folder), hint=hint)
+    source = Path(str(files("sequencer"))).joinpath("builtin", "examples", example)
+    left_out = {"sync", "logs", "__pycache__"}
+    for path in sorted(source.rglob("*")):
+        name = path.relative_to(source)
+        if path.is_file() and left_out.isdisjoint(name.parts):
+            written.write(written.folder / name, path.read_text(encoding="utf-8"))
 
 
 def _trust(written: _Written) -> None:
@@ -150,22 +162,18 @@ def _trust(written: _Written) -> None:
     if is_inside_agent():
         return
     trust = open_project(written.folder, environment={}).trust
-    if all(line.startswith("agents.") and ", file " not in line for line in trust.acts.lines):
+    # What runs a file of the project is for a person to see, unless all files are ours.
+    own, foreign = (("agents.", "activity."), "\0") if not written.kept else ("agents.", ", file ")
+    if all(line.startswith(own) and foreign not in line for line in trust.acts.lines):
         trust.keep()
     else:
         written.notes.append("more than 'init' has made can act here: 'sequencer trust' shows it")
 
 
-def _write_prompts(
-    written: _Written, settings: Settings, workflow: Workflow, *, with_all: bool
-) -> None:
-    texts = prompt_texts()
-    wanted = dict(texts) if with_all else {}
-    wanted |= {
-        relative_name(settings.prompts_dir, settings.router.prompt or ROUTER_PROMPT): (
-            texts[ROUTER_PROMPT]
-        )
-    }
+def _write_prompts(written: _Written, settings: Settings, workflow: Workflow) -> None:
+    texts, wanted = prompt_texts(), dict[str, str]()
+    if settings.router.prompt is not None:
+        wanted[relative_name(settings.prompts_dir, settings.router.prompt)] = texts[ROUTER_PROMPT]
     for step in _prompted_steps(settings, workflow):
         name = relative_name(settings.prompts_dir, step.prompt_name)
         # A step that is called as a known one gets its text under the name that it asks for.
@@ -176,7 +184,7 @@ def _write_prompts(
             written.write(path, wanted[name])
         elif not path.exists():
             written.missing.append(os.path.relpath(path, written.folder))
-        else:
+        elif os.path.relpath(path, written.folder) not in written.created:
             written.kept.append(os.path.relpath(path, written.folder))
 
 
@@ -208,26 +216,64 @@ def _write_ignore(written: _Written, settings: Settings, kind: str, folder: Path
     written.write(folder / ".gitignore", IGNORE_ALL)
 
 
-DEFAULT_REVIEW_EVERY = 3
 ROUTER_PROMPT = "router.md"
 IGNORE_ALL = "# What a run writes belongs to this machine.\n*\n!.gitignore\n!.gitkeep\n"
+SCHEMA = ".orchestration.schema.json"
+"""A copy beside the configuration: editors find it without a network, on every machine."""
+EXAMPLES = ("two-terminals", "review-cadence", "cron", "flows", "procedures", "teams")
+GIT = ("git status", "git diff", "git log", "git add", "git commit")
+TESTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("pyproject.toml", "pytest", ("python", "-m", "pytest")),
+    ("pytest.ini", "", ("python", "-m", "pytest")),
+    ("package.json", r'"test"\s*:', ("npm", "test")),
+    ("Cargo.toml", "", ("cargo", "test")),
+    ("go.mod", "", ("go", "test", "./...")),
+    ("pom.xml", "", ("mvn", "test")),
+    ("Makefile", r"(?m)^test:", ("make", "test")),
+)
+"""File of a project, what stands in it, and the command that runs its tests."""
 
 
-def configuration(workflow: Workflow, clients: Collection[str]) -> str:
-    """Return orchestration.yaml for *workflow*, with an entry for each of *clients*."""
-    known = [client for client in CLIENTS if client in clients]
-    entries = "".join(_built_in("init", f"{client}.yaml") for client in known)
-    review = (
-        f"  review_every_n: {DEFAULT_REVIEW_EVERY}     # of so many cycles the last is a review; "
-        "0: none is\n"
+def tests_of(folder: Path) -> tuple[str, ...]:
+    """Return what runs the tests of the project in *folder*; nothing of it is run for that."""
+    for name, pattern, command in TESTS:
+        with contextlib.suppress(ConfigurationError):
+            if re.search(pattern, read_bytes(folder / name).decode("utf-8", "replace")):
+                return command
+    return ()
+
+
+def configuration(clients: Sequence[str], tests: Sequence[str] = ()) -> str:
+    """Return orchestration.yaml for a machine with *clients* and a project with *tests*."""
+    allowed = [*GIT, *([" ".join(tests)] if tests else [])]
+    tools = {
+        "claude": ", ".join(f'"Bash({command} *)"' for command in allowed),
+        "opencode": ", ".join(f'"{command}*": allow' for command in allowed),
+    }
+    text = Template(_built_in("init", "agents.yaml")).substitute(tools)
+    entries = re.findall(r"(?m)^\w+:.*\n(?:  .*\n)*", text)
+    known = [entry for entry in entries if entry.partition(":")[0] in clients]
+    if tests:
+        known.append(f"tests: {{kind: command, argv: [{', '.join(tests)}], free: true}}\n")
+    lines = "".join(known).splitlines()
+    agents = "agents:\n" + "\n".join(f"  {line}" for line in lines) if lines else ""
+    others = f"   # installed too: {', '.join(clients[1:])}" if clients[1:] else ""
+    # Only where every cost is told does a cap on cost cap anything.
+    is_priced = list(clients[:1]) == ["claude"]
+    return (
+        Template(_built_in("init", "orchestration.yaml"))
+        .substitute(
+            schema=SCHEMA,
+            agent=f"{clients[0]}{others}" if clients else "auto   # " + NO_CLIENT,
+            limits="cost_usd: 50, steps: 500" if is_priced else "steps: 500",
+            agents=agents,
+        )
+        .rstrip()
+        + "\n"
     )
-    return Template(_built_in("init", "orchestration.yaml")).substitute(
-        workflow=workflow.name,
-        review="" if workflow.review is None else review,
-        agents=f"# What the agents may do without asking.\nagents:\n{entries}"
-        if known
-        else _built_in("init", "no_client.yaml"),
-    )
+
+
+NO_CLIENT = "install claude, codex, gemini or opencode; 'sequencer run --rehearse' needs none"
 
 
 def _built_in(*path: str) -> str:

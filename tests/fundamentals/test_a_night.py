@@ -154,7 +154,7 @@ def test_it_is_not_waited_for_without_end(project: Project, programs: Bin) -> No
 def test_a_new_project_tries_failed_steps_again(project: Project) -> None:
     project.sequencer("init", "fresh")
     written = yaml.safe_load((project.folder / "fresh" / "orchestration.yaml").read_text())
-    assert written["step_defaults"]["retry"]["max_attempts"] == 3
+    assert written["retry"] == 3
 
 
 # --- a terminal that waits for its turns --------------------------------------------------

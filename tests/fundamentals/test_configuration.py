@@ -67,7 +67,7 @@ def test_without_a_file_the_defaults_hold(project: Project) -> None:
 
 
 def test_a_new_project_is_ready_to_run(project: Project) -> None:
-    project.sequencer("init", "fresh", "--workflow", "review_cadence")
+    project.sequencer("init", "fresh")
     fresh = Project.__new__(Project)
     fresh.folder = project.folder / "fresh"
     fresh.sequencer("run", "--agent", "rehearsal", "--max-steps", "6")

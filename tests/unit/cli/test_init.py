@@ -1,18 +1,18 @@
 from __future__ import annotations
 
+import json
 import os
 import re
 import resource
 from pathlib import Path
 
 import pytest
-import yaml
 
+from sequencer.assembly import trusting
 from sequencer.assembly.agents import CLIENTS
 from sequencer.cli import init as scaffold
 from sequencer.project import open_project
 from sequencer.settings.sources import IDENTITY_VARIABLES
-from sequencer.workflows.registry import Registry
 from tests.unit.cli.calling import call
 
 PROJECT = Path(__file__).parents[3]
@@ -41,10 +41,10 @@ def test_a_link_is_kept_and_not_followed(tmp_path: Path) -> None:
     assert not (tmp_path / "outside.md").exists()
 
 
-def test_an_unknown_workflow_lists_the_known_and_writes_nothing(tmp_path: Path) -> None:
-    called = call(tmp_path, "init", "app", "--workflow", "review")
+def test_an_unknown_example_lists_the_known_and_writes_nothing(tmp_path: Path) -> None:
+    called = call(tmp_path, "init", "app", "--example", "review")
     assert called.code == 2
-    assert "review_cadence, review_cadence2, simple-question, standard, standard2" in called.err
+    assert "cron, flows, procedures, review-cadence, teams, two-terminals" in called.err
     assert not (tmp_path / "app").exists()
 
 
@@ -66,7 +66,7 @@ def test_what_can_not_be_finished_is_undone(tmp_path: Path) -> None:
     ]
     assert (tmp_path / "prompts" / "main.md").read_text() == "mine"
     assert call(tmp_path, "init").code == 0
-    assert "workflow:" in (tmp_path / "orchestration.yaml").read_text()
+    assert "steps:" in (tmp_path / "orchestration.yaml").read_text()
 
 
 def test_prompts_that_nobody_else_can_write_are_named(tmp_path: Path) -> None:
@@ -108,10 +108,80 @@ def test_without_an_agent_the_file_says_what_to_do(tmp_path: Path, path_with: Pa
     assert path_with.is_dir()
     assert call(tmp_path, "init", "app").code == 0
     text = (tmp_path / "app" / "orchestration.yaml").read_text()
-    assert "Install one of" in text
-    assert open_project(tmp_path / "app").settings.agents == {}
-    uncommented = text.replace("#agents:", "agents:").replace("\n#  ", "\n  ")
-    assert yaml.safe_load(uncommented)["agents"]["claude"]["permission_mode"] == "acceptEdits"
+    assert "install claude, codex, gemini or opencode" in text
+    settings = open_project(tmp_path / "app").settings
+    assert (settings.agent.default, settings.agents) == ("auto", {})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "command"),
+    [
+        ("pyproject.toml", '[project]\ndependencies = ["pytest"]\n', "python -m pytest"),
+        ("pyproject.toml", "[project]\n", ""),
+        ("package.json", '{"scripts": {"test": "rm -rf /"}}', "npm test"),
+        ("package.json", "{}", ""),
+        ("Cargo.toml", "", "cargo test"),
+        ("go.mod", "module x", "go test ./..."),
+        ("Makefile", "all:\n\ntest: all\n\trm -rf /\n", "make test"),
+        ("Makefile", "all:\n", ""),
+        ("notes.txt", "", ""),
+    ],
+)
+def test_how_a_project_is_tested_is_found_in_its_files(
+    tmp_path: Path, path_with: Path, name: str, text: str, command: str
+) -> None:
+    install(path_with, "claude", "opencode")
+    (tmp_path / name).write_text(text)
+    assert f"tests: {command or 'none'}" in call(tmp_path, "init").out
+    settings = open_project(tmp_path).settings
+    tests = settings.agents.get("tests")
+    assert (tests is not None) == bool(command)
+    written = (tmp_path / "orchestration.yaml").read_text()
+    assert "rm -rf" not in written
+    assert (f"Bash({command} *)" in written) == bool(command)
+
+
+def test_a_hostile_file_tells_nothing_and_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pyproject.toml")
+    (tmp_path / "package.json").symlink_to("/dev/zero")
+    assert "tests: none" in call(tmp_path, "init").out
+
+
+def test_the_first_client_performs_and_only_its_costs_are_capped(path_with: Path) -> None:
+    assert path_with.is_dir()
+    claude, codex = scaffold.configuration(["claude", "codex"]), scaffold.configuration(["codex"])
+    assert "agent: claude   # installed too: codex\n" in claude
+    assert "limits: {cost_usd: 50, steps: 500}" in claude
+    assert "agent: codex\n" in codex
+    assert "cost_usd" not in codex
+    assert len(codex.splitlines()) <= 10
+
+
+@pytest.mark.parametrize("name", scaffold.EXAMPLES)
+def test_an_example_is_copied_whole_and_trusted(tmp_path: Path, name: str) -> None:
+    called = call(tmp_path, "init", "app", "--example", name)
+    assert called.code == 0, called.err
+    assert "created  README.md" in called.out
+    assert trusting.read(open_project(tmp_path / "app").trust.key) is not None
+    again = call(tmp_path, "init", "app", "--example", name)
+    assert (again.code, "there is a project already" in again.err) == (2, True)
+
+
+def test_an_example_among_files_of_somebody_else_is_not_trusted(tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text("raise SystemExit('mine')\n")
+    called = call(tmp_path, "init", "--example", "cron")
+    assert "kept     agent.py" in called.out
+    assert "'sequencer trust' shows it" in called.err
+    assert trusting.read(open_project(tmp_path).trust.key) is None
+
+
+def test_the_schema_stands_beside_the_file(tmp_path: Path) -> None:
+    call(tmp_path, "init")
+    (first, *_) = (tmp_path / "orchestration.yaml").read_text().splitlines()
+    assert first == f"# yaml-language-server: $schema={scaffold.SCHEMA}"
+    printed = call(tmp_path, "check", "--schema").out
+    assert (tmp_path / scaffold.SCHEMA).read_text() == printed
+    assert json.loads(printed)["properties"]["agent"]["anyOf"]
 
 
 def test_the_prompts_are_whole_and_name_real_variables() -> None:
@@ -131,7 +201,7 @@ def test_the_project_itself_has_what_init_makes() -> None:
     texts = scaffold.prompt_texts()
     for name, text in texts.items():
         assert (PROJECT / "prompts" / name).read_text() == text, name
-    wanted = scaffold.configuration(Registry().get("review_cadence"), list(CLIENTS))
+    wanted = scaffold.configuration(CLIENTS, ("python", "-m", "pytest"))
     assert (PROJECT / "orchestration.yaml").read_text() == wanted
 
 
