@@ -35,7 +35,7 @@ _RATIOS = ("speed_up", "overhead", "utilisation", "peak", "places")
 )
 @pass_invocation
 def gantt(invocation: Invocation, svg: Path | None, png: Path | None, width: int | None) -> None:
-    """Show who worked when, a line a task, with the critical path and the speed-up.
+    """Show who worked when, a line a task, with the critical path and the speedup.
 
     Of a run that goes on, what runs now ends now. --png needs the extra 'picture'.
 

@@ -7,7 +7,7 @@ ago something was, a browser says itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
@@ -126,6 +126,8 @@ class Need(Struct):
     text: str = ""
     ask: Open | None = None
     command: str = ""
+    others: Sequence[str] = ()
+    """Commands that decide otherwise."""
 
 
 def needs(site: Site, query: Query) -> Page:
@@ -198,10 +200,11 @@ def _questions(row: RunRow, ask: Open) -> Iterator[Need]:
     for question in ask.questions:
         values = [quote(one_line(each.value)) for each in question.options] or ["TEXT"]
         node = quote(one_line(question.node.id))
-        command = f"sequencer {option}answer {node} {' or '.join(values)}"
+        command, *others = (f"sequencer {option}answer {node} {value}" for value in values)
         title = question.node.label or question.node.id
         one = ask._replace(questions=(question,))
-        yield Need("question", row, question.asked_at, title, question.text, one, command)
+        at = question.asked_at
+        yield Need("question", row, at, title, question.text, one, command, others)
 
 
 def _failure(row: RunRow) -> str:
@@ -320,10 +323,10 @@ def cached(usage: Usage) -> str:
     """Return which part of what was sent was read from a cache; empty: none, as far as is told.
 
     >>> cached(Usage(input_tokens=400, cache_read_tokens=301)), cached(Usage(input_tokens=400))
-    ('75 %', '')
+    ('75%', '')
     """
     share = min(usage.cache_read_tokens / usage.input_tokens, 1) if usage.input_tokens else 0
-    return f"{share:.0%}".replace("%", " %") if share else ""
+    return f"{share:.0%}" if share else ""
 
 
 def took(seconds: float) -> str:

@@ -191,9 +191,8 @@ def gantt_summary(figures: Figures, names: str, shortened: Callable[[str], str])
         # Of steps one after another, or of an instant, a ratio tells nothing of the work.
         speed = over = used = None
     lines = [
-        f"wall-clock time {duration(figures.wall_s)}, work of one worker "
-        f"{duration(figures.work_s)}"
-        + (f", speed-up {_factor(speed)}" if speed is not None else "")
+        f"total time {duration(figures.wall_s)}, agent work {duration(figures.work_s)}"
+        + (f", speedup {_factor(speed)}" if speed is not None else "")
     ]
     if names:
         is_base = figures.critical_s >= LEAST_BASE_S
@@ -202,19 +201,19 @@ def gantt_summary(figures: Figures, names: str, shortened: Callable[[str], str])
         lines.append(shortened(f"  {names}"))
     if used is not None:
         lines.append(
-            f"{used:.0%} of the time of {plural(figures.places, 'place')} was work, "
-            f"{figures.peak} at once at most"
+            f"{plural(figures.places, 'place')} for agents, {used:.0%} busy, "
+            f"at most {figures.peak} in use at once"
         )
     if figures.people_s >= SHORTEST_SHOWN_S:
         lines.append(
-            f"{duration(figures.people_s)} only people were waited for; "
-            "speed-up and places leave that out"
+            f"{duration(figures.people_s)} waiting only for people, "
+            "not counted in the speedup or as idle places"
         )
     return lines
 
 
 def _factor(speed: float) -> str:
-    """Return a speed-up; of a run that rested for hours not just zero.
+    """Return a speedup; of a run that rested for hours not just zero.
 
     >>> _factor(1.8), _factor(0.0028), _factor(0.0)
     ('1.80', '0.0028', '0.00')
@@ -226,15 +225,15 @@ def _longer(over: float) -> str:
     """Return how much longer it took; from twice as long nobody reads that in per cent.
 
     >>> _longer(0.429), _longer(-0.0001), _longer(7.896), _longer(1357.4)
-    (', wall-clock time is 43% longer', '', ', wall-clock time is 8.9 times as long', \
-', wall-clock time is 1358 times as long')
+    (', the run took 43% longer', '', ', the run took 8.9 times as long', \
+', the run took 1358 times as long')
     """
     if over < LEAST_OVERHEAD:
         return ""
     if over < 1:
-        return f", wall-clock time is {over:.0%} longer"
+        return f", the run took {over:.0%} longer"
     times = f"{over + 1:.1f}" if over < MOST_OVERHEAD else f"{over + 1:.0f}"
-    return f", wall-clock time is {times} times as long"
+    return f", the run took {times} times as long"
 
 
 LEAST_COLUMNS = 60

@@ -160,6 +160,7 @@
   document.addEventListener("click", (event) => {
     const code = event.target.closest("code.copy");
     if (!code || !navigator.clipboard) return;
+    event.preventDefault();  // one that stands in a summary opens nothing
     navigator.clipboard.writeText(code.textContent).then(() => {
       code.classList.add("copied");
       setTimeout(() => code.classList.remove("copied"), 1200);

@@ -64,7 +64,7 @@ def test_pictures(finished: Path) -> None:
     assert ended.out == ""
     assert "f.svg was written" in ended.err
     root = ET.parse(finished / "f.svg").getroot()  # noqa: S314 - our own
-    assert any("wall-clock time" in (element.text or "") for element in root.iter())
+    assert any("total time" in (element.text or "") for element in root.iter())
     assert (finished / "f.png").read_bytes().startswith(b"\x89PNG")
     again = call(finished, "gantt", "--run", "f", "--svg", "orchestration.yaml")
     assert again.code == 2
@@ -174,16 +174,16 @@ def test_a_ticks_name_is_its_own(total: float) -> None:
 
 def test_the_figures_of_nothing() -> None:
     lines = gantt_summary(chart(Told()).figures, "", lambda text: text)
-    assert lines == ["wall-clock time 0.0 s, work of one worker 0.0 s"]
+    assert lines == ["total time 0.0 s, agent work 0.0 s"]
     one = gantt_summary(chart(Told().run("a", 0, 5)).figures, "a", lambda text: text)
-    assert one == ["wall-clock time 5.0 s, work of one worker 5.0 s", "critical path 5.0 s", "  a"]
+    assert one == ["total time 5.0 s, agent work 5.0 s", "critical path 5.0 s", "  a"]
 
 
 def test_the_figures_of_a_run_that_rested_for_long_are_no_endless_per_cent() -> None:
     rested = Told().run("a", 0, 5).run("b", 9000, 9005)
     lines = gantt_summary(chart(rested, places=2).figures, "a", lambda text: text)
-    assert lines[0].endswith("speed-up 0.0011")
-    assert lines[1] == "critical path 5.0 s, wall-clock time is 1801 times as long"
+    assert lines[0].endswith("speedup 0.0011")
+    assert lines[1] == "critical path 5.0 s, the run took 1801 times as long"
 
 
 @pytest.mark.parametrize("told", [
@@ -192,7 +192,7 @@ def test_the_figures_of_a_run_that_rested_for_long_are_no_endless_per_cent() -> 
 ])  # fmt: skip
 def test_no_ratio_is_told_where_it_says_nothing(told: Told) -> None:
     text = "\n".join(gantt_summary(chart(told, places=1).figures, "a", lambda text: text))
-    assert not re.search("%|speed-up|times|longer", text)
+    assert not re.search("%|speedup|times|longer", text)
 
 
 IN_ASCII = """\
@@ -208,11 +208,11 @@ demo - complete
 -- given back or lost   ?? waits for a person
 .. waits for another try
 
-wall-clock time 1 min 40 s, work of one worker 1 min 30 s, speed-up 1.50
-critical path 1 min 10 s, wall-clock time is 43% longer
+total time 1 min 40 s, agent work 1 min 30 s, speedup 1.50
+critical path 1 min 10 s, the run took 43% longer
   flaky -> fine -> publish
-75% of the time of 2 places was work, 2 at once at most
-40.0 s only people were waited for; speed-up and places leave that out
+2 places for agents, 75% busy, at most 2 in use at once
+40.0 s waiting only for people, not counted in the speedup or as idle places
 """
 
 
@@ -311,7 +311,7 @@ def test_the_figures_and_the_title_are_in_it() -> None:
     root = parsed(chart(side_by_side(), title="demo · complete"))
     found = texts(root)
     assert found[0] == "demo · complete"
-    assert "wall-clock time 10.0 s, work of one worker 14.0 s, speed-up 1.40" in found
+    assert "total time 10.0 s, agent work 14.0 s, speedup 1.40" in found
     assert "plan → parser → join" in found
     assert {"0s", "2s", "work", "6.0 s"} <= set(found)
     title = root.find(f"{SPACE}title")
