@@ -62,6 +62,7 @@ def check_project(project: Project, run: str | None) -> list[Finding]:
         *check_flows(project),
         *_check_agents(project),
         *_check_timers(project),
+        *check_webhooks(project),
         *_check_code(project, run),
         *_check_run_worktree(project),
         *check_folders(project, run),
@@ -311,6 +312,18 @@ def _check_agents(project: Project) -> Iterator[Finding]:
             continue
         for problem in executor.problems():
             yield Finding(Level.NOTICE, Area.AGENT, problem, f"agent {name}")
+
+
+def check_webhooks(project: Project) -> Iterator[Finding]:
+    """Yield why nothing is taken from a tracker that is configured."""
+    for name, hook in project.settings.webhooks.taken():
+        where = f"webhooks.{name}"
+        if lack := hook.lack(os.environ):
+            hint = "'sequencer web' takes nothing from it without the key of its signature"
+            yield Finding(Level.WARNING, Area.CONFIGURATION, lack, f"{where}.secret_env", hint)
+        if not (hook.people or hook.may_start or hook.may_answer or hook.may_stop):
+            text = "nobody is listed, so nobody may start, answer or stop anything"
+            yield Finding(Level.WARNING, Area.CONFIGURATION, text, f"{where}.people")
 
 
 def _check_timers(project: Project) -> Iterator[Finding]:

@@ -70,9 +70,10 @@ class Posting(Struct, frozen=True):
     def _place(self, run: str | None) -> SinkPlace:
         project = self.project
         folder = state_path_of(project.settings, run).parent
-        environment, identifier = project.agents.environment, ""
+        environment, issue = project.agents.environment, ("", "")
         entries = project.settings.activity.sinks.values()
         if run is not None and any(entry.from_request for entry in entries):
             definition = definition_of(project.store(run))
-            identifier = "" if definition is None else definition.request.identifier
-        return SinkPlace(folder, project.settings.project_dir, environment, identifier)
+            if definition is not None:
+                issue = definition.request.identifier, definition.request.session
+        return SinkPlace(folder, project.settings.project_dir, environment, *issue)

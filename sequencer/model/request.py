@@ -37,6 +37,8 @@ class Request(Frozen):
     identifier: Line = ""
     """What its tracker calls it: ``ENG-42``, ``acme/app#7``."""
     url: Line = ""
+    session: Line = ""
+    """Of an agent in Linear, where the request came through one."""
     repository: Line = ""
     """``OWNER/NAME`` where a tracker said it, else the name of the project's folder."""
     base_branch: Line = ""

@@ -183,3 +183,5 @@ class SinkPlace(Struct, frozen=True):
     environment: Mapping[str, str]
     identifier: str = ""
     """Of the issue of which the run was made: ``acme/app#7``, ``ENG-42``."""
+    session: str = ""
+    """Of the agent in Linear that was asked for the run."""

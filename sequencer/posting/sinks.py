@@ -44,11 +44,11 @@ def _webhook(name: str, options: SinkOptions, place: SinkPlace) -> Sink:
 
 
 def _linear(name: str, options: SinkOptions, place: SinkPlace) -> Sink:
-    if options.from_request:
-        token = place.environment[options.token_variable]
-        return LinearCommentSink(name, token, place.identifier, options.url or LINEAR_URL)
-    session = options.agent_session_id or place.environment[options.agent_session_id_env or ""]
     token = place.environment[options.token_variable]
+    if options.from_request and not place.session:
+        return LinearCommentSink(name, token, place.identifier, options.url or LINEAR_URL)
+    session = place.session if options.from_request else options.agent_session_id
+    session = session or place.environment[options.agent_session_id_env or ""]
     return LinearSink(name, token, session, options.url or LINEAR_URL)
 
 

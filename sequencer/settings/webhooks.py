@@ -8,6 +8,7 @@ has it. ``id:NUMBER`` is accepted too, and never changes hands.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 from sequencer.model.fields import Field
@@ -23,9 +24,14 @@ Team = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,100}$")]
 Mention = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[!-~]+$")]
 
 
+LEAST_SECRET_CHARS = 16
+
+
 class TrackerHook(Frozen):
     """What both trackers have."""
 
+    secret_env: SecretName
+    """Variable with the key of the signature."""
     people: tuple[Who, ...] = ()
     """Who may start, answer and stop, where nothing else is said."""
     may_start: tuple[Who, ...] | None = None
@@ -40,6 +46,19 @@ class TrackerHook(Frozen):
     """Only comments that begin so are meant for a run; None: every comment of a person."""
     procedure: Name | None = None
     """None: labels, or an agent that classifies the issue, choose."""
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Return from where deliveries are taken."""
+        raise NotImplementedError
+
+    def lack(self, environment: Mapping[str, str]) -> str | None:
+        """Return why nothing that is signed is believed; None: the secret is in *environment*."""
+        chars = len(environment.get(self.secret_env, ""))
+        if not chars:
+            return f"{self.secret_env} is not set"
+        few = f"{self.secret_env} has {chars} characters, fewer than {LEAST_SECRET_CHARS}"
+        return few if chars < LEAST_SECRET_CHARS else None
 
 
 class GithubHook(TrackerHook):
@@ -76,3 +95,9 @@ class WebhookOptions(Frozen):
     linear: LinearHook = LinearHook()
     max_runs: int = Field(default=1, ge=1, le=64)
     """Runs that are worked on at the same time because of them."""
+
+    def taken(self) -> Iterator[tuple[str, TrackerHook]]:
+        """Yield the trackers from which something is taken, with their names."""
+        for name, hook in (("github", self.github), ("linear", self.linear)):
+            if hook.places:
+                yield name, hook

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import platform
 import shutil
+import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 
 from msgspec import Struct
 
 from sequencer import __version__
-from sequencer.checks import check_flows, check_folders
+from sequencer.checks import check_flows, check_folders, check_webhooks
 from sequencer.cli.views.runs import Open
 from sequencer.cli.views.text import file_size, plural
 from sequencer.errors import ConfigurationError, RemoteUnreachable, SequencerError
@@ -23,11 +26,12 @@ from sequencer.findings import Area, Finding, Level, of_error
 from sequencer.git.check import check_git
 from sequencer.model.head import Head
 from sequencer.project import Project
+from sequencer.web.hooks.box import DeliveryBox
 from sequencer.web.pages import Page, Query, every_folder
 from sequencer.web.site import RunRow, ShownProject, Site
 
 LEAST_FREE_BYTES = 1024**3
-MOST_FINDINGS = 12
+MOST_FINDINGS, MOST_DELIVERIES = 12, 6
 LIBRARIES = ("starlette", "uvicorn", "temporalio", "anthropic")
 KNOWN_S = 30.0
 """How long the findings about a project are believed: they take a look at each of its flows."""
@@ -49,7 +53,7 @@ def health(site: Site, query: Query) -> Page:
     """Return the page that says what stands in the way of the runs."""
     del query
     found = [
-        (project, sorted(_checks(project), key=lambda one: one.is_well))
+        (project, sorted(_checks(site, project), key=lambda one: one.is_well))
         for project in site.projects.values()
     ]
     context = {"projects": found, "about": ", ".join(_versions())}
@@ -67,7 +71,7 @@ def _versions() -> Iterator[str]:
             continue
 
 
-def _checks(shown: ShownProject) -> Iterator[HealthCheck]:
+def _checks(site: Site, shown: ShownProject) -> Iterator[HealthCheck]:
     try:
         settings = shown.project.settings
         refused = shown.distrust()
@@ -85,6 +89,7 @@ def _checks(shown: ShownProject) -> Iterator[HealthCheck]:
     free = shutil.disk_usage(settings.project_dir).free
     yield HealthCheck(is_well=free > LEAST_FREE_BYTES, what="Disk", text=f"{file_size(free)} free")
     yield from _findings(shown)
+    yield from _deliveries(site, shown)
     try:
         rows = [*shown.rows()]
     except RemoteUnreachable as error:
@@ -115,6 +120,26 @@ def _findings(shown: ShownProject) -> Iterator[HealthCheck]:
         yield HealthCheck(is_well=False, what="Checks", text=text, command="sequencer check")
 
 
+def _deliveries(site: Site, shown: ShownProject) -> Iterator[HealthCheck]:
+    """Yield what trackers have sent last, and what was refused."""
+    hooks, trust = shown.project.settings.webhooks, shown.project.trust
+    if not any(hooks.taken()):
+        return
+    refused = [(at, f"refused: {why} ({count} times)") for why, (count, at) in site.refused.items()]
+    for at, text in sorted(refused, reverse=True)[:MOST_DELIVERIES]:
+        yield HealthCheck(
+            is_well=False, what="Deliveries", text=f"{_local(at)} {text}", is_warning=True
+        )
+    with suppress(sqlite3.Error):
+        for one in DeliveryBox(trust.key).newest(MOST_DELIVERIES):
+            text = f"{_local(one.taken_at)} {one.tracker}: {one.done or 'waits'}"
+            yield HealthCheck(is_well=True, what="Deliveries", text=text)
+
+
+def _local(at: float) -> str:
+    return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M")
+
+
 def _found(project: Project) -> Iterator[Finding]:
     """Yield what is wrong with *project*, as far as looking tells."""
     try:
@@ -122,6 +147,7 @@ def _found(project: Project) -> Iterator[Finding]:
             yield from check_git(project.settings, project.run(None).store, acts=False)
         yield from check_flows(project)
         yield from check_folders(project, None)
+        yield from check_webhooks(project)
         if (posting := project.posting) is not None:
             for where, text in posting.problems(None):
                 yield Finding(Level.ERROR, Area.CONFIGURATION, text, where)

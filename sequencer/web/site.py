@@ -322,6 +322,8 @@ class Site:
         self.lock = threading.RLock()
         """Held by who reads: what was read is kept, and pages are made in threads."""
         self._reading = threading.Lock()
+        self.refused: dict[str, tuple[int, float]] = {}
+        """Why deliveries were refused lately: how often, and when last."""
         self.projects: dict[str, ShownProject] = {}
         for folder in dict.fromkeys(path.resolve() for path in folders):
             name = slug(folder.name or "root")

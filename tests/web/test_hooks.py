@@ -253,6 +253,19 @@ def test_what_a_run_says_in_linear_is_known_by_its_id(folder: Path, tmp_path: Pa
             assert head.is_at_gate
 
 
+def test_what_an_agent_of_linear_says_is_in_its_session(folder: Path, tmp_path: Path) -> None:
+    done = {"data": {"agentActivityCreate": {"success": True}}}
+    with open_desk(Reply(200, done)) as tracker:
+        settings = SETTINGS + SINKS.format(url=tracker.url)
+        (folder / "orchestration.yaml").write_text(settings, encoding="utf-8")
+        with taking(folder, tmp_path / "state", **TOKENS) as taker:
+            taker.send("linear", session("created"))
+            until(folder, Status.WAITING_APPROVAL, LINEAR_RUN)
+            told = [one.body["variables"]["input"] for one in tracker.wait_for(2)]
+        assert {one["agentSessionId"] for one in told} == {"s-1"}
+        assert "elicitation" in {one["content"]["type"] for one in told}
+
+
 # --- at the same time, and after a crash -----------------------------------------------------
 
 
@@ -435,8 +448,6 @@ def test_an_agent_does_not_see_the_secret(folder: Path, tmp_path: Path) -> None:
     agent = folder / "agent.py"
     text = agent.read_text(encoding="utf-8")
     agent.write_text(text + "\nopen('env.txt', 'w').write(repr(os.environ))\n", encoding="utf-8")
-    settings = SETTINGS.replace("free: true", "free: true, pass_env: ['*']")
-    del settings
     with taking(folder, tmp_path / "state") as taker:
         taker.send("github", labeled())
         until(folder, Status.WAITING_APPROVAL)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from sequencer.model.head import Status
+from sequencer.web import checks
 from sequencer.web.hooks import acting, box, door
 from sequencer.web.site import Site
 from tests.web.deliveries import (
@@ -270,6 +271,31 @@ def test_more_than_a_minute_holds_are_refused(
     assert answers == [200, 200, 200, 429, 429]
     # Who has no secret uses up nothing.
     assert ask(made, signed("github", labeled("bug"), secret=SECRET[::-1])) == 401
+
+
+def test_health_tells_what_was_taken_and_what_was_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acting.Clerk, "wake", lambda _: None)
+    monkeypatch.setenv("GITHUB_WEBHOOK_SECRET", SECRET)
+    monkeypatch.delenv("LINEAR_WEBHOOK_SECRET", raising=False)
+    site = Site([folder])
+    made = door.Door(nobody, ["http://127.0.0.1"], site, lambda _: None)
+    for sent in (signed("github", labeled()), signed("github", labeled("bug"))):
+        ask(made, sent)
+    for _ in range(2):
+        ask(made, signed("github", labeled(), secret=SECRET[::-1]))
+    for number in range(40):
+        made._remember(f"{number}")
+    assert len(site.refused) == door.MOST_REFUSED
+    for sent in (signed("github", labeled("bug")), signed("github", {}, secret="x" * 20)):
+        ask(made, sent)
+    ((_, found),) = checks.health(site, {}).context["projects"]
+    texts = [one.text for one in found]
+    assert any(text.endswith("github: waits") for text in texts)
+    assert any("refused: 200, nothing to do: this label" in text for text in texts)
+    assert any("401, the signature is none" in text and "(1 times)" in text for text in texts)
+    assert any("LINEAR_WEBHOOK_SECRET is not set" in text for text in texts)
 
 
 def test_a_box_takes_no_more_than_it_holds(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,11 +132,10 @@ class Clerk:
             text = str(error).partition("\n")[0]
             self._say(f"{self.shown.title} takes no deliveries: {text}")
             return
-        for name, one in (("github", hooks.github), ("linear", hooks.linear)):
-            if one.places and not os.environ.get(one.secret_env):
-                self._say(f"nothing is taken from {name}: {one.secret_env} is not set")
-            elif one.places:
-                self._say(f"{self.shown.title} takes deliveries at /hooks/{name}")
+        for name, one in hooks.taken():
+            text = f"{self.shown.title} takes deliveries at /hooks/{name}"
+            lack = one.lack(os.environ)
+            self._say(text if lack is None else f"nothing is taken from {name}: {lack}")
         if is_left:
             self.wake()
 

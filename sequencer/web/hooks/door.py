@@ -43,7 +43,9 @@ A_MINUTE = 600
 """Signed deliveries that are taken."""
 LINEAR_S = 60.0
 """Within which of our clock Linear has to have sent it: its own advice."""
-LEAST_SECRET_CHARS = 16
+NOTHING = "nothing to do: "
+MOST_REFUSED = 20
+"""Kinds of refusals that are remembered for the page about health."""
 _HEADERS = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
 
 
@@ -74,6 +76,7 @@ class Door:
         self._app = app
         self._hosts = frozenset(one.partition("://")[2].lower() for one in origins)
         self._clerks = [Clerk(shown, say) for shown in site.projects.values()]
+        self._refused = site.refused
         self._held = 0
         self._times: deque[float] = deque(maxlen=A_MINUTE)
 
@@ -93,10 +96,18 @@ class Door:
             status, text = (200 if name == "linear" else 202), "taken"
         except Answered as answered:
             status, text = answered.args
+            if status >= 400 or text.startswith(NOTHING):  # noqa: PLR2004
+                self._remember(f"{status}, {text}" if name in TRACKERS else "404, another address")
         # The body of a refused request was perhaps not read.
         more = {"connection": "close"} if status >= 400 else {}  # noqa: PLR2004
         answer = JSONResponse({"sequencer": text}, status, {**_HEADERS, **more})
         await answer(scope, receive, send)
+
+    def _remember(self, refusal: str) -> None:
+        count, _ = self._refused.pop(refusal, (0, 0.0))
+        self._refused[refusal] = count + 1, time.time()
+        if len(self._refused) > MOST_REFUSED:
+            del self._refused[next(iter(self._refused))]
 
     async def _take(self, request: Request, name: str) -> None:
         # First, and whatever it is: a refusal before its end would reach nobody who still sends.
@@ -175,7 +186,7 @@ class Door:
                 raise Answered(503, "it can't be kept") from None
             clerk.wake()
             return
-        raise Answered(200, f"nothing to do: {why}")
+        raise Answered(200, f"{NOTHING}{why}")
 
     def _signed(self, name: str, signature: str, body: bytes) -> Iterator[tuple[Clerk, Project]]:
         """Yield the projects with whose secret *body* was signed, each with who works for it.
@@ -188,10 +199,10 @@ class Door:
             except SequencerError:
                 continue
             options = options_of(project, name)
-            secret = os.environ.get(options.secret_env, "")
-            if not options.places or len(secret) < LEAST_SECRET_CHARS:
+            if not options.places or options.lack(os.environ):
                 continue
-            made = hmac.new(secret.encode(), body, "sha256").hexdigest()
+            secret = os.environ[options.secret_env].encode()
+            made = hmac.new(secret, body, "sha256").hexdigest()
             if hmac.compare_digest(made.encode(), signature.encode()):
                 yield clerk, project
 

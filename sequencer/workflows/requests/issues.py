@@ -65,6 +65,7 @@ class TrackerIssue(Struct, frozen=True, kw_only=True):
     """Links."""
     identifier: str = ""
     url: str = ""
+    session: str = ""
     repository: str = ""
     base_branch: str = ""
     assignees: tuple[str, ...] = ()
@@ -286,6 +287,7 @@ def _session(event: _Fields) -> TrackerIssue:
     if "issue" not in session:
         raise UsageRefused("is an agent session without an issue", where=event.where)
     issue = _linear(session.section("issue"), _Fields({}, "", event.where))
+    issue = replace(issue, session=session.line("id"))
     said = [*((one, "body") for one in event.sections("previousComments"))]
     said += [(session.section("comment"), "body"), (activity.section("content"), "body")]
     texts = [text for one, key in said for text in _said(_author(one), one.text(key))]
@@ -386,6 +388,7 @@ def as_request(
             attachments=(*map(hide, issue.attachments), *attachments),
             identifier=issue.identifier,
             url=hide(issue.url),
+            session=issue.session,
             repository=issue.repository or _shortened(repository),
             base_branch=issue.base_branch or _shortened(base_branch),
             assignees=issue.assignees,
