@@ -1,7 +1,8 @@
-"""What an accepted step has changed in the code, where code moves with the run."""
+"""What a step has changed, where code moves with the run or a task has a worktree of its own."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -32,33 +33,29 @@ class Diff(Struct, frozen=True):
     summary: str
     """What git says of the files, or why there is nothing to show."""
     lines: tuple[DiffLine, ...]
-    is_cut: bool = False
+    command: str = ""
+    """That shows what is left out here; empty: nothing is."""
 
 
 def diff_of(row: RunRow, one: Try) -> Diff | None:
-    """Return what the accepted attempt *one* has changed; None: its run moves no code.
+    """Return what the attempt *one* has changed; None: nothing that its record tells of.
 
     Nothing of the repository runs, and no remote is asked.
     """
     project = row.project.project
-    before, after = _commits(row, one)
-    if after is None or before == after:
+    verb, ends = _asked(row, one)
+    if not ends or len(set(ends)) < len(ends):
         return None
     git = Git(project.settings.project_dir, timeout_s=GIT_S)
-    how = ("--no-color", "--no-ext-diff", "--no-textconv", "--end-of-options")
-    ends = (before, after) if before is not None else (after,)
-    verb = "diff" if before is not None else "show"
+    form = ("--format=",) if verb == "show" else ()
+    how = (*form, "--no-color", "--no-ext-diff", "--no-textconv", "--end-of-options", *ends)
     try:
-        stat = git.text(verb, "--stat", *_form(verb), *how, *ends)
-        text = git.text(verb, "--patch", *_form(verb), *how, *ends)
+        stat, text = git.text(verb, "--stat", *how), git.text(verb, "--patch", *how)
     except (GitFailed, SequencerError) as error:
-        return Diff(after, f"it can't be shown: {error}", ())
+        return Diff(ends[-1], f"it can't be shown: {error}", ())
     hidden = project.redaction.hide_text(plain(text)).splitlines()
-    return Diff(after, plain(stat).strip(), tuple(_lines(hidden)), len(hidden) > MOST_LINES)
-
-
-def _form(verb: str) -> tuple[str, ...]:
-    return ("--format=",) if verb == "show" else ()
+    command = shlex.join(("git", verb, *ends)) if len(hidden) > MOST_LINES else ""
+    return Diff(ends[-1], plain(stat).strip(), tuple(_lines(hidden)), command)
 
 
 def _lines(lines: list[str]) -> Iterator[DiffLine]:
@@ -73,12 +70,21 @@ def _lines(lines: list[str]) -> Iterator[DiffLine]:
         yield DiffLine(kind if is_in_hunk else "file", line)
 
 
-def _commits(row: RunRow, one: Try) -> tuple[str | None, str | None]:
-    """Return the commits that the run's code was at before and after the attempt *one*."""
+def _asked(row: RunRow, one: Try) -> tuple[str, tuple[str, ...]]:
+    """Return which git command shows what the attempt *one* has changed, and its commits."""
+    left = one.outcome.get("left") or {}
+    if left.get("merged"):
+        # Of a task with a worktree of its own: what its merge has brought.
+        return "diff", (f"{left['merged']}^1", str(left["merged"]))
+    if left.get("branch"):
+        return "diff", (f"HEAD...{left['branch']}",)
     work = one.outcome.get("work") or {}
-    if work.get("base"):
-        return str(work["base"]), work.get("commit")
-    facts = row.project.story(row, is_whole=False).facts
-    earlier = (fact for fact in reversed(facts) if fact["revision"] < one.revision)
-    works = ((fact.get("outcome") or {}).get("work") for fact in earlier)
-    return next((each["commit"] for each in works if each), None), work.get("commit")
+    after, before = work.get("commit"), work.get("base")
+    if after is None:
+        return "", ()
+    if not before:
+        facts = row.project.story(row, is_whole=False).facts
+        earlier = (fact for fact in reversed(facts) if fact["revision"] < one.revision)
+        works = ((fact.get("outcome") or {}).get("work") for fact in earlier)
+        before = next((each["commit"] for each in works if each), None)
+    return ("diff", (str(before), str(after))) if before else ("show", (str(after),))

@@ -69,7 +69,7 @@ def step(site: Site, query: Query, project: str, run: str, key: str) -> Page:
         "most_prompt": MOST_PROMPT,
         "option": Open(row.run).option,
         "prompts": _prompts(row, name, fact, log),
-        "diff": None if which is None or which.state != "done" else diff_of(row, which),
+        "diff": None if which is None else diff_of(row, which),
         "log": log,
         "elsewhere": _elsewhere(row, which) if which is not None and log is None else "",
         "needs": [one for one in needs_of(row) if _is_about(one, name)],

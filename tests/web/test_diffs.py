@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from tests.acceptance.cli_process import cli
+from tests.acceptance.team_projects import make_project
 from tests.web.conftest import Client
 
 
@@ -32,3 +36,25 @@ def test_a_commit_that_is_gone_is_said(moved: Path) -> None:
 
 def test_a_run_that_moves_no_code_has_no_diff(looking: Client) -> None:
     assert 'id="diff"' not in looking.get("/p/shop/-/step/0").text
+
+
+def test_a_task_shows_what_its_merge_brought_and_a_kept_one_what_its_branch_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEQUENCER_TRUST", "all")
+    tasks = [
+        {"id": "one", "subject": "One", "role": "implementer"},
+        {"id": "two", "subject": "Two", "role": "implementer"},
+    ]
+    plan = {
+        "one": {"writes": {"shared.txt": "of one\n"}, "seconds": 0.4},
+        "two": {"writes": {"shared.txt": "of two\n", "own.txt": "2\n"}},
+    }
+    project = make_project(tmp_path / "team", tasks, plan, is_repository=True)
+    assert cli(project, "run").returncode == 1, "they have changed the same line"
+    client = Client([project])
+    merged, kept = (client.get(f"/p/team/-/step/{name}").text for name in ("one", "two"))
+    assert '<span class="add">+of one' in merged
+    assert "of two" not in merged.partition('id="diff"')[2].partition("</section>")[0]
+    assert "HEAD...sequencer-team/default/two" in kept
+    assert '<span class="add">+2' in kept
