@@ -16,8 +16,10 @@ from starlette.routing import Route
 
 from sequencer.cli.program import run
 from sequencer.cli.web import _listening as listening
+from sequencer.cli.web import _way_to as way_to
 from sequencer.errors import UsageRefused
 from sequencer.web import guard
+from sequencer.web.server import environment
 from tests.web.conftest import HOST, LINK, PORT, Answer, Client, scope_of
 
 RUN = "/p/shop/login-timeout"
@@ -160,6 +162,7 @@ def test_a_log_is_followed_from_any_place_that_somebody_says(client: Client, at:
         work = asyncio.ensure_future(client.guard(scope, receive, send))
         done, _ = await asyncio.wait([work, found], return_when=asyncio.FIRST_COMPLETED)
         assert found in done
+        assert found.result().startswith(b"retry")
         work.cancel()
         await asyncio.wait([work])
 
@@ -501,3 +504,20 @@ def test_behind_what_encrypts_the_cookie_is_secure_and_forms_come_from_there(
     assert client.post(url, host=host, origin=f"http://{host}").status == 403
     assert client.post(url, origin=f"https://{HOST}").status == 403
     assert client.post(url, host=host, origin=f"https://{host}").status == 303
+
+
+def test_no_template_can_forget_to_make_text_safe() -> None:
+    made = environment().from_string('<p title="{{ text }}">{{ text }}</p>{{ "<b>"|safe }}')
+    shown = made.render(text='\x1b[2J\u202e"><img src=x onerror=alert(1)>\x07')
+    assert not re.search("[\x1b\x07\u202e]", shown)
+    assert "<img" not in shown
+    assert shown.endswith("<b>")
+
+
+def test_the_file_that_leads_to_the_link_is_gone_once_somebody_came() -> None:
+    way = way_to("http://sequencer.localhost:1/login?token=x")
+    path = Path(way.name)
+    assert path.stat().st_mode & 0o077 == 0
+    with way:
+        way.close()
+        assert not path.exists()
