@@ -73,12 +73,18 @@ class Bar(Struct, frozen=True):
     attempt: int = 0
     is_critical: bool = False
     """Also of a look that says something more important."""
+    agent: str = ""
 
     @property
     def told(self) -> str:
-        """Return it in words."""
+        """Return it in words.
+
+        >>> Bar(Look.DONE, 0, 4, attempt=2, agent="claude").told
+        'attempt 2, accepted, 4.0 s by claude'
+        """
         number = f"attempt {self.attempt}, " if self.attempt > 1 else ""
-        return f"{number}{self.look}, {duration(self.end - self.begin)}"
+        maker = f" by {self.agent}" if self.agent else ""
+        return f"{number}{self.look}, {duration(self.end - self.begin)}{maker}"
 
 
 class Row(Struct):
@@ -152,7 +158,8 @@ def _bar(span: Span, first: float, *, is_critical: bool) -> Bar:
     look = LOOKS[span.kind]
     if is_critical and look is Look.DONE:
         look = Look.CRITICAL
-    return Bar(look, span.begin - first, span.end - first, span.attempt, is_critical)
+    begin, end = span.begin - first, span.end - first
+    return Bar(look, begin, end, span.attempt, is_critical, span.agent)
 
 
 def ticks(total_s: float, most: int) -> list[tuple[float, str]]:
