@@ -247,11 +247,11 @@ def test_a_limit_once_reached_stays_reached() -> None:
     most = st.fixed_dictionaries(
         {},
         optional={
-            "max_steps": st.integers(1, 60),
-            "max_cost_usd": st.floats(0.01, 1e6),
-            "max_seconds": st.floats(0.01, 1e6),
-            "max_failures_in_row": st.integers(1, 60),
-            "max_attempts": st.integers(1, 60),
+            "steps": st.integers(1, 60),
+            "cost_usd": st.floats(0.01, 1e6),
+            "seconds": st.floats(0.01, 1e6),
+            "failures_in_row": st.integers(1, 60),
+            "attempts": st.integers(1, 60),
         },
     )
 
@@ -259,9 +259,9 @@ def test_a_limit_once_reached_stays_reached() -> None:
         limits = RunLimits.model_validate(given)
         before, after = (limits.reached(new_head(usage=u)) for u in (used, used.plus(more)))
         passed = [
-            used.steps >= given.get("max_steps", 10**9),
-            used.cost_usd >= given.get("max_cost_usd", 10**9),
-            used.seconds >= given.get("max_seconds", 10**9),
+            used.steps >= given.get("steps", 10**9),
+            used.cost_usd >= given.get("cost_usd", 10**9),
+            used.seconds >= given.get("seconds", 10**9),
         ]
         assert (before is not None) == any(passed)
         # The sums are rounded, so a step of less than a millionth may not show.
