@@ -59,8 +59,13 @@ def _store(invocation: Invocation) -> FleetStore:
     metavar="NAME",
     help="Serve the runs of this queue or machine; default store.queue, else see there.",
 )
+@click.option(
+    "--trial", is_flag=True, help="Start a Temporal server for a trial instead, until Ctrl-C."
+)
 @pass_invocation
-def worker(invocation: Invocation, *, max_parallel: int | None, queue: str | None) -> None:
+def worker(
+    invocation: Invocation, *, max_parallel: int | None, queue: str | None, trial: bool
+) -> None:
     """Make attempts for every run of the project, until a signal ends it.
 
     It helps whoever runs a run: 'sequencer run' says how far it may go on, and the workers make
@@ -70,7 +75,13 @@ def worker(invocation: Invocation, *, max_parallel: int | None, queue: str | Non
     \b
     Examples:
       sequencer worker --max-parallel 2
+      sequencer worker --trial
     """
+    if trial:
+        if max_parallel is not None or queue is not None:
+            raise UsageRefused("goes with no other option of worker", where="--trial")
+        _serve_trial(invocation)
+        return
     store, project = _store(invocation), invocation.project()
     if queue is not None:
         store.options = replace(store.options, place="" if queue == SHARED else queue)
@@ -97,19 +108,11 @@ def _tell(invocation: Invocation, run: str | None, event: RunEvent) -> None:
     invocation.say(timed(f"{run or 'default'} {text}"))
 
 
-@verb("fleet", has_json=False)
-@click.argument("what", type=click.Choice(("up",)))
-@pass_invocation
-def fleet(invocation: Invocation, what: str) -> None:
+def _serve_trial(invocation: Invocation) -> None:
     """Start a Temporal server for a trial on this machine, until Ctrl-C.
 
     Its data stays below the state folder. Anybody on this machine can use it.
-
-    \b
-    Examples:
-      sequencer fleet up
     """
-    del what
     store, settings = _store(invocation), invocation.project().settings
     options = store.options
     host, _, port = options.address.rpartition(":")

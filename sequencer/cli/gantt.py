@@ -1,4 +1,4 @@
-"""`gantt`: who worked when, on what the time was spent, and what would have made it shorter."""
+"""`report --gantt`: who worked when, and what would have made it shorter."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import click
-
 from sequencer.cli.context import Invocation
-from sequencer.cli.options import NewFile, pass_invocation, verb
 from sequencer.cli.views.diagram import print_drawing
 from sequencer.cli.views.gantt import NEEDED, Gantt, drawn, gantt_of
 from sequencer.cli.views.pictures import draw, gantt_svg
@@ -22,29 +19,14 @@ from sequencer.model.head import Head
 
 COLUMNS = 100
 """Where it is printed to no terminal."""
-_FILE = NewFile()
 _SECONDS = ("wall_s", "work_s", "people_s", "critical_s")
 _RATIOS = ("speed_up", "overhead", "utilisation", "peak", "places")
 
 
-@verb("gantt")
-@click.option("--svg", type=_FILE, metavar="FILE", help="Draw it into FILE.")
-@click.option("--png", type=_FILE, metavar="FILE", help="Draw it into FILE.")
-@click.option(
-    "--width", type=click.IntRange(min=60, max=1000), metavar="N", help="Columns of the text."
-)
-@pass_invocation
-def gantt(invocation: Invocation, svg: Path | None, png: Path | None, width: int | None) -> None:
-    """Show who worked when, a line a task, with the critical path and the speedup.
-
-    Of a run that goes on, what runs now ends now. --png needs the extra 'picture'.
-
-    \b
-    Examples:
-      sequencer --run review gantt
-      sequencer --run review gantt --svg review.svg
-      sequencer --run review gantt --json | jq .figures
-    """
+def report_gantt(
+    invocation: Invocation, svg: Path | None, png: Path | None, width: int | None
+) -> None:
+    """Show who worked when, a line a task, with the critical path and the speedup."""
     if invocation.is_json and (svg or png or width):
         raise UsageRefused("a drawing is no JSON", where="--json", hint="leave it out")
     run = invocation.run()

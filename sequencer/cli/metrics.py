@@ -1,4 +1,4 @@
-"""`metrics`: what runs have done and used, for Prometheus."""
+"""`report --metrics`: what runs have done and used, for Prometheus."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as as_openm
 from prometheus_client.registry import Collector
 
 from sequencer.cli.context import Invocation
-from sequencer.cli.options import NewFile, pass_invocation, save, verb
+from sequencer.cli.options import save
 from sequencer.cli.views.runs import each_run
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError
@@ -30,33 +30,10 @@ FILE_MODE = 0o644
 """The exporter is another user."""
 
 
-@verb("metrics", has_json=False)
-@click.option("--all-runs", is_flag=True, help="Every run of the project, not only one.")
-@click.option(
-    "--format",
-    "text_format",
-    type=click.Choice(["openmetrics", "prometheus"]),
-    default="openmetrics",
-    show_default=True,
-    help="How it is written; a node exporter reads prometheus.",
-)
-@click.option(
-    "--output",
-    type=NewFile(),
-    metavar="FILE",
-    help="Write FILE, whole or not at all, instead of printing.",
-)
-@pass_invocation
-def metrics(
+def report_metrics(
     invocation: Invocation, *, all_runs: bool, text_format: str, output: Path | None
 ) -> None:
-    """Print what a run has done and used as metrics: steps, failures, time, tokens, cost.
-
-    \b
-    Examples:
-      sequencer metrics
-      sequencer metrics --all-runs --format prometheus --output /srv/s.prom
-    """
+    """Print what a run has done and used as metrics: steps, failures, time, tokens, cost."""
     if all_runs and invocation.run_name is not None:
         raise click.UsageError("--all-runs and --run exclude each other")
     seen, unreadable = _seen(invocation, all_runs=all_runs)

@@ -128,10 +128,8 @@ COMMANDS: Mapping[str, Command] = {
     "status": Command(_LOOK, "status", "Show where the run stands."),
     "history": Command(_LOOK, "history", "Show what happened, from the journal."),
     "log": Command(_LOOK, "log", "Show or follow step logs."),
-    "gantt": Command(_LOOK, "gantt", "Show who worked when, and the critical path."),
-    "metrics": Command(_LOOK, "metrics", "Print what runs use, for Prometheus."),
     "sync": Command(_LOOK, "sync", "Show both sides of a run that is kept in git.", "--to"),
-    "report": Command(_LOOK, "report", "Write a run into one file, to be sent."),
+    "report": Command(_LOOK, "report", "Show what a run did, as text, picture, page or metrics."),
     "web": Command(_LOOK, "web", "Show the runs in a browser, and answer them."),
     "stop": Command(_CHANGE, "change", "Stop or pause the run.", "--now"),
     "resume": Command(_CHANGE, "change", "Let a paused or stopped run continue.", ALWAYS),
@@ -148,10 +146,7 @@ COMMANDS: Mapping[str, Command] = {
     "init": Command(_SET_UP, "init", "Create a project's files."),
     "trust": Command(_SET_UP, "trust", "Say that a project may act on this machine."),
     "check": Command(_SET_UP, "check", "Look for everything that is wrong."),
-    "crontab": Command(_SET_UP, "schedule", "Print a crontab entry for ticks."),
-    "systemd": Command(_SET_UP, "schedule", "Print a systemd timer for ticks."),
-    "schedule": Command(_SET_UP, "service", "Keep the pages running, as a service."),
-    "fleet": Command(_SET_UP, "fleet", "Start a Temporal server for a trial."),
+    "schedule": Command(_SET_UP, "service", "Run steps by a timer, and the pages as a service."),
     "demo": Command(_SET_UP, "demo", "Watch two processes take turns; no agent needed."),
 }  # fmt: skip
 """Verb -> its module below `sequencer.cli`, where it has its name or, as `set_`, almost."""

@@ -1,40 +1,83 @@
-"""`report`: a run as one file, to be sent to somebody."""
+"""`report`: what a run did, as text, metrics, a picture, or one file to be sent to somebody."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import click
 
 from sequencer.cli.context import Invocation
-from sequencer.cli.options import NewFile, pass_invocation, save, verb
+from sequencer.cli.options import NewFile, pass_invocation, save, verb, with_options
 from sequencer.cli.views.pictures import draw
 from sequencer.cli.web import ensure_extra
 from sequencer.errors import UsageRefused
 
+_OPTIONS = with_options(
+    click.option("--gantt", is_flag=True, help="Who worked when; what is shown by default."),
+    click.option("--html", type=NewFile(), metavar="FILE", help="Write a page into FILE."),
+    click.option("--svg", type=NewFile(), metavar="FILE",
+                 help="Draw the plots into FILE, or with --gantt who worked when."),
+    click.option("--png", type=NewFile(), metavar="FILE", help="The same as PNG."),
+    click.option("--metrics", is_flag=True, help="Print metrics, for Prometheus."),
+    click.option("--all-runs", is_flag=True, help="The metrics of every run of the project."),
+    click.option("--format", "text_format", metavar="F",
+                 type=click.Choice(["openmetrics", "prometheus"]),
+                 help="How metrics are written: openmetrics (default), or prometheus for a node "
+                 "exporter."),
+    click.option("--output", type=NewFile(), metavar="FILE",
+                 help="Write the metrics into FILE, whole or not at all."),
+    click.option("--width", type=click.IntRange(min=60, max=1000), metavar="N",
+                 help="Columns of the text, 60 to 1000."),
+)  # fmt: skip
 
-@verb("report", has_json=False)
-@click.option("--html", type=NewFile(), metavar="FILE", help="Write the page into FILE.")
-@click.option("--svg", type=NewFile(), metavar="FILE", help="Draw the plots into FILE.")
-@click.option("--png", type=NewFile(), metavar="FILE", help="Draw the plots into FILE.")
+
+@verb("report")
+@_OPTIONS
 @pass_invocation
-def report(
-    invocation: Invocation, *, html: Path | None, svg: Path | None, png: Path | None
-) -> None:
-    """Write a run into one file: its graph, its steps, what they cost, and who worked when.
+def report(invocation: Invocation, /, *, gantt: bool, metrics: bool, **given: Any) -> None:
+    """Show what a run did: who worked when, the critical path, and the speedup.
 
-    The page needs no server and no network. Its texts are those of the journal, without the
-    answers as a whole. The plots show cost, tokens and time as they grew, and what reviews
-    found. Needs the extra 'web', and --png the extra 'picture'.
+    While a run continues, what runs now ends now. The page has the graph, the steps and what
+    they cost; it needs no server and no network. The plots show cost, tokens and time as they
+    grew, and what reviews found. The page and the plots need the extra 'web', --png the extra
+    'picture'.
 
     \b
     Examples:
-      sequencer report --html run.html
-      sequencer report --png costs.png
-      sequencer --run login-timeout report --html review.html
+      sequencer report
+      sequencer --run review report --html review.html
+      sequencer --run review report --gantt --svg review.svg
+      sequencer report --metrics --all-runs --output /srv/s.prom
     """
-    if not (html or svg or png):
-        raise UsageRefused("--html, --svg or --png says what to write")
+    asked = {name for name, value in given.items() if value not in (None, False)}
+    draws, of_metrics = {"svg", "png"}, {"all_runs", "text_format", "output"}
+    may = of_metrics if metrics else draws | {"width"} if gantt else {"html", "width"} | draws
+    if metrics and gantt:
+        raise UsageRefused("--gantt and --metrics exclude each other")
+    for name in sorted(asked - may):
+        option = "format" if name == "text_format" else name.replace("_", "-")
+        with_it = "--metrics" if name in of_metrics else "none of the other reports"
+        raise UsageRefused(f"goes with {with_it}", where=f"--{option}")
+    if metrics:
+        if invocation.is_json:
+            raise UsageRefused("metrics are no JSON", where="--json", hint="leave it out")
+        options = {name: given[name] for name in sorted(of_metrics)}
+        options["text_format"] = options["text_format"] or "openmetrics"
+        # prometheus_client is slow to load.
+        import_module("sequencer.cli.metrics").report_metrics(invocation, **options)
+    elif gantt or not asked - {"width"}:
+        room = import_module("sequencer.cli.gantt")
+        room.report_gantt(invocation, given["svg"], given["png"], given["width"])
+    else:
+        _write(invocation, given["html"], given["svg"], given["png"])
+
+
+def _write(invocation: Invocation, html: Path | None, svg: Path | None, png: Path | None) -> None:
+    """Write the page of the run, and its plots."""
+    if invocation.is_json:
+        raise UsageRefused("a page or a drawing is no JSON", where="--json", hint="leave it out")
     ensure_extra()
     # No other command may pay for this.
     from sequencer.web.report import is_report, plots_svg, report_html  # noqa: PLC0415

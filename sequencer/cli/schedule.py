@@ -1,4 +1,4 @@
-"""`crontab` and `systemd`: entries for unattended ticks, ready to paste.
+"""`schedule print`: entries for unattended ticks, ready to paste.
 
 They print and change nothing. Every path is absolute and quoted for the reader that it
 meets: sh within cron, where ``%`` ends the command, or systemd, where ``%`` begins a
@@ -16,12 +16,10 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-import click
 from msgspec import Struct
 
 from sequencer.assembly.timers import path_for, programs_of
 from sequencer.cli.context import Invocation
-from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.unattended import OPTION
 from sequencer.documents.files import slug
 from sequencer.errors import UsageRefused
@@ -39,21 +37,6 @@ REGULAR = {
 CRON_CHARS = 990
 """Classic cron refuses longer commands."""
 
-_every = click.option(
-    "--every",
-    type=click.IntRange(1, DAY_MIN),
-    default=HOUR_MIN,
-    show_default=True,
-    metavar="MINUTES",
-    help="How often.",
-)
-_env_file = click.option(
-    "--env-file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="PATH",
-    help="A file of NAME=value lines (keys), read at each tick; mode 600.",
-)
-
 
 class _Tick(Struct, frozen=True):
     """What an entry has to say."""
@@ -67,24 +50,22 @@ class _Tick(Struct, frozen=True):
     name: str
 
 
-@verb("crontab", has_json=False)
-@_every
-@_env_file
-@pass_invocation
-def crontab(invocation: Invocation, every: int, env_file: Path | None) -> None:
-    """Print a crontab entry that runs one due step, unattended.
+def print_tick(
+    invocation: Invocation, kind: str | None, every: int | None, env_file: Path | None
+) -> None:
+    """Print an entry for *kind* that runs one due step, unattended."""
+    if kind not in (None, "cron", "systemd"):
+        raise UsageRefused("prints for cron or systemd", where=f"--with {kind}")
+    (_systemd if kind == "systemd" else _crontab)(invocation, every or HOUR_MIN, env_file)
 
-    \b
-    Examples:
-      sequencer crontab --every 30
-      (crontab -l; sequencer crontab --every 60) | crontab -
-    """
+
+def _crontab(invocation: Invocation, every: int, env_file: Path | None) -> None:
     tick = _tick(invocation, env_file)
     entry = f"{_cron_times(every)} {_cron_command(tick)}"
     if len(entry) > CRON_CHARS:
         raise UsageRefused(
             f"the entry would have {len(entry)} characters, more than cron takes",
-            hint="use 'sequencer systemd', or a shorter path",
+            hint="use --with systemd, or a shorter path",
         )
     for line in (
         f"# sequencer: one due step every {every} minutes, in {tick.folder}",
@@ -97,18 +78,7 @@ def crontab(invocation: Invocation, every: int, env_file: Path | None) -> None:
         invocation.echo(line, is_verbatim=True)
 
 
-@verb("systemd", has_json=False)
-@_every
-@_env_file
-@pass_invocation
-def systemd(invocation: Invocation, every: int, env_file: Path | None) -> None:
-    """Print a systemd service and its timer that run one due step, unattended.
-
-    \b
-    Examples:
-      sequencer systemd --every 30
-      sequencer systemd --env-file ~/.config/sequencer.env
-    """
+def _systemd(invocation: Invocation, every: int, env_file: Path | None) -> None:
     tick = _tick(invocation, env_file)
     keys = f"\nEnvironmentFile=-{systemd_escaped(tick.env_file)}" if tick.env_file else ""
     pairs = (f"{name}={value}" for name, value in tick.variables.items())
@@ -180,7 +150,7 @@ def _cron_times(every: int) -> str:
     raise UsageRefused(
         f"cron has no even distance of {every} minutes",
         where="--every",
-        hint=f"one of {', '.join(map(str, REGULAR))}; 'sequencer systemd' takes any",
+        hint=f"one of {', '.join(map(str, REGULAR))}; --with systemd takes any",
     )
 
 

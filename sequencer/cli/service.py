@@ -19,6 +19,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import click
 from msgspec import Struct
@@ -27,6 +28,8 @@ from sequencer.assembly.trusting import place
 from sequencer.cli.context import Invocation, refuse
 from sequencer.cli.options import pass_invocation, verb, with_options
 from sequencer.cli.schedule import (
+    DAY_MIN,
+    print_tick,
     program_argv,
     systemd_escaped,
     systemd_quoted,
@@ -60,7 +63,9 @@ WantedBy=default.target
 
 _OPTIONS = with_options(
     click.option("--with", "kind", type=click.Choice(KINDS),
-                 help="What starts it; by default what this machine has."),
+                 help="What starts it; by default what this machine has, and cron for 'print'."),
+    click.option("--every", type=click.IntRange(1, DAY_MIN), metavar="MINUTES",
+                 help="How often a tick runs; for 'print', default 60."),
     click.option("--port", type=click.IntRange(1, 65535), default=8420, show_default=True,
                  help="As for 'web'; the same for the next three."),
     click.option("--bind", default="127.0.0.1", show_default=True, metavar="ADDRESS",
@@ -93,7 +98,7 @@ class Service(Struct, frozen=True):
 
 
 @verb("schedule", has_json=False)
-@click.argument("action", type=click.Choice(("install", "show", "remove")))
+@click.argument("action", type=click.Choice(("print", "install", "show", "remove")))
 @click.argument(
     "folders",
     nargs=-1,
@@ -102,10 +107,36 @@ class Service(Struct, frozen=True):
 )
 @_OPTIONS
 @pass_invocation
-def schedule(
+def schedule(invocation: Invocation, /, *, action: str, every: int | None, **given: Any) -> int:
+    """Let this machine run steps by itself, and keep 'sequencer web' running.
+
+    'print' prints an entry for cron or systemd that runs one due step, ready to paste. 'install'
+    installs or replaces a service of this user that shows the pages of this project, or of the
+    projects in DIR..., and starts it; 'show' says whether it runs; 'remove' removes it.
+
+    \b
+    Examples:
+      sequencer schedule print --every 30
+      (crontab -l; sequencer schedule print) | crontab -
+      sequencer schedule install --env-file ~/.config/sequencer.env
+      sequencer schedule remove
+    """
+    if action == "print":
+        if given["folders"]:
+            raise UsageRefused("prints for one project", where="DIR", hint="--config names it")
+        print_tick(invocation, given["kind"], every, given["env_file"])
+        return 0
+    if every is not None:
+        raise UsageRefused("is for 'schedule print'", where="--every")
+    if is_inside_agent():
+        refuse(invocation.verb, "the pages decide for a person")
+    return _service(invocation, action, **given)
+
+
+def _service(
     invocation: Invocation,
-    *,
     action: str,
+    *,
     folders: tuple[Path, ...],
     kind: str | None,
     port: int,
@@ -114,19 +145,7 @@ def schedule(
     token_file: Path | None,
     env_file: Path | None,
 ) -> int:
-    """Keep 'sequencer web' running as a service of this user.
-
-    'install' installs or replaces it for this project, or for the projects in DIR..., and starts
-    it; 'show' says whether it is installed and runs; 'remove' ends and removes it.
-
-    \b
-    Examples:
-      sequencer schedule install --env-file ~/.config/sequencer.env
-      sequencer schedule show
-      sequencer schedule remove
-    """
-    if is_inside_agent():
-        refuse(invocation.verb, "the pages decide for a person")
+    """Install, show or remove the service of the pages; return the exit code."""
     settings = invocation.project().settings
     shown = tuple(str(path.resolve()) for path in folders) or (str(settings.project_dir),)
     name = f"sequencer-web-{slug(Path(shown[0]).name or 'root')}"

@@ -234,7 +234,7 @@ class _Cause(NamedTuple):
     hint: str
 
 
-_START = "'sequencer fleet up' starts one for a trial; store.address names another"
+_START = "'sequencer worker --trial' starts one for a trial; store.address names another"
 _TLS = "store.tls.ca names who has signed its certificate, store.tls.cert and .key are ours"
 _KEY = "store.api_key_env names the variable with the server's key"
 _CAUSES = (

@@ -50,7 +50,7 @@ def _ensure_free(port: int) -> None:
         try:
             trial.bind((HOST, port))
         except OSError as error:
-            hint = "'sequencer fleet up' may run already; store.address names another port"
+            hint = "'sequencer worker --trial' may run already; store.address names another port"
             message = f"a server can't listen there: {error.strerror}"
             raise StorageFailed(message, where=f"{HOST}:{port}", hint=hint) from error
 

@@ -27,7 +27,7 @@ LOOKING = (
     ("history",),
     ("status", "--all"),
     ("log",),
-    ("metrics", "--all-runs"),
+    ("report", "--metrics", "--all-runs"),
 )
 
 
@@ -90,7 +90,11 @@ LINKED = {
     "sync": (*CHANGING, ("status",), ("plan",), ("history",), ("status", "--all")),
     "sync/beats": CHANGING,
     "sync/results": (("run", "--max-steps", "1"),),
-    "sync/runs": (("--run", "other", "tick"), ("status", "--all"), ("metrics", "--all-runs")),
+    "sync/runs": (
+        ("--run", "other", "tick"),
+        ("status", "--all"),
+        ("report", "--metrics", "--all-runs"),
+    ),
     "sync/runs/other": (("--run", "other", "tick"), ("--run", "other", "status")),
     "logs": (("tick",), ("log",)),
     "logs/local": (("tick",), ("log",)),

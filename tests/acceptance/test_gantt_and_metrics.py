@@ -42,7 +42,7 @@ def make(folder: Path, **seconds: float) -> Path:
 
 
 def gantt(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(cli(folder, "gantt", "--run", "f", "--json").stdout)
+    found: dict[str, Any] = json.loads(cli(folder, "report", "--run", "f", "--json").stdout)
     return found
 
 
@@ -51,7 +51,15 @@ def test_what_it_cost(tmp_path: Path) -> None:
     assert cli(folder, "run", "f", "--quiet").returncode == 0
     path = tmp_path / "out.prom"
     ended = cli(
-        folder, "metrics", "--all-runs", "--format", "prometheus", "--output", str(path), "--quiet"
+        folder,
+        "report",
+        "--metrics",
+        "--all-runs",
+        "--format",
+        "prometheus",
+        "--output",
+        str(path),
+        "--quiet",
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
     lines = path.read_text().splitlines()
@@ -73,7 +81,7 @@ def test_a_run_that_was_killed_and_taken_over(tmp_path: Path) -> None:
         until(lambda: state.exists() and json.loads(state.read_text())["claims"])
         (running,) = gantt(folder)["executions"]
         assert [span["kind"] for span in running["spans"]] == ["running"]
-        metrics = cli(folder, "metrics", "--run", "f").stdout
+        metrics = cli(folder, "report", "--metrics", "--run", "f").stdout
         assert 'sequencer_run_claims{run="f",workflow="f"} 1.0' in metrics
     finally:
         os.kill(worker.pid, signal.SIGKILL)
@@ -85,7 +93,7 @@ def test_a_run_that_was_killed_and_taken_over(tmp_path: Path) -> None:
     plan = gantt(folder)["executions"][0]
     assert [span["kind"] for span in plan["spans"]] == ["cut", "done"]
     assert [span["attempt"] for span in plan["spans"]] == [1, 2]
-    metrics = cli(folder, "metrics", "--run", "f").stdout
+    metrics = cli(folder, "report", "--metrics", "--run", "f").stdout
     (lost,) = [
         line
         for line in metrics.splitlines()

@@ -80,10 +80,9 @@ def test_what_an_agent_says_reaches_a_pipe_as_plain_text(tmp_path: Path, way: st
         "status",
         "history",
         "inbox",
-        "metrics",
         "plan",
         "repair",
-        "gantt",
+        "report",
     ):
         told(folder, looking)
         told(folder, looking, "--json")

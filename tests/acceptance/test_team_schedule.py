@@ -58,7 +58,7 @@ def test_a_team_does_every_task_once_and_in_order(tmp_path: Path, procedure: str
     assert len(heard) == 1
     assert "Mend the login" in heard[0]
 
-    shown = json.loads(cli(project, "--run", "made", "gantt", "--json").stdout)
+    shown = json.loads(cli(project, "--run", "made", "report", "--json").stdout)
     assert shown["is_over"]
     path, figures = shown["critical_path"], shown["figures"]
     assert not blockers[path[0]]
@@ -69,7 +69,7 @@ def test_a_team_does_every_task_once_and_in_order(tmp_path: Path, procedure: str
     longer = figures["wall_s"] / figures["critical_s"] - 1
     assert figures["overhead"] == pytest.approx(longer, abs=1e-3)
     assert figures["speed_up"] == pytest.approx(figures["work_s"] / figures["wall_s"], abs=1e-3)
-    assert "critical path" in cli(project, "--run", "made", "gantt").stdout.lower()
+    assert "critical path" in cli(project, "--run", "made", "report").stdout.lower()
 
 
 def _ensure_nothing_began_too_soon(project: Path, blockers: dict[str, set[str]]) -> None:

@@ -80,7 +80,7 @@ LOOKS = [
         "plan",
         "status",
         "history",
-        "gantt",
+        "report",
         "status --all --ended",
         "inbox",
         "plan --list",
@@ -90,12 +90,12 @@ LOOKS = [
     *("check --settings", "run --dry-run", "tick --dry-run", "takeover", "sync"),
     *(f"plan {CYCLE}", f"plan {FLOW}", f"plan {TEAM}", "plan debugger-full", "status --watch"),
     *(f"plan {FLOW} --simulate", f"plan {TEAM} --simulate", "plan --request Fix-the-login"),
-    *(f"--run {RUN} {verb}" for verb in ("status", "plan", "history", "gantt", "inbox", "run")),
+    *(f"--run {RUN} {verb}" for verb in ("status", "plan", "history", "report", "inbox", "run")),
     *(
         f"--run {FLOW} {verb}"
-        for verb in ("status", "plan", "history", "gantt", "plan --list", "run")
+        for verb in ("status", "plan", "history", "report", "plan --list", "run")
     ),
-    *(f"--run {TEAM} {verb}" for verb in ("status", "plan", "history", "gantt", "plan --list")),
+    *(f"--run {TEAM} {verb}" for verb in ("status", "plan", "history", "report", "plan --list")),
     *("--run nobody status", "rewind 99", "skip --as"),
 ]
 """Every command that looks, on a run of each kind, and some that are refused."""
@@ -209,8 +209,8 @@ def test_the_next_try_is_told_before_it_comes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("verb", [
     "status", "plan", "run", "tick", "plan --list", "history", "log", "status --all", "inbox",
-    "gantt", "metrics", "stop --pause", "answer approve", "trust", "crontab",
-    "plan --request X", "start X",
+    "report", "report --metrics", "stop --pause", "answer approve", "trust",
+    "schedule print", "plan --request X", "start X",
 ])  # fmt: skip
 def test_where_no_project_is_init_is_named(tmp_path: Path, verb: str) -> None:
     ended = cli(tmp_path, *verb.split())

@@ -23,11 +23,13 @@ from tests.long.report import Report, Size
 
 __all__ = ["traps_of_code", "traps_of_files", "traps_of_git"]
 LOOKS: tuple[tuple[str, ...], ...] = (
-    ("status",), ("check",), ("plan",), ("history",), ("log",), ("gantt",), ("metrics",),
-    ("metrics", "--all-runs"), ("sync",), ("status", "--all"), ("status", "--all", "--ended"),
-    ("inbox",),
+    ("status",), ("check",), ("plan",), ("history",), ("log",), ("report",),
+    ("report", "--metrics"),
+    ("report", "--metrics", "--all-runs"), ("sync",), ("status", "--all"),
+    ("status", "--all", "--ended"), ("inbox",),
     ("plan", "--request", "Fix the tests"), ("plan", "--simulate"), ("plan", "--list"),
-    ("plan", "--commit"), ("check", "--settings"), ("log", "--path"), ("crontab",), ("systemd",),
+    ("plan", "--commit"), ("check", "--settings"), ("log", "--path"), ("schedule", "print"),
+    ("schedule", "print", "--with", "systemd"),
     ("status", "--json"), ("history", "--json"), ("plan", "--help"),
     ("takeover",), ("repair",), ("plan", "--chart", "x.mmd"),
 )  # fmt: skip

@@ -123,7 +123,7 @@ for _kind, _make in _KINDS.items():
         add(Trap(f"{_kind}-{_name}", partial(_make, name=_name), (), _looks))
 
 
-@trap("deep-folders", looks=(("status", "--all", "--ended"), ("metrics", "--all-runs")))
+@trap("deep-folders", looks=(("status", "--all", "--ended"), ("report", "--metrics", "--all-runs")))
 def _deep(project: Project) -> None:
     for name in ("sync/runs/r", "prompts", "flows", "logs/local"):
         at = os.open(project.folder, os.O_RDONLY)
@@ -136,7 +136,7 @@ def _deep(project: Project) -> None:
         os.close(at)
 
 
-@trap("many-runs", looks=(("status", "--all", "--ended"), ("metrics", "--all-runs")))
+@trap("many-runs", looks=(("status", "--all", "--ended"), ("report", "--metrics", "--all-runs")))
 def _many(project: Project) -> None:
     for number in range(2_000):
         (project.sync / "runs" / f"r{number}").mkdir(parents=True)
@@ -213,7 +213,7 @@ def _words(project: Project) -> None:
     forging.forge(project.sync, change)
 
 
-@trap("forged-step", looks=(("log",), ("gantt",)))
+@trap("forged-step", looks=(("log",), ("report",)))
 def _step(project: Project) -> None:
     def change(record: forging.Record) -> None:
         for fact in forging.facts(record):

@@ -1,6 +1,6 @@
 """A day of cron over a change of the clocks, and the mails that somebody gets of it.
 
-The entry that `sequencer crontab` prints is given to ``sh`` each hour, with cron's few
+The entry that `sequencer schedule print` prints is given to ``sh`` each hour, with cron's few
 variables and a wall clock of that hour. Meanwhile an agent fails, meets a limit, is away,
 the configuration is damaged, a gate asks. Whatever the tick prints is a mail.
 """
@@ -167,7 +167,7 @@ class Day:
         self.client.write_text(AGENT)
         self.client.chmod(0o755)
         self.person("trust", "--yes")
-        self.entry = self.person("crontab").splitlines()[-1]
+        self.entry = self.person("schedule", "print").splitlines()[-1]
 
     def change(self, what: str) -> None:
         """Let happen what an hour says."""
@@ -187,7 +187,7 @@ class Day:
         elif what == "undo":
             config.write_text(CONFIGURATION)
         else:
-            self.person(what)
+            self.person(*what.split())
 
     def tick(self) -> tuple[int, str]:
         """Do what cron does; return the exit code and the mail."""

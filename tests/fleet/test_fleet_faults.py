@@ -134,7 +134,7 @@ def test_looking_takes_no_worker_and_says_where_the_server_is_if_it_is_gone(tmp_
     assert ended.returncode == 3
     assert address in ended.stderr
     assert "does not answer: connection refused" in ended.stderr
-    assert "sequencer fleet up" in ended.stderr
+    assert "sequencer worker --trial" in ended.stderr
     assert "Error" not in ended.stderr
 
 
@@ -248,7 +248,7 @@ def test_a_trial_server_starts_says_where_it_is_and_ends(tmp_path: Path) -> None
     port, _ = free_ports(2)
     store = f'store: {{kind: temporal, address: "127.0.0.1:{port}", project: p}}'
     here = FleetProject(tmp_path / "p", CYCLE, store)
-    with here.process("fleet", "up") as up:
+    with here.process("worker", "--trial") as up:
         assert up.stdout is not None
         assert f"http://127.0.0.1:{port + 1000}/" in up.stdout.readline()
         assert here.cli("run", "--max-steps", "1").returncode == 0
@@ -271,7 +271,7 @@ def test_what_one_machine_alone_can_do_is_refused(project: Make) -> None:
 
 def test_what_is_for_temporal_alone_is_refused_elsewhere(tmp_path: Path) -> None:
     here = FleetProject(tmp_path / "p", CYCLE, "")
-    for arguments in (["worker"], ["fleet", "up"]):
+    for arguments in (["worker"], ["worker", "--trial"]):
         ended = here.cli(*arguments)
         assert ended.returncode == 2
         assert "store.kind" in ended.stderr

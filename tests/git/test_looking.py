@@ -23,8 +23,18 @@ from tests.boundary.world import ROOT
 from tests.clones import ENVIRONMENT, git
 
 VERBS = (
-    *("status", "plan", "history", "status --all", "inbox", "log", "metrics", "check", "sync"),
-    *("plan --commit", "gantt", "plan --list", "check --settings", "plan flow.md --simulate"),
+    *(
+        "status",
+        "plan",
+        "history",
+        "status --all",
+        "inbox",
+        "log",
+        "report --metrics",
+        "check",
+        "sync",
+    ),
+    *("plan --commit", "report", "plan --list", "check --settings", "plan flow.md --simulate"),
 )
 OF_GIT = ("status", "check", "sync", "commit --dry-run")
 """Those that ask git most."""

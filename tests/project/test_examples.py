@@ -118,7 +118,10 @@ def test_cron(project: Project) -> None:
     sequencer(folder, "tick")
     assert (folder / "sync" / "state.json").read_bytes() == before
     assert noted_steps(folder) == ["collect", "summarise", "publish"]
-    for printed in (sequencer(folder, "crontab"), sequencer(folder, "systemd")):
+    for printed in (
+        sequencer(folder, "schedule", "print"),
+        sequencer(folder, "schedule", "print", "--with", "systemd"),
+    ):
         assert "tick" in printed
         assert str(folder) in printed
 

@@ -48,14 +48,14 @@ def test_path_is_short_and_keeps_its_order(
     assert path_for([*where], present, _finder(where)) == path
 
 
-@pytest.mark.parametrize("verb", ["crontab", "systemd"])
+@pytest.mark.parametrize("verb", ["cron", "systemd"])
 def test_an_entry_brings_the_folders_of_the_projects_programs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     folder, programs = project(tmp_path / "p", CONFIGURATION), tmp_path / "programs"
     program(programs / "our-tests")
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
-    assert f"PATH={programs}:" in call(folder, verb).out
+    assert f"PATH={programs}:" in call(folder, "schedule", "print", "--with", verb).out
 
 
 def program(path: Path, text: str = "exit 0") -> None:
@@ -82,14 +82,16 @@ def test_check_asks_what_the_installed_line_finds(
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert findings(folder) == [], "nothing is installed, and what is printed finds all"
-    installed(programs, call(folder, "crontab").out)
+    installed(programs, call(folder, "schedule", "print").out)
     assert findings(folder) == []
-    installed(programs, call(folder, "crontab").out.replace(f"PATH={programs}:", "PATH="))
+    installed(programs, call(folder, "schedule", "print").out.replace(f"PATH={programs}:", "PATH="))
     (found,) = findings(folder)
     assert f"does not find 'our-tests', which is {programs}/our-tests here" in found
     assert found.startswith("the crontab: ")
     program(tmp_path / "older" / "our-tests")
-    installed(programs, call(folder, "crontab").out.replace(str(programs), f"{tmp_path}/older"))
+    installed(
+        programs, call(folder, "schedule", "print").out.replace(str(programs), f"{tmp_path}/older")
+    )
     (found,) = findings(folder)
     assert f"and {tmp_path}/older/our-tests for a timer's tick" in found
 
@@ -114,9 +116,11 @@ def test_check_asks_what_the_unit_finds(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     unit = tmp_path / "config" / "systemd" / "user" / "sequencer-p.service"
     unit.parent.mkdir(parents=True)
-    unit.write_text(call(folder, "systemd").out)
+    unit.write_text(call(folder, "schedule", "print", "--with", "systemd").out)
     assert findings(folder) == []
-    unit.write_text(call(folder, "systemd").out.replace(f"{programs}:", ""))
+    unit.write_text(
+        call(folder, "schedule", "print", "--with", "systemd").out.replace(f"{programs}:", "")
+    )
     (found,) = findings(folder)
     assert found.startswith(f"{unit}: a timer's tick does not find 'our-tests'")
 

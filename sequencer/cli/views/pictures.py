@@ -445,7 +445,7 @@ def ensure_drawable(chart: Gantt) -> None:
     if len(chart.rows) > MOST_ROWS or bars > MOST_BARS:
         raise UsageRefused(
             f"{len(chart.rows)} tasks with {bars} bars are too many for a picture",
-            hint="'sequencer gantt' prints them, and --json has every attempt",
+            hint="'sequencer report' prints them, and --json has every attempt",
         )
 
 

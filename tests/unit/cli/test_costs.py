@@ -74,8 +74,10 @@ def test_an_unknown_cost_is_shown_as_such_everywhere(silent: Path) -> None:
     assert "cost unknown" in call(silent, "status", "--all").out
     for log in (silent / "logs").glob("**/*.log"):
         assert log.read_text().splitlines()[-1].endswith("cost unknown")
-    assert "cost_usd" not in call(silent, "metrics").out.replace("run_cost_usd", "cost_usd")
-    assert "calls_unpriced_total" in call(silent, "metrics").out
+    assert "cost_usd" not in call(silent, "report", "--metrics").out.replace(
+        "run_cost_usd", "cost_usd"
+    )
+    assert "calls_unpriced_total" in call(silent, "report", "--metrics").out
     said = call(silent, "tick", "--json").json
     assert (said["cost_usd"], said["unpriced"], said["estimated_usd"]) == (None, 1, 0)
     (listed,) = call(silent, "status", "--all", "--json").json

@@ -41,7 +41,7 @@ def finished(tmp_path: Path) -> Path:
 
 
 def gantt(folder: Path, *arguments: str) -> Called:
-    ended = call(folder, "gantt", *arguments)
+    ended = call(folder, "report", "--gantt", *arguments)
     assert ended.code == 0, ended.err
     return ended
 
@@ -66,15 +66,15 @@ def test_pictures(finished: Path) -> None:
     root = ET.parse(finished / "f.svg").getroot()  # noqa: S314 - our own
     assert any("total time" in (element.text or "") for element in root.iter())
     assert (finished / "f.png").read_bytes().startswith(b"\x89PNG")
-    again = call(finished, "gantt", "--run", "f", "--svg", "orchestration.yaml")
+    again = call(finished, "report", "--gantt", "--run", "f", "--svg", "orchestration.yaml")
     assert again.code == 2
     assert "something else than a picture" in again.err
 
 
 def test_what_is_refused(finished: Path) -> None:
-    assert call(finished, "gantt", "--run", "nobody").code == 2
+    assert call(finished, "report", "--gantt", "--run", "nobody").code == 2
     for more in (("--svg", "x.svg"), ("--png", "x.png"), ("--width", "80")):
-        ended = call(finished, "gantt", "--run", "f", "--json", *more)
+        ended = call(finished, "report", "--run", "f", "--json", *more)
         assert ended.code == 2
         assert "a drawing is no JSON" in ended.err
 
@@ -110,11 +110,11 @@ def test_a_flow_that_was_changed_is_still_shown(finished: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        ("--run", "f", "gantt", "--svg", "-"),
-        ("--run", "f", "gantt", "--svg", "f.svg", "--png", "-"),
+        ("--run", "f", "report", "--gantt", "--svg", "-"),
+        ("--run", "f", "report", "--gantt", "--svg", "f.svg", "--png", "-"),
         ("plan", "f", "--svg", "-"),
         ("plan", "f", "--png", "-"),
-        ("--run", "f", "metrics", "--output", "-"),
+        ("--run", "f", "report", "--metrics", "--output", "-"),
     ],
 )
 def test_a_dash_is_no_file(finished: Path, options: tuple[str, ...]) -> None:

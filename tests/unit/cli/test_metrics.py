@@ -19,7 +19,7 @@ READ: Callable[[str], Iterable[Metric]] = read_openmetrics
 
 def samples(folder: Path, *arguments: str) -> dict[str, float]:
     """Return what ``metrics`` prints: name and labels to value."""
-    ended = call(folder, "metrics", *arguments)
+    ended = call(folder, "report", "--metrics", *arguments)
     assert ended.code == 0, ended.err
     assert ended.out.endswith("# EOF\n")
     return {
@@ -34,19 +34,19 @@ def test_a_damaged_run_does_not_hide_the_others(tmp_path: Path) -> None:
     assert call(folder, "run", "--run", "docs", "--max-steps", "1", "--quiet").code == 0
     for path in (folder / "sync" / "runs" / "docs").glob("*.json*"):
         path.write_text("damaged")
-    ended = call(folder, "metrics", "--all-runs")
+    ended = call(folder, "report", "--metrics", "--all-runs")
     assert ended.code == 0
     assert 'sequencer_run_readable{run="docs"} 0.0' in ended.out
     assert 'sequencer_run_readable{run="(default)"} 1.0' in ended.out
     assert "warning: run docs: " in ended.err
-    assert call(folder, "metrics", "--run", "docs").code == 3
+    assert call(folder, "report", "--metrics", "--run", "docs").code == 3
 
 
 def test_a_file_for_a_node_exporter(tmp_path: Path) -> None:
     folder = worked(tmp_path / "p", 1)
     path = tmp_path / "textfile" / "sequencer.prom"
     path.parent.mkdir()
-    arguments = ("metrics", "--format", "prometheus", "--output", str(path))
+    arguments = ("report", "--metrics", "--format", "prometheus", "--output", str(path))
     before = os.umask(0o077)
     try:
         ended = call(folder, *arguments)
@@ -55,7 +55,7 @@ def test_a_file_for_a_node_exporter(tmp_path: Path) -> None:
     assert (ended.code, ended.out) == (0, "")
     assert f"{path} was written" in ended.err
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
-    assert path.read_text() == call(folder, "metrics", "--format", "prometheus").out
+    assert path.read_text() == call(folder, "report", "--metrics", "--format", "prometheus").out
     assert "# EOF" not in path.read_text()
     assert call(folder, "run", "--max-steps", "1", "--quiet").code == 0
     earlier = path.read_text()
@@ -66,7 +66,7 @@ def test_a_file_for_a_node_exporter(tmp_path: Path) -> None:
 
 def test_no_other_file_is_overwritten(tmp_path: Path) -> None:
     folder = worked(tmp_path / "p", 1)
-    ended = call(folder, "metrics", "--output", "orchestration.yaml")
+    ended = call(folder, "report", "--metrics", "--output", "orchestration.yaml")
     assert ended.code == 2
     assert "something else than metrics" in ended.err
     assert "review_cadence" in (folder / "orchestration.yaml").read_text()
@@ -74,10 +74,10 @@ def test_no_other_file_is_overwritten(tmp_path: Path) -> None:
 
 def test_what_is_refused(tmp_path: Path) -> None:
     folder = worked(tmp_path / "p", 1)
-    assert call(folder, "metrics", "--json").code == 2
-    assert call(folder, "metrics", "--format", "xml").code == 2
-    assert call(folder, "metrics", "--run", "nobody").code == 2
-    both = call(folder, "metrics", "--all-runs", "--run", "docs")
+    assert call(folder, "report", "--metrics", "--json").code == 2
+    assert call(folder, "report", "--metrics", "--format", "xml").code == 2
+    assert call(folder, "report", "--metrics", "--run", "nobody").code == 2
+    both = call(folder, "report", "--metrics", "--all-runs", "--run", "docs")
     assert both.code == 2
     assert "exclude each other" in both.err
 
@@ -88,7 +88,7 @@ def test_a_changed_definition_costs_the_roles_and_nothing_else(tmp_path: Path) -
     (folder / "orchestration.yaml").write_text(
         f"{text}workflows: {{review_cadence: {{steps: [main]}}}}\n"
     )
-    ended = call(folder, "metrics")
+    ended = call(folder, "report", "--metrics")
     assert ended.code == 0
     assert "warning: roles and models are not known" in ended.err
     assert 'sequencer_run_step_index{run="(default)",workflow="review_cadence"} 1.0' in ended.out
@@ -117,7 +117,7 @@ def test_the_roles_and_the_budgets_of_a_team(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", TEAM)
     ended = call(folder, "run", "errand", "--quiet")
     assert ended.code == 0, ended.err
-    lines = call(folder, "metrics", "--run", "errand").out.splitlines()
+    lines = call(folder, "report", "--metrics", "--run", "errand").out.splitlines()
     roles = {
         match[2]: match[1]
         for line in lines
@@ -135,7 +135,7 @@ def test_the_roles_and_the_budgets_of_a_team(tmp_path: Path) -> None:
         ("role", "researcher", "usd"): 1.5,
         ("task", "right", "tokens"): 50,
     }
-    told = json.loads(call(folder, "gantt", "--run", "errand", "--json").out)
+    told = json.loads(call(folder, "report", "--run", "errand", "--json").out)
     assert {one["step"]: one["role"] for one in told["executions"]} == roles
     assert told["figures"]["places"] == 2
 

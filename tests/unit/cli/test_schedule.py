@@ -62,14 +62,14 @@ def test_a_distance_that_cron_can_not_keep_is_refused(every: int) -> None:
 
 
 @pytest.mark.parametrize("every", ["0", "-5", "1441", "x"])
-@pytest.mark.parametrize("verb", ["crontab", "systemd"])
+@pytest.mark.parametrize("verb", ["cron", "systemd"])
 def test_a_distance_that_means_nothing_is_refused(tmp_path: Path, verb: str, every: str) -> None:
-    assert call(project(tmp_path), verb, "--every", every).code == 2
+    assert call(project(tmp_path), "schedule", "print", "--with", verb, "--every", every).code == 2
 
 
 def test_the_command_of_cron_runs_a_step(tmp_path: Path) -> None:
     folder = project(tmp_path / ODD)
-    called = call(folder, "crontab", "--every", "10")
+    called = call(folder, "schedule", "print", "--every", "10")
     assert called.code == 0, called.err
     fields, command = entry_of(called.out)
     assert fields == ["*/10", "*", "*", "*", "*"]
@@ -100,7 +100,7 @@ def test_keys_come_from_a_file_and_are_not_inlined(
     monkeypatch.setenv("MY_WORD", "in-the-environment")
     keys = tmp_path / "my keys.env"
     keys.write_text("MY_WORD='from the file'\n")
-    called = call(folder, "crontab", "--env-file", str(keys))
+    called = call(folder, "schedule", "print", "--env-file", str(keys))
     assert "in-the-environment" not in called.out
     assert "from the file" not in called.out
     _, command = entry_of(called.out)
@@ -118,30 +118,36 @@ def test_keys_come_from_a_file_and_are_not_inlined(
 def test_a_named_run_is_passed_on(tmp_path: Path) -> None:
     folder = worked(tmp_path / "app", 0)
     call(folder, "run", "--run", "Nightly build", "--max-steps", "1", "--quiet")
-    _, command = entry_of(call(folder, "--run", "Nightly build", "crontab").out)
+    _, command = entry_of(call(folder, "--run", "Nightly build", "schedule", "print").out)
     assert "'--run=Nightly build'" in command
-    service, _ = units_of(call(folder, "--run", "Nightly build", "systemd").out)
+    service, _ = units_of(
+        call(folder, "--run", "Nightly build", "schedule", "print", "--with", "systemd").out
+    )
     assert service["Service"]["ExecStart"].endswith('"--run=Nightly build"')
-    assert call(folder, "--run", "nihgtly", "crontab").code == 2
+    assert call(folder, "--run", "nihgtly", "schedule", "print").code == 2
 
 
 def test_an_entry_that_is_too_long_for_cron_is_refused(tmp_path: Path) -> None:
     folder = project(tmp_path / ("x" * 200) / ("y" * 200))
-    called = call(folder, "crontab")
+    called = call(folder, "schedule", "print")
     assert called.code == 2
-    assert "sequencer systemd" in called.err
+    assert "--with systemd" in called.err
 
 
-@pytest.mark.parametrize("verb", ["crontab", "systemd"])
+@pytest.mark.parametrize("verb", ["cron", "systemd"])
 def test_a_folder_with_a_line_end_in_its_name_is_refused(tmp_path: Path, verb: str) -> None:
-    called = call(project(tmp_path / "a\nb"), verb)
+    called = call(project(tmp_path / "a\nb"), "schedule", "print", "--with", verb)
     assert called.code == 2
     assert "line end" in called.err
 
 
 def test_odd_names_are_escaped_for_systemd(tmp_path: Path) -> None:
     folder = project(tmp_path / ODD)
-    service, _ = units_of(call(folder, "systemd", "--env-file", str(folder / "k.env")).out)
+    service, _ = units_of(
+        call(
+            folder, "schedule", "print", "--with", "systemd", "--env-file", str(folder / "k.env")
+        ).out
+    )
     section = service["Service"]
     assert section["WorkingDirectory"].replace("%%", "%") == str(folder)
     assert not re.search(r"(?<!%)%(?!%)", section["WorkingDirectory"])
@@ -158,7 +164,7 @@ def test_systemd_itself_accepts_the_units(tmp_path: Path) -> None:
     if verify is None:
         pytest.skip("systemd-analyze is not here")
     folder = project(tmp_path / "my 50% app")
-    out = call(folder, "systemd").out
+    out = call(folder, "schedule", "print", "--with", "systemd").out
     service, timer = out.split("\n\n# Put this into", 1)
     (tmp_path / "s.service").write_text(service)
     (tmp_path / "s.timer").write_text("#" + timer)
@@ -174,27 +180,29 @@ def test_systemd_itself_accepts_the_units(tmp_path: Path) -> None:
 
 def test_without_a_configuration_the_present_folder_is_meant(tmp_path: Path) -> None:
     (tmp_path / "prompts").mkdir()
-    _, command = entry_of(call(tmp_path, "crontab").out)
+    _, command = entry_of(call(tmp_path, "schedule", "print").out)
     assert f"cd {shlex.quote(str(tmp_path))}" in command
     assert "--config" not in command
 
 
-@pytest.mark.parametrize("verb", ["crontab", "systemd"])
+@pytest.mark.parametrize("verb", ["cron", "systemd"])
 def test_they_write_nothing_and_have_no_json(tmp_path: Path, verb: str) -> None:
     project(tmp_path)
     before = sorted(tmp_path.rglob("*"))
-    call(tmp_path, verb)
+    call(tmp_path, "schedule", "print", "--with", verb)
     assert sorted(tmp_path.rglob("*")) == before
-    assert call(tmp_path, verb, "--json").code == 2
-    assert f"sequencer {verb}" in call(tmp_path, verb, "--help").out.split("Example", 1)[1]
+    assert call(tmp_path, "schedule", "print", "--with", verb, "--json").code == 2
 
 
-@pytest.mark.parametrize("verb", ["crontab", "systemd"])
+@pytest.mark.parametrize("verb", ["cron", "systemd"])
 def test_a_timer_finds_what_was_trusted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     folder = project(tmp_path / "app")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    assert f"XDG_STATE_HOME={tmp_path / 'state'}" in call(folder, verb).out
+    assert (
+        f"XDG_STATE_HOME={tmp_path / 'state'}"
+        in call(folder, "schedule", "print", "--with", verb).out
+    )
     monkeypatch.setenv("XDG_STATE_HOME", "not/absolute")
-    assert "XDG_STATE_HOME" not in call(folder, verb).out
+    assert "XDG_STATE_HOME" not in call(folder, "schedule", "print", "--with", verb).out

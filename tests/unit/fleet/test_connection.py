@@ -35,14 +35,14 @@ def rpc(text: str, status: RPCStatusCode) -> RPCError:
 @pytest.mark.parametrize(
     ("error", "words", "hint"),
     [
-        (RuntimeError(TRANSPORT.format(REFUSED)), "connection refused", "sequencer fleet up"),
+        (RuntimeError(TRANSPORT.format(REFUSED)), "connection refused", "sequencer worker --trial"),
         (RuntimeError(TRANSPORT.format(UNKNOWN)), "no machine has this name", "store.address"),
         (RuntimeError(TRANSPORT.format(UNTRUSTED)), "not trusted", "store.tls.ca"),
         (RuntimeError(TRANSPORT.format(NO_TLS)), "does not speak TLS", "store.tls"),
         (RuntimeError(TRANSPORT.format("Odd(1)")), "does not answer", "store.address"),
-        (rpc("tcp connect error", RPCStatusCode.UNAVAILABLE), "does not answer", "fleet up"),
-        (rpc("Timeout expired", RPCStatusCode.CANCELLED), "in time", "fleet up"),
-        (WorkflowUpdateRPCTimeoutOrCancelledError(), "in time", "fleet up"),
+        (rpc("tcp connect error", RPCStatusCode.UNAVAILABLE), "does not answer", "worker --trial"),
+        (rpc("Timeout expired", RPCStatusCode.CANCELLED), "in time", "worker --trial"),
+        (WorkflowUpdateRPCTimeoutOrCancelledError(), "in time", "worker --trial"),
         (rpc("x", RPCStatusCode.PERMISSION_DENIED), "lets nobody in", "store.api_key_env"),
         (
             rpc("Namespace shop is not found.", RPCStatusCode.NOT_FOUND),

