@@ -42,13 +42,13 @@ from sequencer.store.watch import notifier
 from sequencer.web.actions import decide
 from sequencer.web.hooks.box import Delivery, DeliveryBox
 from sequencer.web.hooks.reading import (
-    READERS,
     Ask,
     Document,
     TrackerEvent,
     Unwanted,
     decision,
     is_one,
+    read,
 )
 from sequencer.web.site import ShownProject
 from sequencer.workflows.requests.issues import as_request, free_name, issue_of
@@ -193,7 +193,7 @@ class Clerk:
         # What was allowed at the door may not be any more.
         options = options_of(project, tracker)
         document = parse_object(delivery.body.encode())
-        event = READERS[tracker](delivery.kind, document, options)
+        event = read(tracker, delivery.kind, document, options)
         ensure_allowed(event, options)
         if event.ask is Ask.START:
             done = self._start(project, event, document, options)

@@ -30,7 +30,7 @@ from sequencer.store.strictjson import parse_object
 from sequencer.web.guard import App, Receive, Scope, Send
 from sequencer.web.hooks.acting import Clerk, Say, ensure_allowed, options_of
 from sequencer.web.hooks.box import BoxFull
-from sequencer.web.hooks.reading import READERS, Unwanted
+from sequencer.web.hooks.reading import Unwanted, read
 from sequencer.web.site import Site
 
 ADDRESS = "/hooks/"
@@ -173,7 +173,7 @@ class Door:
         for clerk, project in signed:
             options = options_of(project, name)
             try:
-                ensure_allowed(READERS[name](kind, document, options), options)
+                ensure_allowed(read(name, kind, document, options), options)
             except Unwanted as error:
                 why = str(error)
                 continue

@@ -18,8 +18,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from sequencer.errors import UsageRefused
 from sequencer.model.limits import parse_time
 from sequencer.settings.webhooks import TrackerHook
+from sequencer.workflows.requests.issues import Fields
 
 OWN_MARK = "<!-- sequencer:"
 """In each comment that a run posts: a run must not answer itself."""
@@ -69,7 +71,7 @@ class Unwanted(Exception):
     """A delivery that asks for nothing here; its text says why."""
 
 
-def github(kind: str, document: Document, options: TrackerHook) -> TrackerEvent:
+def github(kind: str, event: Fields, options: TrackerHook) -> TrackerEvent:
     """Return what GitHub's event *kind* asks for.
 
     Raises:
@@ -77,9 +79,8 @@ def github(kind: str, document: Document, options: TrackerHook) -> TrackerEvent:
     """
     if kind not in ("issues", "issue_comment"):
         raise Unwanted(f"events {kind[:40]!r} are not taken")
-    action, issue = document.get("action"), _part(document, "issue")
-    repository = _text(_part(document, "repository"), "full_name")
-    sender, number = _part(document, "sender"), issue.get("number")
+    action, issue, sender = event.text("action"), event.section("issue"), event.section("sender")
+    repository, number = event.section("repository").text("full_name"), issue.get("number")
     if not isinstance(number, int) or not repository:
         raise Unwanted("it names no issue")
     found: dict[str, Any] = {
@@ -88,119 +89,119 @@ def github(kind: str, document: Document, options: TrackerHook) -> TrackerEvent:
         "who": _user(sender),
     }
     if kind == "issue_comment":
-        comment = _part(document, "comment")
-        if action != "created" or _part(comment, "user").get("login") != sender.get("login"):
+        comment = event.section("comment")
+        if action != "created" or comment.section("user").get("login") != sender.get("login"):
             raise Unwanted("only new comments are taken")
-        text, url = _text(comment, "body"), _text(comment, "html_url")
-        at = _time(comment, "created_at")
-        return TrackerEvent(ask=Ask.ANSWER, at=at, text=_said(text, options), url=url, **found)
-    names = {"labeled": "label", "unlabeled": "label"}
-    change = _part(document, names.get(str(action), "assignee"))
+        found |= {"text": _said(comment.text("body"), options), "url": comment.text("html_url")}
+        return TrackerEvent(ask=Ask.ANSWER, at=_time(comment, "created_at"), **found)
     if action in ("labeled", "unlabeled"):
-        is_ours = is_one((_text(change, "name"),), options.labels)
+        is_ours = is_one((event.section("label").text("name"),), options.labels)
     elif action in ("assigned", "unassigned"):
-        is_ours = is_one(_user(change), options.assignees)
+        is_ours = is_one(_user(event.section("assignee")), options.assignees)
     else:
-        raise Unwanted(f"issues that are {str(action)[:40]} are not taken")
+        raise Unwanted(f"issues that are {action[:40]} are not taken")
     if not is_ours:
         raise Unwanted(f"this label or assignee is none that counts ({action})")
-    ask = Ask.START
-    if action in ("unlabeled", "unassigned"):
-        labels = (_text(one, "name") for one in _list(issue, "labels"))
-        people = (name for one in _list(issue, "assignees") for name in _user(one))
-        if is_one(labels, options.labels) or is_one(people, options.assignees):
-            raise Unwanted("another label or assignee keeps it going")
-        ask = Ask.STOP
+    is_end = action.startswith("un")
+    people = (name for one in issue.sections("assignees") for name in _user(one))
+    labels = (one.text("name") for one in issue.sections("labels"))
+    if is_end and (is_one(labels, options.labels) or is_one(people, options.assignees)):
+        raise Unwanted("another label or assignee keeps it going")
+    ask = Ask.STOP if is_end else Ask.START
     return TrackerEvent(ask=ask, at=_time(issue, "updated_at"), **found)
 
 
-def linear(kind: str, document: Document, options: TrackerHook) -> TrackerEvent:
-    """Return what Linear's event asks for; *kind*, a header that nobody signs, is not believed.
+def linear(_kind: str, event: Fields, options: TrackerHook) -> TrackerEvent:
+    """Return what Linear's event asks for; its kind, a header that nobody signs, is not believed.
 
     Raises:
         Unwanted: nothing.
     """
-    del kind
     kinds = {"Issue": _linear_issue, "Comment": _linear_comment, "AgentSessionEvent": _session}
-    read = kinds.get(str(document.get("type")))
-    if read is None:
-        raise Unwanted(f"events {str(document.get('type'))[:40]!r} are not taken")
-    return read(document, options)
+    kind = event.text("type")
+    if kind not in kinds:
+        raise Unwanted(f"events {kind[:40]!r} are not taken")
+    return kinds[kind](event, options)
 
 
-READERS: Mapping[str, Callable[[str, Document, TrackerHook], TrackerEvent]] = {
+READERS: Mapping[str, Callable[[str, Fields, TrackerHook], TrackerEvent]] = {
     "github": github,
     "linear": linear,
 }
 
 
-def _linear_issue(document: Document, options: TrackerHook) -> TrackerEvent:
-    issue, before = _part(document, "data"), _part(document, "updatedFrom")
-    action = document.get("action")
-    found = {
-        **_about(issue, document.get("actor")),
-        "at": _time(document, "createdAt"),
-    }
-    labels = tuple(_list(issue, "labels"))
-    assignee = _names(_part(issue, "assignee"), "email", "id")
-    is_labeled = is_one((_text(one, "name") for one in labels), options.labels)
-    is_assigned = is_one(assignee, options.assignees)
+def read(tracker: str, kind: str, document: Document, options: TrackerHook) -> TrackerEvent:
+    """Return what the event *kind* of *tracker* asks for.
+
+    Raises:
+        Unwanted: nothing, or a value of it has the wrong type.
+    """
+    try:
+        return READERS[tracker](kind, Fields(document, "", "the delivery"), options)
+    except UsageRefused as error:
+        raise Unwanted(error.message) from None
+
+
+def _linear_issue(event: Fields, options: TrackerHook) -> TrackerEvent:
+    issue, before, action = event.section("data"), event.section("updatedFrom"), event.get("action")
+    found = _about(issue, event.section("actor")) | {"at": _time(event, "createdAt")}
+    labels = [*issue.sections("labels")]
+    is_labeled = is_one((one.text("name") for one in labels), options.labels)
+    is_assigned = is_one(_names(issue.section("assignee"), "email", "id"), options.assignees)
     if action == "create":
         if is_labeled or is_assigned:
             return TrackerEvent(ask=Ask.START, **found)
         raise Unwanted("it has no label and no assignee that counts")
-    if action != "update" or not before.keys() & {"labelIds", "assigneeId"}:
+    if action != "update" or not before.has_any("labelIds", "assigneeId"):
         raise Unwanted("neither its labels nor its assignee have changed")
     old = before.get("labelIds")
     came = [one for one in labels if isinstance(old, list) and one.get("id") not in old]
-    came_to_us = is_one((_text(one, "name") for one in came), options.labels)
-    if came_to_us or (is_assigned and "assigneeId" in before):
+    came_to_us = is_one((one.text("name") for one in came), options.labels)
+    if came_to_us or (is_assigned and before.has_any("assigneeId")):
         return TrackerEvent(ask=Ask.START, **found)
     if is_labeled or is_assigned:
         raise Unwanted("another label or assignee keeps it going")
     # Of who was assigned before only the id is told.
-    gone = (str(before.get("assigneeId") or ""),)
-    may_be_ours = any("@" in one for one in options.assignees) and any(gone)
-    is_unassigned = is_one(gone, options.assignees) or may_be_ours
+    gone = before.text("assigneeId")
+    may_be_ours = gone and any("@" in one for one in options.assignees)
+    is_unassigned = bool(may_be_ours) or is_one((gone,), options.assignees)
     return TrackerEvent(ask=Ask.STOP, only_if_labeled=not is_unassigned, **found)
 
 
-def _linear_comment(document: Document, options: TrackerHook) -> TrackerEvent:
-    comment = _part(document, "data")
-    user = comment.get("user") or {"id": comment.get("userId")}
-    if document.get("action") != "create" or comment.get("botActor"):
+def _linear_comment(event: Fields, options: TrackerHook) -> TrackerEvent:
+    comment = event.section("data")
+    if event.get("action") != "create" or comment.get("botActor"):
         raise Unwanted("only new comments of people are taken")
-    found = _about(_part(comment, "issue"), user)
-    text, url = _said(_text(comment, "body"), options), _text(document, "url")
-    found |= {"id": _text(comment, "id"), "at": _time(comment, "createdAt")}
-    return TrackerEvent(ask=Ask.ANSWER, text=text, url=url, **found)
+    found = _about(comment.section("issue"), comment.section("user"), comment.get("userId"))
+    found |= {"id": comment.text("id"), "at": _time(comment, "createdAt")}
+    found |= {"text": _said(comment.text("body"), options), "url": event.text("url")}
+    return TrackerEvent(ask=Ask.ANSWER, **found)
 
 
-def _session(document: Document, _options: TrackerHook) -> TrackerEvent:
+def _session(event: Fields, _options: TrackerHook) -> TrackerEvent:
     """Return what an agent of Linear is asked for: it was given an issue, or was told something."""
-    session, activity = _part(document, "agentSession"), _part(document, "agentActivity")
-    issue, at = _part(session, "issue"), _time(document, "createdAt")
-    if document.get("action") == "created":
-        about = _about(issue, session.get("creator"))
-        return TrackerEvent(ask=Ask.START, at=at, url=_text(session, "url"), **about)
-    user = activity.get("user") or {"id": activity.get("userId")}
-    about = _about(issue, user)
+    session, activity = event.section("agentSession"), event.section("agentActivity")
+    issue, at = session.section("issue"), _time(event, "createdAt")
+    if event.get("action") == "created":
+        about = _about(issue, session.section("creator"))
+        return TrackerEvent(ask=Ask.START, at=at, url=session.text("url"), **about)
+    about = _about(issue, activity.section("user"), activity.get("userId"))
     if activity.get("signal") == "stop":
         return TrackerEvent(ask=Ask.STOP, at=at, **about)
-    if document.get("action") != "prompted":
+    if event.get("action") != "prompted":
         raise Unwanted("only new prompts are taken")
     # It was said to the agent, so that it need not be mentioned.
-    text = _text(_part(activity, "content"), "body") or _text(activity, "body")
+    text = activity.section("content").text("body") or activity.text("body")
     return TrackerEvent(ask=Ask.ANSWER, at=at, text=_without_mark(text), **about)
 
 
-def _about(issue: Document, who: object) -> dict[str, Any]:
-    team = _part(issue, "team")
-    places = (_text(team, "key"), _text(team, "id") or _text(issue, "teamId"))
-    identifier = _text(issue, "identifier")
+def _about(issue: Fields, who: Fields, user_id: object = None) -> dict[str, Any]:
+    team = issue.section("team")
+    places = (team.text("key"), team.text("id") or issue.text("teamId"))
+    identifier = issue.text("identifier")
     if not identifier:
         raise Unwanted("it names no issue")
-    person = _names(who if isinstance(who, Mapping) else {}, "email", "id")
+    person = _names(who, "email", "id") or (str(user_id or ""),)
     return {"identifier": identifier, "places": tuple(filter(None, places)), "who": person}
 
 
@@ -258,40 +259,19 @@ def is_one(names: Collection[str] | Any, known: Collection[str]) -> bool:
     return any(name and name.casefold() in folded for name in names)
 
 
-def _part(document: Document, name: str) -> Document:
-    found = document.get(name)
-    if not isinstance(found, Mapping | None):
-        raise Unwanted(f"{name} is no object")
-    return found or {}
-
-
-def _list(document: Document, name: str) -> list[Document]:
-    found = document.get(name)
-    if not isinstance(found, list | None):
-        raise Unwanted(f"{name} is no list")
-    return [one for one in found or () if isinstance(one, Mapping)]
-
-
-def _text(document: Document, name: str) -> str:
-    found = document.get(name)
-    if not isinstance(found, str | None):
-        raise Unwanted(f"{name} is no text")
-    return found or ""
-
-
-def _names(person: Document, *keys: str) -> tuple[str, ...]:
+def _names(person: Fields, *keys: str) -> tuple[str, ...]:
     """Return by which names a list may know *person*; none that people choose for show."""
     found = (person.get(key) for key in keys)
     return tuple(str(one) for one in found if isinstance(one, str | int) and one != "")
 
 
-def _user(user: Document) -> tuple[str, ...]:
+def _user(user: Fields) -> tuple[str, ...]:
     """Return the names of a user of GitHub; a login may look like a number."""
     return (*_names(user, "login"), *(f"id:{one}" for one in _names(user, "id")))
 
 
-def _time(document: Document, name: str) -> datetime:
-    when = parse_time(_text(document, name) or "")
+def _time(fields: Fields, name: str) -> datetime:
+    when = parse_time(fields.text(name))
     if when is None:
         raise Unwanted(f"{name} is no time")
     return when

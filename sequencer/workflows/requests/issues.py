@@ -97,7 +97,7 @@ def issue_of(value: object, where: str) -> TrackerIssue:
         count = f" of {len(value)}" if isinstance(value, list) else ""
         found = f"is a JSON {type(value).__name__}{count} instead of one issue"
         raise UsageRefused(found, where=where, hint=EXPECTED)
-    issue = _read(_Fields(value, "", where))
+    issue = _read(Fields(value, "", where))
     if issue is None or not issue.title:
         keys = ", ".join(_shown(key) for key in list(value)[:_MOST_KEYS]) or "none"
         more = f" and {len(value) - _MOST_KEYS} more" if len(value) > _MOST_KEYS else ""
@@ -106,7 +106,7 @@ def issue_of(value: object, where: str) -> TrackerIssue:
     return _bounded(issue)
 
 
-def _read(top: _Fields) -> TrackerIssue | None:
+def _read(top: Fields) -> TrackerIssue | None:
     """Return what *top* says; None: it has no known shape."""
     kind = top.get("type")
     if kind == "AgentSessionEvent":
@@ -125,10 +125,10 @@ def _read(top: _Fields) -> TrackerIssue | None:
         return _linear(top, top)
     # Other trackers have labels too, and their texts are called something else.
     is_github = top.has_any("body") or (top.has_any("labels") and not top.has_any("description"))
-    return _github(top, _Fields({}, "", top.where)) if is_github else None
+    return _github(top, Fields({}, "", top.where)) if is_github else None
 
 
-class _Fields:
+class Fields:
     """The values of one object, each of the type that it has to be; null is like not there."""
 
     def __init__(self, data: Mapping[str, Any], path: str, where: str) -> None:
@@ -137,15 +137,19 @@ class _Fields:
         self.where = where
 
     def __contains__(self, name: str) -> bool:
+        """Return whether *name* is there and not null."""
         return self._data.get(name) is not None
 
     def has_any(self, *names: str) -> bool:
+        """Return whether one of *names* is there, be it null."""
         return any(name in self._data for name in names)
 
     def get(self, name: str) -> Any:
+        """Return the value *name*, whatever it is."""
         return self._data.get(name)
 
     def text(self, name: str) -> str:
+        """Return the text *name*; the next ones raise `UsageRefused` for another type, too."""
         value = self.get(name)
         if not isinstance(value, str | None):
             raise self.wrong(name, "a text")
@@ -153,19 +157,22 @@ class _Fields:
         return (value or "").replace("\r\n", "\n")
 
     def line(self, name: str) -> str:
+        """Return the text *name* as one line."""
         return _one_line(self.text(name))
 
     def link(self, name: str) -> str:
+        """Return the text *name* if it is an address, else nothing."""
         found = self.text(name).strip()
         return found if _LINK.fullmatch(found) else ""
 
-    def section(self, name: str) -> _Fields:
+    def section(self, name: str) -> Fields:
+        """Return the object *name*."""
         value = {} if self.get(name) is None else self.get(name)
         if not isinstance(value, Mapping):
             raise self.wrong(name, "an object")
-        return _Fields(value, f"{self._path}{name}.", self.where)
+        return Fields(value, f"{self._path}{name}.", self.where)
 
-    def sections(self, name: str, of_a_text: str = "") -> Iterator[_Fields]:
+    def sections(self, name: str, of_a_text: str = "") -> Iterator[Fields]:
         """Yield the objects of a list; a text in their place is its *of_a_text*."""
         value = self.get(name)
         if isinstance(value, Mapping):
@@ -177,7 +184,7 @@ class _Fields:
             one = {of_a_text: item} if of_a_text and isinstance(item, str) else item
             if not isinstance(one, Mapping):
                 raise self.wrong(f"{name}.{number}", "an object")
-            yield _Fields(one, f"{self._path}{name}.{number}.", self.where)
+            yield Fields(one, f"{self._path}{name}.{number}.", self.where)
 
     def names(self, name: str, key: str) -> tuple[str, ...]:
         """Return what the *key* of each object of a list says, once each; each has to have it."""
@@ -189,6 +196,7 @@ class _Fields:
         return tuple(dict.fromkeys(filter(None, found)))
 
     def ensure_not_gone(self) -> None:
+        """Return if there is something left to work on."""
         action = self.get("action")
         if isinstance(action, str) and action in _GONE:
             raise UsageRefused(
@@ -203,7 +211,7 @@ class _Fields:
         return UsageRefused(f"{self._path}{name} {said}", where=self.where, hint=EXPECTED)
 
 
-def _github_event(event: _Fields, about: str) -> TrackerIssue:
+def _github_event(event: Fields, about: str) -> TrackerIssue:
     event.ensure_not_gone()
     issue = _github(event.section(about), event.section("repository"))
     if "comment" not in event:
@@ -213,7 +221,7 @@ def _github_event(event: _Fields, about: str) -> TrackerIssue:
     return replace(issue, comments=(*issue.comments, *said))
 
 
-def _github(issue: _Fields, repository: _Fields) -> TrackerIssue:
+def _github(issue: Fields, repository: Fields) -> TrackerIssue:
     """Return an issue or pull request, as ``gh`` or as REST tells it; *repository* may be empty."""
     url = issue.link("html_url") or issue.link("url")
     named = _GITHUB_URL.match(url)
@@ -241,14 +249,14 @@ def _github(issue: _Fields, repository: _Fields) -> TrackerIssue:
     )
 
 
-def _github_comments(issue: _Fields) -> Iterator[str]:
+def _github_comments(issue: Fields) -> Iterator[str]:
     for one in issue.sections("comments"):
         # What the maintainers have hidden, as spam or as off-topic, is nobody's request.
         if one.get("isMinimized") is not True:
             yield from _said(one.section("author").line("login"), one.text("body"))
 
 
-def _linear(issue: _Fields, event: _Fields) -> TrackerIssue:
+def _linear(issue: Fields, event: Fields) -> TrackerIssue:
     number = issue.get("priority")
     by_number = _PRIORITIES.get(number, "") if isinstance(number, int | float) else ""
     people = (issue.section("assignee").line(key) for key in ("name", "displayName"))
@@ -272,21 +280,21 @@ def _linear(issue: _Fields, event: _Fields) -> TrackerIssue:
     )
 
 
-def _linear_comment(comment: _Fields, event: _Fields) -> TrackerIssue:
+def _linear_comment(comment: Fields, event: Fields) -> TrackerIssue:
     if "issue" not in comment:
         raise UsageRefused("is a comment on something that is no issue", where=event.where)
-    issue = _linear(comment.section("issue"), _Fields({}, "", event.where))
+    issue = _linear(comment.section("issue"), Fields({}, "", event.where))
     return replace(issue, comments=_said(_author(comment), comment.text("body")))
 
 
-def _session(event: _Fields) -> TrackerIssue:
+def _session(event: Fields) -> TrackerIssue:
     """Return what an agent of Linear was asked for; each text is there once."""
     session, activity = event.section("agentSession"), event.section("agentActivity")
     if activity.get("signal") == "stop":
         raise UsageRefused("asks an agent to stop, so there is nothing to do", where=event.where)
     if "issue" not in session:
         raise UsageRefused("is an agent session without an issue", where=event.where)
-    issue = _linear(session.section("issue"), _Fields({}, "", event.where))
+    issue = _linear(session.section("issue"), Fields({}, "", event.where))
     issue = replace(issue, session=session.line("id"))
     said = [*((one, "body") for one in event.sections("previousComments"))]
     said += [(session.section("comment"), "body"), (activity.section("content"), "body")]
@@ -298,7 +306,7 @@ def _session(event: _Fields) -> TrackerIssue:
     return replace(issue, comments=comments, labels=labels, lacks=() if labels else issue.lacks)
 
 
-def _labels_of(context: str, issue: _Fields) -> tuple[str, ...]:
+def _labels_of(context: str, issue: Fields) -> tuple[str, ...]:
     """Return the labels of *issue* in *context*, the text that Linear makes for agents.
 
     It is the only place of a session's event that has them. Whatever people have written is
@@ -318,7 +326,7 @@ def _labels_of(context: str, issue: _Fields) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, found)))
 
 
-def _author(comment: _Fields) -> str:
+def _author(comment: Fields) -> str:
     user = comment.section("user")
     return user.line("name") or user.line("displayName")
 
