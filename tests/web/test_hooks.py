@@ -29,7 +29,6 @@ from tests.web.deliveries import (
     BOT,
     LINEAR_RUN,
     RUN,
-    SECRET,
     SETTINGS,
     Taker,
     at,
@@ -442,16 +441,6 @@ def test_it_answers_within_a_tenth_of_a_second_and_the_work_comes_later(
 def test_what_a_server_takes_from_where_is_said(taker: Taker) -> None:
     taker.until("app takes deliveries at /hooks/github")
     taker.until("app takes deliveries at /hooks/linear")
-
-
-def test_an_agent_does_not_see_the_secret(folder: Path, tmp_path: Path) -> None:
-    agent = folder / "agent.py"
-    text = agent.read_text(encoding="utf-8")
-    agent.write_text(text + "\nopen('env.txt', 'w').write(repr(os.environ))\n", encoding="utf-8")
-    with taking(folder, tmp_path / "state") as taker:
-        taker.send("github", labeled())
-        until(folder, Status.WAITING_APPROVAL)
-    assert SECRET not in (folder / "env.txt").read_text(encoding="utf-8")
 
 
 def test_a_command_line_that_is_no_server_loads_none_of_this() -> None:

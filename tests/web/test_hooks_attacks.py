@@ -236,6 +236,19 @@ def test_a_secret_that_is_short_or_missing_lets_nobody_in(folder: Path, tmp_path
             assert taker.send("github", labeled(), secret=secret)[0] == 401
 
 
+def test_an_agent_does_not_see_the_secret(folder: Path, tmp_path: Path) -> None:
+    agent = folder / "agent.py"
+    text = agent.read_text(encoding="utf-8")
+    agent.write_text(text + "\nopen('env.txt', 'w').write(repr(os.environ))\n", encoding="utf-8")
+    # Even one that is to get the variable: who works on the run has not got it.
+    settings = SETTINGS.replace("free: true", "free: true, pass_env: [GITHUB_WEBHOOK_SECRET]")
+    (folder / "orchestration.yaml").write_text(settings, encoding="utf-8")
+    with taking(folder, tmp_path / "state") as taker:
+        taker.send("github", labeled())
+        until(folder, Status.WAITING_APPROVAL)
+    assert SECRET not in (folder / "env.txt").read_text(encoding="utf-8")
+
+
 def test_only_comments_with_the_mention_are_meant(folder: Path, tmp_path: Path) -> None:
     settings = SETTINGS.replace("    procedure: fix\n", "    procedure: fix\n    mention: '@seq'\n")
     (folder / "orchestration.yaml").write_text(settings, encoding="utf-8")
