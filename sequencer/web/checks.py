@@ -27,7 +27,7 @@ from sequencer.git.check import check_git
 from sequencer.model.head import Head
 from sequencer.project import Project
 from sequencer.web.hooks.box import DeliveryBox
-from sequencer.web.pages import Page, Query, every_folder
+from sequencer.web.pages import MISSED, Page, Query, every_folder, missed
 from sequencer.web.site import RunRow, ShownProject, Site
 
 LEAST_FREE_BYTES = 1024**3
@@ -180,6 +180,9 @@ def _run_checks(row: RunRow) -> Iterator[HealthCheck]:
         text = f"{head.failures_in_row} failures in a row: nothing more starts until a person acts"
         command = f"sequencer {option}retry"
         yield HealthCheck(is_well=False, what=row.name, text=text, command=command, url=row.url)
+    if missed(row) is not None:
+        command = f"sequencer {option}tick"
+        yield HealthCheck(is_well=False, what=row.name, text=MISSED, command=command, url=row.url)
     for post in row.facts.get("posts", ()):
         if post["pending"] or post["error"]:
             text = f"{post['sink']}: {post['pending']} posts wait. {post['error'] or ''}".strip()

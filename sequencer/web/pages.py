@@ -7,7 +7,11 @@ ago something was, a browser says itself.
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
@@ -18,10 +22,12 @@ from sequencer.cli.views.runs import Open, asked_at, open_at
 from sequencer.cli.views.standing import holder_words
 from sequencer.cli.views.states import amount
 from sequencer.cli.views.text import one_line
+from sequencer.documents.files import slug
 from sequencer.errors import RemoteUnreachable, SequencerError
 from sequencer.model.head import Head
 from sequencer.model.limits import parse_time
 from sequencer.model.outcome import Usage, duration
+from sequencer.store.folder import read_regular
 from sequencer.store.protocol import Liveness
 from sequencer.web.records import Tried
 from sequencer.web.site import RunRow, Site
@@ -174,10 +180,51 @@ def needs_of(row: RunRow) -> Iterator[Need]:
         title = f"{head.expected_step or 'The run'} failed"
         command = f"sequencer {option}retry"
         yield Need("failed", row, head.last_update, title, _failure(row), None, command)
+    if (at := missed(row)) is not None:
+        title, since = "Its timer has stopped", datetime.fromtimestamp(at, UTC).isoformat()
+        yield Need("missed", row, since, title, MISSED, None, f"sequencer {option}tick")
     for post in row.facts.get("posts", ()):
         if post["error"]:
             title = f"{post['sink']} has not taken {post['pending']} posts"
             yield Need("posts", row, head.last_update, title, str(post["error"]), None)
+
+
+def missed(row: RunRow) -> float | None:
+    """Return when the last tick of the run's timer came, if more are late than one; None: none is.
+
+    Known from the log that the entries of timers keep: the next tick was due after a pause.
+    """
+    head = row.head
+    if head is None or head.claims or head.exit or head.status in ("complete", "paused"):
+        return None
+    logs, name = row.project.project.settings.logs_dir, row.run.name
+    pace = pace_of(logs / (f"tick.{slug(name)}.log" if name else "tick.log"))
+    return pace[0] if pace and time.time() - pace[0] > LATE * pace[1] + LATE_S else None
+
+
+def pace_of(log: Path) -> tuple[float, float] | None:
+    """Return when a tick wrote into *log* last, and the longest pause between those before.
+
+    None: too few ticks are known.
+    """
+    try:
+        data = read_regular(log, max(log.lstat().st_size - TAIL_BYTES, 0))
+    except (OSError, SequencerError):
+        return None
+    stamps = dict.fromkeys(re.findall(_STAMP, data.decode(errors="replace")))
+    times = [datetime.fromisoformat(one).timestamp() for one in stamps]
+    pauses = [two - one for one, two in pairwise(times) if two - one > SHORTEST_PAUSE_S]
+    return (times[-1], max(pauses)) if len(pauses) >= LEAST_PAUSES else None
+
+
+_STAMP = re.compile(r"(?m)^(\d{4}(?:-\d\d){2} \d\d(?::\d\d){2}[+-]\d{4})  ")
+TAIL_BYTES = 8 * 1024
+"""Of a log, from which the pace of its ticks is read."""
+SHORTEST_PAUSE_S, LEAST_PAUSES = 20.0, 2
+"""No timer is faster: what is closer was said by one tick."""
+MISSED = "Ticks came before, and at least two were missed since. Look whether the timer still runs."
+LATE, LATE_S = 2.0, 60.0
+"""Pauses, and seconds more, after which a timer's tick is missed."""
 
 
 def asked_by(row: RunRow) -> Open | None:

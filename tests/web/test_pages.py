@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from sequencer.web.costs import MEASURES, MOST_SERIES, PARTS, grown
 from sequencer.web.pages import took
 from sequencer.web.records import Spent
 from sequencer.web.site import RunStory
+from tests.acceptance.cli_process import cli
 from tests.web.conftest import Client
 from tests.web.sample import make_project, work
 
@@ -299,6 +301,33 @@ def test_a_plot_is_as_large_for_any_number_of_attempts() -> None:
     assert len(plot) < 60_000
     assert len(series) == MOST_SERIES + 1
     assert round(sum(one.values[-1] for one in series), 6) == 20
+
+
+def tick(folder: Path, *words: str) -> None:
+    """Tick as a timer does; a step that fails is an answer, too."""
+    cli(folder, *words, "tick", f"--log={folder}/logs/tick.log")
+
+
+def test_a_timer_that_stopped_needs_you(client: Client, tmp_path: Path) -> None:
+    docs = tmp_path / "docs"
+    open_project(docs, trust=True).run(None).control.resume()
+    log = docs / "logs/tick.log"
+    tick(docs)
+    text, now = log.read_text().splitlines(keepends=True)[0], time.time()
+    stamp = text.partition("  ")[0]
+
+    def ticked(*ago_s: float) -> str:
+        """Let the ticks in the log have come so many seconds ago; return what needs you."""
+        times = (time.strftime("%Y-%m-%d %H:%M:%S%z", time.localtime(now - ago)) for ago in ago_s)
+        log.write_text("".join(text.replace(stamp, one) for one in times))
+        return words(client.get("/").text) + words(client.get("/health").text)
+
+    assert "timer has stopped" in ticked(9000, 7200, 5400)
+    assert "at least two were missed" in ticked(9000, 7200, 5400)
+    assert "timer has stopped" not in ticked(5400, 3600, 1800), "the next one is hardly due"
+    assert "timer has stopped" not in ticked(9000, 5400), "two tell no pace"
+    open_project(docs, trust=True).run(None).control.pause()
+    assert "timer has stopped" not in ticked(9000, 7200, 5400), "a person wants it to rest"
 
 
 def test_health_says_what_is_wrong(client: Client, tmp_path: Path) -> None:
