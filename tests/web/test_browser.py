@@ -270,6 +270,10 @@ def test_projects_that_are_new_broken_large_or_not_trusted_fit(
         page = visits(link, width=width)
         run = f"/p/large/{name}"
         fits(page, ("/", "/runs", "/p/new/-", "/p/broken/hurt", run, "/costs", "/health"), width)
+        report = tmp_path / "report.html"
+        with works(tmp_path / "large", "--run", name, "report", "--html", str(report)) as writer:
+            assert writer.wait() == 0
+        fits(page, (report.as_uri(),), width)
         page.goto("/p/large/release")
         expect(page.locator("main")).to_contain_text("not trusted on this machine")
         expect(page.get_by_role("button", name="Approve")).to_have_count(0)
