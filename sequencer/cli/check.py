@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import click
+import yaml
 from msgspec.structs import asdict, replace
 
 from sequencer import checks
 from sequencer.cli.context import Invocation, near
 from sequencer.cli.options import hide_in, pass_invocation, verb
-from sequencer.cli.views.tables import columns
-from sequencer.cli.views.text import cut, one_line, plain, plural
+from sequencer.cli.views.text import one_line, plain, plural
 from sequencer.documents.files import locate, slug
+from sequencer.documents.reader import KeyPath, dotted, plain_value
 from sequencer.errors import ConfigurationError
 from sequencer.findings import Area, Finding, Level, exit_code, of_error
 from sequencer.project import open_project
 
-VALUE_CHARS = 80
+SOURCE_COLUMN = 48
+"""Where the source of a short value stands."""
 PLACES = 3
 """Where the same is wrong in more of them, the others are counted."""
 
@@ -111,20 +116,45 @@ def _print_settings(invocation: Invocation) -> None:
     project = invocation.project()
     # A remote may hold a login, and an agent's variables a key.
     rows = [
-        (key, hide_in(project.redaction, value), source)
-        for key, value, source in project.settings.rows()
+        (path, hide_in(project.redaction, value), source)
+        for path, value, source in project.settings.rows()
     ]
     if invocation.is_json:
         invocation.print_json(
-            [{"key": key, "value": value, "source": str(source)} for key, value, source in rows]
+            [
+                {"key": dotted(path), "value": value, "source": str(source)}
+                for path, value, source in rows
+            ]
         )
         return
-    cells = [
-        (
-            key,
-            cut(one_line("-" if value is None else str(value)), VALUE_CHARS),
-            near(one_line(str(source))),
-        )
-        for key, value, source in rows
-    ]
-    invocation.echo(columns(("KEY", "VALUE", "FROM"), cells, room=invocation.room, whole={0}))
+    above: KeyPath = ()
+    for path, value, source in rows:
+        shared = sum(above[:depth] == path[:depth] for depth in range(1, len(path)))
+        for depth in range(shared, len(path) - 1):
+            invocation.echo(f"{'  ' * depth}{_in_yaml(path[depth])}:")
+        for line in _lines(path, value, near(one_line(str(source))), invocation.room):
+            invocation.echo(line, is_verbatim=True)
+        above = path
+
+
+def _lines(path: KeyPath, value: Any, source: str, room: int | None) -> Iterator[str]:
+    """Yield the lines of one setting; what is too long for one has its source above it."""
+    before = "  " * (len(path) - 1)
+    line = f"{before}{_in_yaml(path[-1])}: {_in_yaml(value)}"
+    whole = f"{line:<{SOURCE_COLUMN}}  # {source}"
+    if room is None or len(whole) <= room:
+        yield whole
+        return
+    yield f"{before}# {source}"
+    if len(line) <= room:
+        yield line
+        return
+    width = max(room - len(before), 20)
+    dumped = yaml.safe_dump({path[-1]: value}, width=width, sort_keys=False)
+    yield from (f"{before}{part}" for part in dumped.splitlines())
+
+
+def _in_yaml(value: Any) -> str:
+    """Return *value* as YAML reads it, in ASCII and on one line."""
+    is_word = isinstance(value, str) and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_./-]*", value)
+    return value if is_word and plain_value(value) == value else json.dumps(value)

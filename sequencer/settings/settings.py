@@ -16,8 +16,8 @@ from msgspec import Struct
 
 from sequencer.documents import reader
 from sequencer.documents.files import find_config, leads_out, misplaced, resolve_path
-from sequencer.documents.keys import leaves, problems_of
-from sequencer.documents.reader import KeyPath, dotted
+from sequencer.documents.keys import known_keys, leaves, problems_of
+from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError, UnsafePath, raise_all
 from sequencer.executors.prices import ModelPrice
 from sequencer.model.fields import ValidationError
@@ -37,6 +37,7 @@ from sequencer.settings.schema import (
 )
 from sequencer.settings.sources import (
     DEFAULT,
+    RENAMED,
     SECRET_KEY,
     Given,
     Layers,
@@ -57,6 +58,8 @@ from sequencer.workflows.router import RouterSettings
 from sequencer.workflows.teams.options import TeamOptions
 
 HIDDEN = "(hidden)"
+WITH_SECRETS = ("agents", "activity", "webhooks")
+"""Sections in which somebody may have written a secret, though none belongs there."""
 _AS_THEY_ARE = (
     *("workflow", "router", "routing", "agent", "hooks", "limits", "prices", "store", "commit"),
     *(
@@ -171,22 +174,29 @@ class Settings(Struct, frozen=True, kw_only=True):
             if node.task is not None and node.task.budget.max_cost_usd is not None:
                 yield f"the budget of task {node.id!r}"
 
-    def rows(self) -> Iterator[tuple[str, Any, Source]]:
-        """Yield key, value as written, and source, in the order of the schema.
+    def rows(self) -> Iterator[tuple[KeyPath, Any, Source]]:
+        """Yield path, value as written, and source, in the order of the schema.
 
-        Values of keys that are called key, token, secret or password are hidden.
+        What a free key called key, token, secret or password holds is hidden: the schema's
+        own keys hold names of variables and files instead.
         """
         defaults = dict(leaves(Schema))
         order = {name: index for index, name in enumerate(Schema.model_fields)}
         # A free mapping with entries is listed entry by entry.
-        unset = [at for at in defaults if not any(key[: len(at)] == at for key in self.sources)]
+        short = {written[0] for written in RENAMED if len(written) == 1}
+        unset = [
+            at
+            for at in defaults
+            if at[0] not in short and not any(key[: len(at)] == at for key in self.sources)
+        ]
         for path, source in sorted(
             {**self.sources, **dict.fromkeys(unset, DEFAULT)}.items(),
-            key=lambda item: (order[str(item[0][0])], dotted(item[0])),
+            key=lambda item: (order[str(item[0][0])], *map(str, item[0])),
         ):
             value = defaults[path] if source is DEFAULT else _look_up(self.values, path)
-            is_secret = SECRET_KEY.fullmatch(str(path[-1])) is not None
-            yield dotted(path), HIDDEN if is_secret else value, source
+            is_free = path[-1] not in known_keys(Schema, path[:-1]) and path[0] in WITH_SECRETS
+            is_secret = is_free and SECRET_KEY.fullmatch(str(path[-1])) is not None
+            yield path, HIDDEN if is_secret else value, source
 
 
 def load(

@@ -149,7 +149,6 @@ def test_what_is_looked_at_fits_a_terminal(project: Path, look: str) -> None:
 
 @pytest.mark.parametrize("look", [
     "plan", "history", "status --all --ended", f"plan {CYCLE}", "plan debugger-full",
-    "check --settings",
     *(f"--run {run} history" for run in (RUN, FLOW, TEAM)),
 ])  # fmt: skip
 def test_no_row_of_a_table_is_wrapped(project: Path, look: str) -> None:

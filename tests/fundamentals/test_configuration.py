@@ -35,10 +35,10 @@ def test_what_is_no_configuration_is_refused(project: Project, text: str) -> Non
 
 def test_a_value_says_where_it_comes_from(project: Project) -> None:
     printed = project.sequencer("check", "--settings", SEQUENCER_LIMITS__STEPS="7").out
-    rows = {line.split()[0]: line for line in printed.splitlines() if line.strip()}
-    assert "SEQUENCER_LIMITS__STEPS" in rows["limits.steps"]
-    assert "orchestration.yaml:1" in rows["workflow.name"]
-    assert "default" in rows["store.ttl_s"]
+    rows = {line.split(":")[0].strip(): line for line in printed.splitlines() if line.strip()}
+    assert "SEQUENCER_LIMITS__STEPS" in printed.partition("\nlimits:")[2].partition("\nretry:")[0]
+    assert "orchestration.yaml:1" in rows["name"]
+    assert "default" in rows["ttl_s"]
 
 
 def test_flags_win_over_variables_and_those_over_the_file(project: Project) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.documents.keys import leaves
+from sequencer.documents.reader import dotted
 from sequencer.errors import ConfigurationError
 from sequencer.settings.schema import Schema
 from sequencer.settings.settings import load
@@ -103,7 +104,7 @@ def test_a_mapping_that_is_replaced_whole_leaves_no_sources_behind(tmp_path: Pat
     write(tmp_path, "agents: {claude: {kind: command, argv: [a]}}\n")
     settings = load(tmp_path, env={"SEQUENCER_AGENTS__CLAUDE": "{}"})
     assert settings.agents["claude"].options == {}
-    rows = {key: (value, str(source)) for key, value, source in settings.rows()}
+    rows = {dotted(key): (value, str(source)) for key, value, source in settings.rows()}
     assert rows["agents.claude"] == ({}, "SEQUENCER_AGENTS__CLAUDE")
     assert "agents.claude.argv" not in rows
 
