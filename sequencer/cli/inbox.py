@@ -248,10 +248,10 @@ def _warn(invocation: Invocation, unread: Mapping[Run, SequencerError]) -> None:
 def _told_gate(one: Open, gate: Gate) -> list[str]:
     """Return the lines that show a gate and its question."""
     until = f", until {gate.expires_at} (then: {gate.on_timeout})" if gate.expires_at else ""
-    times = f", asked for the {gate.round}. time" if gate.round > 1 else ""
+    times = f", asked {gate.round} times" if gate.round > 1 else ""
     asks = f"{one_line(gate.step)} of {one_line(one.workflow)}"
     return [
-        f"{one.name}: {asks} waits since {gate.opened_at}{until}{times}",
+        f"{one.name}: {asks} has been waiting since {gate.opened_at}{until}{times}",
         *_quoted(asked_at(one.run, gate), GATE_LINES, f": sequencer {one.option}log"),
         f'  sequencer {one.option}answer approve or reject or "…"',
     ]
@@ -261,7 +261,7 @@ def _told_question(one: Open, question: Question) -> list[str]:
     """Return the lines that show a question."""
     until = f", until {question.expires_at}" if question.expires_at else ""
     node = one_line(question.node.id)
-    lines = [f"{one.name}: {node} waits since {question.asked_at}{until}"]
+    lines = [f"{one.name}: {node} has been waiting since {question.asked_at}{until}"]
     lines += _quoted(question.text, QUESTION_LINES)
     for each in question.options:
         more = f": {one_line(each.description)}" if each.description else ""
@@ -407,7 +407,7 @@ def tell_(invocation: Invocation, words: tuple[str, ...]) -> None:
     if invocation.is_json:
         invocation.print_json({"task": step, "is_running": runs, "revision": after.revision})
         return
-    when = "it reads it when it begins"
+    when = "it will read it when it starts"
     if runs:
         other = "" if run.kind.has_one_place else " at it"
         when = f"it runs now and does not hear it; another attempt{other} will"

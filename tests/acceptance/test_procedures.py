@@ -304,7 +304,7 @@ def test_activity_goes_to_a_file(project: Path) -> None:
 def test_on_a_terminal_the_question_is_asked_at_once(project: Path) -> None:
     typed = b"f\nlook again\na\n"
     shown = on_terminal(project, "start", "Debug login timeout", "--label", "bug", typed=typed)
-    assert b"waits since" in shown
+    assert b"has been waiting since" in shown
     assert steps_of(project, "feedback") == ["get-approval"]
     assert steps_of(project, "succeeded")[-1] == "concise-summary"
 
