@@ -96,16 +96,19 @@ def costs(site: Site, query: Query) -> Page:
     spent: list[tuple[str, Spent]] = []
     rows = list(site.rows())
     reviews: list[Judge] = []
+    cut = 0
     for row in rows:
         story = row.project.story(row)
         total = total if row.head is None else total.plus(row.head.usage)
         _sum_up(sums, row, story.totals.by_maker)
+        cut += (story.totals.first_revision or 1) > 1
         spent += [(row.name, one) for one in story.spent]
         reviews += reviews_of(row, story.judged)
     measure = MEASURES[of]
     plot, series = grown(sorted(spent, key=lambda one: one[1].at), measure, PARTS[by])
     context = {
         "total": total,
+        "cut": cut,
         "runs": [(row, look_of(row), row.head.usage) for row in _dearest(rows) if row.head],
         "agents": _sorted(sums.get("agent", {})),
         "steps": _sorted(sums.get("step", {})),

@@ -267,6 +267,38 @@ def test_limits_say_when_they_are_reached_and_reviews_what_they_found(looking: C
     assert "judge polish 1 1 ✕ ✓ a link on page 2 is dead" in page
 
 
+KNOWN = """
+workflow: {name: loop}
+agent: {default: hand}
+agents:
+  hand:
+    kind: scripted
+    outcomes:
+      - {output: done, usage: {cost_usd: 0.5, input_tokens: 400, cache_read_tokens: 300}}
+workflows: {loop: {steps: [plan, build]}}
+limits: {cost_usd: 200}
+store: {journal: {rotate_bytes: 65536, keep: 1}}
+"""
+
+
+def test_costs_add_up_and_say_what_is_left_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEQUENCER_TRUST", "all")
+    folder = make_project(tmp_path / "sums")
+    (folder / "orchestration.yaml").write_text(KNOWN)
+    work(folder, None, "loop", 20)
+    page = words(Client([folder]).get("/costs").text)
+    assert "Total $10.00 Tokens in 8,000 From cache 75%" in page
+    assert "$10.00 $200.00 after about 380 more steps" in page
+    assert "hand its own choice 20" in page
+    assert "were dropped" not in page
+    work(folder, None, "loop", 180)
+    page = words(Client([folder]).get("/costs").text)
+    assert "Total $100.00 Tokens in 80,000" in page
+    assert "The oldest records of 1 run were dropped" in page
+
+
 def test_other_pages_do_not_wait_while_all_journals_are_read(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
