@@ -97,6 +97,9 @@ REFUSED: dict[str, dict[str, Any]] = {
     "a sender whose name is a number": labeled(
         sender={"login": "77", "id": 1}, repository={"full_name": "acme/app"}
     ),
+    "a sender who folds to another": event(
+        "unassigned", "bo\u017f\u017f", issue=issue(labels=[]), assignee={"login": "seq-bot"}
+    ),
     "another label": labeled("bug"),
     "a label that looks alike": labeled("sequenc\u0435r"),
     "a label with more": labeled("sequencer\n"),

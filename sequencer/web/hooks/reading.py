@@ -262,7 +262,9 @@ def is_one(names: Collection[str] | Any, known: Collection[str]) -> bool:
 def _names(person: Fields, *keys: str) -> tuple[str, ...]:
     """Return by which names a list may know *person*; none that people choose for show."""
     found = (person.get(key) for key in keys)
-    return tuple(str(one) for one in found if isinstance(one, str | int) and one != "")
+    texts = (str(one) for one in found if isinstance(one, str | int))
+    # A list has plain ASCII, and a few other letters become some of it without their case.
+    return tuple(text for text in texts if text and text.isascii())
 
 
 def _user(user: Fields) -> tuple[str, ...]:
