@@ -249,7 +249,7 @@ def test_each_agent_that_the_readme_names_can_do_what_the_nodes_ask(project: Pat
     (named,) = re.findall(r"they run with (\w+), (\w+) and (\w+) alike", README)
     before = "stand-in"
     for agent in named:
-        edit(project / "orchestration.yaml", f"{{default: {before}}}", f"{{default: {agent}}}")
+        edit(project / "orchestration.yaml", f"agent: {before}\n", f"agent: {agent}\n")
         before = agent
         # The clients need not be installed here, nor may they edit anything; nothing else is wrong.
         fitting = ("is not on PATH", "edit files in step")
@@ -258,7 +258,7 @@ def test_each_agent_that_the_readme_names_can_do_what_the_nodes_ask(project: Pat
 
 
 def test_an_agent_that_can_not_is_told_before_anything_starts(project: Path) -> None:
-    edit(project / "orchestration.yaml", "{default: stand-in}", "{default: anthropic}")
+    edit(project / "orchestration.yaml", "agent: stand-in", "agent: anthropic")
     said = problems(project)
     assert any("research-fan-out.md" in line and "websearch" in line for line in said)
 
