@@ -131,6 +131,7 @@ COMMANDS: Mapping[str, Command] = {
     "sync": Command(_LOOK, "sync", "Show both sides of a run that is kept in git.", "--to"),
     "report": Command(_LOOK, "report", "Show what a run did, as text, picture, page or metrics."),
     "web": Command(_LOOK, "web", "Show the runs in a browser, and answer them."),
+    "mcp": Command(_LOOK, "mcp", "Serve the runs to an editor or an agent (MCP)."),
     "stop": Command(_CHANGE, "change", "Stop or pause the run.", "--now"),
     "resume": Command(_CHANGE, "change", "Let a paused or stopped run continue.", ALWAYS),
     "answer": Command(_CHANGE, "inbox", "Answer what waits for a person.", ALWAYS),

@@ -25,7 +25,7 @@ from sequencer.errors import ConfigurationError
 CONFIG_NAME = "orchestration.yaml"
 DEFAULT_STATE_FILE = "sync/state.json"
 STATE_VARIABLE = "SEQUENCER_STATE_FILE"
-_TOKEN = "SEQUENCER_TOKEN"  # noqa: S105 - the name of the variable with a claim's number
+INSIDE_AGENT = "SEQUENCER_TOKEN"
 
 
 class Location(NamedTuple):
@@ -40,7 +40,7 @@ class Location(NamedTuple):
 
 def is_inside_agent() -> bool:
     """Return whether this process was started by an agent at its step."""
-    return bool(os.environ.get(_TOKEN))
+    return bool(os.environ.get(INSIDE_AGENT))
 
 
 def find_config(start: Path, explicit: Path | None = None) -> Path | None:
