@@ -74,11 +74,11 @@ STORIES: dict[str, Story] = {
         {"workflow": {"name": "review_cadence", "review_every_n": 2}},
         (
             "1:run --max-steps 3 --quiet",
-            "pause",
+            "stop --pause",
             "run --quiet",
             "resume",
             "run --max-steps 4 --quiet",
-            "stamp ok --note looked",
+            "skip --as-done --note looked",
             "run --max-cycles 1 --quiet",
             "skip --note later",
             "stop --reason enough",
@@ -100,7 +100,7 @@ STORIES: dict[str, Story] = {
         {
             "workflow": {"name": "w"},
             "workflows": {"w": {"steps": [{"name": "one", "retry": _NEVER}, "two"]}},
-            "limits": {"max_failures_in_row": 4, "max_steps": 5, "max_cost_usd": 1.2},
+            "limits": {"failures_in_row": 4, "steps": 5, "cost_usd": 1.2},
         },
         (
             "run --max-steps 2 --quiet",
@@ -141,10 +141,10 @@ STORIES: dict[str, Story] = {
         (
             "run --max-steps 2 --quiet",
             "4:run --quiet",
-            "feedback 'say more'",
+            "answer 'say more'",
             "4:run --quiet",
             "4:tick",
-            "approve --note fine",
+            "answer approve --note fine",
             "run --quiet",
             "run --quiet",
             "rewind 3",
@@ -171,7 +171,7 @@ STORIES: dict[str, Story] = {
                 }
             },
         },
-        ("run --max-steps 1 --quiet", "4:run --quiet", "reject --note no", "run --quiet"),
+        ("run --max-steps 1 --quiet", "4:run --quiet", "answer reject --note no", "run --quiet"),
         cut=1,
         answers={"judge": NO},
     ),
@@ -245,11 +245,11 @@ STORIES: dict[str, Story] = {
         (
             "run flow --quiet --max-parallel 1 --max-steps 3",
             "--run flow tick",
-            "--run flow pause",
+            "--run flow stop --pause",
             "run flow --quiet --max-parallel 1",
             "--run flow resume",
             "run flow --quiet --max-parallel 1 --max-steps 1",
-            "--run flow reject --note enough",
+            "--run flow answer reject --note enough",
         ),
         cut=2,
         files=flow(
