@@ -232,7 +232,7 @@ def test_the_next_step_of_a_line_reads_it_once(tmp_path: Path) -> None:
     told = cli(tmp_path, "tell", "Mind the gap")
     assert (told.returncode, told.stderr) == (
         0,
-        "told whatever comes next: it reads it when it starts\n",
+        "told whatever comes next: it will read it when it starts\n",
     )
     assert "messages    wait for whoever comes next\n" in cli(tmp_path, "status").stdout
     assert as_json(cli(tmp_path, "--json", "status"))["status"] == "waiting-next"
