@@ -30,6 +30,7 @@ FAMILIES: Mapping[str, str] = {
     "git": "from one clone's step to the other's, through a bare repository",
     "flow": "flowcharts: reading, scheduling, and whole runs, small and large",
     "fleet": "on a Temporal server, beside bare workflows: a step, its history, memory",
+    "web": "pages over hundreds of runs, who follows them, and a server at rest",
     "team": "task graphs: the schedule beside its critical path, a task beside the peers'",
 }
 """Name of a family -> what it measures; the module has the name of the family."""

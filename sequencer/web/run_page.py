@@ -47,7 +47,7 @@ from sequencer.workflows.mermaid.chart import Chart
 STEPS_A_PAGE = 50
 MOST_EXECUTIONS = 300
 """Facts of a line's run that its timeline is drawn from: the newest, nobody reads more bars."""
-MOST_NODES, MOST_DRAWN, MOST_NEAR = 60, 200, 60
+MOST_NODES, MOST_DRAWN, MOST_NEAR = 60, 120, 60
 """Nodes of a large graph in the table, in a picture of a whole graph, and in one of a part."""
 MOST_FOCUS = 12
 """Nodes that such a part is drawn around."""

@@ -40,7 +40,7 @@ GATED = {
     "resolve",
     "resolve far",
 }
-ELSEWHERE = {"fleet", "flow", "git", "team"}
+ELSEWHERE = {"fleet", "flow", "git", "team", "web"}
 """Long ones: most have tests of their own, all are in CI's bench."""
 
 
