@@ -12,7 +12,7 @@ from sequencer.cli.context import BUILT_IN, Invocation, agrees, can_ask, refuse,
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.text import one_line
 from sequencer.documents.files import find_config, is_inside_agent
-from sequencer.errors import NotTrusted, UsageRefused
+from sequencer.errors import ConfigurationError, NotTrusted, UsageRefused
 from sequencer.project import open_project
 
 
@@ -54,7 +54,12 @@ def trust(
 
 def _trust(invocation: Invocation, folder: Path | None, *, is_sure: bool) -> None:
     flow = folder if folder is not None and folder.is_file() else None
-    project = open_project(Path() if flow else folder or Path(), config=invocation.config)
+    try:
+        project = open_project(Path() if flow else folder or Path(), config=invocation.config)
+    except ConfigurationError:
+        # What it can do is not known yet, and nothing of it runs before somebody has fixed it.
+        invocation.say("nothing runs until the configuration is right; then trust it:")
+        raise
     project.ensure_is_one()
     if flow is not None:
         project.trust.add_flow(flow.absolute())

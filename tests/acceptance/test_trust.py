@@ -127,6 +127,18 @@ def test_looking_neither_asks_nor_runs(clone: Clone, arguments: tuple[str, ...])
     assert ("not trusted" in ran.stdout) == (arguments == ("check",))
 
 
+def test_a_wrong_configuration_is_fixed_first_and_then_trusted(clone: Clone) -> None:
+    path = clone.folder / "orchestration.yaml"
+    right = path.read_text()
+    path.write_text(right + "limts: {steps: 3}\n")
+    refused = clone.cli("trust", "--yes", code=2).stderr
+    assert "nothing runs until the configuration is right; then trust it" in refused
+    assert "unknown key 'limts'" in refused
+    path.write_text(right)
+    assert "agents.script.argv" in clone.cli("tick", code=2).stderr
+    clone.cli("trust", "--yes")
+
+
 def test_what_would_be_posted_waits_for_trust_too(clone: Clone) -> None:
     sinks = "{sinks: {hook: {kind: webhook, url: 'https://127.0.0.1:9/', secret_env: A_TOKEN}}}"
     clone.configure(activity=sinks)
