@@ -81,13 +81,13 @@ def run(site: Site, query: Query, project: str, run: str) -> Page:
         "limits": [*snapshot.limit_words(row.head)],
         "steps": _node_steps(row, view, asked) if view else _line_steps(row, snapshot, query),
         "is_net": view is not None,
-        "can": _may(row, snapshot),
+        "can": _may(row),
         **_pictures(shown, row, snapshot, query),
     }
     return Page("run.html", row.name, context, folders, "runs", is_remote=is_remote)
 
 
-def _may(row: RunRow, snapshot: Snapshot) -> frozenset[str]:
+def _may(row: RunRow) -> frozenset[str]:
     """Return what can be done with the run as it stands."""
     head = row.head
     if head is None or head.status == "complete":
@@ -97,7 +97,6 @@ def _may(row: RunRow, snapshot: Snapshot) -> frozenset[str]:
     found = {"pause", "stop"}
     if head.status == "failed" or head.failures_in_row:
         found.add("retry")
-    del snapshot
     return frozenset(found)
 
 

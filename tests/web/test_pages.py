@@ -23,6 +23,7 @@ from sequencer.web.pages import took
 from sequencer.web.records import Spent
 from sequencer.web.site import RunStory
 from tests.acceptance.cli_process import cli
+from tests.loopback import free_ports
 from tests.web.conftest import Client
 from tests.web.sample import make_project, work
 
@@ -265,6 +266,25 @@ def test_limits_say_when_they_are_reached_and_reviews_what_they_found(looking: C
     assert "login-timeout shop 5 steps 400 steps after about 395 more steps" in page
     assert "release-1.3" not in page.partition("Reviews")[0], "what has ended reaches nothing"
     assert "judge polish 1 1 ✕ ✓ a link on page 2 is dead" in page
+
+
+def test_a_sink_that_is_behind_and_a_run_that_gave_up_need_you(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEQUENCER_TRUST", "all")
+    folder = make_project(tmp_path / "behind")
+    settings = folder / "orchestration.yaml"
+    sink = f"{{kind: webhook, url: 'http://127.0.0.1:{free_ports(1)[0]}/'}}"
+    text = settings.read_text().replace("max_steps: 400}", "max_steps: 400, failures_in_row: 1}")
+    settings.write_text(f"{text}activity: {{sinks: {{desk: {sink}}}}}\n")
+    ran = cli(folder, "--run", "night", "run", "--workflow", "nightly")
+    assert "deploy" in ran.stderr, ran.stderr
+    client = Client([folder])
+    needed, health = (words(client.get(path).text) for path in ("/", "/health"))
+    assert "deploy failed" in needed
+    assert "desk has not taken" in needed
+    assert re.search(r"desk: \d+ posts wait", health)
+    assert "1 failures in a row" in health
 
 
 KNOWN = """
