@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial, reduce
+from inspect import cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,13 @@ def _keep_run(context: click.Context, parameter: click.Parameter, name: str | No
 def _print_version(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
     if is_asked and not context.resilient_parsing:
         context.ensure_object(Invocation).echo(f"sequencer {__version__}")
+        context.exit()
+
+
+def _print_all_help(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
+    if is_asked and not context.resilient_parsing:
+        context.meta[ALL_HELP] = True
+        click.echo(context.get_help(), color=context.color)
         context.exit()
 
 
@@ -104,6 +112,9 @@ def complete_agents_for_steps(
 
 
 JSON_OPTION = "is_json"
+ALL_HELP = "sequencer.help_all"
+"""In a context's `meta`: everything is to be explained."""
+SCREEN_LINES = 24
 
 
 def _kept(name: str, field: str, callback: Any = None, **attributes: Any) -> click.Option:
@@ -141,6 +152,14 @@ def global_options(*, has_json: bool = True) -> list[click.Option]:
             is_eager=True,
             help="Print the version and exit.",
         ),
+        _kept(
+            "--help-all",
+            "help_all",
+            _print_all_help,
+            is_flag=True,
+            is_eager=True,
+            help="Explain everything, rare options too.",
+        ),
     ]
     return [option for option in options if has_json or option.name != JSON_OPTION]
 
@@ -154,11 +173,17 @@ class Verb(click.Command):
     True
     """
 
-    def __init__(self, *args: Any, has_json: bool = True, **kwargs: Any) -> None:
-        """Take click's arguments; without *has_json* the verb refuses ``--json``."""
+    def __init__(
+        self, *args: Any, has_json: bool = True, first: Sequence[str] = (), **kwargs: Any
+    ) -> None:
+        """Take click's arguments; without *has_json* the verb refuses ``--json``.
+
+        ``--help`` shows the options *first*, or all; ``--help-all`` the others too.
+        """
         super().__init__(*args, **kwargs)
         self.has_json = has_json
-        self._own = [name for option in self.params for name in option.opts]
+        self.own = [one for one in self.params if isinstance(one, click.Option)]
+        self.first = [one for one in self.own if not first or {*first} & {*one.opts}]
         self.params.extend(global_options(has_json=has_json))
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -167,26 +192,97 @@ class Verb(click.Command):
             raise click.UsageError(f"{ctx.info_name} prints no facts, so it has no --json", ctx)
         return super().invoke(ctx)
 
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the verb's own options apart from the global ones."""
-        own: list[tuple[str, str]] = []
-        common: list[tuple[str, str]] = []
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if record is not None:
-                is_own = parameter.opts[0] in self._own or parameter.name == "help"
-                (own if is_own else common).append(record)
-        for title, records in (("Options", own), ("Global options", common)):
-            if records:
-                with formatter.section(title):
-                    formatter.write_dl(records)
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write what one needs first on one screen; with ``--help-all`` everything."""
+        body, examples = parts_of(self.help)
+        if ctx.meta.get(ALL_HELP):
+            formatter.write(self._explained(ctx, formatter, body, examples, self.own))
+            common = global_options(has_json=self.has_json)
+            _write_options("Global options", common, ctx, formatter)
+            return
+        text, most = "", len(examples)
+        for count in (*range(len(body), 0, -1), *(1,) * most):
+            text = self._explained(ctx, formatter, body[:count], examples[:most], self.first)
+            if text.count("\n") <= SCREEN_LINES:
+                break
+            # The options stay; first the remarks give way to them, then the examples.
+            most -= count == 1
+        formatter.write(text)
+
+    def _explained(
+        self,
+        ctx: click.Context,
+        like: click.HelpFormatter,
+        body: Sequence[str],
+        examples: Sequence[str],
+        options: Sequence[click.Option],
+    ) -> str:
+        """Return the help that has these parts, and says if there is more."""
+        formatter = click.HelpFormatter(width=like.width, max_width=like.width)
+        self.format_usage(ctx, formatter)
+        with formatter.indentation():
+            for paragraph in body:
+                formatter.write_paragraph()
+                formatter.write_text(paragraph)
+        _write_options("Options", options, ctx, formatter)
+        with formatter.section("Examples"):
+            formatter.write("".join(f"  {line}\n" for line in examples))
+        if len(options) < len(self.own) or len(body) < len(parts_of(self.help)[0]):
+            formatter.write(f"\n'{ctx.command_path} --help-all' explains more.\n")
+        return formatter.getvalue()
+
+
+def parts_of(text: str | None) -> tuple[list[str], list[str]]:
+    """Return the paragraphs of a command's help, and the lines of its examples."""
+    body, _, examples = cleandoc(text or "").partition("\b\nExample")
+    lines = [line.strip() for line in examples.splitlines()[1:]]
+    return body.strip().split("\n\n"), lines
+
+
+def _write_options(
+    title: str,
+    options: Iterable[click.Option],
+    context: click.Context,
+    formatter: click.HelpFormatter,
+) -> None:
+    if records := [record for option in options if (record := record_of(option, context))]:
+        with formatter.section(title):
+            formatter.write_dl(records)
+
+
+def record_of(option: click.Option, context: click.Context) -> tuple[str, str] | None:
+    """Return how *option* is typed and what it does, its range and default in words."""
+    record = option.get_help_record(context)
+    if record is None:
+        return None
+    has_range = isinstance(option.type, (click.IntRange, click.FloatRange))
+    said = [_range(option.type)] if has_range else []
+    if option.show_default and option.default is not None:
+        said.append(f"default {option.default}")
+    words = "; ".join(filter(None, said))
+    text = option.help or ""
+    return record[0], f"{text.removesuffix('.')} ({words})." if words else text
+
+
+def _range(kind: Any) -> str:
+    """Return the bounds of *kind* in words, as far as anybody would meet them."""
+    low, high = kind.min, kind.max
+    if low is None or low < 0:
+        return ""
+    if high is not None and high < FAR:
+        return f"{low} to {high}"
+    return f"at least {low}" if low > 1 else ""
+
+
+FAR = 2**31
+"""A bound that nobody types."""
 
 
 def verb(
-    name: str, *, has_json: bool = True, **attributes: Any
+    name: str, *, has_json: bool = True, first: Sequence[str] = (), **attributes: Any
 ) -> Callable[[Callable[..., Any]], Verb]:
     """Declare a function as the verb *name*; see `Verb`."""
-    return click.command(name, cls=Verb, has_json=has_json, **attributes)
+    return click.command(name, cls=Verb, has_json=has_json, first=first, **attributes)
 
 
 def with_options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -96,7 +96,7 @@ _OPTIONS = with_options(
 )  # fmt: skip
 
 
-@verb("plan")
+@verb("plan", first=("--count", "--list", "--request", "--simulate", "--commit", "--diagram"))
 @_OPTIONS
 @pass_invocation
 def plan(invocation: Invocation, /, **given: Any) -> int | None:

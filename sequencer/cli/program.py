@@ -22,7 +22,7 @@ from click.shell_completion import CompletionItem
 
 from sequencer.cli import unattended
 from sequencer.cli.context import ALWAYS, Invocation, complain, hidden, tell
-from sequencer.cli.options import global_options
+from sequencer.cli.options import ALL_HELP, global_options
 from sequencer.errors import (
     Interrupted,
     MachineBusy,
@@ -116,62 +116,62 @@ class Command(NamedTuple):
     """`ALWAYS`: only a person may use it; else the option that makes it so."""
 
 
-_WORK, _LOOK, _CHANGE, _SET_UP = "Work", "Look", "Change by hand", "Set up"
+_START, _RUN, _LOOK, _YOU, _FIX, _AUTO = "Start", "Run", "Look", "You", "Fix", "Automate"
 
 COMMANDS: Mapping[str, Command] = {
-    "run": Command(_WORK, "run", "Run steps until a limit.", "--start-at"),
-    "tick": Command(_WORK, "run", "Run one step if one is due; for cron and timers."),
-    "start": Command(_WORK, "start", "Make a run of a request, and work on it."),
-    "worker": Command(_WORK, "fleet", "Make attempts for runs on Temporal."),
-    "inbox": Command(_LOOK, "inbox", "List what waits for a person, in all runs."),
-    "plan": Command(_LOOK, "plan", "Show what would run; nothing is changed."),
+    "init": Command(_START, "init", "Create a project's files."),
+    "demo": Command(_START, "demo", "Watch two processes take turns; no agent needed."),
+    "check": Command(_START, "check", "Look for everything that is wrong."),
+    "trust": Command(_START, "trust", "Say that a project may act on this machine."),
+    "run": Command(_RUN, "run", "Run steps until a limit.", "--start-at"),
+    "tick": Command(_RUN, "run", "Run one step if one is due; for cron and timers."),
+    "start": Command(_RUN, "start", "Make a run of a request, and work on it."),
+    "stop": Command(_RUN, "change", "Stop or pause the run.", "--now"),
+    "resume": Command(_RUN, "change", "Let a paused or stopped run continue.", ALWAYS),
     "status": Command(_LOOK, "status", "Show where the run stands."),
-    "history": Command(_LOOK, "history", "Show what happened, from the journal."),
     "log": Command(_LOOK, "log", "Show or follow step logs."),
-    "sync": Command(_LOOK, "sync", "Show both sides of a run that is kept in git.", "--to"),
+    "history": Command(_LOOK, "history", "Show what happened, from the journal."),
+    "plan": Command(_LOOK, "plan", "Show what would run; nothing is changed."),
     "report": Command(_LOOK, "report", "Show what a run did, as text, picture, page or metrics."),
     "web": Command(_LOOK, "web", "Show the runs in a browser, and answer them."),
-    "mcp": Command(_LOOK, "mcp", "Serve the runs to an editor or an agent (MCP)."),
-    "stop": Command(_CHANGE, "change", "Stop or pause the run.", "--now"),
-    "resume": Command(_CHANGE, "change", "Let a paused or stopped run continue.", ALWAYS),
-    "answer": Command(_CHANGE, "inbox", "Answer what waits for a person.", ALWAYS),
-    "tell": Command(_CHANGE, "inbox", "Send a message to a step."),
-    "retry": Command(_CHANGE, "change", "Let the present step be tried again at once.", ALWAYS),
-    "skip": Command(_CHANGE, "change", "Continue without the present step.", ALWAYS),
-    "set": Command(_CHANGE, "change", "Set a field of the state.", ALWAYS),
-    "rewind": Command(_CHANGE, "change", "Go back to an earlier step.", ALWAYS),
-    "reset": Command(_CHANGE, "change", "Start again as a new run.", ALWAYS),
-    "adopt": Command(_CHANGE, "change", "Continue under a changed definition.", ALWAYS),
-    "takeover": Command(_CHANGE, "change", "Show who holds a step, or take it away.", "--force"),
-    "repair": Command(_CHANGE, "repair", "Show what is damaged, and save what can be.", "--apply"),
-    "init": Command(_SET_UP, "init", "Create a project's files."),
-    "trust": Command(_SET_UP, "trust", "Say that a project may act on this machine."),
-    "check": Command(_SET_UP, "check", "Look for everything that is wrong."),
-    "schedule": Command(_SET_UP, "service", "Run steps by a timer, and the pages as a service."),
-    "demo": Command(_SET_UP, "demo", "Watch two processes take turns; no agent needed."),
+    "inbox": Command(_YOU, "inbox", "List what waits for a person, in all runs."),
+    "answer": Command(_YOU, "inbox", "Answer what waits for a person.", ALWAYS),
+    "tell": Command(_YOU, "inbox", "Send a message to a step."),
+    "retry": Command(_FIX, "change", "Let the present step be tried again at once.", ALWAYS),
+    "skip": Command(_FIX, "change", "Continue without the present step.", ALWAYS),
+    "rewind": Command(_FIX, "change", "Go back to an earlier step.", ALWAYS),
+    "reset": Command(_FIX, "change", "Start again as a new run.", ALWAYS),
+    "set": Command(_FIX, "change", "Set a field of the state.", ALWAYS),
+    "adopt": Command(_FIX, "change", "Continue under a changed definition.", ALWAYS),
+    "takeover": Command(_FIX, "change", "Show who holds a step, or take it away.", "--force"),
+    "repair": Command(_FIX, "repair", "Show what is damaged, and save what can be.", "--apply"),
+    "schedule": Command(_AUTO, "service", "Run steps by a timer, and the pages as a service."),
+    "sync": Command(_AUTO, "sync", "Show both sides of a run that is kept in git.", "--to"),
+    "worker": Command(_AUTO, "fleet", "Make attempts for runs on Temporal."),
+    "mcp": Command(_AUTO, "mcp", "Serve the runs to an editor or an agent (MCP)."),
+    "help": Command(_START, "help", "Explain a command, or all of them."),
 }  # fmt: skip
 """Verb -> its module below `sequencer.cli`, where it has its name or, as `set_`, almost."""
 
-_HELP = """Run agent steps in the order that a workflow decides.
+_LOOKING = frozenset(
+    ("status", "log", "history", "plan", "report", "web", "inbox", "sync", "check", "mcp", "help")
+)
+"""They run nothing of the project, and reach no remote."""
+_CHANGING = frozenset(("stop", "resume", "answer", "tell")) | {
+    name for name, entry in COMMANDS.items() if entry.section == _FIX
+}
+"""They change a run by hand."""
+_FIRST = ("init", "check", "run", "tick", "start", "stop",
+          "status", "log", "plan", "inbox", "answer", "web")  # fmt: skip
+"""What the first screen explains."""
 
-Progress is kept in files that any terminal, cron job or process can pick up; an accepted
-step is never lost, doubled or reordered.
-
-\b
-  sequencer init                      a new project in this folder
-  sequencer plan                      what would run
-  sequencer run --max-steps 6         run six steps
-  sequencer status --watch            look on from another terminal
-"""
-
-_EPILOG = """Global options may stand before or behind the command. Exit codes: 0 done or
-nothing due, 1 a step failed, 2 usage or configuration, 3 state refused, 4 waits for a
-person, 75 somebody else holds the step or this machine is too busy for it, 130 interrupted,
-70 a bug.
-
-Completion: eval "$(_SEQUENCER_COMPLETE=bash_source sequencer)"; zsh_source and
-fish_source work the same way.
-"""
+_HELP = """Run AI agents step by step, in the order that a workflow decides. Progress is kept in
+files; an accepted step is never lost, doubled or reordered."""
+_EXIT_CODES = """0 done or nothing due, 1 a step failed, 2 usage or configuration, 3 state
+refused, 4 waits for a person, 75 somebody else holds the step or this machine is too busy for
+it, 130 interrupted, 70 a bug."""
+_FOOT = """Before or after any command: --run NAME, --config PATH, --json, --quiet.
+'sequencer COMMAND --help' explains one, 'sequencer help all' everything."""
 
 
 _ADDED = "sequencer.commands"
@@ -220,13 +220,32 @@ class Verbs(click.Group):
             invocation.verb = args[0]
         if entry is not None:
             invocation.verb, invocation.decides = args[0], entry.decides
-            invocation.changes = entry.section == _CHANGE
-            invocation.acts = entry.section != _LOOK and args[0] != "check"
+            invocation.changes = args[0] in _CHANGING
+            invocation.acts = args[0] not in _LOOKING
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the verbs by section, without importing one."""
-        del ctx
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write one screen about what one needs first; with ``--help-all`` everything."""
+        is_all = ctx.meta.get(ALL_HELP, False)
+        self.format_usage(ctx, formatter)
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(_HELP)
+        if is_all:
+            self._format_all(ctx, formatter)
+            return
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_dl([(name, COMMANDS[name].help) for name in _FIRST])
+            formatter.write_paragraph()
+            others = [name for name in self.list_commands(ctx) if name not in _FIRST]
+            formatter.write_text(f"More: {', '.join(others)}")
+        formatter.write(
+            "\n'sequencer COMMAND --help' explains one, 'sequencer help all' everything.\n"
+        )
+
+    def _format_all(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the verbs by section, without importing one, and what is true of each."""
         for section in dict.fromkeys(entry.section for entry in COMMANDS.values()):
             rows = [(name, c.help) for name, c in COMMANDS.items() if c.section == section]
             with formatter.section(section):
@@ -234,6 +253,10 @@ class Verbs(click.Group):
         if added := _packages().plugin_names(_ADDED):
             with formatter.section("Added by packages"):
                 formatter.write_dl([(name, "") for name in sorted(added)])
+        self.format_options(ctx, formatter)
+        formatter.write("\nThe options stand before or after the command.\n")
+        with formatter.section("Exit codes"):
+            formatter.write_text(self.epilog or "")
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the verbs and options that begin with *incomplete*."""
@@ -250,7 +273,7 @@ def group() -> Verbs:
     return Verbs(
         NAME,
         help=_HELP,
-        epilog=_EPILOG,
+        epilog=_EXIT_CODES,
         params=list(global_options()),
         context_settings={
             "help_option_names": ["-h", "--help"],

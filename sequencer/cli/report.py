@@ -29,7 +29,7 @@ _OPTIONS = with_options(
     click.option("--output", type=NewFile(), metavar="FILE",
                  help="Write the metrics into FILE, whole or not at all."),
     click.option("--width", type=click.IntRange(min=60, max=1000), metavar="N",
-                 help="Columns of the text, 60 to 1000."),
+                 help="Columns of the text."),
 )  # fmt: skip
 
 

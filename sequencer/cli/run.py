@@ -87,7 +87,7 @@ _OPTIONS = with_options(
 )  # fmt: skip
 
 
-@verb("run")
+@verb("run", first=("--max-steps", "--max-cost", "--mode", "--position", "--agent", "--dry-run"))
 @_RUN_OPTIONS
 @_OPTIONS
 @pass_invocation
@@ -127,7 +127,7 @@ _LOG = click.option(
 )
 
 
-@verb("tick")
+@verb("tick", first=("--position", "--max-steps", "--max-cost", "--agent", "--log"))
 @_OPTIONS
 @_LOG
 @pass_invocation

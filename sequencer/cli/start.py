@@ -61,7 +61,7 @@ _START_OPTIONS = with_options(
 )  # fmt: skip
 
 
-@verb("start")
+@verb("start", first=("--file", "--label", "--procedure", "--team", "--max-cost", "--no-run"))
 @click.argument("text", required=False)
 @FILE
 @LABEL

@@ -57,7 +57,7 @@ def test_every_verb_of_the_table_exists_and_has_that_name() -> None:
 def test_every_verb_has_a_help_with_an_example_and_global_options(
     tmp_path: Path, name: str
 ) -> None:
-    ended = call(tmp_path, name, "--help")
+    ended = call(tmp_path, name, "--help-all")
     assert ended.code == 0
     assert "Example" in ended.out
     assert f"sequencer {name}" in ended.out.partition("Example")[2] or "--run" in ended.out

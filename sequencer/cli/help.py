@@ -1,0 +1,148 @@
+"""`help`: explain a command or all, as a manual page too; completion for shells."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+from click.shell_completion import BashComplete, FishComplete, ZshComplete
+
+from sequencer import __version__
+from sequencer.cli import program
+from sequencer.cli.context import Invocation
+from sequencer.cli.options import (
+    ALL_HELP,
+    Verb,
+    parts_of,
+    pass_invocation,
+    record_of,
+    save,
+    verb,
+)
+from sequencer.errors import UnknownName, UsageRefused
+
+VARIABLE = "_SEQUENCER_COMPLETE"
+EVERYTHING = "all"
+_PLACES = {
+    "bash": ("XDG_DATA_HOME", ".local/share", "bash-completion/completions/sequencer"),
+    "zsh": ("XDG_DATA_HOME", ".local/share", "zsh/site-functions/_sequencer"),
+    "fish": ("XDG_CONFIG_HOME", ".config", "fish/completions/sequencer.fish"),
+}
+"""Where each shell looks: the variable of a folder, else the one at home, and the file."""
+_SCRIPTS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
+
+
+@verb("help", has_json=False)
+@click.argument("topic", metavar="[COMMAND|all]", required=False)
+@click.option("--man", is_flag=True, help="Print the manual page.")
+@click.option(
+    "--completion",
+    type=click.Choice(tuple(_PLACES)),
+    help="Print what completes commands and options in this shell.",
+)
+@click.option("--install", is_flag=True, help="Install it for you instead of printing it.")
+@pass_invocation
+def help_(
+    invocation: Invocation,
+    /,
+    *,
+    topic: str | None,
+    man: bool,
+    completion: str | None,
+    install: bool,
+) -> None:
+    """Explain a command, or all of them.
+
+    \b
+    Examples:
+      sequencer help all
+      sequencer help run
+      sequencer help --completion bash --install
+      sequencer help --man > ~/.local/share/man/man1/sequencer.1
+    """
+    if sum((topic is not None, man, completion is not None)) > 1 or (install and not completion):
+        raise UsageRefused("one thing at a time", where="sequencer help")
+    if completion is not None:
+        text = _SCRIPTS[completion](program.group(), {}, program.NAME, VARIABLE).source()
+        if install:
+            _install(invocation, completion, text)
+        else:
+            invocation.echo(text, is_verbatim=True)
+        return
+    if man:
+        invocation.echo("\n".join(_manual()), is_verbatim=True)
+        return
+    with _root() as context:
+        if topic in (None, EVERYTHING):
+            context.meta[ALL_HELP] = topic is not None
+            invocation.echo(context.get_help(), is_verbatim=True)
+            return
+        command = _command(context, topic or "")
+        with click.Context(command, context, topic) as own:
+            own.meta[ALL_HELP] = True
+            invocation.echo(own.get_help(), is_verbatim=True)
+
+
+def _root() -> click.Context:
+    root = program.group()
+    return click.Context(root, info_name=program.NAME, **root.context_settings)
+
+
+def _command(context: click.Context, name: str) -> click.Command:
+    """Return the command called *name*.
+
+    Raises:
+        UnknownName: there is none.
+    """
+    root = context.command
+    found = root.get_command(context, name) if isinstance(root, click.Group) else None
+    if found is None:
+        raise UnknownName("command", name, program.COMMANDS.keys(), where="sequencer help")
+    return found
+
+
+def _install(invocation: Invocation, shell: str, text: str) -> None:
+    """Write the completion of *shell* to where that shell looks for it."""
+    variable, below_home, name = _PLACES[shell]
+    given = os.environ.get(variable, "")
+    folder = Path(given) if given.startswith("/") else Path.home() / below_home
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save(path, f"{text}\n".encode(), is_ours=lambda data: b"sequencer" in data, what="ours")
+    invocation.say(f"{path} was written; a new {shell} completes 'sequencer'")
+    if shell == "zsh":
+        invocation.say(f"if it does not: 'fpath+=({path.parent})' before compinit in ~/.zshrc")
+
+
+def _manual() -> Iterator[str]:
+    """Yield the lines of the manual page, made from the same texts as ``--help``."""
+    yield f'.TH SEQUENCER 1 "" "sequencer {__version__}"'
+    yield from (".SH NAME", "sequencer \\- run AI agents step by step")
+    yield from (".SH SYNOPSIS", ".B sequencer", "[OPTIONS] COMMAND [ARGS]...")
+    with _root() as context:
+        yield from (".SH DESCRIPTION", _roff(context.command.help or ""), ".SH OPTIONS")
+        yield from _options(context.command.params, context)
+        yield ".SH COMMANDS"
+        for name in program.COMMANDS:
+            command = _command(context, name)
+            with click.Context(command, context, name) as own:
+                yield from (f".SS {name}", ".B " + _roff(command.get_usage(own)[len("Usage: ") :]))
+                body, examples = parts_of(command.help)
+                for paragraph in body:
+                    yield from (".PP", _roff(paragraph))
+                yield from _options(command.own if isinstance(command, Verb) else (), own)
+                yield from (".PP", "Examples:", ".nf", *map(_roff, examples), ".fi")
+
+
+def _options(params: object, context: click.Context) -> Iterator[str]:
+    for one in params if isinstance(params, (list, tuple)) else ():
+        if isinstance(one, click.Option) and (record := record_of(one, context)):
+            yield from (".TP", f".B {_roff(record[0])}", _roff(record[1]))
+
+
+def _roff(text: str) -> str:
+    """Return *text* so that no line of it is a request, and no mark of it a command."""
+    lines = text.replace("\\", "\\\\").replace("-", "\\-").splitlines()
+    return "\n".join(f"\\&{line}" if line[:1] in {".", "'"} else line for line in lines)
