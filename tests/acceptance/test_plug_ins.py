@@ -85,7 +85,7 @@ def test_a_store_keeps_the_run(installed: Installed) -> None:
 def test_a_command_is_listed_run_and_guessed(installed: Installed) -> None:
     installed.settings("agents: {mine: {kind: echo}}\n")
     assert installed.run("where").endswith("sync/state.json\n")
-    assert "where" in installed.run("--help").split("Added by packages:")[1]
+    assert "where" in installed.run("--help-all").split("Added by packages:")[1]
     assert "did you mean 'where'?" in installed.run("wheer", code=2)
 
 
