@@ -56,7 +56,7 @@ RUN_PAGES = [
     # An example's page is run by the example's own test.
     if any(fence.is_run for fence in fences(page)) and not page.is_relative_to(ROOT / "examples")
 ]
-OWN_FOLDERS = ("sequencer/", "docs/", "tests/", "examples/", "bench/", ".ci/")
+OWN_FOLDERS = ("sequencer/", "docs/", "tests/", "examples/", "bench/", "packaging/", ".ci/")
 BRANCHES = ("sequencer/default", "sequencer/NAME", "sequencer/**", "sequencer/{run}")
 """Of a remote, with the state of a run."""
 _VARIABLE = re.compile(r"\bSEQUENCER_[A-Z_]*[A-Z]\b")
