@@ -123,7 +123,7 @@ class UnsafePath(ConfigurationError):
 
 
 class UnknownName(ConfigurationError):
-    """A name that nobody defined; the known ones are listed."""
+    """A name that nobody defined; the known ones are listed, of a mistyped key the nearest."""
 
     def __init__(
         self, kind: str, name: str, known: Iterable[str], *, where: str | None = None
@@ -133,11 +133,11 @@ class UnknownName(ConfigurationError):
         self.name = name
         self.known = tuple(sorted(known))
         nearest = get_close_matches(name, self.known, n=1)
-        listed = ", ".join(self.known) if self.known else "none"
-        guess = f"did you mean {nearest[0]!r}? " if nearest else ""
-        super().__init__(
-            f"unknown {kind} {name!r}", where=where, hint=f"{guess}known {kind}s: {listed}"
-        )
+        guess = f"did you mean {nearest[0]!r}?" if nearest else ""
+        listed = f"known {kind}s: {', '.join(self.known) or 'none'}"
+        # A step has thirty keys, and whoever mistyped one of them needs that one only.
+        hint = guess if guess and kind == "key" else f"{guess} {listed}".strip()
+        super().__init__(f"unknown {kind} {name!r}", where=where, hint=hint)
 
 
 class StateRefused(SequencerError):

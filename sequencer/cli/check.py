@@ -109,7 +109,9 @@ def _texts(findings: list[Finding]) -> Iterator[str]:
             where += f" and {plural(more, 'more place')}"
         one, where = same[0], f"{where}: " if where else ""
         text = f"{one.level}: {one.area}: {where}{one.message}"
-        yield plain(f"{text}\n  {one.hint}" if one.hint else text)
+        hint = one.hint or ""
+        between = "; " if hint.startswith("did you mean") and hint.endswith("?") else "\n  "
+        yield plain(f"{text}{between}{hint}" if hint else text)
 
 
 def _print_settings(invocation: Invocation) -> None:
