@@ -123,7 +123,7 @@ class UnsafePath(ConfigurationError):
 
 
 class UnknownName(ConfigurationError):
-    """A name that nobody defined; the known ones are listed, of a mistyped key the nearest."""
+    """A name that nobody defined; the known ones are listed."""
 
     def __init__(
         self, kind: str, name: str, known: Iterable[str], *, where: str | None = None
