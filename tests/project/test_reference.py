@@ -133,7 +133,7 @@ def test_every_error_and_its_exit_code() -> None:
     assert {words(row[0])[0]: row[1] for row in rows} == found
     documented = {row[0] for row in table(section(EXIT_CODES, "Exit codes"))}
     assert documented == set(found.values()) | {"0"}
-    for_timers = {row[0] for row in table(section(UNATTENDED, "Who is told"))}
+    for_timers = {row[0] for row in table(section(UNATTENDED, "When you get mail"))}
     assert for_timers == documented
     assert {
         code for code in documented if re.search(rf"\b{code} ", group().epilog or "")
