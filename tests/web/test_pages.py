@@ -434,6 +434,14 @@ def test_a_run_that_appears_and_settings_that_change_are_seen(
     assert "can&#39;t be opened" in client.get("/").text
 
 
+def test_a_run_that_waits_for_a_date_says_when(client: Client, tmp_path: Path) -> None:
+    assert "data-due" not in client.get("/runs").text
+    done = cli(tmp_path / "docs", "--run", "nightly", "set", "not_before=2031-02-03T04:05:06Z")
+    assert done.returncode == 0, done.stderr
+    page = client.get("/runs").text
+    assert page.count('<time datetime="2031-02-03T04:05:06Z" data-due>') == 1
+
+
 def test_a_run_that_was_reset_has_only_what_came_after(client: Client, tmp_path: Path) -> None:
     assert "supervisor" in client.get("/p/shop/-/step/0").text
     open_project(tmp_path / "shop", trust=True).run(None).control.reset()

@@ -9,9 +9,10 @@
     for (const time of document.querySelectorAll("time")) {
       const at = Date.parse(time.dateTime);
       if (!time.title) time.title = new Date(at).toLocaleString();
-      const s = Math.max(0, Math.round((Date.now() - at) / 1000));
-      const text = s < 60 ? s + " s ago" : s < 3600 ? Math.floor(s / 60) + " min ago"
-        : s < 86400 ? Math.floor(s / 3600) + " h ago" : Math.floor(s / 86400) + " d ago";
+      const ago = Math.round((Date.now() - at) / 1000), s = Math.abs(ago);
+      const span = s < 60 ? s + " s" : s < 3600 ? Math.floor(s / 60) + " min"
+        : s < 86400 ? Math.floor(s / 3600) + " h" : Math.floor(s / 86400) + " d";
+      const text = ago < 0 && "due" in time.dataset ? "in " + span : ago < 0 ? "0 s ago" : span + " ago";
       if (time.textContent !== text) time.textContent = text;
     }
   };
