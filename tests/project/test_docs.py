@@ -434,7 +434,7 @@ def test_the_promise_comes_first() -> None:
     text = README.read_text()
     promise = text.index("exactly-once; agent runs are at-least-once")
     assert promise < text.index("Not promised") < text.index("## Two commands")
-    for sentence in ("No state is ever guessed", "Nothing runs for ever by accident", "Rest costs"):
+    for sentence in ("No state is ever guessed", "Nothing runs forever by accident", "Rest costs"):
         assert promise < text.index(sentence) < text.index("Not promised")
 
 
@@ -447,5 +447,5 @@ def test_the_markers_are_explained() -> None:
 
 def test_the_license_is_the_one_that_the_package_names() -> None:
     assert (ROOT / "LICENSE").read_text().startswith("MIT License")
-    assert "MIT licence" in README.read_text()
+    assert "MIT license" in README.read_text()
     assert Path(ROOT / "pyproject.toml").read_text().count('license = "MIT"') == 1

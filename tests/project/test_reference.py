@@ -152,11 +152,11 @@ def test_what_each_executor_honours() -> None:
     assert {field for field, cells in rows.items() if cells[-1] == "yes"} == {"idle_timeout_s"}
 
 
-FIELDS = "Which step fields each honours"
+FIELDS = "Which step fields each honors"
 
 
 def test_what_every_executor_honours() -> None:
-    sentence = section(EXECUTOR_PAGE, FIELDS).split("All honour ")[1].split(".\n")[0]
+    sentence = section(EXECUTOR_PAGE, FIELDS).split("All honor ")[1].split(".\n")[0]
     assert set(words(sentence)) == EVERY_EXECUTOR
 
 

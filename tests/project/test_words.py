@@ -26,21 +26,23 @@ WORDS = {
     "start, started": r"\b(?:begin|begins|began|begun)\b",
     "fix, repair": r"\bmend(?:s|ed|ing)?\b",
     "forever": r"\bfor ever\b",
-    "name the noun": r"\b(?:that|those) of\b(?! (?:who|which))",
+    "name the noun": r"\bthat of\b",
     "has been waiting since": r"\b(?:waits|runs|works|sleeps|stands) since\b",
     "put the verb after its subject": r"\bwhich there (?:is|are)\b",
     "2nd, 3rd": r"\bthe \d+\. \w",
-    "whoever does X does Y": r"(?:^|[.:;] |\bFor )Who [a-z]+s\b(?![^.]*\?)",
+    "whoever does X does Y": r"(?:^|\. |\bFor )(?-i:[Ww]ho) [a-z]+s\b(?![^.]*\?)",
     "no comma before the verb": r"(?<!, )\bwho(?:ever)? \w+s\b[^.,;:|()]*, \w+s\b(?! and\b)",
     "after": r"(?<!fall )(?<!falls )(?<!fell )(?<!left )(?<!leave )(?<!leaves )(?<!commits )"
+    r"(?<!nothing )(?<!minute )(?<!second )(?<!seconds )(?<!are )(?<!is )(?<!s none )"
+    r"(?<!SQL )(?<!the same )"
     r"\bbehind\b(?! (?:a|the|your|it|an|that) (?:\w+ )?(?:proxy|server|reverse|login))",
     "no longer": r"\bno more(?=[.,;:)|]|$)",
     "is in": r"\b(?:lies|lie|lay) (?:in|on|at|below|beside|there|under|where)\b",
     "is at": r"\b(?:stand|stands|stood) (?:in (?!for|the way)|at|on|there|beside|below|above"
     r"|between)",
-    "start with the subject": r"(?:^|[.:;] )Of (?:a|an|the|what|those|all|one|two|these|this"
+    "start with the subject": r"(?:^|[.:;] )(?-i:Of) (?:a|an|the|what|those|all|one|two|these|this"
     r"|each)\b",
-    "is not one": r"\b(?:is|are|was|were) (?-i:none)\b(?! of)",
+    "is not one": r"(?<!there )\b(?:is|are|was|were) (?-i:none)\b(?! of)",
     "watch": r"\blook(?:s|ing)? on\b",
     "plain words": r"\b(?:lest|whilst|amongst|thereby|therein|thereof|whereof|heed|hitherto"
     r"|nought)\b",
