@@ -205,7 +205,7 @@ def _show_next(
 
 
 def _tell_of_changes(invocation: Invocation, head: Head, workflow: Workflow) -> None:
-    """Say that the steps are those behind an `adopt`, where the run was begun differently."""
+    """Say that the steps are those behind an `adopt`, where the run was started differently."""
     try:
         ensure_definition(head, workflow)
     except DefinitionChanged as error:

@@ -218,11 +218,11 @@ class Keeper:
         data = self._store.document(FLOW_DOCUMENT)
         where = str(self._store.state_path.with_name(FLOW_DOCUMENT))
         if data is None:
-            raise CorruptState("what the run was begun with is missing", where=where)
+            raise CorruptState("what the run was started with is missing", where=where)
         try:
             return FlowSource.model_validate_json(data)
         except ValidationError:
-            message = "can't be read for what the run was begun with"
+            message = "can't be read for what the run was started with"
             raise CorruptState(message, where=where) from None
 
     def _flow_of(self, head: Head) -> Flow:

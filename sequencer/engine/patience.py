@@ -251,7 +251,7 @@ def of_run(store: Store, run_id: str, head: Head | None) -> Head:
     found = still_there(store, head)
     if found.run_id != run_id:
         raise StaleClaim(
-            "the run is gone, and another one was begun in its place",
+            "the run is gone, and another one was started in its place",
             where=str(store.state_path),
             hint="what an agent answered is in its step log; start again to work on that run",
         )

@@ -60,7 +60,7 @@ class RunLimits(Frozen, allow_inf_nan=False):
             )
         if head.attempt >= self.attempts:
             raise TooManyFailures(
-                f"step {head.expected_step!r} was begun {head.attempt} times without an end "
+                f"step {head.expected_step!r} was started {head.attempt} times without an end "
                 f"(limits.attempts: {self.attempts})",
                 hint="look at 'sequencer log', then 'sequencer retry' or 'skip'",
             )

@@ -271,7 +271,7 @@ def ensure_definition(head: Head, workflow: Workflow) -> None:
     if differences:
         asked = _asked(head, workflow)
         raise DefinitionChanged(
-            f"the run was begun differently: {'; '.join(differences)}",
+            f"the run was started differently: {'; '.join(differences)}",
             where=f"run {head.run_name or 'default'}, step_index {head.step_index}",
             hint=f"{command(head.run_name, f'adopt{asked}')} continues under the new definition, "
             f"{command(head.run_name, f'reset{asked}')} starts again",

@@ -116,7 +116,7 @@ def test_a_changed_cadence_blocks_no_look(folder: Path) -> None:
         "main",
         "reviewer",
     ]
-    assert "begun differently" in looked.stderr
+    assert "started differently" in looked.stderr
     assert "'sequencer adopt'" in looked.stderr
     assert cli(folder, "run", "--max-steps", "1").returncode == 3
     assert cli(folder, "adopt").returncode == 0

@@ -52,7 +52,7 @@ def test_a_step_that_kills_its_worker_every_time_is_not_begun_for_ever(project: 
         (project.folder / "agent.pid").unlink(missing_ok=True)
         killed_in_mid_step(project)
     refused = project.sequencer("tick", code=3)
-    assert "begun 2 times" in refused.err
+    assert "started 2 times" in refused.err
     assert (project.folder / "begun.txt").read_text() == "supervisor\n" * 2
 
 

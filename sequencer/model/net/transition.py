@@ -439,7 +439,7 @@ class OpenTransition:
             elif not self._has_place():
                 continue
             if active.attempt >= room.limits.attempts:
-                message = f"begun {active.attempt} times without an end (limits.attempts)"
+                message = f"started {active.attempt} times without an end (limits.attempts)"
                 self.course.fail(name, "MaxAttempts", message)
                 self._take_facts(None, {})
                 continue

@@ -215,7 +215,7 @@ def test_a_change_under_a_changed_definition_still_says_where_it_stands(tmp_path
     (tmp_path / "orchestration.yaml").write_text(CONFIGURATION.replace(": 2", ": 5"))
     called = call(tmp_path, "set", "a=1")
     assert called.code == 0
-    assert "next: nothing: the run was begun differently" in called.out
+    assert "next: nothing: the run was started differently" in called.out
 
 
 def test_resume_of_a_run_that_goes_on_is_refused(tmp_path: Path) -> None:

@@ -67,7 +67,11 @@ def fail_often(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("change", "word"),
-    [(broken_definition, "begun differently"), (pause, "paused"), (fail_often, "3 times in a row")],
+    [
+        (broken_definition, "started differently"),
+        (pause, "paused"),
+        (fail_often, "3 times in a row"),
+    ],
 )
 def test_the_state_of_the_run(tmp_path: Path, change: Any, word: str) -> None:
     folder = worked(tmp_path / "p", 1)

@@ -72,7 +72,7 @@ def test_under_another_definition_it_shows_what_comes_behind_an_adopt(tmp_path: 
     )
     ended = call(folder, "plan", "--count", "2", "--json")
     assert (ended.code, [step["step"] for step in ended.json]) == (0, ["main", "supervisor"])
-    assert "begun differently" in ended.err
+    assert "started differently" in ended.err
     assert "sequencer adopt" in ended.err
 
 

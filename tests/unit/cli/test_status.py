@@ -115,7 +115,7 @@ def test_another_definition_is_said_and_the_head_shown(tmp_path: Path) -> None:
     assert ended.code == 0
     assert ended.json["step_index"] == 1
     assert ended.json["next"] is None
-    assert "begun differently" in ended.err
+    assert "started differently" in ended.err
     assert "sequencer adopt" in ended.err
 
 

@@ -150,7 +150,7 @@ def test_a_tampered_definition_is_refused_until_it_is_adopted(tmp_path: Path) ->
     run = started(tmp_path, steps=["reproduce", "tell"])
     path = run.store.state_path.with_name("definition.json")
     path.write_text(path.read_text().replace('"tell"', '"build"'))
-    with pytest.raises(Exception, match="begun differently"):
+    with pytest.raises(Exception, match="started differently"):
         work(reopened(tmp_path))
     reopened(tmp_path).control.adopt()
     work(reopened(tmp_path))

@@ -84,7 +84,7 @@ def test_the_same_token_in_another_run_is_another_claim(tmp_path: Path) -> None:
             theirs.output = "theirs"
 
     with ExitStack() as stack:
-        with pytest.raises(StaleClaim, match="was begun in its place"):
+        with pytest.raises(StaleClaim, match="was started in its place"):
             end_in_the_middle_of(token=1)
         assert head_of(other).claims
     told = list(other.history())
@@ -137,13 +137,13 @@ def test_a_reset_is_followed_and_a_loss_is_not(tmp_path: Path) -> None:
     second = run.control.reset()
     assert followed(run.store, first, second) is second
     assert still_there(run.store, second) is second
-    with pytest.raises(StaleClaim, match="another one was begun in its place"):
+    with pytest.raises(StaleClaim, match="another one was started in its place"):
         of_run(run.store, first.run_id, second)
     shutil.rmtree(tmp_path / "sync")
     third = reopen(tmp_path).control.begin()
     preview = second.replace(revision=0)
     assert followed(run.store, preview, third) is third
-    with pytest.raises(StaleClaim, match="was begun in its place"):
+    with pytest.raises(StaleClaim, match="was started in its place"):
         followed(run.store, second, third)
 
 

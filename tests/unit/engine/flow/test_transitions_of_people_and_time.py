@@ -130,7 +130,7 @@ def test_what_dies_again_and_again_fails_in_the_end() -> None:
         run.gone = frozenset({token})
         assert run.look() == ["taken-over", "again a"]
     run.gone = frozenset({3})
-    said = "fail a: begun 3 times without an end (limits.attempts)"
+    said = "fail a: started 3 times without an end (limits.attempts)"
     assert run.look() == ["taken-over", said, "onError -> h", "start h"]
 
 
