@@ -24,7 +24,13 @@ from sequencer.assembly.teams import workplaces_of
 from sequencer.assembly.timers import lost
 from sequencer.engine.fitting import fitted, optional_of
 from sequencer.engine.run import Run
-from sequencer.errors import ConfigurationError, NotTrusted, StateRefused, UnsafeFolder
+from sequencer.errors import (
+    ConfigurationError,
+    NotTrusted,
+    SequencerError,
+    StateRefused,
+    UnsafeFolder,
+)
 from sequencer.findings import Area, Finding, Level, of_error, place_of
 from sequencer.git.check import check_git, check_ignored
 from sequencer.model.head import Head
@@ -60,15 +66,29 @@ def check_project(project: Project, run: str | None) -> list[Finding]:
         *(Finding(Level.NOTICE, Area.CONFIGURATION, text) for text in project.settings.notices),
         *of_run,
         *check_flows(project),
-        *_check_agents(project),
+        *_check_agents(project, Level.NOTICE),
         *_check_timers(project),
-        *check_webhooks(project),
+        *_check_webhooks(project),
         *_check_code(project, run),
         *_check_run_worktree(project),
         *check_folders(project, run),
     )
     # An agent that a step asks for is met twice.
     return list(dict.fromkeys(found))
+
+
+def check_by_looking(project: Project) -> Iterator[Finding]:
+    """Yield what is wrong with *project*, as far as looking tells: nothing that it brings runs."""
+    try:
+        if project.settings.store.kind == "git":
+            yield from check_git(project.settings, project.run(None).store, acts=False)
+        yield from check_flows(project)
+        yield from check_folders(project, None)
+        yield from _check_webhooks(project)
+        yield from _check_sinks(project, None)
+    except SequencerError as error:
+        yield from of_error(Area.CONFIGURATION, error)
+    yield from _check_agents(project, Level.WARNING)
 
 
 def _check_run(project: Project, run: Run) -> Iterator[Finding]:
@@ -302,7 +322,7 @@ def _check_router(project: Project, workflow: Workflow) -> Iterator[Finding]:
             yield Finding(Level.ERROR, Area.WORKFLOW, error.message, "router.allowlist", error.hint)
 
 
-def _check_agents(project: Project) -> Iterator[Finding]:
+def _check_agents(project: Project, level: Level) -> Iterator[Finding]:
     """Yield what is wrong with the configured agents, whether a step asks for them or not."""
     for name in project.settings.agents:
         try:
@@ -311,10 +331,10 @@ def _check_agents(project: Project) -> Iterator[Finding]:
             yield from of_error(Area.AGENT, error)
             continue
         for problem in executor.problems():
-            yield Finding(Level.NOTICE, Area.AGENT, problem, f"agent {name}")
+            yield Finding(level, Area.AGENT, problem, f"agent {name}")
 
 
-def check_webhooks(project: Project) -> Iterator[Finding]:
+def _check_webhooks(project: Project) -> Iterator[Finding]:
     """Yield why nothing is taken from a tracker that is configured."""
     for name, hook in project.settings.webhooks.taken():
         where = f"webhooks.{name}"
@@ -358,6 +378,10 @@ def _check_code(project: Project, run: str | None) -> Iterator[Finding]:
             yield Finding(Level.WARNING, Area.CONFIGURATION, refused.message, where, hint)
     except (ConfigurationError, NotTrusted) as error:
         yield from of_error(Area.CONFIGURATION, error)
+    yield from _check_sinks(project, run)
+
+
+def _check_sinks(project: Project, run: str | None) -> Iterator[Finding]:
     if (posting := project.posting) is not None:
         for where, text in posting.problems(run):
             yield Finding(Level.ERROR, Area.CONFIGURATION, text, where)

@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
@@ -24,11 +24,9 @@ from sequencer.cli.views.states import amount
 from sequencer.cli.views.text import one_line
 from sequencer.documents.files import slug
 from sequencer.errors import RemoteUnreachable, SequencerError
-from sequencer.model.head import Head
 from sequencer.model.limits import parse_time
 from sequencer.model.outcome import Usage, duration
 from sequencer.store.folder import read_regular
-from sequencer.store.protocol import Liveness
 from sequencer.web.records import Tried
 from sequencer.web.site import RunRow, Site
 
@@ -47,19 +45,6 @@ class StateLook(NamedTuple):
     css: str
 
 
-LOOKS = {
-    "running": StateLook("●", "running", "running"),
-    "waiting-next": StateLook("○", "ready", "ready"),
-    "waiting-approval": StateLook("?", "waiting for you", "waiting"),
-    "paused": StateLook("‖", "paused", "paused"),
-    "stopped": StateLook("■", "stopped", "paused"),
-    "failed": StateLook("✕", "failed", "failed"),
-    "rejected": StateLook("✕", "rejected", "failed"),
-    "complete": StateLook("✓", "done", "done"),
-    "idle": StateLook("○", "not started", "pending"),
-    "stale": StateLook("!", "stale claim", "waiting"),
-    "unreadable": StateLook("✕", "can't be read", "failed"),
-}
 STEP_LOOKS = {
     "done": StateLook("✓", "done", "done"),
     "running": StateLook("●", "running", "running"),
@@ -71,6 +56,19 @@ STEP_LOOKS = {
     "released": StateLook("↷", "given back", "skipped"),
     "pending": StateLook("○", "not started", "pending"),
     "next": StateLook("○", "next", "ready"),
+}
+LOOKS = {
+    "running": STEP_LOOKS["running"],
+    "waiting-next": STEP_LOOKS["ready"],
+    "waiting-approval": STEP_LOOKS["waiting"],
+    "paused": StateLook("‖", "paused", "paused"),
+    "stopped": StateLook("■", "stopped", "paused"),
+    "failed": STEP_LOOKS["failed"],
+    "rejected": StateLook("✕", "rejected", "failed"),
+    "complete": STEP_LOOKS["done"],
+    "idle": STEP_LOOKS["pending"],
+    "stale": StateLook("!", "stale claim", "waiting"),
+    "unreadable": StateLook("✕", "can't be read", "failed"),
 }
 
 
@@ -136,9 +134,8 @@ class Need(Struct):
     """Commands that decide otherwise."""
 
 
-def needs(site: Site, query: Query) -> Page:
+def needs(site: Site, _: Query) -> Page:
     """Return the page of all that waits for a person."""
-    del query
     found = sorted(every_need(site), key=lambda one: _when(one.since))
     return Page("needs.html", "Needs you", {"needs": found}, **every_folder(site), tab="needs")
 
@@ -173,9 +170,11 @@ def needs_of(row: RunRow) -> Iterator[Need]:
     if (ask := asked_by(row)) is not None:
         yield from _questions(row, ask)
     if row.is_stale:
-        words = _holders(row, head)
-        text = "\n".join(words)
-        yield Need("stale", row, head.last_update, "A claim is stale", text, None)
+        found = ((claim, row.run.store.liveness(claim)) for claim in head.claims)
+        gone = (holder_words([claim], here) for claim, here in found if here.allows_take_over)
+        command = f"sequencer {option}takeover"
+        text = "\n".join(gone)
+        yield Need("stale", row, head.last_update, "A claim is stale", text, None, command)
     if head.status == "failed":
         title = f"{head.expected_step or 'The run'} failed"
         command = f"sequencer {option}retry"
@@ -255,16 +254,8 @@ def _questions(row: RunRow, ask: Open) -> Iterator[Need]:
 
 
 def _failure(row: RunRow) -> str:
-    tried = tried_steps(row)
-    failed = [one.last for one in tried.values() if one.last.state == "failed"]
+    failed = [one.last for one in tried_steps(row).values() if one.last.state == "failed"]
     return max(failed, key=lambda one: one.revision).said if failed else ""
-
-
-def _holders(row: RunRow, head: Head) -> list[str]:
-    found: list[tuple[Any, Liveness]] = [
-        (claim, row.run.store.liveness(claim)) for claim in head.claims
-    ]
-    return [holder_words([claim], here) for claim, here in found if here.allows_take_over]
 
 
 def tried_steps(row: RunRow, *, is_whole: bool = False) -> dict[str, Tried]:
@@ -289,7 +280,7 @@ def runs(site: Site, query: Query) -> Page:
         if state in ("", look_of(row).word)
         and search in f"{row.name} {row.project.title} {row.facts.get('workflow')}".casefold()
     ]
-    first = number(query.get("from"))
+    first, by_journal = number(query.get("from")), "journal" in query and search
     context = {
         "rows": [(row, look_of(row), step_words(row)) for row in shown[first:][:RUNS_A_PAGE]],
         "counts": counts,
@@ -297,7 +288,7 @@ def runs(site: Site, query: Query) -> Page:
         "search": query.get("q", ""),
         "first": first,
         "total": len(shown),
-        "hits": [*_hits(rows, search)] if "journal" in query and search else None,
+        "hits": [*islice(_hits(rows, search), MOST_HITS)] if by_journal else None,
         "size": RUNS_A_PAGE,
     }
     return Page("runs.html", "Runs", context, **every_folder(site), tab="runs")
@@ -315,17 +306,12 @@ class Hit(NamedTuple):
 
 def _hits(rows: Iterable[RunRow], search: str) -> Iterator[Hit]:
     """Yield the attempts whose step, answer or error holds *search*, of the newest runs first."""
-    left = MOST_HITS
     for row in rows:
         for step in reversed(tried_steps(row, is_whole=True).values()):
             for place, one in enumerate(step.tries, 1):
-                lines = (line for line in (one.step, *one.said.splitlines()))
-                found = next((line for line in lines if search in line.casefold()), None)
-                if found is not None:
+                lines = (one.step, *one.said.splitlines())
+                if found := next((line for line in lines if search in line.casefold()), ""):
                     yield Hit(row, step, place, found[:MOST_SHOWN])
-                    left -= 1
-                    if not left:
-                        return
 
 
 def _moved(row: RunRow) -> float:
@@ -339,13 +325,11 @@ def number(text: str | None) -> int:
 
 def step_words(row: RunRow) -> str:
     """Return at which of how many steps the run of *row* is."""
-    facts = row.facts
     if row.head is None:
         return ""
-    done = facts["step_index"]
+    facts = row.facts
     of = f" of {facts['steps']}" if facts["steps"] else ""
-    place = done if facts["ended"] else done + 1
-    return f"{place}{of}"
+    return f"{facts['step_index'] + (not facts['ended'])}{of}"
 
 
 # --- words for templates -----------------------------------------------------------
@@ -353,10 +337,8 @@ def step_words(row: RunRow) -> str:
 
 def money(usage: Usage) -> str:
     """Return what *usage* has cost in two digits; empty: nothing was used."""
-    if not usage.cost_usd and not usage.unpriced:
-        return ""
     if not usage.cost_usd:
-        return "?"
+        return "?" if usage.unpriced else ""
     return f"${usage.cost_usd:,.2f}{'+?' if usage.unpriced else ''}"
 
 
@@ -393,10 +375,5 @@ def local(at: str) -> str:
 
 
 WORDS: Mapping[str, Callable[..., str]] = {
-    "money": money,
-    "tokens": tokens,
-    "cached": cached,
-    "took": took,
-    "first_lines": first_lines,
-    "local": local,
+    made.__name__: made for made in (money, tokens, cached, took, first_lines, local)
 }
