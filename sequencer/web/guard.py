@@ -13,19 +13,16 @@ from __future__ import annotations
 import asyncio
 import hmac
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any
+from collections.abc import Callable, Iterable
 from urllib.parse import parse_qs
 
 from msgspec import Struct, field
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sequencer.errors import UsageRefused
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 OWN_NAME = "sequencer.localhost"
@@ -47,7 +44,6 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
-_ADDED = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 _TEXTS = {
     400: "This request can't be read.",
     401: "Open the link that 'sequencer web' has printed: it has the key to these pages.",
@@ -74,7 +70,7 @@ class PageGuard:
 
     def __init__(
         self,
-        app: App,
+        app: ASGIApp,
         keys: Keys,
         origins: Iterable[str],
         port: int,
@@ -87,7 +83,7 @@ class PageGuard:
         self._app = app
         self._keys = keys
         # By what a request calls us: behind what encrypts, it is https that its pages come from.
-        self._origins = {one.partition("://")[2].encode(): one.encode() for one in origins}
+        self._origins = {one.partition("://")[2]: one for one in origins}
         self.cookie = f"sequencer_{port}"
         self._opened = opened
 
@@ -102,96 +98,87 @@ class PageGuard:
 
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
-                own = [(name, value) for name, value in message["headers"] if name not in _NAMES]
-                message = {**message, "headers": [*own, *_ADDED]}
+                MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
-        code = self.refusal(scope)
+        request = Request(scope, receive)
+        answer, code = self._app, self.refusal(request)
         if not code and scope["path"] == "/login":
-            await self._log_in(scope, guarded)
-            return
-        if not code and _is_write(scope):
-            code, receive = await self._form(scope, receive)
+            answer = self._log_in(request)
+        elif not code and _is_write(request):
+            code = await self._take_form(request)
         if code:
-            await _answer(guarded, code, _TEXTS[code])
-            return
-        await self._app(scope, receive, guarded)
+            answer = PlainTextResponse(_TEXTS[code], code)
+        await answer(scope, receive, guarded)
 
-    def refusal(self, scope: Scope) -> int:
-        """Return the status with which its headers alone refuse the request; 0: they do not."""
-        hosts, origins = _every(scope, b"host"), _every(scope, b"origin")
+    def refusal(self, request: Request) -> int:
+        """Return the status with which its headers alone refuse *request*; 0: they do not."""
+        headers = request.headers
+        hosts = headers.getlist("host")
         own = self._origins.get(hosts[0].lower()) if len(hosts) == 1 else None
         if own is None:
             return 421
-        is_write = _is_write(scope)
-        site = _one(scope, b"sec-fetch-site")
+        is_write = _is_write(request)
         # A link on another page may be followed: a GET of ours changes nothing.
         is_opened = (
             not is_write
-            and _one(scope, b"sec-fetch-mode") == b"navigate"
-            and _one(scope, b"sec-fetch-dest") == b"document"
+            and headers.get("sec-fetch-mode") == "navigate"
+            and headers.get("sec-fetch-dest") == "document"
         )
-        if site not in (b"", b"same-origin", b"none") and not is_opened:
+        site = headers.get("sec-fetch-site", "")
+        if site not in ("", "same-origin", "none") and not is_opened:
             return 403
-        if is_write and [one.lower() for one in origins] != [own]:
+        if is_write and [one.lower() for one in headers.getlist("origin")] != [own]:
             return 403
-        if scope["path"] == "/login":
-            return 0
-        return 0 if self._is_known(scope) else 401
+        return 0 if request.scope["path"] == "/login" or self._is_known(headers) else 401
 
-    def _is_known(self, scope: Scope) -> bool:
+    def _is_known(self, headers: Headers) -> bool:
         # Another server on this host can set cookies that are sent along, even of our name:
         # they neither let anybody in nor keep ours out.
-        given = b";".join(_every(scope, b"cookie")).decode("latin-1").split(";")
+        given = ";".join(headers.getlist("cookie")).split(";")
         named = (one.strip().partition("=") for one in given)
         values = [value for name, _, value in named if name == self.cookie]
         return any(_is_same(value, self._keys.session) for value in values)
 
-    async def _form(self, scope: Scope, receive: Receive) -> tuple[int, Receive]:
-        """Return why the form of a write is refused (0: it is not), and its body once more."""
+    async def _take_form(self, request: Request) -> int:
+        """Note what the form of a write says; return why it is refused (0: it is not)."""
+        body = b""
         try:
-            body = await asyncio.wait_for(_body(receive), BODY_S)
-        except TimeoutError:
-            return 408, receive
-        if body is None:
-            return 413, receive
-        try:
+            async with asyncio.timeout(BODY_S):
+                async for part in request.stream():
+                    body += part
+                    if len(body) > MOST_BODY_BYTES:
+                        return 413
             form = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=20)
-        except ValueError:
-            return 400, receive
+        except TimeoutError:
+            return 408
+        except (ClientDisconnect, ValueError):
+            return 400
         fields = {name: values[-1] for name, values in form.items()}
         if not _is_same(fields.pop("form_token", ""), self._keys.form):
-            return 403, receive
-        scope.setdefault("state", {})["form"] = fields
+            return 403
+        request.state.form = fields
+        return 0
 
-        async def again() -> Message:
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        return 0, again
-
-    async def _log_in(self, scope: Scope, send: Send) -> None:
+    def _log_in(self, request: Request) -> Response:
         """Exchange the token of the link for the cookie.
 
         Not by a redirect: after a click on a foreign page a browser would withhold the new cookie.
         """
-        asked = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[-1]
-        if scope["method"] != "GET" or not _is_same(asked, self._keys.link):
-            await _answer(send, 403, "This link is of an earlier start, or not whole.")
-            return
+        asked = parse_qs(request.scope["query_string"].decode("latin-1")).get("token", [""])[-1]
+        if request.method != "GET" or not _is_same(asked, self._keys.link):
+            return PlainTextResponse("This link is of an earlier start, or not whole.", 403)
         if self._opened is not None:
             self._opened()
         cookie = f"{self.cookie}={self._keys.session}; HttpOnly; SameSite=Strict; Path=/"
-        if self._origins[_one(scope, b"host").lower()].startswith(b"https:"):
+        if self._origins[request.headers["host"].lower()].startswith("https:"):
             cookie += "; Secure"
         text = (
             '<!doctype html><html lang="en"><meta charset="utf-8"><title>sequencer</title>'
             '<link rel="icon" href="data:,"><meta name="referrer" content="no-referrer">'
             '<meta http-equiv="refresh" content="0;url=/"><a href="/">Continue</a>'
         )
-        await _answer(send, 200, text, "text/html", [(b"set-cookie", cookie.encode())])
-
-
-_NAMES = frozenset(name for name, _ in _ADDED)
+        return HTMLResponse(text, headers={"set-cookie": cookie})
 
 
 def ensure_token(bind: str, token: str | None) -> str:
@@ -249,41 +236,9 @@ def _origin(name: str, port: int) -> str:
     return f"http://{host}" if has_port else f"http://{host}:{port}"
 
 
-def _is_write(scope: Scope) -> bool:
-    return scope["method"] not in ("GET", "HEAD")
-
-
-def _every(scope: Scope, name: bytes) -> list[bytes]:
-    return [value for key, value in scope["headers"] if key == name]
-
-
-def _one(scope: Scope, name: bytes) -> bytes:
-    return next(iter(_every(scope, name)), b"")
+def _is_write(request: Request) -> bool:
+    return request.method not in ("GET", "HEAD")
 
 
 def _is_same(given: str, wanted: str) -> bool:
     return hmac.compare_digest(given.encode(), wanted.encode())
-
-
-async def _body(receive: Receive) -> bytes | None:
-    """Return the body of a request; None: it is too large."""
-    parts = b""
-    while True:
-        message = await receive()
-        parts += bytes(message.get("body", b""))
-        if len(parts) > MOST_BODY_BYTES:
-            return None
-        if message["type"] != "http.request" or not message.get("more_body"):
-            return parts
-
-
-async def _answer(
-    send: Send,
-    code: int,
-    text: str,
-    kind: str = "text/plain",
-    more: Iterable[tuple[bytes, bytes]] = (),
-) -> None:
-    headers = [(b"content-type", f"{kind}; charset=utf-8".encode()), *more]
-    await send({"type": "http.response.start", "status": code, "headers": headers})
-    await send({"type": "http.response.body", "body": text.encode()})

@@ -23,11 +23,11 @@ from typing import Any, NamedTuple
 import anyio.to_thread
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sequencer.errors import SequencerError
 from sequencer.project import Project
 from sequencer.store.strictjson import parse_object
-from sequencer.web.guard import App, Receive, Scope, Send
 from sequencer.web.hooks.acting import Clerk, Say, ensure_allowed, options_of
 from sequencer.web.hooks.box import BoxFull
 from sequencer.web.hooks.reading import Unwanted, read
@@ -71,7 +71,7 @@ class Answered(Exception):
 class Door:
     """Takes deliveries, and lets everything else through to the pages."""
 
-    def __init__(self, app: App, origins: Iterable[str], site: Site, say: Say) -> None:
+    def __init__(self, app: ASGIApp, origins: Iterable[str], site: Site, say: Say) -> None:
         """Stand before *app*, which has *origins*; the projects of *site* take what they may."""
         self._app = app
         self._hosts = frozenset(one.partition("://")[2].lower() for one in origins)
