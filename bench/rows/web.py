@@ -71,16 +71,16 @@ def _names(nodes: int) -> Iterator[str]:
 
 
 def _pages(folder: Path, note: str) -> list[Row]:
-    from sequencer.web.server import Renderer  # noqa: PLC0415 - an extra
+    from sequencer.web.server import Answers  # noqa: PLC0415 - an extra
     from sequencer.web.site import Site  # noqa: PLC0415 - an extra
 
-    renderer, rows = Renderer(Site([folder]), "token"), []
+    renderer, rows = Answers(Site([folder]), "token"), []
     for name, address in PAGES.items():
         renderer.rendered(address)
         times = []
         for _ in range(5):
             before = time.process_time()
-            whole = renderer.whole(renderer.rendered(address), address)
+            whole = renderer.whole(address)
             times.append(time.process_time() - before)
         rows.append(capped(f"web {name}", sorted(times)[2] * 1e3, PAGE_MS, "ms", f"CPU, {note}"))
         size = len(whole.encode())

@@ -15,7 +15,7 @@ import os
 import stat
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple
 
 import anyio.to_thread
 
@@ -24,6 +24,7 @@ from sequencer.errors import SequencerError
 from sequencer.logs import sent_texts
 from sequencer.store import folder as folders
 from sequencer.store.watch import Notifier, notifier
+from sequencer.web.pages import Page
 
 SETTLE_S = 0.04
 """Changes that come together are one."""
@@ -36,31 +37,12 @@ REMOTE_S = 1.0
 CHUNK_BYTES = 64 * 1024
 
 
-class MadePage(Protocol):
-    """A page that was made; see `server.MadePage`."""
+class MadePage(NamedTuple):
+    """The parts of a page, and what identifies just these."""
 
-    @property
-    def parts(self) -> dict[str, str]:
-        """Return its parts."""
-        ...
-
-    @property
-    def id(self) -> str:
-        """Return what identifies them."""
-        ...
-
-    @property
-    def page(self) -> Watched:
-        """Return what it is about."""
-        ...
-
-
-class Watched(Protocol):
-    """Which folders a page is about."""
-
-    folders: tuple[Path, ...]
-    lists: tuple[Path, ...]
-    is_remote: bool
+    page: Page
+    parts: dict[str, str]
+    id: str
 
 
 class Wakes:

@@ -13,11 +13,11 @@ import json
 import re
 import resource
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from importlib.resources import files
 from socket import socket
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import parse_qsl
 
 import anyio.to_thread
@@ -35,7 +35,7 @@ from sequencer.errors import RemoteUnreachable, SequencerError, UnknownName
 from sequencer.web import checks, pages, run_page, steps
 from sequencer.web.actions import act
 from sequencer.web.costs import costs
-from sequencer.web.live import Channels, followed_log
+from sequencer.web.live import Channels, MadePage, followed_log
 from sequencer.web.pages import Page, every_need
 from sequencer.web.site import Site
 
@@ -58,14 +58,6 @@ HEADERS_S = 10.0
 """In twice which a connection has to ask for something."""
 
 
-class Rendered(NamedTuple):
-    """The parts of a page, and what identifies just these."""
-
-    page: Page
-    parts: dict[str, str]
-    id: str
-
-
 def environment() -> Environment:
     """Return what fills templates."""
     made = Environment(
@@ -82,17 +74,18 @@ def environment() -> Environment:
     return made
 
 
-class Renderer:
-    """Fills templates, one page at a time."""
+class Answers:
+    """What answers at each address; pages are made one at a time."""
 
     def __init__(self, site: Site, form_token: str) -> None:
-        """Show *site*; each form has *form_token*."""
-        self.site = site
+        """Show *site*; each form of its pages has *form_token*."""
+        self._site = site
         self._form_token = form_token
         self._templates = environment()
         self._paths = [(compile_path(path)[0], fill) for path, fill in PAGES.items()]
+        self.channels = Channels(self.rendered)
 
-    def rendered(self, address: str) -> Rendered:
+    def rendered(self, address: str) -> MadePage:
         """Return the parts of the page at *address*, a path with its query.
 
         Raises:
@@ -105,59 +98,37 @@ class Renderer:
             raise UnknownName("page", path, PAGES)
         asked = dict(parse_qsl(query))
         if fill is costs or "journal" in asked:
-            self.site.read_ahead()
-        with self.site.lock:
-            page = fill(self.site, asked, **match.groupdict())
+            self._site.read_ahead()
+        with self._site.lock:
+            page = fill(self._site, asked, **match.groupdict())
             template = self._templates.get_template(page.template)
-            badge = sum(1 for _ in every_need(self.site))
+            badge = sum(1 for _ in every_need(self._site))
             values = {"page": page, "badge": badge, "address": address, **page.context}
             values["form_token"] = self._form_token
             context = template.new_context(values)
             parts = {name: "".join(block(context)) for name, block in template.blocks.items()}
         digest = hashlib.blake2b(json.dumps(parts).encode(), digest_size=12).hexdigest()
-        return Rendered(page, parts, digest)
-
-    def whole(self, made: Rendered, address: str) -> str:
-        """Return the page whose parts were *made*."""
-        frame = self._templates.get_template("base.html")
-        return frame.render(made=made, page=made.page, address=address)
-
-    def problem(self, title: str, text: str, hint: str, back: str = "/") -> str:
-        """Return the page that says what was refused."""
-        template = self._templates.get_template("problem.html")
-        return template.render(title=title, text=text, hint=hint, back=back)
-
-
-class Answers:
-    """What answers at each address."""
-
-    def __init__(self, site: Site, form_token: str) -> None:
-        """Show *site*; each form of its pages has *form_token*."""
-        self._site = site
-        self._renderer = Renderer(site, form_token)
-        self.channels = Channels(self._renderer.rendered)
+        return MadePage(page, parts, digest)
 
     def warm_up(self) -> None:
         """Read what every page is made of; a page says it if that fails."""
         with suppress(SequencerError):
-            self._renderer.rendered("/")
+            self.rendered("/")
+
+    def whole(self, address: str) -> str:
+        """Return the page at *address* as a browser wants it first."""
+        made, frame = self.rendered(address), self._templates.get_template("base.html")
+        return frame.render(made=made, page=made.page, address=address)
 
     def show(self, request: Request) -> Response:
         """Answer with a page."""
-        address = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-        with _problems(self._renderer) as problems:
-            made = self._renderer.rendered(address)
-            return HTMLResponse(self._renderer.whole(made, address))
-        return problems[0]
+        query = request.url.query
+        return HTMLResponse(self.whole(request.url.path + (f"?{query}" if query else "")))
 
     def change(self, request: Request) -> Response:
         """Do what a button says, and show its page again."""
-        form: dict[str, str] = request.state.form
-        back = _back(form.pop("back", "/"))
-        with _problems(self._renderer, back) as problems:
-            act(self._site, form, **request.path_params)
-            return RedirectResponse(back, status_code=303)
-        return problems[0]
+        act(self._site, request.state.form, **request.path_params)
+        return RedirectResponse(_back(request), status_code=303)
 
     async def live(self, request: Request) -> Response:
         """Send the parts of a page that have changed since the reader has seen it."""
@@ -169,17 +140,24 @@ class Answers:
         """Send what is written to a log."""
         names = request.path_params
         at = request.headers.get("last-event-id") or request.query_params.get("from", "0")
-        try:
-            path = await anyio.to_thread.run_sync(lambda: steps.log_path(self._site, **names))
-        except SequencerError as error:
-            return Response(error.message, status_code=404)
+        path = await anyio.to_thread.run_sync(lambda: steps.log_path(self._site, **names))
         return _stream(followed_log(path, pages.number(at)))
 
     def raw(self, request: Request) -> Response:
         """Answer with a whole log, to be saved."""
-        with _problems(self._renderer) as problems:
-            return steps.download(self._site, **request.path_params)
-        return problems[0]
+        return steps.download(self._site, **request.path_params)
+
+    def refuse(self, request: Request, error: SequencerError) -> Response:
+        """Answer with the page that tells of a deliberate *error*."""
+        code, title, text = 409, "This was refused", error.message
+        if isinstance(error, UnknownName):
+            code, title = 404, "There is no such page"
+        elif isinstance(error, RemoteUnreachable):
+            code, title = AWAY, "The server of these runs is away"
+            text = f"{error.where}: {text}" if error.where else text
+        values = {"title": title, "text": text, "hint": error.hint or "", "back": _back(request)}
+        template = self._templates.get_template("problem.html")
+        return HTMLResponse(template.render(values), status_code=code)
 
 
 def _static(request: Request) -> Response:
@@ -210,7 +188,8 @@ def make_app(site: Site, form_token: str) -> Starlette:
         Route(f"{log}/raw", answers.raw),
         Route("/p/{project}/{run}/do/{verb}", answers.change, methods=["POST"]),
     ]
-    made = Starlette(routes=routes, lifespan=lifespan)
+    refusals: dict[Any, Any] = {SequencerError: answers.refuse}
+    made = Starlette(routes=routes, lifespan=lifespan, exception_handlers=refusals)
     # An address with a slash too many is none: nobody is led by a Host that they have sent.
     made.router.redirect_slashes = False
     return made
@@ -220,34 +199,13 @@ def _stream(texts: AsyncIterator[str]) -> Response:
     return StreamingResponse(texts, media_type="text/event-stream")
 
 
-def _back(address: str) -> str:
-    """Return *address* if it is one of ours, else the first page.
+def _back(request: Request) -> str:
+    """Return where a form leads back to if that is an address of ours, else the first page.
 
     Browsers leave out tabs, and read a backslash as a slash.
     """
+    address = getattr(request.state, "form", {}).get("back", "/")
     return address if re.fullmatch(r"/(?!/)[!-\[\]-~]*", address) else "/"
-
-
-@contextmanager
-def _problems(renderer: Renderer, back: str = "/") -> Iterator[list[Response]]:
-    """Turn a deliberate error of the block into the page that tells of it."""
-    found: list[Response] = []
-    try:
-        yield found
-    except UnknownName as error:
-        found.append(_problem(renderer, error, "There is no such page", 404, back))
-    except RemoteUnreachable as error:
-        found.append(_problem(renderer, error, "The server of these runs is away", AWAY, back))
-    except SequencerError as error:
-        found.append(_problem(renderer, error, "This was refused", 409, back))
-
-
-def _problem(
-    renderer: Renderer, error: SequencerError, title: str, code: int, back: str
-) -> Response:
-    said = f"{error.where}: {error.message}" if code == AWAY and error.where else error.message
-    text = renderer.problem(title, said, error.hint or "", back)
-    return HTMLResponse(text, status_code=code)
 
 
 class ImpatientProtocol(H11Protocol):

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.project import open_project
-from sequencer.web.live import Channels, Wakes, followed_log
-from sequencer.web.server import Rendered, Renderer
+from sequencer.web.live import Channels, MadePage, Wakes, followed_log
+from sequencer.web.server import Answers
 from tests.web.conftest import Client
 
 RUN = "/p/shop/login-timeout"
@@ -20,10 +20,10 @@ class Counted:
     """Renders pages, and counts how often."""
 
     def __init__(self, client: Client) -> None:
-        self.renderer = Renderer(client.site, client.keys.form)
+        self.renderer = Answers(client.site, client.keys.form)
         self.count = 0
 
-    def __call__(self, address: str) -> Rendered:
+    def __call__(self, address: str) -> MadePage:
         found = self.renderer.rendered(address)
         self.count += 1
         return found
@@ -109,7 +109,7 @@ def test_hundreds_of_folders_take_one_notification_of_the_system(tmp_path: Path)
 def test_a_page_that_fails_ends_its_stream_and_is_made_again(client: Client) -> None:
     made, faults = Counted(client), [ZeroDivisionError("a fault of ours")]
 
-    def render(address: str) -> Rendered:
+    def render(address: str) -> MadePage:
         if faults:
             raise faults.pop()
         return made(address)
@@ -128,7 +128,7 @@ def test_a_page_that_fails_ends_its_stream_and_is_made_again(client: Client) -> 
 def test_a_change_between_reading_and_watching_is_not_lost(client: Client, tmp_path: Path) -> None:
     made, control = Counted(client), open_project(tmp_path / "docs", trust=True).run(None).control
 
-    def render(address: str) -> Rendered:
+    def render(address: str) -> MadePage:
         found = made(address)
         if made.count == 1:
             control.resume()
