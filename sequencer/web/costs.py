@@ -39,16 +39,26 @@ def _dollars(value: float) -> str:
     return money(Usage(cost_usd=value)) or "$0"
 
 
+def _count(value: float) -> str:
+    return amount(round(value))
+
+
+def _time(value: float) -> str:
+    return took(value) or "0"
+
+
 MEASURES = {
     "cost": Measure("Cost", lambda one: one.usage.cost_usd, _dollars),
-    "tokens": Measure("Tokens", lambda one: one.tokens, lambda value: amount(round(value))),
-    "cache": Measure(
-        "Cache reads", lambda one: one.usage.cache_read_tokens, lambda value: amount(round(value))
-    ),
-    "time": Measure(
-        "Time of agents", lambda one: one.usage.seconds, lambda value: took(value) or "0"
-    ),
+    "tokens": Measure("Tokens", lambda one: one.tokens, _count),
+    "cache": Measure("Cache reads", lambda one: one.usage.cache_read_tokens, _count),
+    "time": Measure("Time of agents", lambda one: one.usage.seconds, _time),
 }
+_CAPPED = {
+    "usd": MEASURES["cost"],
+    "steps": Measure("Steps", lambda _: 1.0, lambda value: f"{value:g} steps"),
+    "seconds": MEASURES["time"],
+}
+"""What a cap is told in, by its unit."""
 PARTS: Mapping[str, Callable[[str, Spent], str]] = {
     "agent": lambda _, one: one.agent,
     "step": lambda _, one: one.step,
@@ -94,9 +104,7 @@ def costs(site: Site, query: Query) -> Page:
     of, by = of if of in MEASURES else "cost", by if by in PARTS else "agent"
     total, sums = Usage(), dict[str, dict[tuple[str, str], Total]]()
     spent: list[tuple[str, Spent]] = []
-    rows = list(site.rows())
-    reviews: list[Judge] = []
-    cut = 0
+    rows, reviews, cut = list(site.rows()), list[Judge](), 0
     for row in rows:
         story = row.project.story(row)
         total = total if row.head is None else total.plus(row.head.usage)
@@ -166,24 +174,12 @@ def forecasts_of(row: RunRow) -> Iterator[Forecast]:
         return
     newest = row.project.story(row, is_whole=False).spent[-PACE_TRIES:]
     for cap in caps_of(row.run.limits, head.usage, (), {}, TeamRules()):
-        label = _LABELS[cap.unit]
-        each = sum(_USED[cap.unit](one) for one in newest) / (len(newest) or 1)
+        _, value, label = _CAPPED[cap.unit]
+        each = sum(value(one) for one in newest) / (len(newest) or 1)
         steps_left = None if not each or head.exit else int(cap.left / each)
         pace = (newest[-1].at - newest[0].at) / (len(newest) - 1) if len(newest) > 1 else 0.0
         seconds = pace * (steps_left or 0)
         yield Forecast(row, cap, label(cap.used), label(cap.limit), steps_left, seconds)
-
-
-_LABELS: Mapping[str, Callable[[float], str]] = {
-    "usd": _dollars,
-    "steps": lambda value: f"{value:g} steps",
-    "seconds": lambda value: took(value) or "0",
-}
-_USED: Mapping[str, Callable[[Spent], float]] = {
-    "usd": lambda one: one.usage.cost_usd,
-    "steps": lambda _: 1.0,
-    "seconds": lambda one: one.usage.seconds,
-}
 
 
 def grown(

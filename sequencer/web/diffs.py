@@ -6,8 +6,6 @@ import shlex
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from msgspec import Struct
-
 from sequencer.cli.views.text import plain
 from sequencer.errors import SequencerError
 from sequencer.git.process import Git, GitFailed
@@ -16,23 +14,17 @@ from sequencer.web.site import RunRow
 
 MOST_LINES = 2000
 GIT_S = 10.0
-_KINDS = {"+": "add", "-": "del", "@": "hunk", "d": "file"}
+_KINDS = {"+": "add", "-": "del", "@": "hunk"}
 
 
-class DiffLine(NamedTuple):
-    """One line, and what it is: add, del, hunk, file, or empty."""
-
-    kind: str
-    text: str
-
-
-class Diff(Struct, frozen=True):
+class Diff(NamedTuple):
     """The change of one step."""
 
     commit: str
     summary: str
     """What git says of the files, or why there is nothing to show."""
-    lines: tuple[DiffLine, ...]
+    lines: tuple[tuple[str, str], ...]
+    """Of each what it is (add, del, hunk, file, or empty), and its text."""
     command: str = ""
     """That shows what is left out here; empty: nothing is."""
 
@@ -58,16 +50,12 @@ def diff_of(row: RunRow, one: Try) -> Diff | None:
     return Diff(ends[-1], plain(stat).strip(), tuple(_lines(hidden)), command)
 
 
-def _lines(lines: list[str]) -> Iterator[DiffLine]:
+def _lines(lines: list[str]) -> Iterator[tuple[str, str]]:
     is_in_hunk = False
     for line in lines[:MOST_LINES]:
-        if line.startswith("diff --git"):
-            is_in_hunk = False
-        kind = _KINDS.get(line[:1], "")
-        is_hunk = line.startswith("@@")
-        is_in_hunk = is_in_hunk or is_hunk
         # Before its first hunk a file has its names, also with + and -.
-        yield DiffLine(kind if is_in_hunk else "file", line)
+        is_in_hunk = line.startswith("@@") or (is_in_hunk and not line.startswith("diff --git"))
+        yield _KINDS.get(line[:1], "") if is_in_hunk else "file", line
 
 
 def _asked(row: RunRow, one: Try) -> tuple[str, tuple[str, ...]]:

@@ -8,7 +8,6 @@ stand in them too; a style sheet goes before them.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from html import escape
@@ -68,13 +67,10 @@ def around(view: FlowView, focus: Sequence[str], most: int) -> FlowView:
     for edge in view.graph.edges:
         beside.setdefault(edge.source, []).append(edge.target)
         beside.setdefault(edge.target, []).append(edge.source)
-    kept = dict.fromkeys(focus)
-    waiting = deque(kept)
-    while waiting and len(kept) < most:
-        for name in beside.get(waiting.popleft(), ()):
-            if name not in kept and len(kept) < most:
-                kept[name] = None
-                waiting.append(name)
+    kept = [*dict.fromkeys(focus)]
+    for name in kept:  # it grows on the way, until there are enough
+        near = [one for one in dict.fromkeys(beside.get(name, ())) if one not in kept]
+        kept += near[: max(most - len(kept), 0)]
     places = [
         place
         for place, edge in enumerate(view.graph.edges)
@@ -251,12 +247,8 @@ def _ring_line(kind: str, text: str, y: float) -> str:
     return f'<text class="{kind}" y="{y:g}" text-anchor="middle">{escape(shown(text))}</text>'
 
 
-RING_MARKS = {
-    "done": MARKS[NodeState.DONE],
-    "running": MARKS[NodeState.RUNNING],
-    "waiting": MARKS[NodeState.ASKED],
-    "failed": MARKS[NodeState.FAILED],
-}
+_MARKED = (NodeState.DONE, NodeState.RUNNING, NodeState.ASKED, NodeState.FAILED)
+RING_MARKS = {CLASSES[state]: MARKS[state] for state in _MARKED}
 
 
 def _on_ring(place: float, count: int, across: float, radius: float) -> tuple[float, float]:

@@ -132,6 +132,8 @@ class Need(Struct):
     command: str = ""
     others: Sequence[str] = ()
     """Commands that decide otherwise."""
+    token: int = 0
+    """Of the attempt that asks."""
 
 
 def needs(site: Site, _: Query) -> Page:
@@ -242,15 +244,15 @@ def _questions(row: RunRow, ask: Open) -> Iterator[Need]:
     if ask.gate is not None:
         gate = ask.gate
         said, command = asked_at(row.run, gate), f"sequencer {option}answer approve"
-        yield Need("gate", row, gate.opened_at, f"Approve {gate.step}?", said, ask, command)
+        title, at = f"Approve {gate.step}?", gate.opened_at
+        yield Need("gate", row, at, title, said, ask, command, (), gate.token)
     for question in ask.questions:
         values = [quote(one_line(each.value)) for each in question.options] or ["TEXT"]
         node = quote(one_line(question.node.id))
         command, *others = (f"sequencer {option}answer {node} {value}" for value in values)
         title = question.node.label or question.node.id
-        one = ask._replace(questions=(question,))
-        at = question.asked_at
-        yield Need("question", row, at, title, question.text, one, command, others)
+        one, at, token = ask._replace(questions=(question,)), question.asked_at, question.token
+        yield Need("question", row, at, title, question.text, one, command, others, token)
 
 
 def _failure(row: RunRow) -> str:

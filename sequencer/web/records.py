@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from functools import reduce
 from typing import Any, NamedTuple
 
 from msgspec import Struct, field
@@ -79,10 +80,7 @@ class Tried(Struct):
     @property
     def usage(self) -> Usage:
         """Return what all attempts have used."""
-        total = Usage()
-        for one in self.tries:
-            total = total.plus(one.usage)
-        return total
+        return reduce(Usage.plus, (one.usage for one in self.tries), Usage())
 
 
 class Spent(NamedTuple):
@@ -127,24 +125,18 @@ class TriedSteps:
         key = name if self._by_name else str(index)
         step = self.steps.setdefault(key, Tried(key, name, index))
         step.name = name
-        if event in _BEGIN:
-            number = fact.get("attempt") or 1
-            begun = Try(name, index, token, number, str(fact["at"]))
-            begun.is_question = event == Event.ASKED
-            self._open[name, token] = begun
-            step.tries.append(begun)
+        begins, made = event in _BEGIN, self._open.get((name, token))
+        if begins or made is None:
+            # What a person has said about a step that nobody ran is a try of its own.
+            number = (fact.get("attempt") or 1) if begins else len(step.tries) + 1
+            made = Try(name, index, token, number, str(fact["at"]))
+            step.tries.append(made)
+        if begins:
+            made.is_question = event == Event.ASKED
+            self._open[name, token] = made
             return
-        known = self._open.pop((name, token), None)
-        made = _by_hand(step, fact) if known is None else known
+        self._open.pop((name, token), None)
         made.state, made.ended = _STATES[event], str(fact["at"])
         made.outcome, made.revision = fact.get("outcome") or {}, fact["revision"]
         if is_failed_by_hand(event, made.outcome):
             made.state = "failed"
-
-
-def _by_hand(step: Tried, fact: Mapping[str, Any]) -> Try:
-    """Return a try of its own for what a person has said about a step that nobody ran."""
-    at, index = str(fact["at"]), fact.get("step_index") or 0
-    made = Try(step.name, index, fact.get("token") or 0, len(step.tries) + 1, at)
-    step.tries.append(made)
-    return made

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from sequencer.assembly.flows import written_of
@@ -18,7 +17,6 @@ from sequencer.errors import ConfigurationError, SequencerError, UsageRefused
 from sequencer.model.head import Head
 from sequencer.model.line.order import describe
 from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
-from sequencer.model.outcome import Usage
 from sequencer.model.workflow import Workflow
 from sequencer.web.drawings import (
     CLASSES,
@@ -41,7 +39,7 @@ from sequencer.web.pages import (
     tried_steps,
 )
 from sequencer.web.records import Tried
-from sequencer.web.site import RunRow, ShownProject, Site
+from sequencer.web.site import RunRow, Site
 from sequencer.workflows.mermaid.chart import Chart
 
 STEPS_A_PAGE = 50
@@ -57,99 +55,78 @@ MOST_RING = 12
 
 def run(site: Site, query: Query, project: str, run: str) -> Page:
     """Return the page of one run."""
-    shown = site.project(project)
-    row = shown.row(run)
+    row = site.project(project).row(run)
     context: dict[str, Any] = {
         "row": row,
         "look": look_of(row),
         "needs": [*needs_of(row)],
-        "distrust": shown.distrust(),
+        "distrust": row.project.distrust(),
         "step_words": step_words(row),
     }
-    folders = (row.run.store.state_path.parent,)
-    is_remote = shown.is_remote
-    if row.head is None:
+    folders, is_remote = (row.run.store.state_path.parent,), row.project.is_remote
+    head = row.head
+    if head is None:
         return Page("unread.html", row.name, context, folders, "runs", is_remote=is_remote)
-    facts = shown.story(row, is_whole=False).facts
-    logs = shown.project.logs(row.run.name, lambda _: None)
-    snapshot = take(row.run, logs, facts)
+    logs = row.project.project.logs(row.run.name, lambda _: None)
+    snapshot = take(row.run, logs, row.project.story(row, is_whole=False).facts)
     view, asked = snapshot.graph_view, query.get("at", "")
     context |= {
-        "head": row.head,
+        "head": head,
         "snapshot": snapshot,
-        "usage": row.head.usage,
-        "limits": [*snapshot.limit_words(row.head)],
-        "steps": _node_steps(row, view, asked) if view else _line_steps(row, snapshot, query),
+        "usage": head.usage,
+        "limits": [*snapshot.limit_words(head)],
+        "steps": _node_steps(row, view, asked) if view else _line_steps(row, head, snapshot, query),
         "is_net": view is not None,
-        "can": _may(row),
-        **_pictures(shown, row, snapshot, query),
+        "can": _may(head),
+        **_pictures(row, head, snapshot, query),
     }
     return Page("run.html", row.name, context, folders, "runs", is_remote=is_remote)
 
 
-def _may(row: RunRow) -> frozenset[str]:
-    """Return what can be done with the run as it stands."""
-    head = row.head
-    if head is None or head.status == "complete":
+def _may(head: Head) -> frozenset[str]:
+    """Return what can be done with a run at *head*."""
+    if head.status == "complete":
         return frozenset()
     if head.exit or head.status == "paused" or head.pause_requested:
         return frozenset({"resume"} if head.exit else {"resume", "stop"})
-    found = {"pause", "stop"}
-    if head.status == "failed" or head.failures_in_row:
-        found.add("retry")
-    return frozenset(found)
+    can_retry = head.status == "failed" or head.failures_in_row
+    return frozenset({"pause", "stop", "retry"} if can_retry else {"pause", "stop"})
 
 
-class StepRow(Struct):
+class StepRow(NamedTuple):
     """A line of the table of steps."""
 
     key: str
     look: StateLook
     name: str
+    tried: Tried
     id: str = ""
     agent: str = ""
-    tries: int = 0
-    usage: Usage = Usage()
-    at: str = ""
     line: str = ""
 
 
-def _line_steps(row: RunRow, snapshot: Snapshot, query: Query) -> dict[str, Any]:
+def _line_steps(row: RunRow, head: Head, snapshot: Snapshot, query: Query) -> dict[str, Any]:
     before = number(query.get("before"))
     tried = [*tried_steps(row, is_whole=before > 0).values()]
     shown = [one for one in reversed(tried) if not before or one.step_index < before]
-    rows = [_tried_row(row, one) for one in shown[:STEPS_A_PAGE]]
+    rows = [_tried_row(head, one) for one in shown[:STEPS_A_PAGE]]
     is_begun = bool(tried) and tried[-1].last.state == "running"
     if snapshot.next is not None and not before and not is_begun:
-        step = snapshot.next
-        rows.insert(0, StepRow("", STEP_LOOKS["next"], step["step"]))
+        name = snapshot.next["step"]
+        rows.insert(0, StepRow("", STEP_LOOKS["next"], name, Tried("", name, 0)))
     more = shown[STEPS_A_PAGE - 1].step_index if len(shown) > STEPS_A_PAGE else 0
     return {"rows": rows, "more": more, "total": tried[-1].step_index + 1 if tried else 0}
 
 
-def _tried_row(row: RunRow, one: Tried) -> StepRow:
+def _tried_row(head: Head, one: Tried) -> StepRow:
     last, state = one.last, one.last.state
-    head = row.head
-    if state == "running" and head is not None and not head.claim_with(last.token):
+    if state == "running" and not head.claim_with(last.token):
         state = "released"
-    if head is not None and head.is_at_gate and head.gate and head.gate.token == last.token:
+    if head.is_at_gate and head.gate and head.gate.token == last.token:
         state = "waiting"
-    return StepRow(
-        one.key,
-        STEP_LOOKS[state],
-        one.name,
-        str(one.step_index + 1),
-        last.agent,
-        len(one.tries),
-        one.usage,
-        last.ended or last.began,
-        _last_line(last.said),
-    )
-
-
-def _last_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[0].strip()[:120] if lines else ""
+    line = next((line.strip()[:120] for line in last.said.splitlines() if line.strip()), "")
+    place = str(one.step_index + 1)
+    return StepRow(one.key, STEP_LOOKS[state], one.name, one, place, last.agent, line)
 
 
 def _node_steps(row: RunRow, view: FlowView, asked: str) -> dict[str, Any]:
@@ -158,8 +135,7 @@ def _node_steps(row: RunRow, view: FlowView, asked: str) -> dict[str, Any]:
     shown = [one for one in nodes if _is_asked(one, asked)]
     if len(nodes) > MOST_DRAWN:
         # What a person looks for is what moves and what has failed.
-        shown = sorted(shown, key=lambda one: _INTEREST.get(one.state, len(_INTEREST)))
-        shown = shown[:MOST_NODES]
+        shown = sorted(shown, key=_interest)[:MOST_NODES]
     rows = [_node_row(one, tried.get(one.node.id)) for one in shown]
     return {"rows": rows, "more": 0, "total": len(nodes)}
 
@@ -175,73 +151,50 @@ def _focus(view: FlowView, asked: str) -> list[str]:
     # Whoever names one node wants that one, and not all that have its name in theirs.
     found = [one for one in found if one.node.id == asked] or found
     if not found:
-        found = sorted(view.nodes, key=lambda one: _INTEREST.get(one.state, len(_INTEREST)))
-        found = [one for one in found if _INTEREST.get(one.state, len(_INTEREST)) < _AT_REST]
+        moving = (one for one in view.nodes if one.state in _INTEREST[:_AT_REST])
+        found = sorted(moving, key=_interest)
     names = [one.node.id for one in found[:MOST_FOCUS]]
     return names or [*view.graph.entries[:MOST_FOCUS]]
 
 
-_INTEREST = {
-    state: place
-    for place, state in enumerate(
-        (
-            NodeState.ASKED,
-            NodeState.FAILED,
-            NodeState.RUNNING,
-            NodeState.RETRYING,
-            NodeState.READY,
-            NodeState.WAITING,
-            NodeState.DONE,
-        )
-    )
-}
+_INTEREST = [
+    *map(NodeState, ["asked", "failed", "running", "retrying", "ready", "waiting", "done"])
+]
 """Which nodes of a large graph are listed first."""
-_AT_REST = _INTEREST[NodeState.WAITING]
+_AT_REST = _INTEREST.index(NodeState.WAITING)
 """From here on nothing moves."""
+
+
+def _interest(view: NodeView) -> int:
+    return _INTEREST.index(view.state) if view.state in _INTEREST else len(_INTEREST)
 
 
 def _node_row(view: NodeView, tried: Tried | None) -> StepRow:
     node = view.node
-    usage = Usage() if tried is None else tried.usage
     agent = "you" if node.kind is NodeKind.HUMAN else "" if tried is None else tried.last.agent
-    return StepRow(
-        node.id,
-        STEP_LOOKS[CLASSES[view.state]],
-        node.label or node.id,
-        node.id,
-        agent,
-        len(tried.tries) if tried else 0,
-        usage,
-        "" if tried is None else tried.last.ended or tried.last.began,
-        view.last_line,
-    )
+    look, name = STEP_LOOKS[CLASSES[view.state]], node.label or node.id
+    tried = tried or Tried(node.id, name, 0)
+    return StepRow(node.id, look, name, tried, node.id, agent, view.last_line)
 
 
 # --- pictures ----------------------------------------------------------------------
 
 
-def _pictures(shown: ShownProject, row: RunRow, snapshot: Snapshot, query: Query) -> dict[str, Any]:
+def _pictures(row: RunRow, head: Head, snapshot: Snapshot, query: Query) -> dict[str, Any]:
     """Return the pictures of the run of *row*, and of those that are too large, why."""
-    found: dict[str, Any] = {
-        "graph": "",
-        "graph_note": "",
-        "gantt": "",
-        "gantt_note": "",
-        "nodes": 0,
-        "near": MOST_NEAR,
-        "asked": query.get("at", ""),
-    }
+    found: dict[str, Any] = dict.fromkeys(("graph", "graph_note", "gantt", "gantt_note"), "")
+    found |= {"nodes": 0, "near": MOST_NEAR, "asked": query.get("at", "")}
     workflow = snapshot.workflow
     if workflow is not None:
+        is_part = len(workflow.nodes) > MOST_DRAWN and "whole" not in query
+        asked = found["asked"] if is_part else None
         try:
-            is_part = len(workflow.nodes) > MOST_DRAWN and "whole" not in query
-            asked = query.get("at", "") if is_part else None
-            found["graph"] = _graph(shown, row, snapshot, workflow, asked)
+            found["graph"] = _graph(row, head, snapshot.graph_view, workflow, asked)
             found["nodes"] = len(workflow.nodes) if is_part else 0
         except (UsageRefused, ValueError) as error:
             found["graph_note"] = str(error)
     try:
-        chart = _gantt(shown, row)
+        chart = _gantt(row, head)
         if chart.rows:
             found["gantt"] = gantt_page_svg(chart)
             path = " → ".join(chart.critical)
@@ -252,44 +205,33 @@ def _pictures(shown: ShownProject, row: RunRow, snapshot: Snapshot, query: Query
 
 
 def _graph(
-    shown: ShownProject,
-    row: RunRow,
-    snapshot: Snapshot,
-    workflow: Workflow,
-    asked: str | None,
+    row: RunRow, head: Head, view: FlowView | None, workflow: Workflow, asked: str | None
 ) -> str:
     """Return the graph; a part of it around what is *asked*, unless that is None."""
 
     def link(key: str) -> str:
         return f"{row.url}/step/{key}"
 
-    if snapshot.graph_view is not None and asked is not None:
-        whole = snapshot.graph_view
-        return graph_svg(around(whole, _focus(whole, asked), MOST_NEAR), None, link)
-    if snapshot.graph_view is not None:
-        return graph_svg(snapshot.graph_view, _chart(shown, row, workflow), link)
-    states = _line_states(row, workflow)
-    if _is_endless(row) and len(workflow.steps) <= MOST_RING and row.head is not None:
-        places = [(name, state, f"{row.url}/step/{key}") for name, state, key in states]
-        cycle = row.head.step_index // len(workflow.steps)
+    if view is not None and asked is not None:
+        return graph_svg(around(view, _focus(view, asked), MOST_NEAR), None, link)
+    if view is not None:
+        return graph_svg(view, _chart(row, workflow), link)
+    # Nobody knows how many steps there are: it goes around.
+    is_endless = row.facts["steps"] is None
+    states = _line_states(row, head, workflow, is_endless=is_endless)
+    if is_endless and len(states) <= MOST_RING:
+        places = [(name, state, link(key)) for name, state, key in states]
+        cycle = head.step_index // len(states)
         return ring_svg(places, f"cycle {cycle + 1}", _review(workflow, cycle, link))
-    view = _line_view(workflow, states, is_endless=_is_endless(row))
-    return graph_svg(view, None, lambda node: link(_key_of(states, node)))
+    keys = {step.name: key for step, (_, _, key) in zip(workflow.steps, states, strict=True)}
+    line = _line_view(workflow, [state for _, state, _ in states], is_endless=is_endless)
+    return graph_svg(line, None, lambda name: link(keys[name]))
 
 
-def _is_endless(row: RunRow) -> bool:
-    """Return whether nobody knows how many steps there are: it goes around."""
-    return row.facts["steps"] is None
-
-
-def _key_of(states: Sequence[tuple[str, str, str]], name: str) -> str:
-    return next(key for step, _, key in states if step == name)
-
-
-def _chart(shown: ShownProject, row: RunRow, workflow: Workflow) -> Chart | None:
+def _chart(row: RunRow, workflow: Workflow) -> Chart | None:
     """Return how the author drew the graph; None: it was no chart, or it has changed since."""
     try:
-        written = written_of(shown.project, row.run, workflow)
+        written = written_of(row.project.project, row.run, workflow)
     except ConfigurationError:
         return None
     if written is None or written.workflow.digest() != workflow.digest():
@@ -297,20 +239,16 @@ def _chart(shown: ShownProject, row: RunRow, workflow: Workflow) -> Chart | None
     return written.chart
 
 
-def _line_states(row: RunRow, workflow: Workflow) -> list[tuple[str, str, str]]:
+def _line_states(
+    row: RunRow, head: Head, workflow: Workflow, *, is_endless: bool
+) -> list[tuple[str, str, str]]:
     """Return of each step of the present cycle its name, its state and its key."""
-    head = row.head
-    if head is None:
-        return [(step.name, "pending", "0") for step in workflow.steps]
-    count = len(workflow.steps)
-    first = head.step_index // count * count if _is_endless(row) else 0
-    tried = tried_steps(row)
-    found = []
-    for place in range(count):
-        index = first + place
-        name = describe(workflow, index)["step"] if _is_endless(row) else ""
+    count, tried, found = len(workflow.steps), tried_steps(row), []
+    first = head.step_index // count * count if is_endless else 0
+    for index, step in enumerate(workflow.steps, first):
+        name = describe(workflow, index)["step"] if is_endless else ""
         state = _line_state(row, head, tried.get(str(index)), index)
-        found.append((name or workflow.steps[place].name, state, str(index)))
+        found.append((name or step.name, state, str(index)))
     return found
 
 
@@ -340,18 +278,10 @@ def _review(workflow: Workflow, cycle: int, link: Link) -> RingReview | None:
     return RingReview(review.step.name, "pending" if left else "ready", url, (when, cadence))
 
 
-_STATES = {
-    "done": NodeState.DONE,
-    "running": NodeState.RUNNING,
-    "waiting": NodeState.ASKED,
-    "failed": NodeState.FAILED,
-    "ready": NodeState.READY,
-}
+_STATES = {name: state for state, name in reversed(CLASSES.items())}
 
 
-def _line_view(
-    workflow: Workflow, states: Sequence[tuple[str, str, str]], *, is_endless: bool
-) -> FlowView:
+def _line_view(workflow: Workflow, states: Sequence[str], *, is_endless: bool) -> FlowView:
     """Return a line of steps as a graph, to be drawn as one."""
     names = [step.name for step in workflow.steps]
     nodes = tuple(Node(id=name, kind=NodeKind.AGENT) for name in names)
@@ -359,25 +289,17 @@ def _line_view(
     if is_endless and len(names) > 1:
         edges.append(Edge(source=names[-1], target=names[0]))
     graph = Graph(nodes=nodes, edges=tuple(edges), entries=(names[0],))
-    views = tuple(
-        NodeView(node, _STATES.get(state, NodeState.PENDING))
-        for node, (_, state, _) in zip(nodes, states, strict=True)
-    )
-    followed = frozenset(
-        place for place, edge in enumerate(edges[: len(names) - 1]) if _is_past(states, edge.target)
-    )
+    views = tuple(NodeView(node, _STATES[state]) for node, state in zip(nodes, states, strict=True))
+    followed = frozenset(place for place, state in enumerate(states[1:]) if state != "pending")
     return FlowView(workflow.name, graph, views, "running", followed=followed)
 
 
-def _is_past(states: Sequence[tuple[str, str, str]], name: str) -> bool:
-    return next(state for step, state, _ in states if step == name) != "pending"
-
-
-def _gantt(shown: ShownProject, row: RunRow) -> Gantt:
-    facts = shown.story(row, is_whole=False).facts
-    if row.head is None or row.head.begun_at is not None:
-        return gantt_of(row.run, row.head, lambda _: None, facts)[0]
-    chart = gantt_of(row.run, row.head, lambda _: None, facts[-MOST_EXECUTIONS:])[0]
+def _gantt(row: RunRow, head: Head) -> Gantt:
+    facts, is_line = row.project.story(row, is_whole=False).facts, head.begun_at is None
+    newest = facts[-MOST_EXECUTIONS:] if is_line else facts
+    chart = gantt_of(row.run, head, lambda _: None, newest)[0]
+    if not is_line:
+        return chart
     # One step at a time: all of a line is its critical path, so nothing of it stands out.
     for each in chart.rows:
         each.bars = [_plain_bar(bar) for bar in each.bars]

@@ -24,8 +24,8 @@ from sequencer.store import folder as folders
 from sequencer.store import results
 from sequencer.web.diffs import diff_of
 from sequencer.web.live import lines_from
-from sequencer.web.pages import STEP_LOOKS, Page, Query, asked_by, look_of, needs_of, number
-from sequencer.web.records import Tried, Try
+from sequencer.web.pages import STEP_LOOKS, Page, Query, look_of, needs_of, number
+from sequencer.web.records import Try
 from sequencer.web.site import RunRow, Site, facts_after
 
 TAIL_BYTES = 24 * 1024
@@ -55,13 +55,16 @@ def step(site: Site, query: Query, project: str, run: str, key: str) -> Page:
     which = found.tries[_place(query, len(found.tries))] if found else None
     fact = {} if which is None else _whole(row, which)
     log = None if which is None else _log_of(row, which, fact)
+    token = found.last.token if found else 0
+    needs = [one for one in needs_of(row) if one.ask and one.token == token]
+    look = "pending" if which is None else which.state
     context = {
         "row": row,
         "key": key,
         "name": name,
         "tried": found,
         "one": which,
-        "look": _look(row, found, which),
+        "look": STEP_LOOKS["waiting" if needs and found and which is found.last else look],
         "run_look": look_of(row),
         "outcome": fact,
         "usage": used(fact.get("usage") or {}),
@@ -72,21 +75,12 @@ def step(site: Site, query: Query, project: str, run: str, key: str) -> Page:
         "diff": None if which is None else diff_of(row, which),
         "log": log,
         "elsewhere": _elsewhere(row, which) if which is not None and log is None else "",
-        "needs": [one for one in needs_of(row) if _is_about(one, name)],
+        "needs": needs,
         "is_net": is_net,
         "can_retry": head is not None and is_net and bool(which and which.state == "failed"),
     }
     folders = (row.run.store.state_path.parent,)
     return Page("step.html", name, context, folders, "runs", is_remote=shown.is_remote)
-
-
-def _is_about(need: Any, name: str) -> bool:
-    ask = need.ask
-    if ask is None:
-        return False
-    if ask.gate is not None:
-        return bool(ask.gate.step == name)
-    return any(one.node.id == name for one in ask.questions)
 
 
 def _name(row: RunRow, key: str) -> str:
@@ -114,17 +108,6 @@ def _place(query: Query, count: int) -> int:
     """Return which of *count* attempts is asked for; the newest without a word."""
     asked = number(query.get("try"))
     return asked - 1 if 0 < asked <= count else count - 1
-
-
-def _look(row: RunRow, tried: Tried | None, one: Try | None) -> Any:
-    if tried is None or one is None:
-        return STEP_LOOKS["pending"]
-    if one is tried.last and (ask := asked_by(row)) is not None:
-        tokens = {question.token for question in ask.questions}
-        tokens |= {ask.gate.token} if ask.gate is not None else set()
-        if one.token in tokens:
-            return STEP_LOOKS["waiting"]
-    return STEP_LOOKS[one.state]
 
 
 def _whole(row: RunRow, one: Try) -> Mapping[str, Any]:
@@ -190,8 +173,7 @@ def _prompt_file(row: RunRow, name: str, outcome: Mapping[str, Any]) -> tuple[st
     """Return the name of the prompt's file, and its text or why it can't be read."""
     try:
         workflow = row.run.workflow_for(row.head)
-        known = {one.name: one for one in workflow.own_steps}
-        made = known.get(name)
+        made = {one.name: one for one in workflow.own_steps}.get(name)
         if made is not None and made.text is not None:
             return "", made.text
         file = str(outcome.get("prompt") or (made.prompt_name if made else ""))
@@ -277,7 +259,7 @@ def log(site: Site, query: Query, project: str, run: str, name: str) -> Page:
         before = _page_before(file, start) if start else None
         first = _lines_before(file, start) + 1
         find = query.get("q", "")
-        hits = [*_hits(file, find)] if find else []
+        hits = [*islice(_hits(file, find), MOST_HITS)] if find else []
     ends = [place.end() for place in islice(re.finditer(b"\n", data), PAGE_LINES)]
     is_end = start + len(data) >= size and len(ends) < PAGE_LINES
     end = len(data) if is_end or not ends else ends[-1]
@@ -328,11 +310,8 @@ CHUNK = 64 * 1024
 
 def _lines_before(file: BinaryIO, offset: int) -> int:
     file.seek(0)
-    count, left = 0, offset
-    while left > 0 and (data := file.read(min(BLOCK_BYTES, left))):
-        count += data.count(b"\n")
-        left -= len(data)
-    return count
+    sizes = (min(BLOCK_BYTES, offset - start) for start in range(0, offset, BLOCK_BYTES))
+    return sum(file.read(size).count(b"\n") for size in sizes)
 
 
 def _hits(file: BinaryIO, find: str) -> Iterator[tuple[int, int, str]]:
@@ -342,15 +321,12 @@ def _hits(file: BinaryIO, find: str) -> Iterator[tuple[int, int, str]]:
     """
     wanted = find.casefold().encode()
     file.seek(0)
-    offset, found = 0, 0
+    offset = 0
     for place, line in enumerate(iter(lambda: file.readline(BLOCK_BYTES), b""), 1):
         if (at := line.lower().find(wanted)) >= 0:
             first = max(at - HIT_CHARS // 3, 0) if len(line) > HIT_CHARS else 0
             text = plain(line[first:][:HIT_CHARS].decode("utf-8", "ignore")).strip()
             yield place, offset, f"…{text}" if first else text
-            found += 1
-            if found == MOST_HITS:
-                return
         offset += len(line)
 
 
