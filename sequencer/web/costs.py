@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -102,12 +103,12 @@ def costs(site: Site, query: Query) -> Page:
     """Return the page of what the runs have used."""
     of, by = query.get("of", ""), query.get("by", "")
     of, by = of if of in MEASURES else "cost", by if by in PARTS else "agent"
-    total, sums = Usage(), dict[str, dict[tuple[str, str], Total]]()
+    sums = dict[str, dict[tuple[str, str], Total]]()
     spent: list[tuple[str, Spent]] = []
     rows, reviews, cut = list(site.rows()), list[Judge](), 0
+    used = [(row, look_of(row), row.head.usage) for row in rows if row.head]
     for row in rows:
         story = row.project.story(row)
-        total = total if row.head is None else total.plus(row.head.usage)
         _sum_up(sums, row, story.totals.by_maker)
         cut += (story.totals.first_revision or 1) > 1
         spent += [(row.name, one) for one in story.spent]
@@ -115,9 +116,9 @@ def costs(site: Site, query: Query) -> Page:
     measure = MEASURES[of]
     plot, series = grown(sorted(spent, key=lambda one: one[1].at), measure, PARTS[by])
     context = {
-        "total": total,
+        "total": reduce(Usage.plus, (usage for *_, usage in used), Usage()),
         "cut": cut,
-        "runs": [(row, look_of(row), row.head.usage) for row in _dearest(rows) if row.head],
+        "runs": sorted(used, key=lambda one: -one[2].cost_usd)[:MOST_LISTED],
         "agents": _sorted(sums.get("agent", {})),
         "steps": _sorted(sums.get("step", {})),
         "plot": plot,
@@ -134,10 +135,6 @@ def costs(site: Site, query: Query) -> Page:
 
 def _sorted(found: Mapping[tuple[str, str], Total]) -> list[tuple[tuple[str, str], Total]]:
     return sorted(found.items(), key=lambda one: -one[1].usage.cost_usd)[:MOST_LISTED]
-
-
-def _dearest(rows: list[RunRow]) -> list[RunRow]:
-    return sorted(rows, key=lambda row: -(row.head.usage.cost_usd if row.head else 0))[:MOST_LISTED]
 
 
 def _sum_up(

@@ -71,13 +71,14 @@ def around(view: FlowView, focus: Sequence[str], most: int) -> FlowView:
     for name in kept:  # it grows on the way, until there are enough
         near = [one for one in dict.fromkeys(beside.get(name, ())) if one not in kept]
         kept += near[: max(most - len(kept), 0)]
+    inside = frozenset(kept)
     places = [
         place
         for place, edge in enumerate(view.graph.edges)
-        if edge.source in kept and edge.target in kept
+        if edge.source in inside and edge.target in inside
     ]
-    nodes = tuple(one for one in view.nodes if one.node.id in kept)
-    entries = tuple(name for name in view.graph.entries if name in kept) or (nodes[0].node.id,)
+    nodes = tuple(one for one in view.nodes if one.node.id in inside)
+    entries = tuple(name for name in view.graph.entries if name in inside) or (nodes[0].node.id,)
     graph = view.graph.replace(
         nodes=tuple(one.node for one in nodes),
         edges=tuple(view.graph.edges[place] for place in places),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice, pairwise
 from pathlib import Path
@@ -169,7 +170,11 @@ def needs_of(row: RunRow) -> Iterator[Need]:
             command = f"sequencer {option}repair"
             yield Need("broken", row, "", "The run can't be read", why, None, command)
         return
-    if (ask := asked_by(row)) is not None:
+    ask = None
+    if (head.is_at_gate or head.asks) and not head.exit:
+        with suppress(SequencerError):
+            ask = open_at(row.run, head)
+    if ask is not None:
         yield from _questions(row, ask)
     if row.is_stale:
         found = ((claim, row.run.store.liveness(claim)) for claim in head.claims)
@@ -226,17 +231,6 @@ SHORTEST_PAUSE_S, LEAST_PAUSES = 20.0, 2
 MISSED = "Ticks came before, and at least two were missed since. Look whether the timer still runs."
 LATE, LATE_S = 2.0, 60.0
 """Pauses, and seconds more, after which a timer's tick is missed."""
-
-
-def asked_by(row: RunRow) -> Open | None:
-    """Return what the run of *row* asks people; None: nothing, or it can't be told."""
-    head = row.head
-    if head is None or not (head.is_at_gate or head.asks) or head.exit:
-        return None
-    try:
-        return open_at(row.run, head)
-    except SequencerError:
-        return None
 
 
 def _questions(row: RunRow, ask: Open) -> Iterator[Need]:

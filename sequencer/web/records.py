@@ -125,8 +125,9 @@ class TriedSteps:
         key = name if self._by_name else str(index)
         step = self.steps.setdefault(key, Tried(key, name, index))
         step.name = name
-        begins, made = event in _BEGIN, self._open.get((name, token))
-        if begins or made is None:
+        begins = event in _BEGIN
+        made = None if begins else self._open.pop((name, token), None)
+        if made is None:
             # What a person has said about a step that nobody ran is a try of its own.
             number = (fact.get("attempt") or 1) if begins else len(step.tries) + 1
             made = Try(name, index, token, number, str(fact["at"]))
@@ -135,7 +136,6 @@ class TriedSteps:
             made.is_question = event == Event.ASKED
             self._open[name, token] = made
             return
-        self._open.pop((name, token), None)
         made.state, made.ended = _STATES[event], str(fact["at"])
         made.outcome, made.revision = fact.get("outcome") or {}, fact["revision"]
         if is_failed_by_hand(event, made.outcome):
