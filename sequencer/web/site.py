@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import dropwhile
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,6 @@ from sequencer.project import Project, open_project
 from sequencer.store import folder as folders
 from sequencer.store.journal import JournalFile, facts_of
 from sequencer.web.records import Spent, TriedSteps, spent_in
-from sequencer.web.remote import RemoteRuns
 
 DEFAULT_RUN = "-"
 """The address of the default run, which no name has: a slug never is a lone dash."""
@@ -36,6 +36,12 @@ LONG, ENOUGH = 1000, 200
 """Revisions of a long line, and of its end, which is all that most of its pages show."""
 KEPT_CHARS = 600
 """Of an answer, as far as lists show it; its step's page reads it whole."""
+FIRST_S = 2.0
+"""A page waits so long for a server that was never asked."""
+PAUSE_S = 1.0
+"""Between two looks."""
+UNSEEN_S = 30.0
+"""After which nobody looks any more, and nothing is asked."""
 
 Fact = dict[str, Any]
 
@@ -136,6 +142,57 @@ def _short(fact: Fact) -> Fact:
     if not isinstance(outcome, dict) or len(str(outcome.get("output", ""))) <= KEPT_CHARS:
         return fact
     return {**fact, "outcome": {**outcome, "output": f"…{outcome['output'][-KEPT_CHARS:]}"}}
+
+
+class RemoteRuns:
+    """The newest answer of a server about a project's runs, asked only while somebody looks.
+
+    A page never waits for a server that does not answer: it shows that, and asks again.
+
+    Not promised: a change on the server before it is asked again, which takes a second.
+    """
+
+    def __init__(self, ask: Callable[[], Mapping[str, RunRow]]) -> None:
+        """Get rows by *ask*, which may take long or raise."""
+        self._ask = ask
+        self._rows: Mapping[str, RunRow] = {}
+        self._error: SequencerError | None = None
+        self._asked = threading.Lock()
+        self._has_answer = threading.Event()
+        self._wanted = 0.0
+        self._thread: threading.Thread | None = None
+
+    def rows(self) -> Mapping[str, RunRow]:
+        """Return the rows by their addresses, as they were told last.
+
+        Raises:
+            SequencerError: the server can't be reached, or has not answered yet.
+        """
+        self._wanted = time.monotonic()
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._follow, daemon=True)
+            self._thread.start()
+        if not self._has_answer.wait(FIRST_S):
+            raise RemoteUnreachable("the server has not answered yet")
+        if self._error is not None:
+            raise self._error
+        return self._rows
+
+    def look(self) -> None:
+        """Ask now."""
+        with self._asked:
+            try:
+                self._rows, self._error = self._ask(), None
+            except SequencerError as error:
+                self._error = error
+        self._has_answer.set()
+
+    def _follow(self) -> None:
+        while time.monotonic() - self._wanted < UNSEEN_S:
+            self.look()
+            time.sleep(PAUSE_S)
+        # What is known is old when somebody looks again.
+        self._has_answer.clear()
 
 
 class ShownProject:

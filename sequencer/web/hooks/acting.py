@@ -113,15 +113,15 @@ class Clerk:
         self.shown, self._say = shown, say
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._started: set[int] = set()
+        """Numbers of the wishes for work on a run that were met."""
+        self._going: dict[str, subprocess.Popen[bytes]] = {}
+        """What works on runs, each in a process of its own that outlives this one."""
 
     @cached_property
     def box(self) -> DeliveryBox:
         """Return where its deliveries wait."""
         return DeliveryBox(self.shown.project.trust.key)
-
-    @cached_property
-    def _runs(self) -> RunProcesses:
-        return RunProcesses(self.shown, self.box, self._say)
 
     def begin(self) -> None:
         """Say what is taken, and work on what earlier servers have left."""
@@ -148,7 +148,7 @@ class Clerk:
 
     def _work(self) -> None:
         with self.box.work(), closing(notifier(self.box.path, None)) as news:
-            self._runs.begin()
+            self._begin_runs()
             while True:
                 try:
                     while self._handle_next():
@@ -215,7 +215,7 @@ class Clerk:
             if head.status is not Status.COMPLETE:
                 if head.exit:
                     run.control.resume()
-                self._runs.want(run.name or "")
+                self._want(run.name or "")
                 return f"run {run.name} is there already, and continues"
             if event.at <= (parse_time(head.last_update) or datetime.now(UTC)) + SKEW:
                 raise Unwanted(f"run {run.name} has done it since")
@@ -231,7 +231,7 @@ class Clerk:
         starter.ensure_installed(definition)
         name = free_name(event.identifier, project.run_names())
         project.run(name, definition).control.start(definition)
-        self._runs.want(name)
+        self._want(name)
         return f"run {name} of {definition.route.get('procedure')} begins, for {event.who[0]}"
 
     def _change(
@@ -258,11 +258,57 @@ class Clerk:
             decide(project, run.name, verb, form, by)
         if verb == "stop":
             # The step that runs ends now: its agent is told to.
-            self._runs.end(run.name or "")
+            self._end(run.name or "")
             return f"run {run.name} is stopped: {forms[0]['text']}"
         if verb not in _IS_REST:
-            self._runs.want(run.name or "")
+            self._want(run.name or "")
         return f"{'guidance' if verb == 'tell' else verb} by {by}"
+
+    def _want(self, run: str) -> None:
+        """Have *run* worked on: now, or as soon as others are done."""
+        self.box.want(run)
+        self._begin_runs()
+
+    def _end(self, run: str) -> None:
+        """Tell who works on *run* to end, and nobody to begin."""
+        self.box.unwant(run)
+        with self._guard:
+            going = self._going.get(run)
+        if going is not None:
+            going.terminate()
+
+    def _begin_runs(self) -> None:
+        """Work on what is wanted, as far as the project allows at the same time."""
+        try:
+            project = self.shown.acting()
+            with self._guard:
+                for number, run in self.box.wanted():
+                    if len(self._going) >= project.settings.webhooks.max_runs:
+                        return
+                    # One whose process was ended from outside is for the next server.
+                    if run in self._going or number in self._started:
+                        continue
+                    if project.run(run).head is None:
+                        # It would be begun, with another workflow.
+                        self.box.unwant(run)
+                        continue
+                    self._started.add(number)
+                    self._going[run] = process = _process(project, run)
+                    args = (number, run, process)
+                    threading.Thread(target=self._wait, args=args, daemon=True).start()
+        except (SequencerError, sqlite3.Error, OSError) as error:
+            self._say(f"runs are not worked on: {error}")
+
+    def _wait(self, number: int, run: str, process: subprocess.Popen[bytes]) -> None:
+        code = process.wait()
+        with self._guard:
+            del self._going[run]
+        # What was ended from outside, perhaps with the machine, is begun again by the next server.
+        if code >= 0 and code != Interrupted.exit_code:
+            with suppress(sqlite3.Error):
+                self.box.unwant(run, number)
+        self._say(f"work on run {run} ended with {code}")
+        self._begin_runs()
 
 
 def change_of(
@@ -359,63 +405,6 @@ def stop_reason(run: Run, event: TrackerEvent, options: Options, by: str) -> str
     if event.only_if_labeled and not (definition and definition.request.has_label(options.labels)):
         raise Unwanted("the run was not started by a label")
     return f"{by} took the issue away"
-
-
-class RunProcesses:
-    """Works on runs, each in a process of its own that outlives this one."""
-
-    def __init__(self, shown: ShownProject, box: DeliveryBox, say: Say) -> None:
-        """Work on the runs of *shown*; *box* has which."""
-        self._shown, self._box, self._say = shown, box, say
-        self._guard = threading.Lock()
-        self._started: set[int] = set()
-        self._going: dict[str, subprocess.Popen[bytes]] = {}
-
-    def want(self, run: str) -> None:
-        """Have *run* worked on: now, or as soon as others are done."""
-        self._box.want(run)
-        self.begin()
-
-    def end(self, run: str) -> None:
-        """Tell who works on *run* to end, and nobody to begin."""
-        self._box.unwant(run)
-        with self._guard:
-            going = self._going.get(run)
-        if going is not None:
-            going.terminate()
-
-    def begin(self) -> None:
-        """Work on what is wanted, as far as the project allows at the same time."""
-        try:
-            project = self._shown.acting()
-            with self._guard:
-                for number, run in self._box.wanted():
-                    if len(self._going) >= project.settings.webhooks.max_runs:
-                        return
-                    # One whose process was ended from outside is for the next server.
-                    if run in self._going or number in self._started:
-                        continue
-                    if project.run(run).head is None:
-                        # It would be begun, with another workflow.
-                        self._box.unwant(run)
-                        continue
-                    self._started.add(number)
-                    self._going[run] = process = _process(project, run)
-                    args = (number, run, process)
-                    threading.Thread(target=self._wait, args=args, daemon=True).start()
-        except (SequencerError, sqlite3.Error, OSError) as error:
-            self._say(f"runs are not worked on: {error}")
-
-    def _wait(self, number: int, run: str, process: subprocess.Popen[bytes]) -> None:
-        code = process.wait()
-        with self._guard:
-            del self._going[run]
-        # What was ended from outside, perhaps with the machine, is begun again by the next server.
-        if code >= 0 and code != Interrupted.exit_code:
-            with suppress(sqlite3.Error):
-                self._box.unwant(run, number)
-        self._say(f"work on run {run} ended with {code}")
-        self.begin()
 
 
 def _process(project: Project, run: str) -> subprocess.Popen[bytes]:

@@ -137,15 +137,12 @@ class DeliveryBox:
 
     def wanted(self) -> list[tuple[int, str]]:
         """Return the runs that are to be worked on, oldest first, each with the number of that."""
-        return [
-            (number, run) for number, run in self._rows("SELECT id, run FROM wanted ORDER BY id")
-        ]
+        return self._rows("SELECT id, run FROM wanted ORDER BY id")
 
-    def unwant(self, run: str, up_to: int | None = None) -> None:
+    def unwant(self, run: str, up_to: int = 2**62) -> None:
         """Forget that *run* is to be worked on, unless it was wanted after the number *up_to*."""
         with self._open() as db:
-            most = 2**62 if up_to is None else up_to
-            db.execute("DELETE FROM wanted WHERE run = ? AND id <= ?", (run, most))
+            db.execute("DELETE FROM wanted WHERE run = ? AND id <= ?", (run, up_to))
 
     @contextmanager
     def work(self) -> Iterator[None]:
