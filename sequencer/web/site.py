@@ -307,23 +307,24 @@ class ShownProject:
             UnknownName: there is none.
             RemoteUnreachable: it is on a server that does not answer.
         """
-        if self.is_remote:
+        # Each look at the project is one at its settings, and a page has hundreds of rows.
+        project, known = self.project, self._rows.get(address)
+        if project.settings.store.kind == "temporal":
             rows = self._remote.rows()
             if address not in rows:
                 raise UnknownName("run", address, rows)
             return rows[address]
-        project, known = self.project, self._rows.get(address)
-        if known is None:
+        if known is not None:
+            run = known[1].run
+        else:
             names = self._names or {}
             if address not in names and address not in (names := self.names()):
                 raise UnknownName("run", address, names)
             run = project.run(names[address])
-        else:
-            run = known[1].run
         looks = _looks(run.store.state_path)
         if known is None or known[0] != looks:
-            before = None if known is None else known[1]
-            known = self._rows[address] = looks, self._look(run, address, before)
+            known = looks, self._look(run, address, known and known[1])
+            self._rows[address] = known
         return known[1]
 
     def _look(self, run: Run, address: str, before: RunRow | None) -> RunRow:
@@ -332,10 +333,10 @@ class ShownProject:
         try:
             head = run.head
             if head is not None:
-                same = before is not None and before.head and before.head.run_id == head.run_id
-                kept = before.facts if before is not None and same else None
-                known = None if kept is None else (kept["began_at"], kept["title"])
-                if known is None and self.is_remote and run.definition is None:
+                known = None
+                if before is not None and before.head and before.head.run_id == head.run_id:
+                    known = before.facts["began_at"], before.facts["title"]
+                elif self.is_remote and run.definition is None:
                     # Its first fact is as far away as all of its history.
                     known = None, None
                 facts = run_facts(self.project, run, head, known)
