@@ -247,23 +247,19 @@ def _line_states(
     first = head.step_index // count * count if is_endless else 0
     for index, step in enumerate(workflow.steps, first):
         name = describe(workflow, index)["step"] if is_endless else ""
-        state = _line_state(row, head, tried.get(str(index)), index)
+        state = _line_state(row, head, index, was_tried=str(index) in tried)
         found.append((name or step.name, state, str(index)))
     return found
 
 
-def _line_state(row: RunRow, head: Head, tried: Tried | None, index: int) -> str:
+def _line_state(row: RunRow, head: Head, index: int, *, was_tried: bool) -> str:
     if head.is_at_gate and head.gate is not None and head.gate.step_index == index:
         return "waiting"
-    if index < head.step_index:
-        return "done"
-    if index > head.step_index:
-        return "pending"
+    if index != head.step_index:
+        return "done" if index < head.step_index else "pending"
     if head.claims:
         return "waiting" if row.is_stale else "running"
-    if head.status == "failed" and tried is not None:
-        return "failed"
-    return "ready"
+    return "failed" if head.status == "failed" and was_tried else "ready"
 
 
 def _review(workflow: Workflow, cycle: int, link: Link) -> RingReview | None:
@@ -295,11 +291,10 @@ def _line_view(workflow: Workflow, states: Sequence[str], *, is_endless: bool) -
 
 
 def _gantt(row: RunRow, head: Head) -> Gantt:
-    facts, is_line = row.project.story(row, is_whole=False).facts, head.begun_at is None
-    newest = facts[-MOST_EXECUTIONS:] if is_line else facts
-    chart = gantt_of(row.run, head, lambda _: None, newest)[0]
-    if not is_line:
-        return chart
+    facts = row.project.story(row, is_whole=False).facts
+    if head.begun_at is not None:
+        return gantt_of(row.run, head, lambda _: None, facts)[0]
+    chart = gantt_of(row.run, head, lambda _: None, facts[-MOST_EXECUTIONS:])[0]
     # One step at a time: all of a line is its critical path, so nothing of it stands out.
     for each in chart.rows:
         each.bars = [_plain_bar(bar) for bar in each.bars]

@@ -77,7 +77,7 @@ def step(site: Site, query: Query, project: str, run: str, key: str) -> Page:
         "elsewhere": _elsewhere(row, which) if which is not None and log is None else "",
         "needs": needs,
         "is_net": is_net,
-        "can_retry": head is not None and is_net and bool(which and which.state == "failed"),
+        "can_retry": is_net and look == "failed",
     }
     folders = (row.run.store.state_path.parent,)
     return Page("step.html", name, context, folders, "runs", is_remote=shown.is_remote)
@@ -112,9 +112,7 @@ def _place(query: Query, count: int) -> int:
 
 def _whole(row: RunRow, one: Try) -> Mapping[str, Any]:
     """Return the outcome of an attempt as the journal has it."""
-    if not one.revision:
-        return one.outcome
-    for fact in facts_after(row.run, one.revision - 1):
+    for fact in facts_after(row.run, one.revision - 1) if one.revision else ():
         if fact["revision"] > one.revision:
             break
         if fact["step"] == one.step and fact.get("outcome") and fact["token"] == one.token:

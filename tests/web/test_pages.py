@@ -460,7 +460,8 @@ def test_a_claim_whose_holder_is_gone_waits_for_a_person(client: Client, tmp_pat
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path / "shop")], check=True)
     assert "! stale claim" in words(client.get("/p/shop/-").text)
-    assert "A claim is stale" in words(client.get("/").text)
+    assert "A claim is stale" in (needed := words(client.get("/").text))
+    assert "sequencer takeover" in needed
     assert "gone; the next run or tick takes over" in words(client.get("/health").text)
 
 
