@@ -145,6 +145,8 @@ def test_a_procedure_is_a_line_that_waits_at_its_gate(looking: Client) -> None:
     assert '<g class="node waiting">' in page
     assert "5 of 5" in words(page)
     assert "Approve publish?" in words(page)
+    pages = [words(looking.get(f"{row.url}/step/{key}").text) for key in (2, 3, 4)]
+    assert ["Approve publish?" in one for one in pages] == [False, True, False]
 
 
 def test_the_steps_of_a_long_run_come_in_pages(client: Client, tmp_path: Path) -> None:
