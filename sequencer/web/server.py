@@ -52,8 +52,6 @@ PAGES: Mapping[str, Callable[..., Page]] = {
 _STATIC = {"style.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
 MOST_CONNECTIONS = 1000
 KEEP_ALIVE_S = 15
-AWAY = 503
-"""Status of a page about runs on a server that does not answer."""
 HEADERS_S = 10.0
 """In twice which a connection has to ask for something."""
 
@@ -153,7 +151,7 @@ class Answers:
         if isinstance(error, UnknownName):
             code, title = 404, "There is no such page"
         elif isinstance(error, RemoteUnreachable):
-            code, title = AWAY, "The server of these runs is away"
+            code, title = 503, "The server of these runs is away"
             text = f"{error.where}: {text}" if error.where else text
         values = {"title": title, "text": text, "hint": error.hint or "", "back": _back(request)}
         template = self._templates.get_template("problem.html")

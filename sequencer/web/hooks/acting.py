@@ -202,11 +202,7 @@ class Clerk:
         return f"{event.identifier}: {done}"
 
     def _start(
-        self,
-        project: Project,
-        event: TrackerEvent,
-        document: Document,
-        options: Options,
+        self, project: Project, event: TrackerEvent, document: Document, options: Options
     ) -> str:
         """Make a run of the issue and have it worked on, unless one is there already."""
         run = run_of(project, event.identifier)

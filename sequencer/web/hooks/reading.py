@@ -11,7 +11,7 @@ just as well, so what posts for a run needs a key of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -25,14 +25,8 @@ from sequencer.workflows.requests.issues import Fields
 
 OWN_MARK = "<!-- sequencer:"
 """In each comment that a run posts: a run must not answer itself."""
-_WORDS = {
-    "approve": "approve",
-    "approved": "approve",
-    "reject": "reject",
-    "rejected": "reject",
-    "retry": "retry",
-    "stop": "stop",
-}
+_WORDS = {word: word for word in ("approve", "reject", "retry", "stop")}
+_WORDS |= {"approved": "approve", "rejected": "reject"}
 """First line of a comment -> what it decides."""
 
 Document = Mapping[str, Any]
@@ -124,20 +118,15 @@ def linear(_kind: str, event: Fields, options: TrackerHook) -> TrackerEvent:
     return kinds[kind](event, options)
 
 
-READERS: Mapping[str, Callable[[str, Fields, TrackerHook], TrackerEvent]] = {
-    "github": github,
-    "linear": linear,
-}
-
-
 def read(tracker: str, kind: str, document: Document, options: TrackerHook) -> TrackerEvent:
     """Return what the event *kind* of *tracker* asks for.
 
     Raises:
         Unwanted: nothing, or a value of it has the wrong type.
     """
+    reader = github if tracker == "github" else linear
     try:
-        return READERS[tracker](kind, Fields(document, "", "the delivery"), options)
+        return reader(kind, Fields(document, "", "the delivery"), options)
     except UsageRefused as error:
         raise Unwanted(error.message) from None
 
