@@ -32,7 +32,7 @@ EDITION = 1
 """Of what workflows decide, and of how memo, permits, tickets and reports look.
 
 One more with each change of these: runs then continue with those who know it; see
-docs/how-to/develop.md. A release that changes none of them works beside the one before."""
+CONTRIBUTING.md. A release that changes none of them works beside the one before."""
 FIRST_SCHEMA = 1
 """Of a head that does not say its own."""
 HOST = "fleet"

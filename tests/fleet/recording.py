@@ -1,6 +1,6 @@
 """Take down what workflows have decided: ``python -m tests.fleet.recording``, from a real server.
 
-Done again only with another `EDITION`: see docs/how-to/develop.md.
+Done again only with another `EDITION`: see CONTRIBUTING.md.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ _HEADING = re.compile(r"^#{1,6} (.+)$")
 
 def pages() -> list[Path]:
     """Return every Markdown page that users read."""
-    found = [ROOT / "README.md", ROOT / "CHANGELOG.md"]
+    found = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
     found += sorted((ROOT / "docs").rglob("*.md")) + sorted((ROOT / "examples").rglob("README.md"))
     return found
 

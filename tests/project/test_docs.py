@@ -439,7 +439,7 @@ def test_the_promise_comes_first() -> None:
 
 
 def test_the_markers_are_explained() -> None:
-    page = (ROOT / "docs" / "how-to" / "develop.md").read_text()
+    page = (ROOT / "CONTRIBUTING.md").read_text()
     options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
     markers = [marker.partition(":")[0] for marker in options["markers"]]
     assert [m for m in markers if f"python -m pytest -m {m}" not in page] == []

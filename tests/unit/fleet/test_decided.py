@@ -1,6 +1,6 @@
 """What workflows have decided is decided again by this release, as long as `EDITION` is the same.
 
-Who has changed it has to raise that number and to record again; see docs/how-to/develop.md.
+Who has changed it has to raise that number and to record again; see CONTRIBUTING.md.
 """
 
 from __future__ import annotations
