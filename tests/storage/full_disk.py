@@ -1,4 +1,4 @@
-"""A disk of 64 KiB that is full at another byte each time; run as ``python -m``, see `namespace`.
+"""A disk of 160 KiB that is full at another byte each time; run as ``python -m``, see `namespace`.
 
 A file on it takes whole pages, so the free pages say which file finds no room, and how far
 the journal's last page is filled says at which byte of an append it ends.
@@ -21,7 +21,7 @@ from tests.storage.namespace import in_namespace, mount
 from tests.storage.troubled import apart, change
 
 PAGE = 4096
-PAGES = 16
+PAGES = 40
 STEPS = 3
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
@@ -123,7 +124,9 @@ def test_a_folder_of_a_run_that_becomes_a_link_is_not_followed(
 ) -> None:
     assert client.get(RUN).status == 200
     here, there = tmp_path / "shop" / folder, tmp_path / "elsewhere"
-    here.rename(there)
+    # Another folder: the one that was read a moment ago may be held open, and is no danger.
+    shutil.copytree(here, there)
+    here.rename(tmp_path / "moved")
     here.symlink_to(there)
     if folder == "logs":
         for path in ("", "/raw"):
@@ -133,4 +136,4 @@ def test_a_folder_of_a_run_that_becomes_a_link_is_not_followed(
         assert "works on collect" not in client.get(f"{RUN}/step/collect").text
     before = {path: path.read_bytes() for path in there.rglob("*") if path.is_file()}
     client.post(f"{RUN}/do/pause")
-    assert {path: path.read_bytes() for path in before} == before or folder == "logs"
+    assert {path: path.read_bytes() for path in before} == before
