@@ -219,7 +219,7 @@ def test_no_repair_goes_on_for_ever_at_night() -> None:
     }
     done = replayed(script, nodes=nodes)
     assert done.status == "max_iterations"
-    tries = Counter(event for _, event, node, _ in done.facts if node == "mend")
+    tries = Counter(event for _, event, node, _ in done.facts if node == "fix")
     assert tries[Event.SUCCEEDED] == 3
 
 

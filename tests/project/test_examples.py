@@ -154,7 +154,7 @@ def test_router(project: Project) -> None:
     notes = (folder / "notes.md").read_text().splitlines()
     assert [note.split("asked to ")[1] for note in notes] == [
         "plan the next piece of work.",
-        "mend what broken.txt says.",
+        "fix what broken.txt says.",
         "plan the next piece of work.",
     ]
 
