@@ -358,7 +358,7 @@ def _check_timers(project: Project) -> Iterator[Finding]:
         message = f"a timer's tick does not find {program!r}, which is {here} here"
         if there is not None:
             message = f"{program!r} is {here} here, and {there} for a timer's tick"
-        hint = f"its PATH is {entry.path}; install what 'sequencer schedule print' prints"
+        hint = f"its PATH is {entry.path}; run 'sequencer schedule install' again"
         if not Path(here).is_absolute():
             hint = "a timer has absolute folders of PATH only: name the program with its folder"
         yield Finding(Level.WARNING, Area.AGENT, message, entry.name, hint)

@@ -83,7 +83,7 @@ def lost(settings: Settings, env: Mapping[str, str]) -> Iterator[Lost]:
     entries = [*_of_cron(settings), *_of_systemd(settings, env)]
     if not entries:
         path = path_for(programs, present, partial(shutil.which, path=present))
-        entries = [Entry("what 'sequencer schedule print' prints", path)]
+        entries = [Entry("what 'sequencer schedule install' installs", path)]
     for entry in entries:
         for program in programs:
             here = shutil.which(program, path=present)

@@ -145,7 +145,7 @@ COMMANDS: Mapping[str, Command] = {
     "adopt": Command(_FIX, "change", "Continue under a changed definition.", ALWAYS),
     "takeover": Command(_FIX, "change", "Show who holds a step, or take it away.", "--force"),
     "repair": Command(_FIX, "repair", "Show what is damaged, and save what can be.", "--apply"),
-    "schedule": Command(_AUTO, "service", "Run steps by a timer, and the pages as a service."),
+    "schedule": Command(_AUTO, "schedule", "Run steps by a timer, or the pages as a service."),
     "sync": Command(_AUTO, "sync", "Show both sides of a run that is kept in git.", "--to"),
     "worker": Command(_AUTO, "fleet", "Make attempts for runs on Temporal."),
     "mcp": Command(_AUTO, "mcp", "Serve the runs to an editor or an agent (MCP)."),

@@ -135,7 +135,7 @@ def tick(invocation: Invocation, /, **options: Any) -> int:
     """Run the step that is due, or none, and never wait: for cron and systemd timers.
 
     Exit code 0 also means that nothing was due; 75 that somebody else runs the step.
-    'sequencer schedule print' prints an entry that calls this.
+    'sequencer schedule install' installs a timer that calls this.
 
     \b
     Examples:

@@ -1,133 +1,249 @@
-"""`schedule print`: entries for unattended ticks, ready to paste.
+"""`schedule`: unattended ticks, and the pages as a service, started by this machine.
 
-They print and change nothing. Every path is absolute and quoted for the reader that it
-meets: sh within cron, where ``%`` ends the command, or systemd, where ``%`` begins a
-specifier. No lock around a tick is needed, because two ticks exclude each other.
+No lock around a tick is needed, because two ticks exclude each other. The key of the pages'
+link is in a file that only this user can read.
 """
 
 from __future__ import annotations
 
 import os
-import shlex
+import secrets
 import shutil
 import sys
 from collections.abc import Mapping
-from importlib.resources import files
+from contextlib import suppress
+from functools import partial
+from hashlib import blake2b
 from pathlib import Path
-from string import Template
+from typing import Any
 
-from msgspec import Struct
+import click
 
 from sequencer.assembly.timers import path_for, programs_of
-from sequencer.cli.context import Invocation
+from sequencer.assembly.trusting import place
+from sequencer.cli.context import Invocation, refuse
+from sequencer.cli.installers import (
+    DAY_MIN,
+    HOUR_MIN,
+    KINDS,
+    Cron,
+    Installer,
+    Job,
+    installer_of,
+)
+from sequencer.cli.options import pass_invocation, verb, with_options
 from sequencer.cli.unattended import OPTION
-from sequencer.documents.files import slug
+from sequencer.cli.web import ensure_extra, read_key
+from sequencer.documents.files import is_inside_agent, slug
 from sequencer.errors import UsageRefused
 from sequencer.settings.settings import Settings
 
-HOUR_MIN, DAY_MIN = 60, 1440
-REGULAR = {
-    1: "* * * * *",
-    **{n: f"*/{n} * * * *" for n in range(2, HOUR_MIN) if HOUR_MIN % n == 0},
-    HOUR_MIN: "0 * * * *",
-    **{n * HOUR_MIN: f"0 */{n} * * *" for n in range(2, 24) if 24 % n == 0},
-    DAY_MIN: "0 0 * * *",
-}
-"""Every so many minutes, and what cron calls that."""
-CRON_CHARS = 990
-"""Classic cron refuses longer commands."""
+_OPTIONS = with_options(
+    click.option("--every", type=click.IntRange(1, DAY_MIN), metavar="MINUTES", default=HOUR_MIN,
+                 show_default=True, help="How often a step may run."),
+    click.option("--env-file", type=click.Path(dir_okay=False, path_type=Path), metavar="PATH",
+                 help="A file of NAME=value lines (keys, secrets); mode 600."),
+    click.option("--with", "kind", type=click.Choice(KINDS),
+                 help="What starts it; by default what this machine has, and cron for 'print'."),
+    click.option("--web", "is_web", is_flag=True,
+                 help="The pages ('sequencer web') instead, for this project or DIR..."),
+    click.option("--port", type=click.IntRange(1, 65535), default=8420, show_default=True,
+                 help="With --web, as for 'web'; the same for the next three."),
+    click.option("--bind", default="127.0.0.1", show_default=True, metavar="ADDRESS",
+                 help="Where it listens."),
+    click.option("--name", "names", multiple=True, metavar="HOST[:PORT]",
+                 help="What browsers and trackers call this machine."),
+    click.option("--token-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                 metavar="FILE", help="Has the key of the link; without it one is made and kept."),
+)  # fmt: skip
 
 
-class _Tick(Struct, frozen=True):
-    """What an entry has to say."""
+@verb("schedule", has_json=False)
+@click.argument("action", type=click.Choice(("install", "show", "remove", "print")))
+@click.argument(
+    "folders",
+    nargs=-1,
+    metavar="[DIR]...",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+)
+@_OPTIONS
+@pass_invocation
+def schedule(
+    invocation: Invocation,
+    /,
+    *,
+    action: str,
+    folders: tuple[Path, ...],
+    kind: str | None,
+    is_web: bool,
+    **given: Any,
+) -> int:
+    """Let cron, systemd or launchd run due steps, or keep the pages running.
 
-    argv: tuple[str, ...]
-    folder: str
-    variables: Mapping[str, str]
-    """PATH, and where the record of trust is if that was said."""
-    log: str
-    env_file: str | None
-    name: str
+    'install' installs a timer that runs one due step every hour, or replaces it; 'show' says
+    what is installed for this project; 'remove' removes it; 'print' prints what 'install' would
+    install. With --web, all of them are about the pages.
 
-
-def print_tick(
-    invocation: Invocation, kind: str | None, every: int | None, env_file: Path | None
-) -> None:
-    """Print an entry for *kind* that runs one due step, unattended."""
-    if kind not in (None, "cron", "systemd"):
-        raise UsageRefused("prints for cron or systemd", where=f"--with {kind}")
-    (_systemd if kind == "systemd" else _crontab)(invocation, every or HOUR_MIN, env_file)
-
-
-def _crontab(invocation: Invocation, every: int, env_file: Path | None) -> None:
-    tick = _tick(invocation, env_file)
-    entry = f"{_cron_times(every)} {_cron_command(tick)}"
-    if len(entry) > CRON_CHARS:
-        raise UsageRefused(
-            f"the entry would have {len(entry)} characters, more than cron takes",
-            hint="use --with systemd, or a shorter path",
-        )
-    for line in (
-        f"# sequencer: one due step every {every} minutes, in {tick.folder}",
-        "# No flock is needed: a tick that finds another one at work ends with 75.",
-        "# cron mails what a person has to know, once for each change (MAILTO says to whom).",
-        f"# The whole record, with the time on each line: {tick.log}",
-        _about_keys(tick),
-        entry,
-    ):
-        invocation.echo(line, is_verbatim=True)
-
-
-def _systemd(invocation: Invocation, every: int, env_file: Path | None) -> None:
-    tick = _tick(invocation, env_file)
-    keys = f"\nEnvironmentFile=-{systemd_escaped(tick.env_file)}" if tick.env_file else ""
-    pairs = (f"{name}={value}" for name, value in tick.variables.items())
-    text = files("sequencer").joinpath("builtin", "systemd.txt").read_text(encoding="utf-8")
-    filled = Template(text).substitute(
-        unit=f"sequencer-{tick.name}",
-        every=every,
-        about_keys=_about_keys(tick),
-        folder=systemd_escaped(tick.folder),
-        log=systemd_escaped(tick.log),
-        environment=" ".join(systemd_quoted(pair, is_command=False) for pair in pairs),
-        environment_file=keys,
-        arguments=" ".join(systemd_quoted(word) for word in tick.argv),
-    )
-    invocation.echo(filled.rstrip("\n"), is_verbatim=True)
-
-
-def _about_keys(tick: _Tick) -> str:
-    if tick.env_file:
-        return f"# Keys are read from {tick.env_file}; let nobody else read it (chmod 600)."
-    return "# Keys do not belong in here: name a file of NAME=value lines with --env-file."
-
-
-def _tick(invocation: Invocation, env_file: Path | None) -> _Tick:
+    \b
+    Examples:
+      sequencer schedule install --every 30
+      sequencer schedule show
+      sequencer schedule install --web --env-file ~/.config/sequencer.env
+    """
+    if folders and not is_web:
+        raise UsageRefused("is for the pages", where="DIR", hint="add --web, or use --config")
+    if is_inside_agent() and action != "print":
+        refuse(invocation.verb, "what runs unattended is for a person to decide")
     settings = invocation.project().settings
-    name = invocation.run_name
-    if name is not None:
+    names = _names(invocation, settings, folders)
+    if action == "show":
+        return _show(invocation, kind, names)
+    name = names[is_web]
+    if action == "remove":
+        was_there = installer_of(kind).removed(name)
+        invocation.say(f"{name} {'is removed' if was_there else 'was not installed'}")
+        return 0
+    log = _log(settings, invocation.run_name)
+    tick = partial(_tick, settings, name, invocation.run_name, log)
+    job = _pages(settings, name, folders, given) if is_web else tick(given)
+    if action == "print":
+        _print(invocation, Cron() if kind is None else installer_of(kind), job, log)
+        return 0
+    link = _link(given) if is_web else None
+    for line in installer_of(kind).installed(job):
+        invocation.say(line)
+    if link is not None:
+        invocation.echo(link, is_verbatim=True)
+    else:
+        invocation.say(f"one due step runs {_often(job)}; the full record: {log}")
+    return 0
+
+
+def _names(
+    invocation: Invocation, settings: Settings, folders: tuple[Path, ...]
+) -> tuple[str, str]:
+    """Return what the ticks of this project's run, and the pages, are called."""
+    run = invocation.run_name
+    if run is not None:
         invocation.run()  # an unknown name is an error, and the known ones are listed
-    logs = str(settings.logs_dir)
-    log = f"{logs}/tick.{slug(name)}.log" if name else f"{logs}/tick.log"
+    shown = folders[0].resolve() if folders else settings.project_dir
+    return (
+        _name("tick", settings.project_dir, settings.config_path, run),
+        _name("web", shown, None, None),
+    )
+
+
+def _name(what: str, folder: Path, config: Path | None, run: str | None) -> str:
+    """Return a name of its own for *what* in *folder*; two folders may have one name."""
+    told = f"{folder}\n{config or ''}\n{run or ''}"
+    digest = blake2b(told.encode(errors="surrogateescape"), digest_size=3).hexdigest()
+    words = [what, folder.name or "root", *([run] if run else [])]
+    return f"sequencer-{slug('-'.join(words))}-{digest}"
+
+
+def _show(invocation: Invocation, kind: str | None, names: tuple[str, str]) -> int:
+    found = False
+    for what, name in zip(("ticks", "pages"), names, strict=True):
+        is_there, state = installer_of(kind).shown(name)
+        invocation.echo(f"{what}: {state}")
+        found |= is_there
+    return 0 if found else 1
+
+
+def _log(settings: Settings, run: str | None) -> str:
+    return f"{settings.logs_dir}/tick.{slug(run)}.log" if run else f"{settings.logs_dir}/tick.log"
+
+
+def _tick(
+    settings: Settings, name: str, run: str | None, log: str, given: Mapping[str, Any]
+) -> Job:
+    """Return what runs one due step."""
     argv = [*program_argv(), "tick", f"{OPTION}={log}"]
     if settings.config_path is not None:
         argv.append(f"--config={settings.config_path.absolute()}")
-    argv += [f"--run={name}"] if name is not None else []
-    tick = _Tick(
-        argv=tuple(argv),
-        folder=str(settings.project_dir),
-        variables=timer_variables(settings, os.environ),
-        log=log,
-        env_file=str(env_file.absolute()) if env_file else None,
-        name=slug(f"{settings.project_dir.name}-{name}" if name else settings.project_dir.name),
-    )
-    for text in (*tick.argv, tick.folder, *tick.variables.values(), tick.env_file or ""):
-        if not text.isprintable():
-            raise UsageRefused(
-                f"{text!a} holds a line end or another control character",
-                hint="no crontab or unit file can hold it; rename the folder",
-            )
-    return tick
+    argv += [f"--run={run}"] if run is not None else []
+    about, folder = f"One due step of {settings.project_dir}", str(settings.project_dir)
+    return _job(settings, name, argv, about, folder, given, every=given["every"])
+
+
+def _pages(
+    settings: Settings, name: str, folders: tuple[Path, ...], given: Mapping[str, Any]
+) -> Job:
+    """Return what shows the pages."""
+    ensure_extra()
+    shown = tuple(str(path.resolve()) for path in folders) or (str(settings.project_dir),)
+    argv = [*program_argv(), "web", "--no-browser", f"--token-file={_token_file(given)}"]
+    argv += [f"--port={given['port']}", f"--bind={given['bind']}"]
+    argv += [f"--name={one}" for one in given["names"]]
+    if not folders and settings.config_path is not None:
+        argv.append(f"--config={settings.config_path.absolute()}")
+    argv += ["--", *shown] if folders or settings.config_path is None else []
+    return _job(settings, name, argv, f"Pages and webhooks of {', '.join(shown)}", shown[0], given)
+
+
+def _job(  # noqa: PLR0917 - one word for each field
+    settings: Settings,
+    name: str,
+    argv: list[str],
+    about: str,
+    folder: str,
+    given: Mapping[str, Any],
+    every: int | None = None,
+) -> Job:
+    env_file = given["env_file"]
+    keys = str(env_file.absolute()) if env_file else None
+    job = Job(name, about, tuple(argv), folder, _variables(settings, os.environ), keys, every)
+    job.ensure_printable()
+    return job
+
+
+def _print(invocation: Invocation, installer: Installer, job: Job, log: str) -> None:
+    lines = [f"# sequencer: {job.about}, {_often(job)}"]
+    if job.every is not None:
+        lines += (
+            "# No flock is needed: a tick that finds another one at work ends with 75.",
+            "# You are told once for each change (cron: by mail, see MAILTO).",
+            f"# The full record, with the time on each line: {log}",
+        )
+    if job.env_file:
+        lines.append(f"# Keys are read from {job.env_file}; let nobody else read it (chmod 600).")
+    else:
+        lines.append("# Keys do not belong here: name a file of NAME=value lines with --env-file.")
+    for line in (*lines, installer.printed(job)):
+        invocation.echo(line, is_verbatim=True)
+
+
+def _often(job: Job) -> str:
+    if job.every is None:
+        return "always"
+    return "every minute" if job.every == 1 else f"every {job.every} minutes"
+
+
+def _link(given: Mapping[str, Any]) -> str:
+    """Return the link that opens the pages, whose key is made if there is none.
+
+    Raises:
+        UsageRefused: the key is too short.
+    """
+    from sequencer.web import guard  # noqa: PLC0415 - of the extra
+
+    path = _token_file(given)
+    if given["token_file"] is None:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+            with os.fdopen(fd, "w") as file:
+                file.write(secrets.token_urlsafe(24) + "\n")
+    key = read_key(path)
+    guard.ensure_token(given["bind"], key)
+    origin = guard.origins_of(given["bind"], given["port"], given["names"])[0]
+    return f"{origin}/login?token={key}"
+
+
+def _token_file(given: Mapping[str, Any]) -> Path:
+    """Return the file with the key of the link: the one that is named, or this user's."""
+    named: Path | None = given["token_file"]
+    return named.absolute() if named else place().parent / "web.token"
 
 
 def program_argv() -> list[str]:
@@ -138,47 +254,8 @@ def program_argv() -> list[str]:
     return [sys.executable, "-P", "-m", "sequencer"]
 
 
-def _cron_times(every: int) -> str:
-    """Return the five fields for "every so many minutes".
-
-    Raises:
-        UsageRefused: cron counts within an hour or a day, so that 45 minutes would be 45
-            and then 15.
-    """
-    if (fields := REGULAR.get(every)) is not None:
-        return fields
-    raise UsageRefused(
-        f"cron has no even distance of {every} minutes",
-        where="--every",
-        hint=f"one of {', '.join(map(str, REGULAR))}; --with systemd takes any",
-    )
-
-
-def timer_variables(settings: Settings, env: Mapping[str, str]) -> dict[str, str]:
+def _variables(settings: Settings, env: Mapping[str, str]) -> dict[str, str]:
     """Return what a timer would not know by itself."""
     state = env.get("XDG_STATE_HOME", "")
     found = {"PATH": path_for(programs_of(settings), env.get("PATH", ""), shutil.which)}
     return {**found, "XDG_STATE_HOME": state} if state.startswith("/") else found
-
-
-def _cron_command(tick: _Tick) -> str:
-    parts = [f"cd {shlex.quote(tick.folder)}"]
-    if tick.env_file:
-        parts.append(f"set -a && . {shlex.quote(tick.env_file)} && set +a")
-    command = " ".join(shlex.quote(word) for word in tick.argv)
-    given = " ".join(f"{name}={shlex.quote(value)}" for name, value in tick.variables.items())
-    parts.append(f"{given} {command}")
-    # cron ends the command at % and gives the rest to it as input, in quotes as well.
-    return " && ".join(parts).replace("%", r"\%")
-
-
-def systemd_escaped(text: str) -> str:
-    """Return *text* for a setting that systemd takes to the end of the line."""
-    return text.replace("%", "%%")
-
-
-def systemd_quoted(text: str, *, is_command: bool = True) -> str:
-    """Return *text* as one word of a setting of systemd, or of a command line in one."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
-    # Only a command line replaces $NAME.
-    return f'"{escaped.replace("$", "$$") if is_command else escaped}"'

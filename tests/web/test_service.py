@@ -1,4 +1,4 @@
-"""The pages as a service: what is installed for systemd, launchd and cron, and what it starts."""
+"""Ticks and the pages: what is installed for systemd, launchd and cron, and what it starts."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def installed_file(home: Home, kind: str) -> Path:
         "launchd": home.folder / "Library/LaunchAgents",
         "cron": home.folder,
     }
-    found = [*places[kind].glob("crontab" if kind == "cron" else "sequencer-web-*")]
+    found = [*places[kind].glob("crontab" if kind == "cron" else "sequencer-*")]
     return found[0] if found else places[kind] / "none"
 
 
@@ -95,7 +95,7 @@ def test_a_service_is_installed_shown_and_removed(home: Home, kind: str) -> None
     before = home.schedule("show", "--with", kind)
     assert (before.returncode, "not installed" in before.stdout) == (1, True)
     for _ in range(2):
-        done = home.schedule("install", "--with", kind, "--port", "8999")
+        done = home.schedule("install", "--web", "--with", kind, "--port", "8999")
         assert done.returncode == 0, done.stderr
     token = home.folder / "state/sequencer/web.token"
     assert stat.S_IMODE(token.stat().st_mode) == 0o600
@@ -105,16 +105,16 @@ def test_a_service_is_installed_shown_and_removed(home: Home, kind: str) -> None
     assert token.read_text().strip() not in text
     assert text.count("--port=8999") == 1
     assert home.schedule("show", "--with", kind).returncode == 0
-    assert home.schedule("remove", "--with", kind).returncode == 0
+    assert home.schedule("remove", "--web", "--with", kind).returncode == 0
     assert home.schedule("show", "--with", kind).returncode == 1
-    assert "was not installed" in home.schedule("remove", "--with", kind).stderr
+    assert "was not installed" in home.schedule("remove", "--web", "--with", kind).stderr
     if kind == "cron":
         assert (home.folder / "crontab").read_text(encoding="utf-8") == "0 1 * * * other\n"
 
 
 def test_a_unit_is_one_that_systemd_takes(home: Home) -> None:
     keys = home.folder / "my keys.env"
-    done = home.schedule("install", "--with", "systemd", "--env-file", str(keys))
+    done = home.schedule("install", "--web", "--with", "systemd", "--env-file", str(keys))
     assert done.returncode == 0, done.stderr
     assert "systemctl --user restart sequencer-web-" in home.calls
     unit = installed_file(home, "systemd")
@@ -128,11 +128,64 @@ def test_a_unit_is_one_that_systemd_takes(home: Home) -> None:
     assert unit.name not in found.stderr, found.stderr
 
 
+@pytest.mark.parametrize("kind", ["systemd", "launchd", "cron"])
+def test_ticks_are_installed_beside_the_pages(home: Home, kind: str) -> None:
+    assert home.schedule("install", "--web", "--with", kind).returncode == 0
+    for every in ("15", "30"):
+        done = home.schedule("install", "--with", kind, "--every", every)
+        assert done.returncode == 0, done.stderr
+        assert f"every {every} minutes" in done.stderr
+    shown = home.schedule("show", "--with", kind).stdout
+    assert len(re.findall("(?m)^(?:ticks|pages): installed", shown)) == 2
+    assert "not installed" not in shown
+    assert home.schedule("remove", "--with", kind).returncode == 0
+    after = home.schedule("show", "--with", kind)
+    assert after.stdout.startswith("ticks: not installed\npages: installed")
+    assert home.schedule("remove", "--web", "--with", kind).returncode == 0
+    left = installed_file(home, kind)
+    assert not left.exists() or left.read_text(encoding="utf-8") == ""
+
+
+@pytest.mark.parametrize("kind", ["systemd", "launchd", "cron"])
+def test_an_installed_tick_runs_a_step_of_its_own_project(home: Home, kind: str) -> None:
+    first = home.project
+    (first / "orchestration.yaml").write_text("agent: rehearsal\nsteps: [one]\n", encoding="utf-8")
+    (first / "prompts" / "one.md").write_text("x\n", encoding="utf-8")
+    assert home.schedule("install", "--with", kind).returncode == 0
+    # Another project whose folder has the same name replaces nothing.
+    home.project = make_project(home.folder / "second" / ODD)
+    assert home.schedule("install", "--with", kind).returncode == 0
+    assert home.schedule("remove", "--with", kind).returncode == 0
+    path = installed_file(home, kind)
+    path = path.with_suffix(".service") if kind == "systemd" else path
+    text = path.read_text(encoding="utf-8")
+    environment = {"HOME": str(home.folder), "PATH": "/usr/bin:/bin", "SEQUENCER_TRUST": "all"}
+    if kind == "launchd":
+        told = plistlib.loads(text.encode())
+        assert told["StartInterval"] == 3600
+        argv = told["ProgramArguments"]
+    elif kind == "cron":
+        assert text.startswith("0 * * * * ")
+        argv = ["/bin/sh", "-c", text.strip().removeprefix("0 * * * * ").replace(r"\%", "%")]
+    else:
+        assert path.with_suffix(".timer").read_text(encoding="utf-8").count("60min") == 1
+        line = re.search(r"(?m)^ExecStart=(.*)$", text)
+        assert line is not None
+        argv = shlex.split(line[1].replace("%%", "%").replace("$$", "$"))
+    done = subprocess.run(
+        argv, cwd="/", env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (first / "sync/state.json").exists()
+
+
 @pytest.mark.parametrize("kind", ["launchd", "cron"])
 def test_what_is_installed_starts_the_pages_with_the_keys(home: Home, kind: str) -> None:
     keys, port = home.folder / "my keys.env", free_ports(1)[0]
     keys.write_text("GITHUB_WEBHOOK_SECRET='a secret that is long enough'\n", encoding="utf-8")
-    done = home.schedule(*("install", "--with", kind, "--port", str(port), "--env-file", str(keys)))
+    done = home.schedule(
+        *("install", "--web", "--with", kind, "--port", str(port), "--env-file", str(keys))
+    )
     assert done.returncode == 0, done.stderr
     path = installed_file(home, kind)
     if kind == "launchd":
@@ -168,19 +221,19 @@ def test_a_short_key_is_refused_and_nothing_installed(home: Home) -> None:
     short = home.folder / "token"
     short.write_text("short\n", encoding="utf-8")
     short.chmod(0o600)
-    done = home.schedule("install", "--with", "systemd", "--token-file", str(short))
+    done = home.schedule("install", "--web", "--with", "systemd", "--token-file", str(short))
     assert (done.returncode, "characters" in done.stderr) == (2, True)
     assert home.calls == ""
 
 
 def test_an_agent_installs_nothing(home: Home) -> None:
     home.environment |= {"SEQUENCER_TOKEN": "1"}
-    assert home.schedule("install", "--with", "cron").returncode == 2
+    assert home.schedule("install", "--web", "--with", "cron").returncode == 2
     assert not (home.folder / "crontab").exists()
 
 
 def test_the_words_of_the_line_are_whole(home: Home) -> None:
-    home.schedule("install", "--with", "launchd", "--name", "hooks.example.com:443")
+    home.schedule("install", "--web", "--with", "launchd", "--name", "hooks.example.com:443")
     told = plistlib.loads(installed_file(home, "launchd").read_bytes())
     words = shlex.split(told["ProgramArguments"][2])
     assert f"--config={home.project / 'orchestration.yaml'}" in words

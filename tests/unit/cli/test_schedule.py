@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.cli.schedule import REGULAR, _cron_times
+from sequencer.cli.installers import REGULAR, cron_times
 from sequencer.errors import UsageRefused
 from tests.unit.cli.calling import call, project, worked
 
@@ -49,14 +49,14 @@ def units_of(text: str) -> tuple[configparser.ConfigParser, configparser.ConfigP
     ],
 )
 def test_the_times_of_cron(every: int, fields: str) -> None:
-    assert _cron_times(every) == fields
+    assert cron_times(every) == fields
 
 
 @pytest.mark.parametrize("every", [7, 45, 90, 300, 1439])
 def test_a_distance_that_cron_can_not_keep_is_refused(every: int) -> None:
     assert every not in REGULAR
     with pytest.raises(UsageRefused) as refused:
-        _cron_times(every)
+        cron_times(every)
     assert refused.value.hint is not None
     assert "1, 2, 3, 4, 5, 6, 10" in refused.value.hint
 

@@ -1,0 +1,396 @@
+"""What starts programs on this machine: units of systemd, agents of launchd, lines of cron.
+
+Every path is absolute and quoted for the reader that it meets: sh within cron, where ``%`` ends
+the command, or systemd, where ``%`` begins a specifier. Keys stand in a file that the entry
+names.
+
+Not promised: that a job runs while nobody is logged in; the message says what that takes.
+"""
+
+from __future__ import annotations
+
+import os
+import plistlib
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from sequencer.errors import UsageRefused
+
+KINDS = ("systemd", "launchd", "cron")
+HOUR_MIN, DAY_MIN = 60, 1440
+REGULAR = {
+    1: "* * * * *",
+    **{n: f"*/{n} * * * *" for n in range(2, HOUR_MIN) if HOUR_MIN % n == 0},
+    HOUR_MIN: "0 * * * *",
+    **{n * HOUR_MIN: f"0 */{n} * * *" for n in range(2, 24) if 24 % n == 0},
+    DAY_MIN: "0 0 * * *",
+}
+"""Every so many minutes, and what cron calls that."""
+CRON_CHARS = 990
+"""Classic cron refuses longer commands."""
+PROGRAM_S = 30
+_SERVICE = """\
+[Unit]
+Description={about}
+{unit}
+[Service]
+WorkingDirectory={folder}
+Environment={environment}{keys}
+ExecStart={argv}
+{service}"""
+_PAGES = (
+    "After=network.target\n",
+    """\
+# The link is no news for a log; everything else goes to the journal.
+StandardOutput=null
+Restart=on-failure
+RestartSec=5
+# Runs that a tracker has started continue when the pages end.
+KillMode=process
+
+[Install]
+WantedBy=default.target
+""",
+)
+_TICK = (
+    "# The journal gets what a person has to know, once a change; OnFailure= can mail it.\n",
+    """\
+Type=oneshot
+# 75: another tick is at work; 130: it was ended in order. Neither is a failure.
+SuccessExitStatus=75 130
+# The step's agent is ended in order first; what is left then is killed.
+KillMode=mixed
+TimeoutStopSec=30
+""",
+)
+_TIMER = """\
+[Unit]
+Description={about}
+
+[Timer]
+OnActiveSec=1min
+OnUnitActiveSec={every}min
+
+[Install]
+WantedBy=timers.target
+"""
+
+
+class Job(Struct, frozen=True):
+    """What this machine is to start."""
+
+    name: str
+    about: str
+    argv: tuple[str, ...]
+    folder: str
+    variables: Mapping[str, str]
+    """PATH, and where the record of trust is if that was said."""
+    env_file: str | None
+    every: int | None = None
+    """Minutes from one start to the next; None: it runs always."""
+
+    def ensure_printable(self) -> None:
+        """Return if a unit file or a crontab can hold this.
+
+        Raises:
+            UsageRefused: it can't.
+        """
+        for text in (*self.argv, self.folder, *self.variables.values(), self.env_file or ""):
+            if not text.isprintable():
+                raise UsageRefused(
+                    f"{text!a} holds a line end or another control character",
+                    hint="no crontab or unit file can hold it; rename the folder",
+                )
+
+    @property
+    def shell(self) -> str:
+        """Return the command for sh, which reads the keys."""
+        parts: list[str] = []
+        if self.env_file is not None:
+            parts += ["set -a", f". {shlex.quote(self.env_file)}", "set +a"]
+        given = " ".join(f"{name}={shlex.quote(text)}" for name, text in self.variables.items())
+        return " && ".join([*parts, f"export {given}", f"exec {shlex.join(self.argv)}"])
+
+
+class _Files:
+    """A kind that reads files of this user's."""
+
+    def files(self, job: Job) -> dict[Path, str]:
+        """Return the text of each file of *job*."""
+        raise NotImplementedError
+
+    def _paths(self, name: str) -> tuple[Path, ...]:
+        raise NotImplementedError
+
+    def printed(self, job: Job) -> str:
+        """Return what `installed` would write, ready to paste."""
+        return "\n\n".join(
+            f"# Put this into {path}\n{text.rstrip()}" for path, text in self.files(job).items()
+        )
+
+    def _write(self, job: Job) -> str:
+        for path, text in self.files(job).items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fresh = path.with_name(f".{path.name}.{os.getpid()}")
+            fresh.write_text(text, encoding="utf-8")
+            fresh.replace(path)
+        return f"{self._paths(job.name)[0]} is installed"
+
+    def _is_there(self, name: str) -> bool:
+        return self._paths(name)[0].exists()
+
+    def _unlink(self, name: str) -> None:
+        for path in self._paths(name):
+            with suppress(FileNotFoundError):
+                path.unlink()
+
+
+class Systemd(_Files):
+    """Units of this user."""
+
+    def _paths(self, name: str) -> tuple[Path, ...]:
+        base = os.environ.get("XDG_CONFIG_HOME", "")
+        folder = Path(base) if base.startswith("/") else Path("~/.config").expanduser()
+        return tuple(
+            folder / "systemd" / "user" / f"{name}.{kind}" for kind in ("service", "timer")
+        )
+
+    def files(self, job: Job) -> dict[Path, str]:
+        """See `_Files.files`."""
+        pairs = (f"{name}={value}" for name, value in job.variables.items())
+        keys = f"\nEnvironmentFile=-{_escaped(job.env_file)}" if job.env_file else ""
+        unit, service = _PAGES if job.every is None else _TICK
+        about = _escaped(job.about)
+        text = _SERVICE.format(
+            about=about,
+            unit=unit,
+            folder=_escaped(job.folder),
+            environment=" ".join(_quoted(pair, is_command=False) for pair in pairs),
+            keys=keys,
+            argv=" ".join(_quoted(word) for word in job.argv),
+            service=service,
+        )
+        path, timer = self._paths(job.name)
+        if job.every is None:
+            return {path: text}
+        return {path: text, timer: _TIMER.format(about=about, every=job.every)}
+
+    def printed(self, job: Job) -> str:
+        """See `_Files.printed`."""
+        unit = _unit_of(job)
+        return (
+            f"{super().printed(job)}\n\n"
+            f"# Then: systemctl --user daemon-reload && systemctl --user enable --now {unit}\n"
+            "# And, so that it runs while nobody is logged in: loginctl enable-linger"
+        )
+
+    def installed(self, job: Job) -> Sequence[str]:
+        """Install and start *job*; return what people should know."""
+        unit, said = _unit_of(job), self._write(job)
+        _ensured("systemctl", "--user", "daemon-reload")
+        _ensured("systemctl", "--user", "enable", unit)
+        _ensured("systemctl", "--user", "restart", unit)
+        return (
+            f"{said} and started",
+            f"what it says: journalctl --user -u {job.name}.service",
+            "so that it runs while nobody is logged in: loginctl enable-linger",
+        )
+
+    def shown(self, name: str) -> tuple[bool, str]:
+        """Return whether *name* is installed, and how it is."""
+        if not self._is_there(name):
+            return False, "not installed"
+        unit = f"{name}.{'timer' if self._paths(name)[1].exists() else 'service'}"
+        state = _run("systemctl", "--user", "is-active", unit).stdout.strip()
+        return True, f"installed, {state or 'unknown'} ({self._paths(name)[0]})"
+
+    def removed(self, name: str) -> bool:
+        """End and remove *name*; return whether it was there."""
+        if not self._is_there(name):
+            return False
+        for path in self._paths(name):
+            if path.exists():
+                _run("systemctl", "--user", "disable", "--now", path.name)
+        self._unlink(name)
+        _run("systemctl", "--user", "daemon-reload")
+        return True
+
+
+class Launchd(_Files):
+    """An agent of macOS."""
+
+    def _paths(self, name: str) -> tuple[Path, ...]:
+        return (Path("~/Library/LaunchAgents").expanduser() / f"{name}.plist",)
+
+    def _log(self, name: str) -> str:
+        return str(Path("~/Library/Logs").expanduser() / f"{name}.log")
+
+    def files(self, job: Job) -> dict[Path, str]:
+        """See `_Files.files`."""
+        log = self._log(job.name)
+        told: dict[str, Any] = {
+            "Label": job.name,
+            "ProgramArguments": ["/bin/sh", "-c", job.shell],
+            "WorkingDirectory": job.folder,
+            "StandardErrorPath": log,
+        }
+        if job.every is None:
+            # Runs that a tracker has started continue when the pages end; the link is no news.
+            told |= {"RunAtLoad": True, "KeepAlive": {"SuccessfulExit": False}}
+            told |= {"AbandonProcessGroup": True, "StandardOutPath": "/dev/null"}
+        else:
+            told |= {"StartInterval": job.every * 60, "StandardOutPath": log}
+        return {self._paths(job.name)[0]: plistlib.dumps(told).decode()}
+
+    def installed(self, job: Job) -> Sequence[str]:
+        """See `Systemd.installed`."""
+        domain = f"gui/{os.getuid()}"
+        _run("launchctl", "bootout", f"{domain}/{job.name}")
+        said = self._write(job)
+        _ensured("launchctl", "bootstrap", domain, str(self._paths(job.name)[0]))
+        return f"{said} and started", f"what it says: {self._log(job.name)}"
+
+    def shown(self, name: str) -> tuple[bool, str]:
+        """See `Systemd.shown`."""
+        if not self._is_there(name):
+            return False, "not installed"
+        runs = _run("launchctl", "print", f"gui/{os.getuid()}/{name}").returncode == 0
+        return True, f"installed, {'active' if runs else 'inactive'} ({self._paths(name)[0]})"
+
+    def removed(self, name: str) -> bool:
+        """See `Systemd.removed`."""
+        if not self._is_there(name):
+            return False
+        _run("launchctl", "bootout", f"gui/{os.getuid()}/{name}")
+        self._unlink(name)
+        return True
+
+
+class Cron:
+    """A line of the crontab."""
+
+    def printed(self, job: Job) -> str:
+        """Return the line.
+
+        Raises:
+            UsageRefused: cron can't keep this distance, or takes no line of this length.
+        """
+        when, rest = (
+            ("@reboot", " >/dev/null") if job.every is None else (cron_times(job.every), "")
+        )
+        # cron ends the command at % and gives the rest to it as input, in quotes as well.
+        command = f"cd {shlex.quote(job.folder)} && {job.shell}{rest}".replace("%", r"\%")
+        line = f"{when} {command} # {job.name}"
+        if len(line) > CRON_CHARS:
+            raise UsageRefused(
+                f"the entry would have {len(line)} characters, more than cron takes",
+                hint="use --with systemd, or a shorter path",
+            )
+        return line
+
+    def _lines(self) -> list[str]:
+        done = _run("crontab", "-l")
+        return done.stdout.splitlines() if done.returncode == 0 else []
+
+    def _without(self, name: str) -> tuple[list[str], bool]:
+        lines = self._lines()
+        left = [line for line in lines if not line.endswith(f" # {name}")]
+        return left, len(left) < len(lines)
+
+    def installed(self, job: Job) -> Sequence[str]:
+        """See `Systemd.installed`."""
+        line = self.printed(job)
+        lines, _ = self._without(job.name)
+        _ensured("crontab", "-", text="\n".join([*lines, line]) + "\n")
+        if job.every is None:
+            return ("it starts with the machine; until then start it by hand: sequencer web",)
+        return ("a line of your crontab is installed", "cron mails what a person has to know")
+
+    def shown(self, name: str) -> tuple[bool, str]:
+        """See `Systemd.shown`."""
+        is_there = self._without(name)[1]
+        return is_there, "installed (crontab)" if is_there else "not installed"
+
+    def removed(self, name: str) -> bool:
+        """See `Systemd.removed`."""
+        lines, was_there = self._without(name)
+        if was_there:
+            _ensured("crontab", "-", text="".join(f"{line}\n" for line in lines))
+        return was_there
+
+
+Installer = Systemd | Launchd | Cron
+
+
+def installer_of(kind: str | None) -> Installer:
+    """Return what starts programs on this machine, or what was asked for."""
+    if kind is None:
+        has_systemd = shutil.which("systemctl") and Path("/run/systemd/system").is_dir()
+        other = "systemd" if has_systemd else "cron"
+        kind = "launchd" if sys.platform == "darwin" else other
+    if kind == "systemd":
+        return Systemd()
+    return Launchd() if kind == "launchd" else Cron()
+
+
+def cron_times(every: int) -> str:
+    """Return the five fields for "every so many minutes".
+
+    Raises:
+        UsageRefused: cron counts within an hour or a day, so that 45 minutes would be 45
+            and then 15.
+    """
+    if (fields := REGULAR.get(every)) is not None:
+        return fields
+    raise UsageRefused(
+        f"cron can't run something every {every} minutes",
+        where="--every",
+        hint=f"one of {', '.join(map(str, REGULAR))}; --with systemd takes any",
+    )
+
+
+def _unit_of(job: Job) -> str:
+    return f"{job.name}.{'service' if job.every is None else 'timer'}"
+
+
+def _escaped(text: str) -> str:
+    """Return *text* for a setting that systemd takes to the end of the line."""
+    return text.replace("%", "%%")
+
+
+def _quoted(text: str, *, is_command: bool = True) -> str:
+    """Return *text* as one word of a setting of systemd, or of a command line in one."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    # Only a command line replaces $NAME.
+    return f'"{escaped.replace("$", "$$") if is_command else escaped}"'
+
+
+def _run(*argv: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a program of the system, and return what came of it.
+
+    Raises:
+        UsageRefused: it is not there, or hangs.
+    """
+    try:
+        return subprocess.run(  # noqa: S603 - programs of the system, an argv list
+            argv, input=text, capture_output=True, text=True, timeout=PROGRAM_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UsageRefused(
+            f"{argv[0]} can't be run: {error}", hint="choose another with --with"
+        ) from error
+
+
+def _ensured(*argv: str, text: str | None = None) -> None:
+    done = _run(*argv, text=text)
+    if done.returncode:
+        said = done.stderr.strip() or f"exit code {done.returncode}"
+        raise UsageRefused(f"{shlex.join(argv)}: {said}", hint="choose another with --with")
