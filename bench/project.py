@@ -109,6 +109,11 @@ class NoOpAgents:
         """See `performing.Agents.ready`."""
         return self.choose(step, position)
 
+    def instead(
+        self, step: Step, agent: str, not_before: str | None = None
+    ) -> tuple[str, Executor] | None:
+        """Return nobody."""
+
     def warm_up(self) -> None:
         """See `performing.Agents.warm_up`."""
 

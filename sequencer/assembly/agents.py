@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
@@ -36,6 +37,7 @@ from sequencer.model.workflow import Workflow
 from sequencer.plugins import plugin, plugin_names
 from sequencer.settings.schema import BUILTIN_AGENTS
 from sequencer.settings.settings import Agent, Settings
+from sequencer.store.identity import utc_milliseconds
 from sequencer.workflows.prompts import relative_name
 from sequencer.workflows.registry import with_defaults
 from sequencer.workflows.router import allowed_prompts
@@ -77,6 +79,9 @@ REHEARSAL = "rehearsal"
 MODELLESS = frozenset({"command", "rehearsal", "scripted"})
 """Kinds that answer without a model, so that nobody asks them to classify a request."""
 
+STEADY = frozenset({"command", "rehearsal"})
+"""Kinds for which nobody stands in: a prompt says to no model what a program does."""
+
 PROVIDERS: Mapping[str, tuple[str, ...]] = {
     "anthropic": ("claude", "anthropic"),
     "google": ("gemini",),
@@ -113,6 +118,11 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
         return {}
 
     @cached_property
+    def _away(self) -> dict[str, str]:
+        """Until when an agent is at its usage limit, by its name."""
+        return {}
+
+    @cached_property
     def _built(self) -> dict[str, Executor]:
         return {}
 
@@ -124,22 +134,53 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
             return REHEARSAL, self._stand_in(name)
         if name == "auto" and "auto" not in self.settings.agents:
             name = self._auto(step)
+        return name, self._built_for(step, name)
+
+    def _built_for(self, step: Step, name: str) -> Executor:
         executor = self.build(name)
         ensure_honoured(step, name, executor)
         if name in self.settings.agents:
             # An agent may have changed meanwhile what the next one would run.
             self.trust.ensure_files(f"agents.{name}", self._looks)
-        return name, executor
+        return executor
 
     def ready(self, step: Step, position: str) -> tuple[str, Executor]:
         """See `performing.Agents.ready`."""
         chosen = name, executor = self.choose(step, position)
-        if name not in self._there:
-            self._ensure_there(executor)
-            self._there.add(name)
+        if self._away and self._is_away(name) and (other := self.instead(step, name)) is not None:
+            return other
+        try:
+            if name not in self._there:
+                self._ensure_there(name, executor)
+        except AgentMissing:
+            if (other := self.instead(step, name)) is None:
+                raise
+            return other
         return chosen
 
-    def _ensure_there(self, executor: Executor) -> None:
+    def instead(
+        self, step: Step, agent: str, not_before: str | None = None
+    ) -> tuple[str, Executor] | None:
+        """See `performing.Agents.instead`."""
+        if self.rehearses or self.build(agent).kind in STEADY:
+            return None
+        if not_before is not None:
+            self._away[agent] = not_before
+        names = self.settings.agent.fallback
+        for name in names[names.index(agent) + 1 if agent in names else 0 :]:
+            if name == agent or self._is_away(name):
+                continue
+            with suppress(AgentMissing, ConfigurationError):
+                executor = self._built_for(step, name)
+                if name not in self._there:
+                    self._ensure_there(name, executor)
+                return name, executor
+        return None
+
+    def _is_away(self, name: str) -> bool:
+        return self._away.get(name, "") > utc_milliseconds()
+
+    def _ensure_there(self, name: str, executor: Executor) -> None:
         if not isinstance(executor, Installed):
             return
         # With the git store the code of the next step may not be here yet.
@@ -147,6 +188,7 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
         missing = executor.missing(None if moves else self.settings.project_dir)
         if missing is not None:
             raise AgentMissing(missing, hint="no step was claimed; start again when it is there")
+        self._there.add(name)
 
     def _stand_in(self, name: str) -> Executor:
         """Return what stands in for the agent called *name* in a rehearsal."""

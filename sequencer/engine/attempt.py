@@ -49,6 +49,15 @@ class Agents(Protocol):
             AgentMissing: its program or its key is missing.
         """
 
+    def instead(
+        self, step: Step, agent: str, not_before: str | None = None
+    ) -> tuple[str, Executor] | None:
+        """Return who performs *step* while *agent* can't; None: nobody does.
+
+        *not_before*: until then (ISO 8601, UTC) `ready` doesn't choose *agent* again where
+        somebody can stand in for it.
+        """
+
     def warm_up(self) -> None:
         """Get ready for a step while there is nothing else to do; may do nothing."""
 

@@ -56,7 +56,7 @@ from sequencer.model.head import Head, Status
 from sequencer.model.kind import Performed
 from sequencer.model.limits import RunLimits, bounded
 from sequencer.model.line.order import describe, last_step, position_at, round_of, step_at
-from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.outcome import PUT_OFF, Outcome, OutcomeStatus, Usage
 from sequencer.model.request import Definition
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place
@@ -333,7 +333,7 @@ class Performer(Struct, frozen=True):
         router = self.router
         if router is None or not router.is_active:
             composed = self._composed(prepared, running)
-            return self._run(composed, running), composed
+            return self._or_instead(self._run(composed, running), composed, running)
         asked = self._asked_of_router(router, running)
         answer = self._ask_router(asked, router, running)
         if not answer.is_accepted:
@@ -342,12 +342,9 @@ class Performer(Struct, frozen=True):
         chosen = self._chosen(prepared, answer, router)
         running.listener.write(f"[router] {_told(prepared, chosen)}\n".encode(), Piece.NOTICE)
         chosen = self._composed(chosen, running)
-        if (most := running.budget.cost_usd) is not None:
-            left = Allowance(max(most - answer.usage.cost_usd, 0.0), running.budget.timeout_s)
-            running = replace(running, budget=left)
-        outcome = self._run(chosen, running)
-        total = outcome.usage.plus(answer.usage)
-        return outcome.replace(usage=total), chosen
+        running = replace(running, budget=_left(running.budget, answer.usage))
+        outcome, chosen = self._or_instead(self._run(chosen, running), chosen, running)
+        return outcome.replace(usage=outcome.usage.plus(answer.usage)), chosen
 
     def _chosen(self, prepared: Prepared, answer: Outcome, router: RouterSettings) -> Prepared:
         """Return *prepared* with the prompt that the router's *answer* names.
@@ -432,6 +429,32 @@ class Performer(Struct, frozen=True):
             return failed.replace(error=late)
         return failed.replace(status=OutcomeStatus.OK, output="", error=late)
 
+    def _or_instead(
+        self, outcome: Outcome, prepared: Prepared, running: _Running
+    ) -> tuple[Outcome, Prepared]:
+        """Return how *prepared* ended; while its agent can't be had, others stand in for it.
+
+        Where none of them can be had either, the outcome is of the one that can be soonest.
+        """
+        ended = [(outcome, prepared)]
+        while (last := ended[-1][0]).status in PUT_OFF:
+            now = ended[-1][1]
+            other = self.agents.instead(now.step, now.agent, last.not_before)
+            if other is None:
+                soonest, of = min(ended, key=lambda each: each[0].not_before or "")
+                return soonest.replace(usage=last.usage), of
+            why = (last.error or "its usage limit is reached").partition("\n")[0]
+            note = self.redact(f"{other[0]} instead of {now.agent}: {why}")
+            running.listener.write(f"[fallback] {note}\n".encode(), Piece.NOTICE)
+            step = without_comments(now.step, other[1], self.comment_tools)
+            now = replace(now, step=step, agent=other[0], executor=other[1], note=note)
+            with another(running.attempt.result_path) as path:
+                attempt = replace(running.attempt, result_path=path)
+                again = replace(running, attempt=attempt, budget=_left(running.budget, last.usage))
+                outcome = self._run(now, again)
+            ended.append((outcome.replace(usage=outcome.usage.plus(last.usage)), now))
+        return ended[-1]
+
     def _run(self, prepared: Prepared, running: _Running, to: str = "agent") -> Outcome:
         attempt, budget = running.attempt, running.budget
         step, prompt, added = as_asked(prepared)
@@ -474,6 +497,13 @@ class _Output:
 
     def used(self, usage: Usage) -> None:
         self._emit(AttemptUsed(self._attempt, usage))
+
+
+def _left(budget: Allowance, paid: Usage) -> Allowance:
+    """Return what is left of *budget* after *paid*."""
+    if budget.cost_usd is None:
+        return budget
+    return Allowance(max(budget.cost_usd - paid.cost_usd, 0.0), budget.timeout_s)
 
 
 def _told(prepared: Prepared, chosen: Prepared) -> str:

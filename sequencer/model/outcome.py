@@ -90,6 +90,9 @@ class OutcomeStatus(StrEnum):
     """Stopped by us (signal, lost claim): nobody's failure."""
 
 
+PUT_OFF = (OutcomeStatus.LIMITED, OutcomeStatus.UNAVAILABLE)
+
+
 class Outcome(Frozen):
     """The result of one attempt; frozen."""
 
@@ -120,7 +123,7 @@ class Outcome(Frozen):
     @property
     def is_put_off(self) -> bool:
         """Return whether nothing failed, and the step is due again by itself."""
-        return self.status in (OutcomeStatus.LIMITED, OutcomeStatus.UNAVAILABLE)
+        return self.status in PUT_OFF
 
     @property
     def is_accepted(self) -> bool:

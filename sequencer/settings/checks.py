@@ -126,6 +126,7 @@ class Check:
         named: dict[KeyPath, str | None] = {("agent", "default"): schema.agent.default}
         named |= {("agent", "roles", role): name for role, name in schema.agent.roles.items()}
         named |= {("agent", "prompts", prompt): n for prompt, n in schema.agent.prompts.items()}
+        named |= {("agent", "fallback", i): n for i, n in enumerate(schema.agent.fallback)}
         named |= {(*path, "agent"): step.agent for path, step in self._steps}
         for order, definition in schema.workflows.items():
             if definition.review is not None:

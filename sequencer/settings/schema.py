@@ -62,6 +62,8 @@ class AgentSelection(Section):
     roles: dict[Name, Name] = Field(default_factory=dict)
     """By position or step name; galph, ralph and loop mean supervisor, main and main."""
     prompts: dict[PromptName, Name] = Field(default_factory=dict)
+    fallback: tuple[Name, ...] = ()
+    """Who performs a step, in this order, while its own agent can't be had."""
 
 
 class AgentEntry(Frozen, extra="allow"):

@@ -144,6 +144,11 @@ class Cast:
     def ready(self, step: Step, position: str) -> tuple[str, Executor]:
         return self.choose(step, position)
 
+    def instead(
+        self, step: Step, agent: str, not_before: str | None = None
+    ) -> tuple[str, Executor] | None:
+        """Return nobody."""
+
     def warm_up(self) -> None:
         """Do nothing."""
 
