@@ -1,8 +1,9 @@
 """The pictures of `sequencer web` in the documents, and on demand one of every page.
 
-``python -m tests.pictures.web`` makes those of the documents, from real runs of stand-in
-agents that take their time. ``python -m tests.pictures.web FOLDER`` puts every page into
-FOLDER, at the width of a desk and of a phone, light and dark, for a person to look at.
+``python -m tests.pictures.web`` makes those of the documents and the README's timeline, from
+real runs of stand-in agents that take their time. ``python -m tests.pictures.web FOLDER``
+puts every page into FOLDER, at the width of a desk and of a phone, light and dark, for a
+person to look at.
 """
 
 from __future__ import annotations
@@ -40,13 +41,22 @@ PACE_S = 0.25
 WIDE, NARROW = (1180, 760), (390, 760)
 
 
+def draw_timeline(project: Path, target: Path) -> None:
+    """Draw who worked when in the run that waits for a person, as a reader would."""
+    command = [sys.executable, "-m", "sequencer", "--run", "login-timeout", "report"]
+    subprocess.run([*command, "--gantt", "--svg", str(target)], cwd=project, check=True)
+
+
 @contextmanager
 def served() -> Iterator[str]:
     """Serve projects that were just made, and return the link."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         os.environ["SEQUENCER_TRUST"] = "all"
-        make_all(folder, pace_s=PACE_S)
+        shop, _ = make_all(folder, pace_s=PACE_S)
+        # Before the browser is started: the question's bar grows while it waits.
+        if len(sys.argv) == 1:
+            draw_timeline(shop, DOCS / "timeline.svg")
         command = [sys.executable, "-m", "sequencer", "web", "shop", "docs", "--port", "0"]
         with subprocess.Popen(
             [*command, "--no-browser"],

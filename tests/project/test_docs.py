@@ -449,3 +449,22 @@ def test_the_license_is_the_one_that_the_package_names() -> None:
     assert (ROOT / "LICENSE").read_text().startswith("MIT License")
     assert "MIT license" in README.read_text()
     assert Path(ROOT / "pyproject.toml").read_text().count('license = "MIT"') == 1
+
+
+def test_the_comparison_has_a_cell_for_each_program_and_names_what_was_read() -> None:
+    text = README.read_text()
+    start = text.index("| | `while` loop")
+    rows = [row.strip("|").split("|") for row in text[start:].partition("\n\n")[0].splitlines()]
+    assert {len(row) for row in rows} == {6}
+    assert [row[0] for row in rows[1:] if not all(cell.strip() for cell in row)] == []
+    sources = re.findall(r"github\.com/([\w/-]+)/tree/[0-9a-f]{40}\)", text)
+    assert sources == ["mikeyobrien/ralph-orchestrator", "dagucloud/dagu"]
+
+
+def test_every_picture_is_there_and_was_made_by_a_command() -> None:
+    pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README.read_text())
+    makers = "".join(path.read_text() for path in (ROOT / "tests" / "pictures").glob("*.py"))
+    makers += (ROOT / "CONTRIBUTING.md").read_text()
+    assert len(pictures) >= 4
+    assert [one for one in pictures if not (ROOT / one).is_file()] == []
+    assert [one for one in pictures if Path(one).stem not in makers] == []
