@@ -253,7 +253,8 @@ class Verbs(click.Group):
         if added := _packages().plugin_names(_ADDED):
             with formatter.section("Added by packages"):
                 formatter.write_dl([(name, "") for name in sorted(added)])
-        self.format_options(ctx, formatter)
+        # A group's own method would list the verbs once more, cut off.
+        click.Command.format_options(self, ctx, formatter)
         formatter.write("\nThe options stand before or after the command.\n")
         with formatter.section("Exit codes"):
             formatter.write_text(self.epilog or "")

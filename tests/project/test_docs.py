@@ -468,3 +468,8 @@ def test_every_picture_is_there_and_was_made_by_a_command() -> None:
     assert len(pictures) >= 4
     assert [one for one in pictures if not (ROOT / one).is_file()] == []
     assert [one for one in pictures if Path(one).stem not in makers] == []
+
+
+def test_the_documented_commands_that_are_run_only_get_more() -> None:
+    run = sum(len(commands(fence)) for fence in in_language("console") if fence.is_run)
+    assert run >= 160, f"only {run} commands are in regions that a test runs"

@@ -54,6 +54,7 @@ def test_everything_is_named_on_the_screens_of_the_whole(tmp_path: Path) -> None
     assert whole.strip() == call(tmp_path, "--help-all").out.strip()
     for name, entry in COMMANDS.items():
         assert name in first.replace(",", " ").split()
+        assert whole.count(f"\n  {name} ") == 1
         assert entry.help in whole
     unknown = call(tmp_path, "help", "statsu")
     assert (unknown.code, "did you mean 'status'?" in unknown.err) == (2, True)
