@@ -256,6 +256,17 @@ def place() -> Path:
     return base / "sequencer" / "trust"
 
 
+def make_own(*parts: str) -> Path:
+    """Return the folder *parts* of this user's state; made, each for nobody else, if need be."""
+    folder = place().parents[1]
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for part in ("sequencer", *parts):
+        folder /= part
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+    return folder
+
+
 def _name(key: str) -> str:
     return f"{hashlib.sha256(os.fsencode(key)).hexdigest()[:32]}.json"
 
@@ -263,19 +274,14 @@ def _name(key: str) -> str:
 @contextlib.contextmanager
 def _folder(*, is_made: bool = False) -> Iterator[int]:
     """Open the folder of the records; nobody but this user may write in it."""
-    path = place()
-    if is_made:
-        path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for folder in (path.parent, path):
-            with contextlib.suppress(FileExistsError):
-                folder.mkdir(mode=0o700)
+    path = make_own("trust") if is_made else place()
     fd = os.open(path.parent.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        for part in path.parts[-2:]:
-            below = _opened(part, os.O_DIRECTORY, fd, path)
+        for shown in (path.parent, path):
+            below = _opened(shown.name, os.O_DIRECTORY, fd, shown)
             os.close(fd)
             fd = below
-            _ensure_own(fd, path)
+            _ensure_own(fd, shown)
         yield fd
     finally:
         os.close(fd)

@@ -20,7 +20,7 @@ from typing import Any
 import click
 
 from sequencer.assembly.timers import path_for, programs_of
-from sequencer.assembly.trusting import place
+from sequencer.assembly.trusting import make_own, place
 from sequencer.cli.context import Invocation, refuse
 from sequencer.cli.installers import (
     DAY_MIN,
@@ -229,7 +229,7 @@ def _link(given: Mapping[str, Any]) -> str:
 
     path = _token_file(given)
     if given["token_file"] is None:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_own()
         with suppress(FileExistsError):
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
             with os.fdopen(fd, "w") as file:

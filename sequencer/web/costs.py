@@ -14,7 +14,7 @@ from sequencer.history.metrics import Cap, Maker, Total, caps_of
 from sequencer.model.outcome import Usage
 from sequencer.model.team import TeamRules
 from sequencer.web.drawings import Series, stacked_svg
-from sequencer.web.pages import Page, Query, every_folder, look_of, money, took
+from sequencer.web.pages import Page, Query, every_folder, look_of, took
 from sequencer.web.records import Spent
 from sequencer.web.site import Fact, RunRow, Site
 
@@ -36,23 +36,14 @@ class Measure(NamedTuple):
     label: Callable[[float], str]
 
 
-def _dollars(value: float) -> str:
-    return money(Usage(cost_usd=value)) or "$0"
-
-
-def _count(value: float) -> str:
-    return amount(round(value))
-
-
-def _time(value: float) -> str:
-    return took(value) or "0"
-
-
+_TOKENS: Callable[[float], str] = lambda count: amount(round(count))  # noqa: E731
 MEASURES = {
-    "cost": Measure("Cost", lambda one: one.usage.cost_usd, _dollars),
-    "tokens": Measure("Tokens", lambda one: one.tokens, _count),
-    "cache": Measure("Cache reads", lambda one: one.usage.cache_read_tokens, _count),
-    "time": Measure("Time of agents", lambda one: one.usage.seconds, _time),
+    "cost": Measure("Cost", lambda one: one.usage.cost_usd, lambda usd: f"${usd:,.2f}"),
+    "tokens": Measure("Tokens", lambda one: one.tokens, _TOKENS),
+    "cache": Measure(
+        "Cache reads", lambda one: one.usage.cache_read_tokens, lambda n: amount(round(n))
+    ),
+    "time": Measure("Time of agents", lambda one: one.usage.seconds, lambda s: took(s) or "0"),
 }
 _CAPPED = {
     "usd": MEASURES["cost"],

@@ -15,7 +15,6 @@ import resource
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from importlib.resources import files
 from socket import socket
 from typing import Any
 from urllib.parse import parse_qsl
@@ -26,7 +25,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
-from starlette.routing import Route, compile_path
+from starlette.routing import Mount, Route, compile_path
+from starlette.staticfiles import StaticFiles
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sequencer import __version__
@@ -49,7 +49,6 @@ PAGES: Mapping[str, Callable[..., Page]] = {
     "/p/{project}/{run}/log/{name}": steps.log,
 }
 """Address -> what fills its page from the site, the query and the names in the address."""
-_STATIC = {"style.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
 MOST_CONNECTIONS = 1000
 KEEP_ALIVE_S = 15
 HEADERS_S = 10.0
@@ -80,6 +79,9 @@ class Answers:
         self._site = site
         self._form_token = form_token
         self._templates = environment()
+        # They are compiled now, and not when somebody waits for the first page.
+        for name in self._templates.list_templates():
+            self._templates.get_template(name)
         self._paths = [(compile_path(path)[0], fill) for path, fill in PAGES.items()]
         self.channels = Channels(self.rendered)
 
@@ -158,14 +160,6 @@ class Answers:
         return HTMLResponse(template.render(values), status_code=code)
 
 
-def _static(request: Request) -> Response:
-    name = request.path_params["name"]
-    if name not in _STATIC:
-        return Response(status_code=404)
-    data = files("sequencer.web").joinpath("static", name).read_bytes()
-    return Response(data, media_type=_STATIC[name])
-
-
 def make_app(site: Site, form_token: str) -> Starlette:
     """Return the application that shows *site*; a `PageGuard` has to stand before it."""
     answers = Answers(site, form_token)
@@ -181,7 +175,7 @@ def make_app(site: Site, form_token: str) -> Starlette:
     routes = [
         *(Route(path, answers.show) for path in PAGES),
         Route("/live", answers.live),
-        Route("/static/{name}", _static),
+        Mount("/static", StaticFiles(packages=[("sequencer.web", "static")])),
         Route(f"{log}/follow", answers.follow),
         Route(f"{log}/raw", answers.raw),
         Route("/p/{project}/{run}/do/{verb}", answers.change, methods=["POST"]),

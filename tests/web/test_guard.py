@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 
 from sequencer.cli.program import run
 from sequencer.cli.web import _listening as listening
@@ -30,6 +30,9 @@ def routes(client: Client) -> list[tuple[str, str]]:
     """Return an address of each route, and its method."""
     found = []
     for route in client.routes:
+        if isinstance(route, Mount):
+            found.append((f"{route.path}/style.css", "GET"))
+            continue
         assert isinstance(route, Route)
         path = route.path.format(
             project="shop", run="login-timeout", key="tests", name="style.css", verb="pause"

@@ -6,7 +6,9 @@ import asyncio
 import hashlib
 import hmac
 import http.client
+import os
 import socket
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 
 from sequencer.model.head import Status
+from sequencer.project import open_project
 from sequencer.web import checks
 from sequencer.web.hooks import acting, box, door
 from sequencer.web.site import Site
@@ -363,3 +366,23 @@ def ask(made: door.Door, sent: tuple[bytes, dict[str, str]]) -> int:
     scope = {"type": "http", "path": "/hooks/github", "method": "POST", "headers": pairs}
     asyncio.run(made(scope, receive, send))
     return int(found[0]["status"])
+
+
+def test_what_is_kept_for_deliveries_leaves_trust_to_this_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder above the boxes holds the records of trust too: others may not write there."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    before = os.umask(0o002)
+    try:
+        assert box.DeliveryBox("/a/project").take("github", "issues", b"1", b"{}")
+    finally:
+        os.umask(before)
+    folders = [one for one in (tmp_path / "state").rglob("*") if one.is_dir()]
+    assert len(folders) == 3
+    assert {stat.S_IMODE(one.stat().st_mode) for one in folders} == {0o700}
+    shop = make_project(tmp_path / "shop")
+    monkeypatch.delenv("SEQUENCER_TRUST", raising=False)
+    refused = open_project(shop).trust.refusal()
+    assert refused is not None
+    assert "others" not in refused.message

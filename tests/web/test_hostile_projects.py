@@ -80,7 +80,11 @@ def test_an_untrusted_project_runs_nothing_whoever_looks_at_it(
     shop, marks = tmp_path / "shop", tmp_path / "marks"
     marks.mkdir()
     program = shop / "evil.sh"
-    program.write_text(f'#!/bin/sh\ntouch "{marks}/$$"\n')
+    # Whoever is caught running it is named in the failure.
+    program.write_text(
+        f'#!/bin/sh\n{{ echo "$0 $*"; pwd; date +%T.%N; tr "\\0" " " </proc/$PPID/cmdline; '
+        f'}} >"{marks}/$$" 2>&1\n'
+    )
     program.chmod(0o755)
     git = ["git", "-C", str(shop)]
     for words in (
@@ -99,8 +103,9 @@ def test_an_untrusted_project_runs_nothing_whoever_looks_at_it(
         text = text.replace(old := f"{kind}: {{kind: command, argv: [", f"{old}{program}, ")
     (shop / "orchestration.yaml").write_text(text)
     for path in ("/", "/runs", "/costs", "/health", RUN, f"{RUN}/step/tests", "/p/shop/-"):
-        assert untrusted.get(path).status == 200
-    assert [*marks.iterdir()] == []
+        answer = untrusted.get(path)
+        assert (path, answer.status) == (path, 200), answer.text
+    assert [one.read_text() for one in marks.iterdir()] == []
 
 
 def test_a_project_that_is_replaced_by_a_link_shows_and_changes_nothing_else(

@@ -96,11 +96,7 @@ def ensure_may(ask: Ask, event: TrackerEvent, options: Options) -> None:
     Raises:
         Unwanted: they do not.
     """
-    listed = {
-        Ask.START: options.may_start,
-        Ask.ANSWER: options.may_answer,
-        Ask.STOP: options.may_stop,
-    }[ask]
+    listed = getattr(options, f"may_{ask}")
     if not is_one(event.who, options.people if listed is None else listed):
         raise Unwanted(f"who asks is not on the list of those who may {ask}")
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from sequencer.assembly.trusting import place
+from sequencer.assembly.trusting import make_own, place
 
 MOST_WAITING = 1000
 KEPT_S = 4 * 24 * 3600
@@ -65,13 +65,13 @@ class DeliveryBox:
 
     def __init__(self, project_key: str) -> None:
         """Use the box of the project that trust calls *project_key*; made with the first use."""
-        base = Path(os.path.realpath(place().parent))
-        self.path = base / "deliveries" / _digest(os.fsencode(project_key))
+        self._name = _digest(os.fsencode(project_key))
+        self.path = Path(os.path.realpath(place().parent)) / "deliveries" / self._name
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         """Change the box as a whole, or not at all."""
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_own("deliveries", self._name)
         with closing(sqlite3.connect(self.path / "box.db", BUSY_S)) as db:
             db.executescript(_TABLES)
             with db:
@@ -150,7 +150,7 @@ class DeliveryBox:
 
         A thread that waits costs nothing.
         """
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_own("deliveries", self._name)
         with (self.path / "worker.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
