@@ -234,7 +234,11 @@ def inbox(invocation: Invocation) -> None:
         whose = "no run waits for a" if meant is None else f"run {meant!r} waits for no"
         invocation.echo(f"{whose} decision")
         return
-    lines = [line for one, question in asked for line in _told_question(one, question)]
+    lines = [
+        line
+        for one, question in asked
+        for line in (*_told_question(one, question), *_answers(one, question))
+    ]
     lines += [line for one, gate in at_gates for line in _told_gate(one, gate)]
     for line in lines:
         invocation.echo(line)
@@ -253,7 +257,9 @@ def _told_gate(one: Open, gate: Gate) -> list[str]:
     return [
         f"{one.name}: {asks} has been waiting since {gate.opened_at}{until}{times}",
         *_quoted(asked_at(one.run, gate), GATE_LINES, f": sequencer {one.option}log"),
-        f'  sequencer {one.option}answer approve or reject or "…"',
+        f"  sequencer {one.option}answer approve",
+        f"  sequencer {one.option}answer reject",
+        f'  sequencer {one.option}answer "FEEDBACK"',
     ]
 
 
@@ -270,10 +276,15 @@ def _told_question(one: Open, question: Question) -> list[str]:
     if question.options and question.node.allows_custom_input:
         fails = ": no edge takes it, so the node would fail" if question.is_dead_end else ""
         lines.append(f"  - any other text{fails}")
-    # Not with | between the values: a shell that the line is pasted into would run the second.
-    values = " or ".join(shlex.quote(one_line(each.value)) for each in question.options) or "TEXT"
-    values = values if len(values) <= VALUES_CHARS else "VALUE"
-    return [*lines, f"  sequencer {one.option}answer {shlex.quote(node)} {values}"]
+    return lines
+
+
+def _answers(one: Open, question: Question) -> Iterator[str]:
+    """Yield the commands that answer a question, each as it can be pasted."""
+    values = [shlex.quote(one_line(each.value)) for each in question.options] or ["TEXT"]
+    node = shlex.quote(one_line(question.node.id))
+    for value in values if sum(map(len, values)) <= VALUES_CHARS else ["VALUE"]:
+        yield f"  sequencer {one.option}answer {node} {value}"
 
 
 def _quoted(text: str, most: int, where: str = "") -> Iterator[str]:
@@ -291,7 +302,7 @@ def ask(invocation: Invocation, run: Run, head: Head) -> bool:
     """
     has_answered = False
     for question in run.flow.questions(head):
-        for line in _told_question(Open(run), question)[:-1]:
+        for line in _told_question(Open(run), question):
             invocation.say(line)
         said = _asked(question)
         if said is None:

@@ -39,7 +39,8 @@ def test_a_flow_waits_for_a_person_and_goes_on(project: Path) -> None:
     gates = cli(project, "inbox").stdout
     assert 'Is "a draft for Ann" fine? Notes: facts' in gates
     assert "approve (Looks good): It goes out" in gates
-    assert "sequencer --run review answer fine approve or 'send back'" in gates
+    assert "sequencer --run review answer fine approve\n" in gates
+    assert "sequencer --run review answer fine 'send back'\n" in gates
     (gate,) = as_json(cli(project, "inbox", "--json"))
     assert (gate["run"], gate["node"], gate["free_text"]) == ("review", "fine", True)
     assert [option["value"] for option in gate["options"]] == ["approve", "send back"]
