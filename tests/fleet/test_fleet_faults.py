@@ -128,8 +128,8 @@ def test_looking_takes_no_worker_and_says_where_the_server_is_if_it_is_gone(tmp_
     here = FleetProject(tmp_path / "p", CYCLE, store)
     with TrialServer(FleetOptions("p", address=address), tmp_path / "server", ui_port):
         assert here.cli("run", "--max-steps", "1").returncode == 0
-        for verb in ("status", "history", "status --all", "plan", "log"):
-            assert here.cli(verb).returncode == 0
+        for verb in (["status"], ["history"], ["status", "--all"], ["plan"], ["log"]):
+            assert here.cli(*verb).returncode == 0
     ended = here.cli("status")
     assert ended.returncode == 3
     assert address in ended.stderr

@@ -53,7 +53,7 @@ STORIES = {
         cli_process.scripted_project,
         (
             (0, "status"),
-            (0, "next --count 6 --json"),
+            (0, "plan --count 6 --json"),
             (0, "run --max-steps 3"),
             (0, "tick"),
             (0, "stop --pause"),
@@ -77,7 +77,7 @@ STORIES = {
             (4, f"{BUG} run"),
             (0, "answer approve --note go"),
             (0, f"{BUG} run"),
-            (3, f"{BUG} approve"),
+            (3, f"{BUG} answer approve"),
             (0, f"{BUG} status --json"),
             (0, "inbox"),
         ),
