@@ -453,7 +453,7 @@ def make_folder(path: Path) -> None:
         raise StorageFailed(
             f"the folder for the agent's result can't be made: {error.strerror}",
             where=str(path.parent),
-            hint="make room or mend the permissions, then start again",
+            hint="free disk space or fix the permissions, then start again",
         ) from error
 
 

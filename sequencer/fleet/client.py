@@ -310,7 +310,7 @@ class FleetStore:
                 if made is None and before is not None:
                     return before
                 if made is None:
-                    message = "a change of a run that was never begun has to begin it"
+                    message = "the run was never started, so its first change has to create it"
                     raise ValueError(message)
                 revision = 1 if before is None else before.revision + 1
                 head = made.head.replace(revision=revision, journal_offset=0)

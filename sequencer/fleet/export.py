@@ -54,7 +54,7 @@ def exported(store: FleetStore) -> Exported:
 
     reader = store.connection.call(store.read(hear))
     if not found:
-        raise TransitionRefused("the run was never begun on the server", where=store.id)
+        raise TransitionRefused("the run was never started on the server", where=store.id)
     head = head_of(reader.memo)
     outputs = {**reader.outputs, **dict(_outputs(reader, found))}
     return Exported(head, journal_of(found, head.run_id), outputs, documents_of(store, head))
@@ -99,7 +99,7 @@ def write_copy(store: FleetStore, folder: Path) -> Head:
     try:
         folders.make_fresh(folder)
     except FileExistsError:
-        raise UsageRefused("there is such a folder already", where=str(folder)) from None
+        raise UsageRefused("this folder already exists", where=str(folder)) from None
     keep_outputs(folder, whole.outputs)
     files = {**whole.documents, NAME: b"".join(whole.lines)}
     for name, data in {**files, store.state_path.name: content_of(whole.head)}.items():

@@ -63,7 +63,7 @@ def move(source: Side, target: Side) -> Head:
     bring = _way(source, target)
     head = source.store.view().head
     if head is None:
-        raise TransitionRefused("the run was never begun, so there is nothing to move")
+        raise TransitionRefused("the run was never started, so there is nothing to move")
     if head.moved_to is not None and (head.moved_to != target.words or has_arrived(head)):
         ensure_here(head)
     there = _head_of(target, head)
@@ -126,7 +126,7 @@ def _ensure_left(there: Head, head: Head, target: Side) -> None:
 
 def _closing(head: Head | None, *, where: str) -> Transition | None:
     if head is None:
-        raise TransitionRefused("the run was never begun, so there is nothing to move")
+        raise TransitionRefused("the run was never started, so there is nothing to move")
     return None if head.moved_to == where else closed(head, where, at=_now())
 
 
@@ -167,8 +167,8 @@ def _onto_server(source: Store, server: FleetStore, head: Head, told: Transition
             # Somebody else has typed the same.
             ensure_here(there)
             return there
-        source.update(partial(_opening, note="not moved: another run was begun there"))
-        raise TransitionRefused("another run was begun there meanwhile", where=server.id)
+        source.update(partial(_opening, note="not moved: another run was started there"))
+        raise TransitionRefused("another run was started there in the meantime", where=server.id)
     return new
 
 

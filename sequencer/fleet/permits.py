@@ -119,7 +119,7 @@ class Permit(ABC):
 
     def vanish(self) -> None:
         """End it because its process is gone."""
-        self.finish("", Interrupted(f"{self.by} is gone", hint="start again to go on"))
+        self.finish("", Interrupted(f"{self.by} is gone", hint="start again to continue"))
 
     def merging(self, token: int, record: Mapping[str, Any]) -> Ticket | None:
         """Return how the work in the *record* of its attempt is merged with what was accepted.
@@ -346,7 +346,7 @@ class LinePermit(Permit):
             self.finish("", error_of(report.raised))
         elif report.left is not None and report.left == self.by:
             text = f"interrupted in step {ended.claim.step!r}; the claim was released"
-            self.finish("", Interrupted(text, hint="start again to go on"))
+            self.finish("", Interrupted(text, hint="start again to continue"))
         self.stint.ensure_goes_on(ended, head)
         return granted
 
@@ -382,7 +382,7 @@ class NetPermit(Permit):
         if granted or self._busy:
             self._waiting_since = None
         elif self._is_leaving:
-            self.finish("", Interrupted("interrupted", hint="start again to go on"))
+            self.finish("", Interrupted("interrupted", hint="start again to continue"))
         elif self._nodes.net.is_over(head):
             self.finish(self.stint.end_of_the_run(head, marking))
         elif (reason := self._reason_to_end(self._seen(head), marking)) is not None:

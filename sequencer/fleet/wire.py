@@ -80,9 +80,9 @@ def ensure_fitting(sizes: Mapping[str, int]) -> None:
     """
     if (size := sum(sizes.values())) > DOCUMENT_BYTES:
         raise StorageFailed(
-            f"the run's documents have {size} bytes, and {DOCUMENT_BYTES} are the most that a "
-            "Temporal server keeps of one run",
-            hint="keep it in files or git; 'sequencer sync --to file' moves one that has begun",
+            f"the run's documents have {size} bytes; a Temporal server keeps at most "
+            f"{DOCUMENT_BYTES} for one run",
+            hint="keep it in files or git; 'sequencer sync --to file' moves a run that has started",
         )
 
 

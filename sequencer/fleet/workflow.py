@@ -250,7 +250,7 @@ class RunWorkflow:
     async def leave(self, permit: str) -> None:
         """Take a permit away: its process is to end."""
         if permit in self._permits:
-            told = Interrupted("interrupted; no step is running", hint="start again to go on")
+            told = Interrupted("interrupted; no step is running", hint="start again to continue")
             self._permits[permit].finish("", told)
 
     @workflow.update
@@ -274,7 +274,7 @@ class RunWorkflow:
         except Exception as error:
             raise ApplicationError(_unread("the change", error).message, type=REFUSED) from error
         if head.revision != self._store.head.revision + 1:
-            raise ApplicationError("the run went on meanwhile", type=OVERTAKEN)
+            raise ApplicationError("the run has changed in the meantime", type=OVERTAKEN)
 
     # --- attempts ------------------------------------------------------------------
 

@@ -160,7 +160,7 @@ class AttemptCarrier(GitCarrier):
         ):
             raise self._tree.refused(
                 f"branch {self.branch} {MOVED_MEANWHILE}",
-                "the next attempt begins on what is there then",
+                "the next attempt starts from what is there then",
             )
         if now.get(ref) != work.commit:
             self._ensure_taken(self._pushed([RefMove(ref, None, work.commit)]), ref)
@@ -170,14 +170,14 @@ class AttemptCarrier(GitCarrier):
         try:
             return self._remote.push(moves)
         except NoAtomicPush:
-            return Pushed(PushVerdict.REFUSED, "several branches can't be moved at once")
+            return Pushed(PushVerdict.REFUSED, "it can't update several branches at once")
 
     def _ensure_taken(self, pushed: Pushed, ref: str) -> None:
         remote = f"remote {self._remote.name!r}"
         if pushed.failure is not None:
             raise pushed.failure
         if pushed.is_denied:
-            hint = "whoever runs steps has to push there: a key or token that may write"
+            hint = "use a key or token that may push there"
             message = f"takes no push: {pushed.reason}"
             raise RemoteUnreachable(message, where=remote, hint=hint, is_denied=True)
         if pushed.verdict is not PushVerdict.ACCEPTED:

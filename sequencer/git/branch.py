@@ -57,8 +57,8 @@ from sequencer.store.protocol import Agreed, Draft
 
 REBUILDS = 5
 """How often one transition is pushed, or built anew on a newer tip, in one go."""
-WHO_MAY_PUSH = "whoever runs steps has to push there: a key or token that may write"
-MOVED_MEANWHILE = "was moved on the remote by somebody else while the step ran"
+WHO_MAY_PUSH = "use a key or token that may push there"
+MOVED_MEANWHILE = "was moved on the remote by someone else while the step ran"
 _PASSING = ("lock", "failed to update ref", "unable to", "cannot update", "atomic transaction")
 """Words of a refusal that another try may not get: two pushes met on the server."""
 
@@ -85,7 +85,7 @@ def in_doubt(refusal: StateRefused) -> RemoteUnreachable:
         "whether the change was accepted can't be told: an earlier push of it had no answer and "
         f"may still land, and now it is refused: {refusal.message}",
         where=refusal.where,
-        hint=f"it is looked at again; {refusal.hint}",
+        hint=f"it will be checked again; {refusal.hint}",
         is_denied=isinstance(refusal, RemoteUnreachable) and refusal.is_denied,
     )
 
@@ -208,8 +208,8 @@ class Branch:
         for ref in (self.refs.state, self.refs.beats):
             if ref in code:
                 raise WorkTreeRefused(
-                    f"the branch {ref.removeprefix('refs/heads/')!r} is that of the state; code "
-                    "needs another one",
+                    f"branch {ref.removeprefix('refs/heads/')!r} holds the run's state; code needs "
+                    "another branch",
                     hint="'git switch BRANCH', or set store.branch",
                 )
 
@@ -312,9 +312,9 @@ class Branch:
         return CorruptState(
             "is gone from the remote, and this clone has seen it there",
             where=self._where,
-            hint="push it again from the clone that is furthest "
+            hint="push it again from the clone that is furthest ahead "
             f"('git push {self.remote.name} {newest}:{self.refs.state}'), or "
-            f"remove {self.known.path} to begin it anew from the files here",
+            f"remove {self.known.path} to create it again from the files here",
         )
 
     # --- moving --------------------------------------------------------------------

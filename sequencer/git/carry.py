@@ -180,9 +180,9 @@ class GitCarrier:
             )
         if note != self._told:
             self._told = note
-            unknown = ", or somebody has changed since" if note.left is None else ""
+            unknown = ", or someone changed since" if note.left is None else ""
             self._tell(
-                f"goes on with what attempt {note.attempt} has left{unknown}: {paths}, "
+                f"continues with what attempt {note.attempt} left{unknown}: {paths}, "
                 + listed(dirty, self._hide)
             )
 
@@ -198,7 +198,7 @@ class GitCarrier:
             wanted = known
             if not is_branch_name(wanted):
                 raise self._tree.refused(
-                    f"the run's code is on {wanted!r}, and git takes no such name of a branch",
+                    f"the run's code is on {wanted!r}, and git does not allow that branch name",
                     "look at who wrote that state: 'sequencer history'",
                 )
         if status.branch is None or wanted is None:
@@ -314,7 +314,7 @@ class GitCarrier:
             # Without a move the run learns its branch, and stays on it.
             return Work(branch=branch, commit=commit)
         raise self._tree.refused(
-            f"somebody else commits on branch {self.branch} all the time",
+            f"someone else keeps committing on branch {self.branch} all the time",
             "work in a clone of your own while steps run",
         )
 
@@ -368,8 +368,8 @@ class GitCarrier:
         left = [e.path for e in self._tree.dirt(status, self._tolerated) if e.path not in done]
         if left:
             self._tell(
-                f"{listed(left, self._hide)}: in no commit, so no other clone gets them, and no "
-                "step begins here before they are committed, removed or in store.work.tolerated"
+                f"{listed(left, self._hide)}: not committed, so no other clone gets them; no "
+                "step starts here until you commit or remove them or list them in store.work.tolerated"
             )
         return commit
 
@@ -412,8 +412,8 @@ class GitCarrier:
             f"branch {self.branch} of {remote!r} {lacks}: it does not hold commit "
             f"{wanted[:12]}, which the state goes with",
             f"'git push {remote} {pushed}' from "
-            "a clone that has it; to go on without it, 'sequencer reset' begins a new run on what "
-            "the branch has, and 'sequencer set step_index=N' puts that where this one was",
+            "a clone that has it; to continue without it, 'sequencer reset' starts a new run on "
+            "what the branch has, and 'sequencer set step_index=N' moves it to where this one was",
         )
 
     def _cut_short(self, commit: str) -> WorkTreeRefused:

@@ -129,7 +129,7 @@ def _check_branches(settings: Settings, store: GitStore, git: Git) -> Iterator[F
     name = (_branch_begun_on(store) or checked_out) if work == CURRENT else work
     state = store.branch.refs
     if name in (state.branch, state.beats.removeprefix("refs/heads/")):
-        message = f"the branch {name!r} is that of the state; code needs another one"
+        message = f"branch {name!r} holds the run's state; code needs another branch"
         yield _error(message, place_of(settings, "store", "branch"), "set store.branch")
     if begun := under_way_in(Path(git.folder, git.text("rev-parse", "--git-dir"))):
         yield _error(f"{begun} is under way", where, "end it or abort it")

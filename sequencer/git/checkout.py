@@ -124,7 +124,7 @@ class Checkout(WorkTree):
         return self._locked(self.git_dir / MERGE_LOCK)
 
     def _locked(self, path: Path) -> contextlib.AbstractContextManager[None]:
-        hint = "another process works there; start again when it has ended"
+        hint = "another process is working there; start again when it has ended"
         return self.locked(path, LOCK_WAIT_S, hint)
 
     # --- moving --------------------------------------------------------------------
@@ -435,7 +435,7 @@ def merge(checkout: Checkout, git: Git, tip: str, worktree: Worktree, message: s
         merged = _Merge(checkout, git, worktree, message).tried(tip)
         if merged is not None:
             return merged
-    return _in_the_way(worktree, "somebody else commits there all the time")
+    return _in_the_way(worktree, "someone else keeps committing there")
 
 
 class _Merge(NamedTuple):
@@ -470,7 +470,7 @@ class _Merge(NamedTuple):
         if lock := _LOCKED.search(failed.stderr):
             # Long messages are cut at their ends: what to do comes with the path.
             reason = f"{lock[1]} is a lock of git: remove it if no git runs there"
-            first = "let git end there, or remove its lock"
+            first = "wait for git there to finish, or remove its lock"
         return _in_the_way(worktree, reason, files, first)
 
     def elsewhere(self, head: str) -> PlaceLeft | None:
@@ -481,16 +481,16 @@ class _Merge(NamedTuple):
         worktree = self.worktree
         begun, present = worktree.checked_out, self.checkout.checked_out()
         if begun is not None and begun != present:
-            was, now = (name or "none, a commit alone" for name in (begun, present))
-            reason = f"another branch is checked out than the work was begun on: {now}, not {was}"
+            was, now = (name or "no branch" for name in (begun, present))
+            reason = f"the work was started on {was}, but {now} is checked out"
             target = shlex.quote(begun) if begun else f"--detach {worktree.base}"
             return _in_the_way(worktree, reason, first=f"go back with 'git switch {target}'")
         if self.checkout.contains(head, worktree.base):
             return None
         short = worktree.base[:12]
-        reason = f"what is checked out has no longer the commit {short} that the work was begun on"
+        reason = f"the checkout no longer has commit {short}, which the work was started on"
         own = shlex.quote(f"{short}..{worktree.branch}")
-        hint = f"'git cherry-pick {own}' brings the work alone; else bring that commit back"
+        hint = f"'git cherry-pick {own}' applies only the work; or bring that commit back"
         return _in_the_way(worktree, reason, first=hint)
 
     def made(self, head: str, tip: str) -> PlaceLeft:
@@ -533,7 +533,7 @@ def _in_the_way(
 
 
 def _or_again(worktree: Worktree) -> str:
-    return ", or let the task be done anew" if worktree.task else ""
+    return ", or have the task done again" if worktree.task else ""
 
 
 def kept_on(worktree: Worktree) -> str:

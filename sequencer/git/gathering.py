@@ -330,7 +330,7 @@ class TaskTrees:
         if old and not self.checkout.contains(tip, old):
             left = f"{worktree.branch}.left"
             git.run("update-ref", f"refs/heads/{left}", old)
-            notices.append(f"the agent went on from another commit: what it left is on {left}")
+            notices.append(f"the agent continued from another commit; what it left is on {left}")
         git.run("update-ref", ref, tip)
         return notices
 
@@ -434,7 +434,7 @@ class TaskTrees:
         ends = time.monotonic() + CLEANING_S
         for name in self.notes.names():
             if time.monotonic() > ends:
-                notices.append("more worktrees are to be removed than there was time for")
+                notices.append("there was not enough time to remove all old worktrees")
                 break
             worktree = self.notes.read(name)
             if worktree is None or not worktree.task or worktree.token in live:

@@ -33,21 +33,21 @@ class Lock(Struct, frozen=True):
     @property
     def words(self) -> str:
         """Return what is known of it, as the rest of a sentence."""
-        return f"{self.path} is there for {_duration(self.age_s)}, and {self._who}"
+        return f"{self.path} has been there for {_duration(self.age_s)}, and {self._who}"
 
     @property
     def hint(self) -> str:
         """Return what a person does about it."""
         if self.workers:
-            return f"wait until {self._who.removesuffix(' there')} no more"
-        return f"where no git of another user works there, 'rm {shlex.quote(str(self.path))}'"
+            return f"wait until {self._who.removesuffix(' is working there')} has finished"
+        return f"if no other user's git works there, 'rm {shlex.quote(str(self.path))}'"
 
     @property
     def _who(self) -> str:
         if not self.workers:
-            return "no git works there"
+            return "no git is working there"
         shown = ", ".join(map(str, self.workers[:5]))
-        return f"git (process {shown}) works there"
+        return f"git (process {shown}) is working there"
 
 
 def in_the_way(said: str, repository: Path) -> Lock | None:

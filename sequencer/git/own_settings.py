@@ -376,11 +376,15 @@ def refusal(address: str, top: Path) -> str | None:
     """Return why nothing is ever sent to *address* from the work tree *top*; None: it may be."""
     helper, scheme = _HELPER.match(address), _SCHEME.match(address)
     if helper is not None:
-        return f"{address!r} runs the program 'git-remote-{helper[1]}', which is never done"
+        return f"{address!r} runs the program 'git-remote-{helper[1]}', which is not allowed"
     path = address
     if scheme is not None and scheme[1].lower() != "file":
         known = {*TRANSPORTS, "git+ssh", "ssh+git"}
-        return None if scheme[1].lower() in known else f"{scheme[1]!r} is no transport of git's own"
+        return (
+            None
+            if scheme[1].lower() in known
+            else f"{scheme[1]!r} is not one of git's own transports"
+        )
     if scheme is not None:
         path = unquote(address[scheme.end() :])
     elif _HOST.match(address):
@@ -388,5 +392,5 @@ def refusal(address: str, top: Path) -> str | None:
     real, inside = os.path.realpath(top / Path(path).expanduser()), os.path.realpath(top)
     is_there = any(os.path.lexists(f"{real}{suffix}") for suffix in ("", ".git"))
     if is_there and (real == inside or real.startswith(f"{inside}/")):
-        return f"{address!r} lies in the project itself, whose hooks would run at each push"
+        return f"{address!r} is inside the project itself, so its hooks would run at each push"
     return None

@@ -203,8 +203,8 @@ class OwnPlace:
         return PlaceLeft(
             PlaceResult.REFUSED,
             f"its worktree, {self.folder}, was removed while it worked; "
-            f"of its work there is what it has committed on branch {branch}",
-            "let the task be done anew" if self._worktree.task else by_hand(self._worktree),
+            f"what it had committed is on branch {branch}",
+            "have the task done again" if self._worktree.task else by_hand(self._worktree),
             branch=branch,
         )
 

@@ -98,9 +98,9 @@ class NoAtomicPush(Exception):
 def unreachable(remote: str, failed: GitFailed) -> RemoteUnreachable:
     """Return what a person is told about a *remote* that could not be reached."""
     if failed.says(DENIED):
-        hint = f"'git ls-remote {remote}' has to work without a question: mend the credentials"
+        hint = f"'git ls-remote {remote}' has to work without a prompt: fix the credentials"
     elif failed.says(NOWHERE):
-        hint = f"look whether 'git remote get-url {remote}' is right"
+        hint = f"check that 'git remote get-url {remote}' is right"
     else:
         hint = "nothing is lost; it is tried again, or start again when the remote is back"
     return RemoteUnreachable(
@@ -214,7 +214,7 @@ class Remote:
                 hint=hint,
             )
         if failed.says(UNWRITABLE):
-            lock, hint = self._lock(failed.stderr), "make room or mend the permissions"
+            lock, hint = self._lock(failed.stderr), "free disk space or fix the permissions"
             told, hint = ("", hint) if lock is None else (f": {lock.words}", lock.hint)
             message = f"can't keep {whose}: {failed.reason}{told}"
             return StorageFailed(message, where=where, hint=hint)

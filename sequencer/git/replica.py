@@ -277,8 +277,8 @@ class Replica:
         is_same = all(lines.get(n) == line for n, line in here.items() if n >= oldest)
         if rewritten or not is_same:
             raise _broken(
-                f"does not go on from revision {newest_here} of this clone: somebody has put "
-                "it back, or written over it",
+                f"does not continue from revision {newest_here} of this clone: someone has "
+                "reset it or written over it",
                 where,
             )
 

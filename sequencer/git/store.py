@@ -366,7 +366,7 @@ class GitStore:
             raise StorageFailed(
                 f"can't be written: {error.strerror or error}",
                 where=str(error.filename or self.state_path.parent),
-                hint="make room or mend the permissions, then start again",
+                hint="free disk space or fix the permissions, then start again",
             ) from error
 
     # --- claims and waiting --------------------------------------------------------

@@ -135,7 +135,7 @@ class Tenancy:
         """
         if note is not None and note.run_id != head.run_id and note.is_at_work():
             raise self._tree.refused(
-                f"run {note.run or 'default'!r} works in it at present (process {note.owner.pid})",
+                f"run {note.run or 'default'!r} is working in it (process {note.owner.pid})",
                 "start again when its step has ended, or give each run a clone of its own",
             )
 
@@ -218,8 +218,8 @@ class Tenancy:
         return WorkTreeBusy(
             f"agents of {who} still work in this work tree",
             where=f"work tree {self._tree.top}",
-            hint=f"it is free when they have ended; if that process is stopped, 'kill -CONT {pid}' "
-            f"lets it go on and 'kill {pid}' ends it; or work in a clone of your own",
+            hint=f"it is free once they end; if that process is stopped, 'kill -CONT {pid}' "
+            f"resumes it and 'kill {pid}' ends it; or work in a clone of your own",
         )
 
     # --- the note ------------------------------------------------------------------

@@ -113,7 +113,7 @@ class CursorFile:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, ValidationError, SequencerError) as error:
-            message = f"{self.path} can't be read ({error}); remove it to begin with what is next"
+            message = f"{self.path} can't be read ({error}); remove it to start with the next event"
             raise CursorUnreadable(message) from error
 
     def write(self, cursor: Cursor) -> None:

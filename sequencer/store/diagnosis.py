@@ -118,7 +118,7 @@ class Diagnosis(Struct, frozen=True, dict=True):
         if found is None:
             return None
         if found.legacy is not None:
-            return "it is of another program; the next step migrates it and keeps the original"
+            return "another program wrote it; the next step migrates it and keeps the original"
         if found.edited is not None:
             return "it was edited by hand; the next step accepts the edit"
         if found.needs_publishing and found.notices:
@@ -212,7 +212,7 @@ def _ensure_may_look(error: CorruptState) -> None:
     """Return unless *error* is one of permissions, where moving the file away loses it."""
     if isinstance(error.__cause__, PermissionError):
         raise CorruptState(
-            error.message, where=error.where, hint="mend its permissions, then try again"
+            error.message, where=error.where, hint="fix its permissions, then try again"
         ) from error
 
 

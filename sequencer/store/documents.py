@@ -89,10 +89,10 @@ def _problems(folder: Path, name: str | None) -> Iterator[tuple[Path, str]]:
             yield path, error.message
             return
         if data is None:
-            yield path, "is missing, and the run goes on from it"
+            yield path, "is missing, and the run continues from it"
             return
         if not is_whole(name, data):
-            yield path, "is not as it was written, and the run goes on from it"
+            yield path, "was changed after it was written, and the run continues from it"
             return
         # Each name is the digest of what names the next, so there is no circle.
         try:

@@ -227,7 +227,7 @@ class FileStore:
         return StorageFailed(
             f"can't be {verb}: {error.strerror or error}",
             where=str(error.filename or self.folder),
-            hint="make room or mend the permissions, then start again",
+            hint="free disk space or fix the permissions, then start again",
         )
 
     def _update(self, change: Change) -> Head:
@@ -254,7 +254,7 @@ class FileStore:
     @staticmethod
     def _require(head: Head | None) -> Head:
         if head is None:
-            message = "a change of a run that was never begun has to begin it"
+            message = "the run was never started, so its first change has to create it"
             raise ValueError(message)
         return head
 
@@ -311,7 +311,7 @@ class FileStore:
         if found.needs_publishing and found.head is not None:
             if found.is_damaged:
                 copy = headfile.keep_copy(self._state_path, "unreadable")
-                self._notices.append(f"what stood in {self._state_path} was kept as {copy.name}")
+                self._notices.append(f"the old {self._state_path} was kept as {copy.name}")
             # After a power loss no head may be ahead of the journal.
             self._journal.sync()
             self._publish(found.head)
@@ -418,7 +418,7 @@ class FileStore:
         raise StorageFailed(
             f"{verdict}: {error.strerror or error}",
             where=str(self._journal.path),
-            hint="make room or mend the permissions, then start again",
+            hint="free disk space or fix the permissions, then start again",
         ) from error
 
     def _publish(self, head: Head, content: bytes | None = None) -> _Mark | None:

@@ -189,7 +189,7 @@ def parse_head(content: dict[str, Any], where: str) -> Head:
         raise EditRefused(
             f"not a valid head: {problems}",
             where=where,
-            hint="mend it, or 'sequencer repair' restores the last accepted state",
+            hint="fix it; 'sequencer repair' restores the last accepted state",
         ) from None
 
 
@@ -296,13 +296,13 @@ def _ensure_same_workflow(raw: Mapping[str, Any], workflow_name: str, cycle_leng
         raise DefinitionChanged(
             f"the old state file is of workflow {written!r}, and the project runs "
             f"{workflow_name!r}",
-            hint=f"set workflow.name to {written!r}, or move the state file away to begin anew",
+            hint=f"set workflow.name to {written!r}, or move the state file away to start over",
         )
     if "step_index" not in raw and cycle_length != OLD_CYCLE_LENGTH:
         raise DefinitionChanged(
             f"the old state file counts cycles of {OLD_CYCLE_LENGTH} steps, and "
             f"{workflow_name!r} has {cycle_length}",
-            hint="set workflow.name to 'standard', or move the state file away to begin anew",
+            hint="set workflow.name to 'standard', or move the state file away to start over",
         )
 
 
@@ -355,5 +355,5 @@ def _status(raw: Mapping[str, Any]) -> Status:
 def _refuse(problem: str, cause: Exception | None = None) -> NoReturn:
     raise CorruptState(
         f"the old state file can't be carried over: {problem}",
-        hint="correct it by hand, or move it away to begin at step_index 0; it is untouched",
+        hint="correct it by hand, or move it away to start at step_index 0; it was not changed",
     ) from cause

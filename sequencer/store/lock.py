@@ -29,7 +29,7 @@ TIMEOUT_S = 30.0
 POLL_S = 0.001
 FIRST_POLL_S = 0.000_05
 """Who was woken by the holder's own change finds the lock free in some ten microseconds."""
-_HINT = "make room or mend the permissions; a lock that is no plain file is to be moved away"
+_HINT = "free disk space or fix the permissions; if the lock is not a plain file, move it away"
 
 
 class RunLock:
@@ -141,7 +141,7 @@ class RunLock:
             raise self._no_lock(None)
 
     def _no_lock(self, error: OSError | None) -> StorageFailed:
-        why = "it is no plain file" if error is None else error.strerror or error
+        why = "it is not a plain file" if error is None else error.strerror or error
         message = f"the lock can't be taken: {why}"
         return StorageFailed(message, where=str(self.path), hint=_HINT)
 
@@ -160,7 +160,7 @@ class RunLock:
 
     def _held_too_long(self) -> ClaimHeld:
         return ClaimHeld(
-            f"the lock is held for more than {self._timeout_s:g} s",
+            f"the lock has been held for more than {self._timeout_s:g} s",
             where=str(self.path),
             hint="a stopped process may hold it: 'lslocks' names who holds that file",
         )

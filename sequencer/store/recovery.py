@@ -374,9 +374,9 @@ def _without_journal(state_path: Path, raw: RawHead, journal: JournalFile, scan:
         )
     if (left := _left_over(state_path.parent)) is not None:
         raise CorruptState(
-            f"and its journal are gone, but {left} shows that the run had begun",
+            f"and its journal are gone, but {left} shows that the run had started",
             where=str(state_path),
-            hint="bring the folder back, or remove all of it to begin anew",
+            hint="bring the folder back, or remove all of it to start over",
         )
     return Recovered(None, None, scan.size, scan.is_torn)
 
@@ -437,7 +437,7 @@ def _compare(state_path: Path, content: dict[str, Any], found: Recovered, scan: 
     is_own = own is None or own.data["head"] == content
     if own is not None and not is_own and not _is_accepted_edit(own, since[1], content):
         raise EditRefused(
-            f"was edited at revision {revision}, but the run has gone on to {last.revision}",
+            f"was edited at revision {revision}, but the run is now at {last.revision}",
             where=where,
             hint="make the edit again on the newest state; 'sequencer repair' restores that",
         )

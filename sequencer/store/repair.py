@@ -84,7 +84,7 @@ def repair(
             raise StorageFailed(
                 f"the repair stopped: {error.strerror or error}",
                 where=error.filename or str(state_path.parent),
-                hint="make room or mend the permissions, then repair again",
+                hint="free disk space or fix the permissions, then repair again",
             ) from error
         after = recover(state_path, JournalFile(state_path.parent, MAX_COUNTER, 1), witness)
         if after.head != head:
@@ -99,8 +99,8 @@ def _chosen(found: Diagnosis, choice: Choice | None) -> Head:
         raise CorruptState(
             "nothing can be saved: state.json and the journal hold no readable state",
             where=folder,
-            hint="put a backup of the folder in its place; or move the folder away, and the "
-            "run begins anew ('sequencer set step_index=N' then goes to where it was)",
+            hint="restore the folder from a backup; or move it away to start over "
+            "('sequencer set step_index=N' then moves the run to where it was)",
         )
     if found.action is Action.CHOOSE and choice is None:
         raise CorruptState(

@@ -107,7 +107,7 @@ def test_a_step_that_was_given_back_by_hand_is_not_begun_beside_its_agent(
     assert (tmp_path / "enough").exists(), said
     # Whoever does the step now says what it has found there.
     told_of = said + ended(first)[1]
-    assert "goes on with what attempt 1 has left: 1 changed path, 'half.txt'" in told_of
+    assert "continues with what attempt 1 left: 1 changed path, 'half.txt'" in told_of
     assert {"half.txt", "whole.txt"} in [names for _, names in committed(shared)]
 
 
@@ -124,4 +124,4 @@ def test_a_killed_process_leaves_the_tree_when_its_agents_are_gone(
     assert status == 0, said
     lines = log(tmp_path)
     assert "first writes" not in lines[lines.index("second began") :], "both worked at once"
-    assert "or somebody has changed since" in said
+    assert "or someone changed since" in said

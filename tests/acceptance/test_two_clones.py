@@ -66,7 +66,7 @@ def test_a_step_whose_branch_somebody_has_moved_moves_neither(tmp_path: Path) ->
     (tmp_path / "hold").unlink()
     status, said = ended(side)
     assert status == 3, said
-    assert "main was moved on the remote by somebody else while the step ran" in said
+    assert "main was moved on the remote by someone else while the step ran" in said
     assert "sequencer-kept/default/0-1" in said
     assert git(shared.bare, "rev-parse", "main") == theirs
     assert git(shared.bare, "show", "sequencer-kept/default/0-1:code.txt") == "0"

@@ -68,7 +68,7 @@ def test_a_run_that_never_began_has_no_head_and_no_history(peer: Peers) -> None:
     store = peer()
     assert store.view().head is None
     assert list(store.history()) == []
-    with pytest.raises(ValueError, match="never begun"):
+    with pytest.raises(ValueError, match="never started"):
         store.update(change_nothing)
     assert store.view().head is None
 

@@ -80,7 +80,7 @@ def test_a_branch_that_was_put_back_is_refused_by_who_knows_more(shared: Shared)
     before, newest = run_files(shared.clone("ours") / "sync"), forge.tip()
     forge.move(git(shared.bare, "rev-parse", f"{STATE}~2"))
     for act in (lambda: cases.claim(ours), lambda: cases.claim(shared.store("ours")), ours.bring):
-        with pytest.raises(CorruptState, match="does not go on from revision") as told:
+        with pytest.raises(CorruptState, match="does not continue from revision") as told:
             act()
     assert "--take-theirs" in str(told.value.hint)
     assert run_files(shared.clone("ours") / "sync") == before

@@ -69,7 +69,7 @@ def test_a_server_that_only_lets_read(project: Shared) -> None:
     assert told.code == 3
     assert "takes no push: remote error: access denied" in told.err
     assert "can't be told" not in told.err
-    hint = "whoever runs steps has to push there: a key or token that may write"
+    hint = "use a key or token that may push there"
     assert hint in told.err
     assert hint in checked.out + checked.err
     assert refs(project) == before
@@ -189,7 +189,7 @@ def test_code_on_a_branch_of_the_state_is_refused_before_a_push(
 ) -> None:
     a = project.clone("a")
     git(a, "switch", "-q", "-c", branch)
-    before, words = refs(project), f"the branch '{branch}' is that of the state"
+    before, words = refs(project), f"branch '{branch}' holds the run's state"
     told, checked = call(a, "run", "--max-steps", "1"), call(a, "check", "--remote")
     assert told.code == 3
     assert words in told.err
@@ -209,7 +209,7 @@ def test_the_state_that_somebody_looks_at_gets_no_code(project: Shared) -> None:
     before = refs(project)
     told = call(b, "run", "--max-steps", "1")
     assert told.code == 3
-    assert "is that of the state" in told.err
+    assert "holds the run's state" in told.err
     assert refs(project) == before
     assert call(b, "status").code == 0
 

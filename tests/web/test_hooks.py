@@ -128,7 +128,7 @@ def test_a_word_that_decides_nothing_is_no_guidance(taker: Taker, folder: Path) 
     taker.send("github", labeled())
     wait_for(lambda: calls(folder) == ["look"], lambda: taker.said)
     taker.send("github", comment("approve"))
-    taker.until("nothing waits that could be decided by 'approve'")
+    taker.until("no question is waiting that 'approve' could answer")
     (folder / "hold-look").unlink()
     until(folder, Status.WAITING_APPROVAL)
     taker.send("github", comment("reject: works as designed"))
@@ -142,7 +142,7 @@ def test_stop_is_for_those_who_may(taker: Taker, folder: Path) -> None:
     said = comment("stop")
     said["comment"]["user"] = said["sender"] = by_number
     taker.send("github", said)
-    taker.until("who asks is not on the list of those who may stop")
+    taker.until("the sender is not on the list of people who may stop")
     taker.send("github", comment("/stop"))
     taker.until("is stopped: github:ann said so")
     head = head_of(folder)
@@ -193,7 +193,7 @@ def test_linear_has_to_have_sent_it_just_now(taker: Taker) -> None:
     for off_s in (-61, 120):
         sent = int((time.time() + off_s) * 1000)
         late = linear("Issue", "create", linear_issue(), webhookTimestamp=sent)
-        assert taker.send("linear", late) == (401, "webhookTimestamp is not of this minute")
+        assert taker.send("linear", late) == (401, "webhookTimestamp is more than a minute off")
 
 
 # --- what the run says ---------------------------------------------------------------------
@@ -284,7 +284,7 @@ def test_two_deliveries_at_the_same_time_start_one_run(taker: Taker, folder: Pat
     # Equal bodies are one delivery.
     assert sorted(answers) == [200] * 6 + [202] * 2
     until(folder, Status.WAITING_APPROVAL)
-    taker.until("is there already")
+    taker.until("exists already")
     assert open_project(folder, trust=True).run_names() == [RUN]
     assert calls(folder) == ["look", "ask"]
 

@@ -98,7 +98,7 @@ def ensure_may(ask: Ask, event: TrackerEvent, options: Options) -> None:
     """
     listed = getattr(options, f"may_{ask}")
     if not is_one(event.who, options.people if listed is None else listed):
-        raise Unwanted(f"who asks is not on the list of those who may {ask}")
+        raise Unwanted(f"the sender is not on the list of people who may {ask}")
 
 
 class Clerk:
@@ -208,7 +208,7 @@ class Clerk:
                 if head.exit:
                     run.control.resume()
                 self._want(run.name or "")
-                return f"run {run.name} is there already, and continues"
+                return f"run {run.name} exists already and continues"
             if event.at <= (parse_time(head.last_update) or datetime.now(UTC)) + SKEW:
                 raise Unwanted(f"run {run.name} has done it since")
         folder, starter = project.settings.project_dir, project.starter
@@ -224,7 +224,7 @@ class Clerk:
         name = free_name(event.identifier, project.run_names())
         project.run(name, definition).control.start(definition)
         self._want(name)
-        return f"run {name} of {definition.route.get('procedure')} begins, for {event.who[0]}"
+        return f"run {name} of {definition.route.get('procedure')} starts, for {event.who[0]}"
 
     def _change(
         self, project: Project, event: TrackerEvent, options: Options, delivery: Delivery
@@ -318,20 +318,20 @@ def change_of(
         if verb == "retry" and head.status is Status.FAILED:
             return verb, [{}]
         if verb:
-            raise Unwanted(f"nothing waits that could be decided by {verb!r}")
+            raise Unwanted(f"no question is waiting that {verb!r} could answer")
         text = f"{by}{f' ({event.url})' if event.url else ''} wrote:\n\n{note}"
         nodes = [""] if run.kind.has_one_place else [claim.step for claim in head.claims]
         if not nodes:
-            raise TransitionRefused("tell: nobody works who could read it")
+            raise TransitionRefused("tell: no agent is working that could read it")
         return "tell", [{"node": node, "text": text} for node in nodes]
     if ask.gate is not None:
         if verb == "retry":
-            raise Unwanted("nothing waits that could be decided by 'retry'")
+            raise Unwanted("nothing is waiting that 'retry' could decide")
         verb, form = verb or "feedback", {"text": note}
         token, asked_at = ask.gate.token, ask.gate.opened_at
     else:
         if len(ask.questions) > 1:
-            raise Unwanted("several questions wait; answer them with 'sequencer answer'")
+            raise Unwanted("several questions are waiting; answer them with 'sequencer answer'")
         question = ask.questions[0]
         # An option is named as the chart has it, whatever its case in the comment.
         first = _folded(event.text.partition("\n")[0])

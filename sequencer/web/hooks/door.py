@@ -115,7 +115,7 @@ class Door:
         headers, tracker = request.headers, TRACKERS.get(name)
         for one in ("host", *(tracker or ())):
             if len(headers.getlist(one)) > 1:
-                raise Answered(400, f"{one} stands there twice")
+                raise Answered(400, f"header {one} is there twice")
         if headers.get("host", "").lower() not in self._hosts:
             raise Answered(421, "not called by that name; --name says by which")
         if tracker is None:
@@ -147,7 +147,7 @@ class Door:
         except TimeoutError:
             raise Answered(408, "it did not arrive in time") from None
         except ClientDisconnect:
-            raise Answered(400, "it broke off") from None
+            raise Answered(400, "the connection broke") from None
         finally:
             self._held -= len(parts)
 
@@ -161,7 +161,7 @@ class Door:
         signature = headers[tracker.signature].removeprefix(tracker.prefix)
         signed = [*self._signed(name, signature, body)]
         if not signed:
-            raise Answered(401, "the signature is none of a secret that is known here")
+            raise Answered(401, "the signature matches no secret that is set here")
         now, kind = time.monotonic(), headers.get(tracker.kind, "")
         if len(self._times) == self._times.maxlen and now - self._times[0] < 60:  # noqa: PLR2004
             raise Answered(429, "too many deliveries in a minute")
@@ -181,9 +181,9 @@ class Door:
                 if not clerk.box.take(name, kind, headers.get(tracker.id, "").encode(), body):
                     raise Answered(200, "it was taken before")
             except BoxFull:
-                raise Answered(503, "too many deliveries wait") from None
+                raise Answered(503, "too many deliveries are waiting") from None
             except (OSError, sqlite3.Error, SequencerError):
-                raise Answered(503, "it can't be kept") from None
+                raise Answered(503, "it can't be saved") from None
             clerk.wake()
             return
         raise Answered(200, f"{NOTHING}{why}")
@@ -220,5 +220,5 @@ def _document(name: str, body: bytes) -> dict[str, Any]:
     sent = document.get("webhookTimestamp")
     is_late = not isinstance(sent, int) or abs(time.time() - sent / 1000) > LINEAR_S
     if name == "linear" and is_late:
-        raise Answered(401, "webhookTimestamp is not of this minute")
+        raise Answered(401, "webhookTimestamp is more than a minute off")
     return document

@@ -95,7 +95,7 @@ def github(kind: str, event: Fields, options: TrackerHook) -> TrackerEvent:
     else:
         raise Unwanted(f"issues that are {action[:40]} are not taken")
     if not is_ours:
-        raise Unwanted(f"this label or assignee is none that counts ({action})")
+        raise Unwanted(f"this label or assignee starts no run ({action})")
     is_end = action.startswith("un")
     people = (name for one in issue.sections("assignees") for name in _user(one))
     labels = (one.text("name") for one in issue.sections("labels"))
@@ -140,7 +140,7 @@ def _linear_issue(event: Fields, options: TrackerHook) -> TrackerEvent:
     if action == "create":
         if is_labeled or is_assigned:
             return TrackerEvent(ask=Ask.START, **found)
-        raise Unwanted("it has no label and no assignee that counts")
+        raise Unwanted("none of its labels and assignees starts a run")
     if action != "update" or not before.has_any("labelIds", "assigneeId"):
         raise Unwanted("neither its labels nor its assignee have changed")
     old = before.get("labelIds")
@@ -205,7 +205,7 @@ def _said(text: str, options: TrackerHook) -> str:
         return text
     head, rest = text[: len(options.mention)], text[len(options.mention) :]
     if head.casefold() != options.mention.casefold() or rest[:1].isalnum() or rest[:1] == "-":
-        raise Unwanted(f"it does not begin with {options.mention}")
+        raise Unwanted(f"it does not start with {options.mention}")
     return rest.lstrip(" \t,:\n")
 
 
@@ -264,5 +264,5 @@ def _user(user: Fields) -> tuple[str, ...]:
 def _time(fields: Fields, name: str) -> datetime:
     when = parse_time(fields.text(name))
     if when is None:
-        raise Unwanted(f"{name} is no time")
+        raise Unwanted(f"{name} is not a time")
     return when

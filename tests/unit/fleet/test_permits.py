@@ -309,7 +309,7 @@ def test_a_run_that_outgrows_a_server_stops_before_its_next_step() -> None:
     lab.end(permit, 1)
     lab.advance(permit)
     assert permit.end is not None
-    assert "are the most that a Temporal server keeps" in permit.end["error"]["message"]
+    assert "a Temporal server keeps at most" in permit.end["error"]["message"]
     # What had been done is recorded, and what is removed has no size any more.
     assert lab.events[:2] == ["claimed", "succeeded"]
     lab.store.change_documents({"state-1.json": None})

@@ -77,7 +77,7 @@ def test_two_runs_in_one_work_tree(tmp_path: Path) -> None:
     until((tmp_path / "running").exists)
     code, said = run(clone, "--run", "two")
     assert code == 3
-    assert "run 'one' works in it at present" in said
+    assert "run 'one' is working in it" in said
     (tmp_path / "hold").unlink()
     assert ended(process, 60)[0] == 0
     assert run(clone, "--run", "two")[0] == 0

@@ -157,7 +157,7 @@ def test_a_lock_that_a_killed_git_has_left(name: str, is_there: bool, shared: Sh
     found = only(a)
     assert (found.level, found.where) == (Level.WARNING, str(path))
     assert found.area is (Area.REMOTE if is_there else Area.FILES)
-    assert "is there for 2 h, and no git works there" in found.message
+    assert "has been there for 2 h, and no git is working there" in found.message
     assert f"'rm {path}'" in str(found.hint)
 
 

@@ -132,7 +132,7 @@ def test_commits_that_the_agent_went_away_from_are_not_lost(here: Path) -> None:
     assert branches(here) == [f"{place.branch}.left"]
     assert said(here, "rev-parse", f"{place.branch}.left") == left_behind
     assert left.notices == (
-        f"the agent went on from another commit: what it left is on {place.branch}.left",
+        f"the agent continued from another commit; what it left is on {place.branch}.left",
     )
 
 

@@ -330,7 +330,9 @@ def assert_kept(site: Path, left: PlaceLeft, reason: str, hint: str) -> None:
 def test_what_was_begun_on_a_branch_is_not_merged_without_one(site: Path) -> None:
     place = place_with_work(site)
     git(site, "checkout", "-q", "--detach")
-    assert_kept(site, closed(place), "none, a commit alone, not main", "'git switch main'")
+    assert_kept(
+        site, closed(place), "started on main, but no branch is checked out", "'git switch main'"
+    )
 
 
 def test_a_commit_that_a_person_has_dropped_does_not_come_back(site: Path) -> None:
@@ -339,7 +341,7 @@ def test_a_commit_that_a_person_has_dropped_does_not_come_back(site: Path) -> No
     git(site, "reset", "-q", "--hard", "HEAD~1")
     left = closed(place)
     short = dropped[:12]
-    reason = f"no longer the commit {short} that the work was begun on"
+    reason = f"no longer has commit {short}, which the work was started on"
     assert_kept(site, left, reason, f"'git cherry-pick {short}..{BRANCH}'")
     assert "mistake" not in tree_of(site)
     git(site, "cherry-pick", f"{short}..{BRANCH}")

@@ -161,7 +161,7 @@ def test_a_lock_is_told_with_its_age_and_the_command_that_removes_it(tmp_path: P
     folder = repository(tmp_path / "it's a folder")
     lock = locks.look(left(folder / ".git" / "index.lock"), folder / ".git")
     assert lock is not None
-    assert lock.words == f"{lock.path} is there for 2 h, and no git works there"
+    assert lock.words == f"{lock.path} has been there for 2 h, and no git is working there"
     assert lock.workers == ()
     command = lock.hint.split(", '", 1)[1].removesuffix("'")
     subprocess.run(["sh", "-c", command], check=True)
@@ -174,7 +174,7 @@ def test_who_works_there_is_waited_for(at_work: tuple[Path, int]) -> None:
     lock = locks.look(left(folder / ".git" / "index.lock", 5), folder / ".git")
     assert lock is not None
     assert lock.workers == (pid,)
-    assert lock.words.endswith(f"is there for 5 s, and git (process {pid}) works there")
+    assert lock.words.endswith(f"has been there for 5 s, and git (process {pid}) is working there")
     assert lock.hint == f"wait until git (process {pid}) works no more"
 
 
@@ -197,7 +197,9 @@ def test_a_lock_on_the_index_that_stays(tmp_path: Path, monkeypatch: pytest.Monk
     folder = repository(tmp_path / "r")
     write(folder, {"a": "1"})
     lock = left(folder / ".git" / "index.lock")
-    with pytest.raises(WorkTreeRefused, match="is there for 2 h, and no git works") as refused:
+    with pytest.raises(
+        WorkTreeRefused, match="has been there for 2 h, and no git is working"
+    ) as refused:
         committed(folder)
     assert f"'rm {lock}'" in str(refused.value.hint)
 
@@ -206,7 +208,9 @@ def test_a_lock_in_the_way_of_a_fetch(shared: Shared, monkeypatch: pytest.Monkey
     clone = shared.clone("ours")
     monkeypatch.setattr("sequencer.git.process._RACE_ATTEMPTS", 2)
     lock = left(clone / ".git" / "refs" / "mine" / "x.lock")
-    with pytest.raises(StorageFailed, match="is there for 2 h, and no git works there") as failed:
+    with pytest.raises(
+        StorageFailed, match="has been there for 2 h, and no git is working there"
+    ) as failed:
         Remote(Git(clone, allowed=EVERYTHING), "origin").fetch({"refs/heads/main": "refs/mine/x"})
     assert f"'rm {lock}'" in str(failed.value.hint)
 

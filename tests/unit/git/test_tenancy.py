@@ -61,7 +61,7 @@ def test_the_next_attempt_goes_on_with_it(tmp_path: Path) -> None:
     for _ in range(2):
         one.carrier.ready(head())
     assert one.taken() == [
-        "goes on with what attempt 3 has left: 2 changed paths, 'left.txt', 'notes.md'"
+        "continues with what attempt 3 left: 2 changed paths, 'left.txt', 'notes.md'"
     ]
     one.carrier.arrive(held(head(), this_process()))
     assert one.push(head()).step_index == 1
@@ -247,11 +247,11 @@ def test_after_a_kill_nobody_can_tell_and_that_is_said(
     again.carrier.ready(head())
     (told,) = again.taken()
     assert "'half.md'" in told
-    assert "or somebody has changed since" in told
+    assert "or someone changed since" in told
 
 
 NOTES_TENANCY = CommitOptions(paths=("*.md",))
-USED = r"run 'a' works in it at present \(process \d+\)"
+USED = r"run 'a' is working in it \(process \d+\)"
 
 
 def state_of(folder: Path, run: str | None, state: Head, owner: Owner | None = None) -> Head:

@@ -84,7 +84,7 @@ def test_an_old_copy_that_was_edited_is_refused(state: Path) -> None:
     old = json.loads(state.read_text())
     cases.commit(FileStore(state), 2)
     state.write_text(json.dumps({**old, "step_index": 0}))
-    with pytest.raises(EditRefused, match="was edited at revision 3, but the run has gone on to 4"):
+    with pytest.raises(EditRefused, match="was edited at revision 3, but the run is now at 4"):
         FileStore(state).view()
 
 

@@ -320,7 +320,7 @@ def test_an_edit_that_a_stopped_writer_had_accepted_is_no_second_edit(state: Pat
     assert [f["event"] for f in fresh.history()] == ["initialised", "edited"]
     # One that differs from what was accepted is still refused.
     state.write_bytes(content.replace(b'"x"', b'"y"'))
-    with pytest.raises(EditRefused, match="the run has gone on"):
+    with pytest.raises(EditRefused, match="the run is now at"):
         FileStore(state).view()
 
 
