@@ -369,7 +369,8 @@ class GitCarrier:
         if left:
             self._tell(
                 f"{listed(left, self._hide)}: not committed, so no other clone gets them; no "
-                "step starts here until you commit or remove them or list them in store.work.tolerated"
+                "step starts here until you commit or remove them, or list them in "
+                "store.work.tolerated"
             )
         return commit
 

@@ -106,7 +106,7 @@ def by_the_agent(folder: Path, removal: str) -> Iterator[str]:
     ended = sequencer(folder, "tick")
     yield f"after a person has removed it: {ended.wrong(0)}"
     is_told = "a new run begins" in ended.err
-    yield "" if is_told else f": a run begins anew without a word: {ended.err}"
+    yield "" if is_told else f": a run starts over without a word: {ended.err}"
 
 
 def beside_the_agent(folder: Path) -> Iterator[str]:

@@ -82,7 +82,7 @@ def test_a_branch_that_was_put_back_says_what_to_do(shared: Shared) -> None:
     assert called.code == 3
     assert row(called.out, "this clone")[1] == "3"
     assert row(called.out, "origin")[1] == "2"
-    assert "does not go on" in called.err
+    assert "does not continue" in called.err
     assert "sequencer sync --take-theirs" in called.err
     taken = call(a, "sync", "--fetch", "--take-theirs")
     assert taken.code == 0, taken.err

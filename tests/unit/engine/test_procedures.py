@@ -180,7 +180,7 @@ def test_a_fix_by_hand_is_judged(tmp_path: Path) -> None:
             "verify",
             number,
         )
-        # A script begins anew with each opening, so this judge says no each time.
+        # A script starts over with each opening, so this judge says no each time.
         reopened(tmp_path).work(Mode.TICK, UNLIMITED)
     assert (head_of(run).step_index, events(run).count("invalid")) == (0, 3)
 

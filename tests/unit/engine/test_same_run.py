@@ -68,7 +68,7 @@ def test_a_run_that_lost_its_files_in_a_turn_does_not_begin_again(
     assert caught.value.where == str(tmp_path / "sync/state.json")
     (kept,) = (tmp_path / "sync/results").glob("0-1-*/output.txt")
     assert kept.read_text() == output
-    with pytest.raises(CorruptState, match="had begun"):
+    with pytest.raises(CorruptState, match="had started"):
         reopen(tmp_path).work(Mode.TICK)
 
 

@@ -70,7 +70,7 @@ def test_names_of_branches_are_quoted_for_the_shell(tmp_path: Path) -> None:
 def test_what_is_no_name_of_a_branch(tmp_path: Path, name: str) -> None:
     _, here, _ = pair(tmp_path)
     refused = refusal(clone(here), work=Work(branch=name, commit="a" * 40))
-    assert "no such name of a branch" in refused.message
+    assert "does not allow that branch name" in refused.message
     assert "git switch" not in str(refused.hint)
 
 
@@ -184,7 +184,7 @@ def test_what_could_not_be_committed_is_told(tmp_path: Path) -> None:
     told = one.taken()
     assert "not committed: 'docs/.env00' has a name under which secrets are kept" in told
     assert any("11 more" in line for line in told)
-    assert any("'docs/.env00'" in line and "in no commit" in line for line in told)
+    assert any("'docs/.env00'" in line and "not committed, so" in line for line in told)
     assert "docs/key.md" not in tree_of(here)
     assert SECRET.encode() not in b"".join(
         git(here, "cat-file", "--batch-all-objects", "--batch", "--unordered").splitlines()

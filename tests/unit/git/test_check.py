@@ -127,7 +127,7 @@ def test_a_lease_that_is_shorter_than_a_few_looks(shared: Shared) -> None:
 def test_state_on_the_branch_of_the_code(shared: Shared, branch: str) -> None:
     a = configured(shared, f"branch: '{branch}'")
     git(a, "switch", "-q", "-c", "default") if branch == "{run}" else None
-    found = [one for one in findings(a) if "that of the state" in one.message]
+    found = [one for one in findings(a) if "holds the run's state" in one.message]
     assert [one.level for one in found] == [Level.ERROR]
     assert ":3: store.branch" in (found[0].where or "")
 

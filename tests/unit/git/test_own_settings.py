@@ -124,12 +124,12 @@ def test_who_only_looks_reaches_no_remote(folder: Path, tmp_path: Path) -> None:
     ("address", "words"),
     [
         ("ext::sh -c true", "git-remote-ext"),
-        ("./evil.git", "lies in the project"),
-        ("evil", "lies in the project"),
-        (".", "lies in the project"),
-        ("file://{}/evil.git", "lies in the project"),
-        ("../clone/evil.git", "lies in the project"),
-        ("gopher://example.org/x", "no transport"),
+        ("./evil.git", "is inside the project"),
+        ("evil", "is inside the project"),
+        (".", "is inside the project"),
+        ("file://{}/evil.git", "is inside the project"),
+        ("../clone/evil.git", "is inside the project"),
+        ("gopher://example.org/x", "not one of git's own"),
     ],
 )
 def test_remotes_that_are_never_reached(

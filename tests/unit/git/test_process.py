@@ -175,7 +175,7 @@ def test_who_works_there_is_waited_for(at_work: tuple[Path, int]) -> None:
     assert lock is not None
     assert lock.workers == (pid,)
     assert lock.words.endswith(f"has been there for 5 s, and git (process {pid}) is working there")
-    assert lock.hint == f"wait until git (process {pid}) works no more"
+    assert lock.hint == f"wait until git (process {pid}) has finished"
 
 
 def test_those_that_are_stale(tmp_path: Path) -> None:

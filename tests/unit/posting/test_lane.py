@@ -169,7 +169,7 @@ def test_a_cursor_that_can_not_be_read_turns_the_sink_off(store: FileStore) -> N
     told.deliver()
     assert told.box.tries == 0
     assert "can't be read" in told.notices[0]
-    assert "remove it to begin" in told.notices[0]
+    assert "remove it to start" in told.notices[0]
 
 
 def hide_journal(store: FileStore) -> Path:

@@ -94,8 +94,8 @@ def test_a_run_that_lost_its_files_does_not_begin_again(tmp_path: Path, left: st
     # The first attempt makes the folder, also where it leaves nothing in it.
     (tmp_path / left).mkdir(parents=True)
     store = FileStore(tmp_path / "state.json")
-    with pytest.raises(CorruptState, match="had begun"):
+    with pytest.raises(CorruptState, match="had started"):
         store.view()
-    with pytest.raises(CorruptState, match="had begun"):
+    with pytest.raises(CorruptState, match="had started"):
         store.update(lambda _: None)
     assert not (tmp_path / "state.json").exists()

@@ -61,7 +61,10 @@ def test_the_one_that_was_changed_is_named(tmp_path: Path, which: int, data: byt
     names = chain(tmp_path)
     (tmp_path / names[which]).write_bytes(data)
     ((path, why),) = problems(tmp_path, head_on(names[0]))
-    assert (path, why.split(",")[0]) == (tmp_path / names[which], "is not as it was written")
+    assert (path, why.split(",")[0]) == (
+        tmp_path / names[which],
+        "was changed after it was written",
+    )
 
 
 def test_what_is_no_document_is_no_bug(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_a_newer_file_that_is_damaged_or_ambiguous_is_refused(
         head_of({**NEWER, **change})
     assert problem in refused.value.message
     assert refused.value.exit_code == 3
-    assert "it is untouched" in str(refused.value.hint)
+    assert "it was not changed" in str(refused.value.hint)
 
 
 @pytest.mark.parametrize(

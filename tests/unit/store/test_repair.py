@@ -381,7 +381,7 @@ def test_a_folder_that_may_not_be_looked_at_is_no_empty_one(
     assert caught.value.where == str(results)
     for name in ("state.json", "journal.jsonl"):
         state_path.with_name(name).unlink()
-    with pytest.raises(CorruptState, match="had begun"):
+    with pytest.raises(CorruptState, match="had started"):
         FileStore(state_path).view()
 
 
