@@ -84,7 +84,7 @@ def test_a_key_that_only_reads(project: Shared, tmp_path: Path) -> None:
     assert told.code == 3
     assert "takes no push" in told.err
     assert words.removeprefix("remote: ") in told.err
-    assert "a key or token that may write" in told.err
+    assert "a key or token that may push there" in told.err
     assert "ls-remote" not in told.err
     assert refs(project) == before
     git(a, "config", "--unset", "remote.origin.receivepack")
