@@ -135,8 +135,9 @@ class Gist:
     ) -> None:
         """Hear an attempt from its beginning; *redaction* knows the secrets.
 
-        Of a team's task *subject* says what it is about, which is the first news of it, and
-        *prefix* stands before all that its agent says and does.
+        That it started is its first news: whoever gave the work away sees that it was taken
+        before the agent says anything. *subject* says what a team's task is about, and *prefix*
+        comes before everything that its agent says and does.
         """
         self._redaction = redaction
         self._prefix = prefix
@@ -147,10 +148,9 @@ class Gist:
         self._skipped: Piece | None = None
         """The kind of which something was left out, until another one comes."""
         self._has_ended = False
-        self._opening: Activity | None = None
-        if subject is not None:
-            action = f"{prefix}started"
-            self._opening = self._activity(ActivityType.ACTION, action=action, parameter=subject)
+        self._opening: Activity | None = self._activity(
+            ActivityType.ACTION, action=f"{prefix}started", parameter=subject or step
+        )
         self.heard_at = time.monotonic()
         """When there was something new, on a clock that only compares."""
         # What was understood so far belongs to the thread that takes.

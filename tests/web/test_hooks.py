@@ -265,6 +265,22 @@ def test_what_an_agent_of_linear_says_is_in_its_session(folder: Path, tmp_path: 
         assert "elicitation" in {one["content"]["type"] for one in told}
 
 
+def test_linear_hears_of_a_silent_agent_before_its_step_ends(folder: Path, tmp_path: Path) -> None:
+    (folder / "hold-look").touch()
+    done = {"data": {"agentActivityCreate": {"success": True}}}
+    with open_desk(Reply(200, done)) as tracker:
+        settings = SETTINGS + SINKS.format(url=tracker.url).replace("thoughts: false", "")
+        (folder / "orchestration.yaml").write_text(settings, encoding="utf-8")
+        with taking(folder, tmp_path / "state", **TOKENS) as taker:
+            taker.send("linear", session("created"))
+            (first,) = tracker.wait_for(1)
+            assert not facts(folder, "succeeded", LINEAR_RUN)
+            (folder / "hold-look").unlink()
+            until(folder, Status.WAITING_APPROVAL, LINEAR_RUN)
+    content = first.body["variables"]["input"]["content"]
+    assert content == {"type": "action", "action": "started", "parameter": "look"}
+
+
 # --- at the same time, and after a crash -----------------------------------------------------
 
 

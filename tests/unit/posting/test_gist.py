@@ -10,7 +10,9 @@ from tests.unit.posting.runs import REDACTION, SECRET
 
 @pytest.fixture(name="gist")
 def fixture_gist() -> Gist:
-    return Gist(REDACTION, "main", 4, 2)
+    gist = Gist(REDACTION, "main", 4, 2)
+    assert taken(gist) == ("action", "started", "main")
+    return gist
 
 
 def taken(gist: Gist) -> tuple[str, ...] | None:
