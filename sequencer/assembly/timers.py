@@ -14,14 +14,19 @@ import re
 import shlex
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 from sequencer.assembly.agents import CLIENTS
+from sequencer.documents.files import slug
+from sequencer.errors import SequencerError
 from sequencer.settings.settings import Agent, Settings
+from sequencer.store.folder import read_regular
 
 ALWAYS = ("git", "node")
 """What agents and the program itself look for; node starts most clients."""
@@ -29,6 +34,13 @@ STANDARD_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
 _LIST_S = 5
 """crontab -l reads a file; one that asks for a password would wait for ever."""
 Which = Callable[[str], str | None]
+_STAMP = re.compile(r"(?m)^(\d{4}(?:-\d\d){2} \d\d(?::\d\d){2}[+-]\d{4})  ")
+TAIL_BYTES = 8 * 1024
+"""Of a log, from which the pace of its ticks is read."""
+SHORTEST_PAUSE_S, LEAST_PAUSES = 20.0, 2
+"""No timer is faster: what is closer was said by one tick."""
+LATE, LATE_S = 2.0, 60.0
+"""Pauses, and seconds more, after which a timer's tick is missed."""
 
 
 class Entry(NamedTuple):
@@ -147,3 +159,43 @@ def _of_systemd(settings: Settings, env: Mapping[str, str]) -> Iterator[Entry]:
         own = re.search(r'(?m)^Environment=.*?"?\bPATH=([^"\n]*)', text)
         if own is not None:
             yield Entry(str(unit), own[1])
+
+
+class Pace(NamedTuple):
+    """How the ticks of a timer came."""
+
+    last: float
+    """Seconds since 1970."""
+    pause_s: float
+    """The longest between two of them."""
+
+    @property
+    def next(self) -> float:
+        """Return when the next one is due."""
+        return self.last + self.pause_s
+
+    @property
+    def is_missed(self) -> bool:
+        """Return whether more ticks are late than one, which may just take long."""
+        return time.time() - self.last > LATE * self.pause_s + LATE_S
+
+
+def tick_log(settings: Settings, run: str | None) -> Path:
+    """Return the log that the timer's ticks of the run called *run* write."""
+    return settings.logs_dir / (f"tick.{slug(run)}.log" if run else "tick.log")
+
+
+def pace_of(settings: Settings, run: str | None) -> Pace | None:
+    """Return how the ticks of the run called *run* came; None: too few of them are known.
+
+    Known from their log, which is there whatever called them.
+    """
+    log = tick_log(settings, run)
+    try:
+        data = read_regular(log, max(log.lstat().st_size - TAIL_BYTES, 0))
+    except (OSError, SequencerError):
+        return None
+    stamps = dict.fromkeys(_STAMP.findall(data.decode(errors="replace")))
+    times = [datetime.fromisoformat(one).timestamp() for one in stamps]
+    pauses = [two - one for one, two in pairwise(times) if two - one > SHORTEST_PAUSE_S]
+    return Pace(times[-1], max(pauses)) if len(pauses) >= LEAST_PAUSES else None

@@ -10,7 +10,8 @@ from typing import Any
 from sequencer.cli.context import Invocation
 from sequencer.cli.views.diagram import print_drawing
 from sequencer.cli.views.gantt import NEEDED, Gantt, drawn, gantt_of
-from sequencer.cli.views.pictures import draw, gantt_svg
+from sequencer.cli.views.gantt_picture import gantt_svg
+from sequencer.cli.views.pictures import draw
 from sequencer.cli.views.text import can_write, columns_of
 from sequencer.engine.run import Run
 from sequencer.errors import UsageRefused

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
@@ -237,7 +236,7 @@ def inbox(invocation: Invocation) -> None:
     lines = [
         line
         for one, question in asked
-        for line in (*_told_question(one, question), *_answers(one, question))
+        for line in (*_told_question(one, question), *_pasteable(one, question))
     ]
     lines += [line for one, gate in at_gates for line in _told_gate(one, gate)]
     for line in lines:
@@ -257,10 +256,12 @@ def _told_gate(one: Open, gate: Gate) -> list[str]:
     return [
         f"{one.name}: {asks} has been waiting since {gate.opened_at}{until}{times}",
         *_quoted(asked_at(one.run, gate), GATE_LINES, f": sequencer {one.option}log"),
-        f"  sequencer {one.option}answer approve",
-        f"  sequencer {one.option}answer reject",
-        f'  sequencer {one.option}answer "FEEDBACK"',
+        *_pasteable(one),
     ]
+
+
+def _pasteable(one: Open, question: Question | None = None) -> list[str]:
+    return [f"  {command}" for command in one.commands(question, VALUES_CHARS)]
 
 
 def _told_question(one: Open, question: Question) -> list[str]:
@@ -277,14 +278,6 @@ def _told_question(one: Open, question: Question) -> list[str]:
         fails = ": no edge takes it, so the node would fail" if question.is_dead_end else ""
         lines.append(f"  - any other text{fails}")
     return lines
-
-
-def _answers(one: Open, question: Question) -> Iterator[str]:
-    """Yield the commands that answer a question, each as it can be pasted."""
-    values = [shlex.quote(one_line(each.value)) for each in question.options] or ["TEXT"]
-    node = shlex.quote(one_line(question.node.id))
-    for value in values if sum(map(len, values)) <= VALUES_CHARS else ["VALUE"]:
-        yield f"  sequencer {one.option}answer {node} {value}"
 
 
 def _quoted(text: str, most: int, where: str = "") -> Iterator[str]:

@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 
-from sequencer.assembly.timers import path_for, programs_of
+from sequencer.assembly.timers import path_for, programs_of, tick_log
 from sequencer.assembly.trusting import make_own, place
 from sequencer.cli.context import Invocation, refuse
 from sequencer.cli.installers import (
@@ -103,7 +103,7 @@ def schedule(
         was_there = installer_of(kind).removed(name)
         invocation.say(f"{name} {'is removed' if was_there else 'was not installed'}")
         return 0
-    log = _log(settings, invocation.run_name)
+    log = str(tick_log(settings, invocation.run_name))
     tick = partial(_tick, settings, name, invocation.run_name, log)
     job = _pages(settings, name, folders, given) if is_web else tick(given)
     if action == "print":
@@ -148,10 +148,6 @@ def _show(invocation: Invocation, kind: str | None, names: tuple[str, str]) -> i
         invocation.echo(f"{what}: {state}")
         found |= is_there
     return 0 if found else 1
-
-
-def _log(settings: Settings, run: str | None) -> str:
-    return f"{settings.logs_dir}/tick.{slug(run)}.log" if run else f"{settings.logs_dir}/tick.log"
 
 
 def _tick(

@@ -18,6 +18,7 @@ from graphlib import TopologicalSorter
 from typing import Any, TypeVar
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from sequencer.model.transitions import Event
 
@@ -78,6 +79,8 @@ class Span(Struct, frozen=True):
     end: float
     attempt: int = 0
     agent: str = ""
+    host: str = ""
+    """The machine that it ran on."""
 
     @property
     def seconds(self) -> float:
@@ -144,6 +147,7 @@ class _Open(Struct):
     begin: float
     token: int
     attempt: int
+    host: str = ""
     is_person: bool = False
     is_passing: bool = False
     """A node that does no work: it takes no time."""
@@ -208,6 +212,7 @@ class _Reading:
             begin,
             fact.get("token") or 0,
             fact.get("attempt") or 0,
+            str(fact.get("host") or ""),
             is_person=event == Event.ASKED,
             is_passing=event == Event.STARTED,
         )
@@ -257,7 +262,7 @@ class _Reading:
         agent = str(outcome.get("agent") or "")
         if not execution.spans:
             execution.begin = begin
-        execution.spans.append(Span(kind, begin, end, begun.attempt, agent))
+        execution.spans.append(Span(kind, begin, end, begun.attempt, agent, begun.host))
         if outcome.get("gate") is True:
             self._open[step] = _Open(execution, end, 0, 0, is_person=True)
 
@@ -273,8 +278,7 @@ class _Reading:
             # Its answer led nowhere.
             was = execution.spans[-1]
             execution.is_accepted = False
-            failed = Span(SpanKind.FAILED, was.begin, was.end, was.attempt, was.agent)
-            execution.spans[-1] = failed if was.is_work else was
+            execution.spans[-1] = replace(was, kind=SpanKind.FAILED) if was.is_work else was
 
     def _cut_all(self, steps: Iterable[str], at: float) -> None:
         for step in steps:
@@ -286,7 +290,7 @@ class _Reading:
         if begun is None or begun.is_passing:
             return
         kind = SpanKind.PERSON if begun.is_person else kind
-        span = Span(kind, begun.begin, max(at, begun.begin), begun.attempt)
+        span = Span(kind, begun.begin, max(at, begun.begin), begun.attempt, host=begun.host)
         begun.execution.spans.append(span)
 
 

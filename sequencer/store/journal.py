@@ -212,7 +212,14 @@ def facts_of(record: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the facts of *record* as ``history --json`` prints them, one or more."""
     shared = {"revision": record["revision"], "at": record["at"]}
     first = {k: v for k, v in record.items() if k not in _NO_FACT and k not in shared}
-    return [{**shared, **fact} for fact in (first, *record.get("also", ()))]
+    facts = [{**shared, **fact} for fact in (first, *record.get("also", ()))]
+    for fact in facts:
+        if fact["event"] == "claimed":
+            # Where it runs is in the head that came of it.
+            claims = {one["token"]: one for one in record["head"].get("claims", ())}
+            claim = claims.get(fact["token"])
+            fact["host"] = None if claim is None else claim["owner"]["host"]
+    return facts
 
 
 NAME = "journal.jsonl"

@@ -8,47 +8,31 @@ stand in them too; a style sheet goes before them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from html import escape
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from sequencer.cli.views.diagram import Drawn, Texts
-from sequencer.cli.views.gantt import Bar, Gantt
-from sequencer.cli.views.layout import Box, EdgeLine, GroupFrame, Layout
+from sequencer.cli.views.gantt import Gantt
+from sequencer.cli.views.gantt_picture import MARGIN, GanttPicture, ensure_drawable
 from sequencer.cli.views.pictures import (
     CELL,
     CELL_ROW,
     FLOW_MARGIN,
-    MARGIN,
     FlowPicture,
-    GanttPicture,
-    ensure_drawable,
+    Link,
     flow_picture,
     points,
 )
-from sequencer.cli.views.states import MARKS, shown
+from sequencer.cli.views.states import CLASSES, MARKS, shown
 from sequencer.cli.views.text import short
-from sequencer.engine.view import FlowView, NodeState, NodeView
-from sequencer.model.net.graph import Edge
+from sequencer.engine.view import FlowView, NodeState
 from sequencer.workflows.mermaid.chart import Chart
 
-Link = Callable[[str], str]
-"""From a node's id to the address of its page."""
-CLASSES = {
-    NodeState.PENDING: "pending",
-    NodeState.WAITING: "pending",
-    NodeState.READY: "ready",
-    NodeState.RUNNING: "running",
-    NodeState.RETRYING: "retrying",
-    NodeState.ASKED: "waiting",
-    NodeState.DONE: "done",
-    NodeState.FAILED: "failed",
-    NodeState.CANCELLED: "skipped",
-}
-"""The classes of states; WAITING is of a node that others hold up, not of a person's."""
+WIDE = 640
+"""From here on a graph has the whole width of its page, and scrolls in its card."""
 
 
 def graph_svg(view: FlowView, chart: Chart | None, link: Link) -> str:
@@ -57,8 +41,17 @@ def graph_svg(view: FlowView, chart: Chart | None, link: Link) -> str:
     Raises:
         UsageRefused: it is too large for a picture.
     """
-    parts = _LinkedPicture(*flow_picture(view, chart), link).parts()
-    return "".join(parts)
+    view, layout, texts, drawn = flow_picture(view, chart)
+    wide = layout.width * CELL + 2 * FLOW_MARGIN
+    high = layout.height * CELL_ROW + 2 * FLOW_MARGIN
+    kind = "graph wide" if wide > WIDE else "graph"
+    opening = (
+        f'<svg class="{kind}" viewBox="{-FLOW_MARGIN} {-FLOW_MARGIN} {wide} {high}" '
+        f'width="{wide}" height="{high}" role="img" '
+        f'aria-label="Graph of {escape(shown(view.title))}">'
+    )
+    inner = FlowPicture(view, layout, texts, drawn, link).inner()
+    return "".join([opening, *inner, "</svg>"])
 
 
 def around(view: FlowView, focus: Sequence[str], most: int) -> FlowView:
@@ -89,53 +82,8 @@ def around(view: FlowView, focus: Sequence[str], most: int) -> FlowView:
     return replace(view, graph=graph, nodes=nodes, followed=followed)
 
 
-WIDE = 640
-"""From here on a graph has the whole width of its page, and scrolls in its card."""
-
-
-class _LinkedPicture(FlowPicture):
-    def __init__(
-        self, view: FlowView, layout: Layout, texts: Texts, drawn: Drawn, link: Link
-    ) -> None:
-        super().__init__(view, layout, texts, drawn)
-        self._link = link
-
-    def parts(self) -> Iterator[str]:
-        wide = self._layout.width * CELL + 2 * FLOW_MARGIN
-        high = self._layout.height * CELL_ROW + 2 * FLOW_MARGIN
-        kind = "graph wide" if wide > WIDE else "graph"
-        yield (
-            f'<svg class="{kind}" viewBox="{-FLOW_MARGIN} {-FLOW_MARGIN} {wide} {high}" '
-            f'width="{wide}" height="{high}" role="img" '
-            f'aria-label="Graph of {escape(shown(self._view.title))}">'
-        )
-        yield from self.inner()
-        yield "</svg>"
-
-    def _frame(self, frame: GroupFrame) -> Iterator[str]:
-        yield from _grouped("frame", super()._frame(frame))
-
-    def _title(self, frame: GroupFrame) -> Iterator[str]:
-        yield from _grouped("title", super()._title(frame))
-
-    def _line(self, line: EdgeLine) -> Iterator[str]:
-        edge: Edge = self._view.graph.edges[line.place]
-        kind = "on" if line.place in self._view.followed else "off"
-        kind += " loop" if line.is_loop else ""
-        kind += f" {self._drawn.stroke(edge)}"
-        yield from _grouped(f"edge {kind}", super()._line(line))
-
-    def _box(self, box: Box, view: NodeView) -> Iterator[str]:
-        node = escape(box.node)
-        yield f'<a href="{escape(self._link(box.node))}" id="n-{node}">'
-        yield from _grouped(f"node {CLASSES[view.state]}", super()._box(box, view))
-        yield "</a>"
-
-
-def _grouped(name: str, parts: Iterator[str]) -> Iterator[str]:
-    yield f'<g class="{name}">'
-    yield from parts
-    yield "</g>"
+GANTT_TOP = 28
+"""Where a timeline's first row is: its page says in words what a file says above its axis."""
 
 
 def gantt_page_svg(chart: Gantt) -> str:
@@ -145,40 +93,14 @@ def gantt_page_svg(chart: Gantt) -> str:
         UsageRefused: it has more rows or bars than anybody could tell apart.
     """
     ensure_drawable(chart)
-    return "".join(_Timeline(chart).parts())
-
-
-class _Timeline(GanttPicture):
-    def __init__(self, chart: Gantt) -> None:
-        super().__init__(chart)
-        # The page says in its own words what a picture says above its axis.
-        self._top = 2 * 14
-        self._bottom = self._top + 26 * len(chart.rows)
-        self._high = self._bottom + 44
-
-    def parts(self) -> Iterator[str]:
-        # Its margins are those of its card.
-        wide = self._wide - 2 * MARGIN + 8
-        yield (
-            f'<svg class="gantt" viewBox="{MARGIN - 4} 0 {wide} {self._high}" width="{wide}" '
-            f'height="{self._high}" role="img" aria-label="Timeline of the run">'
-        )
-        yield from _grouped("axis", self._axis())
-        for number, row in enumerate(self._chart.rows):
-            is_critical = " critical" if row.is_critical else ""
-            yield from _grouped(f"row{is_critical}", self._row(number, row))
-        yield from self._legend()
-        yield "</svg>"
-
-    def _legend(self) -> Iterator[str]:
-        # Its pieces come in pairs, a sample and its name.
-        parts = list(super()._legend())
-        for look, sample, name in zip(self._chart.looks, parts[::2], parts[1::2], strict=True):
-            yield from _grouped(f"bar {look.name.lower()}", iter([sample, name]))
-
-    def _bar(self, bar: Bar, name: str, y: float) -> str:
-        look = bar.look.name.lower()
-        return f'<g class="bar {look}">{super()._bar(bar, name, y)}</g>'
+    picture = GanttPicture(chart, GANTT_TOP)
+    # Its margins are those of its card.
+    wide, high = picture.size[0] - 2 * MARGIN + 8, picture.size[1] - 16
+    opening = (
+        f'<svg class="gantt" viewBox="{MARGIN - 4} 0 {wide} {high}" width="{wide}" '
+        f'height="{high}" role="img" aria-label="Timeline of the run">'
+    )
+    return "".join([opening, *picture.inner(), "</svg>"])
 
 
 RING, PILL_HIGH, PILL_LEAST = 104, 40, 120

@@ -7,14 +7,11 @@ ago something was, a browser says itself.
 
 from __future__ import annotations
 
-import re
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
-from shlex import quote
 from typing import Any, NamedTuple
 
 from msgspec import Struct, field
@@ -22,12 +19,9 @@ from msgspec import Struct, field
 from sequencer.cli.views.runs import Open, asked_at, open_at
 from sequencer.cli.views.standing import holder_words
 from sequencer.cli.views.states import amount
-from sequencer.cli.views.text import one_line
-from sequencer.documents.files import slug
 from sequencer.errors import RemoteUnreachable, SequencerError
 from sequencer.model.limits import parse_time
 from sequencer.model.outcome import Usage, duration
-from sequencer.store.folder import read_regular
 from sequencer.web.records import Tried
 from sequencer.web.site import RunRow, Site
 
@@ -186,8 +180,8 @@ def needs_of(row: RunRow) -> Iterator[Need]:
         title = f"{head.expected_step or 'The run'} failed"
         command = f"sequencer {option}retry"
         yield Need("failed", row, head.last_update, title, _failure(row), None, command)
-    if (at := missed(row)) is not None:
-        title, since = "Its timer has stopped", datetime.fromtimestamp(at, UTC).isoformat()
+    if (pace := row.pace) is not None and pace.is_missed:
+        title, since = "Its timer has stopped", iso(pace.last)
         yield Need("missed", row, since, title, MISSED, None, f"sequencer {option}tick")
     for post in row.facts.get("posts", ()):
         if post["error"]:
@@ -195,55 +189,16 @@ def needs_of(row: RunRow) -> Iterator[Need]:
             yield Need("posts", row, head.last_update, title, str(post["error"]), None)
 
 
-def missed(row: RunRow) -> float | None:
-    """Return when the last tick of the run's timer came, if more are late than one; None: none is.
-
-    Known from the log that the entries of timers keep: the next tick was due after a pause.
-    """
-    head = row.head
-    if head is None or head.claims or head.exit or head.status in ("complete", "paused"):
-        return None
-    logs, name = row.project.project.settings.logs_dir, row.run.name
-    pace = pace_of(logs / (f"tick.{slug(name)}.log" if name else "tick.log"))
-    return pace[0] if pace and time.time() - pace[0] > LATE * pace[1] + LATE_S else None
-
-
-def pace_of(log: Path) -> tuple[float, float] | None:
-    """Return when a tick wrote into *log* last, and the longest pause between those before.
-
-    None: too few ticks are known.
-    """
-    try:
-        data = read_regular(log, max(log.lstat().st_size - TAIL_BYTES, 0))
-    except (OSError, SequencerError):
-        return None
-    stamps = dict.fromkeys(re.findall(_STAMP, data.decode(errors="replace")))
-    times = [datetime.fromisoformat(one).timestamp() for one in stamps]
-    pauses = [two - one for one, two in pairwise(times) if two - one > SHORTEST_PAUSE_S]
-    return (times[-1], max(pauses)) if len(pauses) >= LEAST_PAUSES else None
-
-
-_STAMP = re.compile(r"(?m)^(\d{4}(?:-\d\d){2} \d\d(?::\d\d){2}[+-]\d{4})  ")
-TAIL_BYTES = 8 * 1024
-"""Of a log, from which the pace of its ticks is read."""
-SHORTEST_PAUSE_S, LEAST_PAUSES = 20.0, 2
-"""No timer is faster: what is closer was said by one tick."""
 MISSED = "Ticks came before, and at least two were missed since. Look whether the timer still runs."
-LATE, LATE_S = 2.0, 60.0
-"""Pauses, and seconds more, after which a timer's tick is missed."""
 
 
 def _questions(row: RunRow, ask: Open) -> Iterator[Need]:
-    option = ask.option
-    if ask.gate is not None:
-        gate = ask.gate
-        said, command = asked_at(row.run, gate), f"sequencer {option}answer approve"
+    if (gate := ask.gate) is not None:
+        said, (command, *others) = asked_at(row.run, gate), ask.commands()
         title, at = f"Approve {gate.step}?", gate.opened_at
-        yield Need("gate", row, at, title, said, ask, command, (), gate.token)
+        yield Need("gate", row, at, title, said, ask, command, others, gate.token)
     for question in ask.questions:
-        values = [quote(one_line(each.value)) for each in question.options] or ["TEXT"]
-        node = quote(one_line(question.node.id))
-        command, *others = (f"sequencer {option}answer {node} {value}" for value in values)
+        command, *others = ask.commands(question)
         title = question.node.label or question.node.id
         one, at, token = ask._replace(questions=(question,)), question.asked_at, question.token
         yield Need("question", row, at, title, question.text, one, command, others, token)
@@ -354,6 +309,11 @@ def cached(usage: Usage) -> str:
     return f"{share:.0%}" if share else ""
 
 
+def iso(seconds: float) -> str:
+    """Return the time *seconds* since 1970 as ISO 8601 has it."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
+
+
 def took(seconds: float) -> str:
     """Return a duration in words; empty: none."""
     return duration(seconds) if seconds else ""
@@ -371,5 +331,5 @@ def local(at: str) -> str:
 
 
 WORDS: Mapping[str, Callable[..., str]] = {
-    made.__name__: made for made in (money, tokens, cached, took, first_lines, local)
+    made.__name__: made for made in (money, tokens, cached, took, first_lines, local, iso)
 }

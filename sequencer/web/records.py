@@ -44,6 +44,8 @@ class Try(Struct):
     """Of the record that ended it; 0: it runs."""
     outcome: Mapping[str, Any] = field(default_factory=dict)
     is_question: bool = False
+    host: str = ""
+    """The machine that claimed it."""
 
     @property
     def usage(self) -> Usage:
@@ -134,6 +136,7 @@ class TriedSteps:
             step.tries.append(made)
         if begins:
             made.is_question = event == Event.ASKED
+            made.host = str(fact.get("host") or "")
             self._open[name, token] = made
             return
         made.state, made.ended = _STATES[event], str(fact["at"])

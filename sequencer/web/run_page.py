@@ -10,7 +10,9 @@ from msgspec.structs import replace
 
 from sequencer.assembly.flows import written_of
 from sequencer.cli.views.gantt import Bar, Gantt, Look, gantt_of, gantt_summary
+from sequencer.cli.views.pictures import Link
 from sequencer.cli.views.standing import Snapshot, take
+from sequencer.cli.views.states import CLASSES
 from sequencer.cli.views.text import plural
 from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.errors import ConfigurationError, SequencerError, UsageRefused
@@ -19,8 +21,6 @@ from sequencer.model.line.order import describe
 from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.workflow import Workflow
 from sequencer.web.drawings import (
-    CLASSES,
-    Link,
     RingReview,
     around,
     gantt_page_svg,
@@ -89,7 +89,8 @@ def _may(head: Head) -> frozenset[str]:
         return frozenset()
     if head.exit or head.status == "paused" or head.pause_requested:
         return frozenset({"resume"} if head.exit else {"resume", "stop"})
-    can_retry = head.status == "failed" or head.failures_in_row
+    # What has failed for good is among the needs, with the same button.
+    can_retry = head.failures_in_row and head.status != "failed"
     return frozenset({"pause", "stop", "retry"} if can_retry else {"pause", "stop"})
 
 
@@ -110,7 +111,7 @@ def _line_steps(row: RunRow, head: Head, snapshot: Snapshot, query: Query) -> di
     tried = [*tried_steps(row, is_whole=before > 0).values()]
     shown = [one for one in reversed(tried) if not before or one.step_index < before]
     rows = [_tried_row(head, one) for one in shown[:STEPS_A_PAGE]]
-    is_begun = bool(tried) and tried[-1].last.state == "running"
+    is_begun = head.status == "failed" or (bool(tried) and tried[-1].last.state == "running")
     if snapshot.next is not None and not before and not is_begun:
         name = snapshot.next["step"]
         rows.insert(0, StepRow("", STEP_LOOKS["next"], name, Tried("", name, 0)))

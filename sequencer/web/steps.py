@@ -19,6 +19,7 @@ from sequencer.engine.recall import read_output
 from sequencer.engine.run import Dispatching
 from sequencer.errors import SequencerError, UnknownName
 from sequencer.logs import sent_texts, token_of
+from sequencer.model.head import Head
 from sequencer.model.outcome import used
 from sequencer.store import folder as folders
 from sequencer.store import results
@@ -77,10 +78,15 @@ def step(site: Site, query: Query, project: str, run: str, key: str) -> Page:
         "elsewhere": _elsewhere(row, which) if which is not None and log is None else "",
         "needs": needs,
         "is_net": is_net,
-        "can_retry": is_net and look == "failed",
+        "can_retry": look == "failed" and (is_net or _is_stuck(head, key)),
     }
     folders = (row.run.store.state_path.parent,)
     return Page("step.html", name, context, folders, "runs", is_remote=shown.is_remote)
+
+
+def _is_stuck(head: Head | None, key: str) -> bool:
+    """Return whether a line at *head* has failed at the step *key* since a person said to retry."""
+    return head is not None and head.failures_in_row > 0 and key == str(head.step_index)
 
 
 def _name(row: RunRow, key: str) -> str:

@@ -16,6 +16,7 @@ from sequencer.project import open_project
 from sequencer.web.guard import Keys, PageGuard, origins_of
 from sequencer.web.server import make_app
 from sequencer.web.site import Site
+from tests.web.deliveries import Taker, make_project, taking
 from tests.web.sample import make_all
 
 PORT = 8420
@@ -194,3 +195,16 @@ def moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     git(folder, "remote", "add", "origin", "../shared.git")
     open_project(folder, trust=True).run(None).work(limits=InvocationLimits(max_steps=3))
     return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return the folder of a project that takes deliveries."""
+    return make_project(tmp_path / "app")
+
+
+@pytest.fixture
+def taker(folder: Path, tmp_path: Path) -> Iterator[Taker]:
+    """Return a server that takes them."""
+    with taking(folder, tmp_path / "state") as found:
+        yield found

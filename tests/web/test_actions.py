@@ -100,8 +100,14 @@ def test_pause_resume_and_stop(client: Client) -> None:
 def test_retry_forgets_the_failures(client: Client) -> None:
     row = row_of(client, "nightly")
     assert head_of(client, "nightly").failures_in_row
-    assert client.post(f"{row.url}/do/retry").status == 303
+    page, step = client.get(row.url).text, client.get(f"{row.url}/step/1")
+    assert page.count("/do/retry") == 1
+    assert step.text.count("/do/retry") == 1
+    assert "/do/retry" not in client.get(f"{row.url}/step/0").text
+    form = {"back": f"{row.url}/step/1", "node": ""}
+    assert client.post(f"{row.url}/do/retry", form).status == 303
     assert head_of(client, "nightly").failures_in_row == 0
+    assert "/do/retry" not in client.get(f"{row.url}/step/1").text
     assert "deploy failed" not in client.get("/").text
 
 

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -42,7 +41,6 @@ from tests.web.deliveries import (
     linear,
     linear_comment,
     linear_issue,
-    make_project,
     run_of,
     session,
     signed,
@@ -50,18 +48,6 @@ from tests.web.deliveries import (
     until,
     wait_for,
 )
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return make_project(tmp_path / "app")
-
-
-@pytest.fixture
-def taker(folder: Path, tmp_path: Path) -> Iterator[Taker]:
-    with taking(folder, tmp_path / "state") as found:
-        yield found
-
 
 # --- GitHub ----------------------------------------------------------------------------
 

@@ -41,18 +41,6 @@ from tests.web.deliveries import (
     until,
 )
 
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return make_project(tmp_path / "app")
-
-
-@pytest.fixture
-def taker(folder: Path, tmp_path: Path) -> Iterator[Taker]:
-    with taking(folder, tmp_path / "state") as found:
-        yield found
-
-
 # --- attacks -----------------------------------------------------------------------------
 
 

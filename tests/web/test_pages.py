@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
 import sys
 import threading
 import time
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -170,6 +172,7 @@ def test_a_step_shows_each_attempt_with_its_answer_prompt_and_log(looking: Clien
     first = words(looking.get(f"{RUN}/step/tests?try=1").text)
     assert "2 tests fail: test_login, test_logout" in first
     assert "Exit code 1" in first
+    assert f"Machine {socket.gethostname()}" in first
     assert looking.get(f"{RUN}/step/tests?try=99").status == 200
 
 
@@ -379,8 +382,11 @@ def test_a_timer_that_stopped_needs_you(client: Client, tmp_path: Path) -> None:
     assert "timer has stopped" in ticked(9000, 7200, 5400)
     assert "at least two were missed" in ticked(9000, 7200, 5400)
     assert "timer has stopped" not in ticked(5400, 3600, 1800), "the next one is hardly due"
+    due = datetime.fromtimestamp(int(now), UTC).isoformat()
+    assert f'tick <time datetime="{due}" data-due>' in client.get("/runs").text
     assert "timer has stopped" not in ticked(9000, 5400), "two tell no pace"
     open_project(docs, trust=True).run(None).control.pause()
+    assert "data-due" not in client.get("/runs").text
     assert "timer has stopped" not in ticked(9000, 7200, 5400), "a person wants it to rest"
 
 

@@ -74,17 +74,19 @@ class Bar(Struct, frozen=True):
     is_critical: bool = False
     """Also of a look that says something more important."""
     agent: str = ""
+    host: str = ""
 
     @property
     def told(self) -> str:
         """Return it in words.
 
-        >>> Bar(Look.DONE, 0, 4, attempt=2, agent="claude").told
-        'attempt 2, accepted, 4.0 s by claude'
+        >>> Bar(Look.DONE, 0, 4, attempt=2, agent="claude", host="ci-3").told
+        'attempt 2, accepted, 4.0 s by claude on ci-3'
         """
         number = f"attempt {self.attempt}, " if self.attempt > 1 else ""
         maker = f" by {self.agent}" if self.agent else ""
-        return f"{number}{self.look}, {duration(self.end - self.begin)}{maker}"
+        place = f" on {self.host}" if self.host else ""
+        return f"{number}{self.look}, {duration(self.end - self.begin)}{maker}{place}"
 
 
 class Row(Struct):
@@ -159,7 +161,7 @@ def _bar(span: Span, first: float, *, is_critical: bool) -> Bar:
     if is_critical and look is Look.DONE:
         look = Look.CRITICAL
     begin, end = span.begin - first, span.end - first
-    return Bar(look, begin, end, span.attempt, is_critical, span.agent)
+    return Bar(look, begin, end, span.attempt, is_critical, span.agent, span.host)
 
 
 def ticks(total_s: float, most: int) -> list[tuple[float, str]]:

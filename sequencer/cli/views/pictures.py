@@ -9,7 +9,7 @@ the machine's fonts if it has some.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.resources import as_file, files
 from itertools import pairwise
 from pathlib import Path
@@ -18,16 +18,13 @@ from xml.sax.saxutils import escape
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import save as save_file
 from sequencer.cli.views.diagram import MOST_PLACES, Drawn, Texts, jumps
-from sequencer.cli.views.gantt import STYLES, Bar, Gantt, Look, Row, gantt_summary, ticks
 from sequencer.cli.views.layers import place_count
 from sequencer.cli.views.layout import Box, EdgeLine, GroupFrame, Label, Layout, Words, laid_out
 from sequencer.cli.views.nodes import node_summary
-from sequencer.cli.views.states import PICTURES, shown
-from sequencer.cli.views.text import short
+from sequencer.cli.views.states import CLASSES, PICTURES, shown
 from sequencer.cli.views.text import width as columns_of
 from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.errors import ConfigurationError, UsageRefused
-from sequencer.model.outcome import duration
 from sequencer.workflows.mermaid.chart import Chart
 
 EXTRA = "pip install 'step-sequencer[picture]'"
@@ -212,12 +209,31 @@ def flow_picture(
     return view, laid_out(view.graph, words, drawn.direction, groups), texts, drawn
 
 
-class FlowPicture:
-    """The picture of a graph; a page makes one of its own."""
+Link = Callable[[str], str]
+"""From a node's id to the address of its page."""
 
-    def __init__(self, view: FlowView, layout: Layout, texts: Texts, drawn: Drawn) -> None:
-        """Draw *view* as it is laid out."""
+
+def grouped(kind: str, parts: Iterable[str]) -> Iterator[str]:
+    """Yield *parts* as one element of the class *kind*, which a style sheet may know."""
+    yield f'<g class="{kind}">'
+    yield from parts
+    yield "</g>"
+
+
+class FlowPicture:
+    """The picture of a graph."""
+
+    def __init__(
+        self,
+        view: FlowView,
+        layout: Layout,
+        texts: Texts,
+        drawn: Drawn,
+        link: Link | None = None,
+    ) -> None:
+        """Draw *view* as it is laid out, each node with its *link* if it is for a page."""
         self._view, self._layout, self._texts, self._drawn = view, layout, texts, drawn
+        self._link = link
         self._boxes = {box.node: box for box in layout.boxes}
         self._states = {node.node.id: node for node in view.nodes}
         self._has_run = view.status != "not-started"
@@ -243,16 +259,30 @@ class FlowPicture:
 
     def inner(self) -> Iterator[str]:
         """Yield the groups, lines and boxes."""
-        layout, view = self._layout, self._view
+        layout, followed = self._layout, self._view.followed
         for frame in layout.frames:
-            yield from self._frame(frame)
+            yield from grouped("frame", self._frame(frame))
         # Lines that were followed lie over the others where they cross.
-        for line in sorted(layout.lines, key=lambda one: one.place in view.followed):
-            yield from self._line(line)
+        for line in sorted(layout.lines, key=lambda one: one.place in followed):
+            yield from grouped(self._line_class(line), self._line(line))
         for box in layout.boxes:
-            yield from self._box(box, self._states[box.node])
+            view = self._states[box.node]
+            parts = grouped(f"node {CLASSES[view.state]}", self._box(box, view))
+            yield from parts if self._link is None else self._linked(box.node, parts, self._link)
         for frame in layout.frames:
-            yield from self._title(frame)
+            yield from grouped("title", self._title(frame))
+
+    def _line_class(self, line: EdgeLine) -> str:
+        stroke = self._drawn.stroke(self._view.graph.edges[line.place])
+        way = "on" if line.place in self._view.followed else "off"
+        return f"edge {way}{' loop' if line.is_loop else ''} {stroke}"
+
+    @staticmethod
+    def _linked(node: str, parts: Iterable[str], link: Link) -> Iterator[str]:
+        quotes = {'"': "&quot;"}
+        yield f'<a href="{escape(link(node), quotes)}" id="n-{escape(node, quotes)}">'
+        yield from parts
+        yield "</a>"
 
     def _frame(self, frame: GroupFrame) -> Iterator[str]:
         colors = self._drawn.colors(frame.group.name)
@@ -264,7 +294,7 @@ class FlowPicture:
 
     def _title(self, frame: GroupFrame) -> Iterator[str]:
         """Yield the title of a group, on the upper edge of its frame: below it the boxes begin."""
-        title = _fitting(frame.group.title, (frame.width - 2) * CELL)
+        title = fitting(frame.group.title, (frame.width - 2) * CELL)
         colors = self._drawn.colors(frame.group.name)
         x, y = (frame.x + frame.title) * CELL, frame.y * CELL_ROW - 4
         # Where a line can't be avoided the title stands over it.
@@ -415,150 +445,7 @@ def _toward(here: tuple[float, float], there: tuple[float, float]) -> tuple[floa
     return here[0] + (there[0] - here[0]) * step, here[1] + (there[1] - here[1]) * step
 
 
-MARGIN, GAP = 20, 14
-PLOT = 860
-ROW, BAR = 26, 16
-LINE = 20
-TICK = 80
-NAME_COLUMNS, ROLE_COLUMNS = 34, 16
-LEAST_BAR = 2.0
-"""Points: the shortest attempt is seen too."""
-MOST_ROWS, MOST_BARS = 2000, 20_000
-
-
-def gantt_svg(chart: Gantt) -> str:
-    """Return *chart* as an SVG document.
-
-    Raises: see `ensure_drawable`.
-    """
-    ensure_drawable(chart)
-    return "\n".join(GanttPicture(chart).parts()) + "\n"
-
-
-def ensure_drawable(chart: Gantt) -> None:
-    """Return if a picture of *chart* tells anything.
-
-    Raises:
-        UsageRefused: it has more rows or bars than anybody could tell apart.
-    """
-    bars = sum(len(row.bars) for row in chart.rows)
-    if len(chart.rows) > MOST_ROWS or bars > MOST_BARS:
-        raise UsageRefused(
-            f"{len(chart.rows)} tasks with {bars} bars are too many for a picture",
-            hint="'sequencer report' prints them, and --json has every attempt",
-        )
-
-
-class GanttPicture:
-    """The picture of a run's time; a page makes one of its own."""
-
-    def __init__(self, chart: Gantt) -> None:
-        """Measure *chart*."""
-        self._chart = chart
-        self._names = [short(shown(row.name), NAME_COLUMNS) for row in chart.rows]
-        self._roles = [short(shown(row.role), ROLE_COLUMNS) for row in chart.rows]
-        name = max((points(text, TEXT) for text in self._names), default=0.0)
-        role = max((points(text, SMALL) for text in self._roles), default=0.0)
-        self._role_x = MARGIN + name + GAP
-        self._left = self._role_x + (role + GAP if role else 0)
-        self._times = [duration(row.work_s) if row.work_s else "" for row in chart.rows]
-        time = max(points(text, SMALL) for text in (*self._times, "work"))
-        self._wide = int(self._left + PLOT + GAP + time + MARGIN)
-        path = " → ".join(shown(one) for one in chart.critical)
-        room = self._wide - 2 * MARGIN
-        self._lines = gantt_summary(chart.figures, path, lambda text: _fitting(text, room))
-        self._top = MARGIN + LINE * (2 + len(self._lines)) + LINE
-        self._bottom = self._top + ROW * len(chart.rows)
-        self._high = self._bottom + 2 * LINE + MARGIN
-
-    def parts(self) -> Iterator[str]:
-        """Yield the document line by line."""
-        title = _fitting(shown(self._chart.title), self._wide - 2 * MARGIN, TEXT)
-        yield from beginning(self._wide, self._high, title)
-        y = MARGIN + TEXT
-        yield words(title, MARGIN, y, INK)
-        for number, line in enumerate(self._lines, 1):
-            yield words(line.strip(), MARGIN, y + LINE * number, PALE_INK, size=SMALL)
-        yield from self._axis()
-        for number, row in enumerate(self._chart.rows):
-            yield from self._row(number, row)
-        yield from self._legend()
-        yield "</svg>"
-
-    def _x(self, moment: float) -> float:
-        total = self._chart.figures.wall_s
-        return self._left + (moment / total * PLOT if total > 0 else 0.0)
-
-    def _axis(self) -> Iterator[str]:
-        if not self._chart.rows:
-            return
-        for number in range(0, len(self._chart.rows), 2):
-            y = self._top + ROW * number
-            wide = self._wide - 2 * MARGIN + 8
-            yield f'<rect x="{MARGIN - 4}" y="{y}" width="{wide}" height="{ROW}" fill="#f8f9fa"/>'
-        for moment, name in ticks(self._chart.figures.wall_s, PLOT // TICK):
-            x = self._x(moment)
-            yield (
-                f'<path d="M{x:.1f} {self._top - 4}V{self._bottom}" fill="none" '
-                f'stroke="{FAINT}" stroke-width="1"/>'
-            )
-            yield words(name, round(x, 1), self._top - 9, PALE_INK, size=SMALL, anchor="middle")
-        right = self._wide - MARGIN
-        yield words("work", right, self._top - 9, PALE_INK, size=SMALL, anchor="end")
-
-    def _row(self, number: int, row: Row) -> Iterator[str]:
-        y = self._top + ROW * number
-        base = y + ROW / 2 + 5
-        colour = STYLES[Look.CRITICAL].line if row.is_critical else INK if row.bars else PALE_INK
-        yield words(self._names[number], MARGIN, base, colour)
-        if row.role:
-            yield words(self._roles[number], self._role_x, base, PALE_INK, size=SMALL)
-        # Waits below, attempts over them.
-        for bar in sorted(row.bars, key=lambda one: one.look is not Look.RETRY):
-            yield self._bar(bar, row.name, y)
-        if self._times[number]:
-            right = self._wide - MARGIN
-            yield words(self._times[number], right, base, PALE_INK, size=SMALL, anchor="end")
-
-    def _bar(self, bar: Bar, name: str, y: float) -> str:
-        x, end = self._x(bar.begin), self._x(bar.end)
-        told = f"<title>{escape(shown(name))}: {escape(bar.told)}</title>"
-        fill, line = STYLES[bar.look].fill, STYLES[bar.look].line
-        if bar.look is Look.RETRY:
-            middle = y + ROW / 2
-            return (
-                f'<path d="M{x:.1f} {middle}H{end:.1f}" fill="none" stroke="{line}" '
-                f'stroke-width="2" stroke-dasharray="2 4">{told}</path>'
-            )
-        wide = max(end - x, LEAST_BAR)
-        x = min(x, self._left + PLOT - wide)
-        heavy = 2 if bar.is_critical else 1
-        dashes = ' stroke-dasharray="4 3"' if bar.look in (Look.RUNNING, Look.CUT) else ""
-        return (
-            f'<rect x="{x:.1f}" y="{y + (ROW - BAR) / 2}" width="{wide:.1f}" height="{BAR}" '
-            f'rx="{min(3.0, wide / 2):g}" fill="{fill}" stroke="{line}" '
-            f'stroke-width="{heavy}"{dashes}>{told}</rect>'
-        )
-
-    def _legend(self) -> Iterator[str]:
-        x, y = float(MARGIN), self._bottom + LINE
-        for look in self._chart.looks:
-            fill, line = STYLES[look].fill, STYLES[look].line
-            if look is Look.RETRY:
-                yield (
-                    f'<path d="M{x:.1f} {y + 6}h18" fill="none" stroke="{line}" '
-                    'stroke-width="2" stroke-dasharray="2 4"/>'
-                )
-            else:
-                yield (
-                    f'<rect x="{x:.1f}" y="{y}" width="18" height="12" rx="3" fill="{fill}" '
-                    f'stroke="{line}"/>'
-                )
-            yield words(look, round(x + 24, 1), y + 11, PALE_INK, size=SMALL)
-            x += 24 + points(look, SMALL) + GAP
-
-
-def _fitting(text: str, room: float, size: int = SMALL) -> str:
+def fitting(text: str, room: float, size: int = SMALL) -> str:
     """Return *text*, cut if it is wider than *room* points."""
     if points(text, size) <= room:
         return text

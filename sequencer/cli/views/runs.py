@@ -6,6 +6,7 @@ import getpass
 import os
 import shlex
 from collections.abc import Callable, Iterator
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from sequencer.cli.views.text import age_s, one_line
@@ -109,6 +110,22 @@ class Open(NamedTuple):
     def option(self) -> str:
         """Return what names the run on a command line, with a blank after it."""
         return f"--run {shlex.quote(one_line(self.run.name))} " if self.run.name else ""
+
+    def commands(self, question: Question | None = None, most_chars: float = inf) -> list[str]:
+        """Return the commands that decide about the gate, or answer *question*, to be pasted.
+
+        One stands for all where the options together have more than *most_chars*.
+        """
+        if question is None:
+            return [f"{self._answer} {word}" for word in ("approve", "reject", '"FEEDBACK"')]
+        node = shlex.quote(one_line(question.node.id))
+        values = [shlex.quote(one_line(each.value)) for each in question.options] or ["TEXT"]
+        values = values if sum(map(len, values)) <= most_chars else ["VALUE"]
+        return [f"{self._answer} {node} {value}" for value in values]
+
+    @property
+    def _answer(self) -> str:
+        return f"sequencer {self.option}answer"
 
 
 def name_of(run: Run) -> str:

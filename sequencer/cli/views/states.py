@@ -19,37 +19,54 @@ class NodeLook(NamedTuple):
     ascii_mark: str
     style: str
     """As rich reads it."""
+    css: str
+    """The class of its elements in a picture and on a page."""
     picture: str = ""
     """In charts and pictures: fill, line and text together, so that a theme's own text colour
     can't make it unreadable. Empty: as any node."""
 
 
 LOOKS = {
-    NodeState.PENDING: NodeLook("·", ".", "dim"),
+    NodeState.PENDING: NodeLook("·", ".", "dim", "pending"),
     NodeState.WAITING: NodeLook(
-        "○", "o", "dim", "fill:#f1f3f5,stroke:#495057,color:#212529,stroke-dasharray:4 3"
+        "○", "o", "dim", "pending", "fill:#f1f3f5,stroke:#495057,color:#212529,stroke-dasharray:4 3"
     ),
-    NodeState.READY: NodeLook("○", "o", "cyan"),
+    NodeState.READY: NodeLook("○", "o", "cyan", "ready"),
     NodeState.RUNNING: NodeLook(
-        "●", "*", "bold cyan", "fill:#d0ebff,stroke:#1864ab,color:#0b2e4f,stroke-width:3px"
+        "●",
+        "*",
+        "bold cyan",
+        "running",
+        "fill:#d0ebff,stroke:#1864ab,color:#0b2e4f,stroke-width:3px",
     ),
-    NodeState.RETRYING: NodeLook("↻", "~", "yellow", "fill:#fff3bf,stroke:#b35900,color:#4d2600"),
+    NodeState.RETRYING: NodeLook(
+        "↻", "~", "yellow", "retrying", "fill:#fff3bf,stroke:#b35900,color:#4d2600"
+    ),
     NodeState.ASKED: NodeLook(
-        "?", "?", "bold magenta", "fill:#f3d9fa,stroke:#862e9c,color:#3b0f47,stroke-width:3px"
+        "?",
+        "?",
+        "bold magenta",
+        "waiting",
+        "fill:#f3d9fa,stroke:#862e9c,color:#3b0f47,stroke-width:3px",
     ),
-    NodeState.DONE: NodeLook("✓", "+", "green", "fill:#d3f9d8,stroke:#2b8a3e,color:#0b3d17"),
+    NodeState.DONE: NodeLook(
+        "✓", "+", "green", "done", "fill:#d3f9d8,stroke:#2b8a3e,color:#0b3d17"
+    ),
     NodeState.FAILED: NodeLook(
-        "✗", "!", "bold red", "fill:#ffe3e3,stroke:#c92a2a,color:#5f0f0f,stroke-width:3px"
+        "✗", "!", "bold red", "failed", "fill:#ffe3e3,stroke:#c92a2a,color:#5f0f0f,stroke-width:3px"
     ),
     NodeState.CANCELLED: NodeLook(
         "–",  # noqa: RUF001 - a dash that is no minus
         "-",
         "dim",
+        "skipped",
         "fill:#e9ecef,stroke:#868e96,color:#495057,stroke-dasharray:2 2",
     ),
 }
 MARKS = {state: look.mark for state, look in LOOKS.items()}
 ASCII_MARKS = {state: look.ascii_mark for state, look in LOOKS.items()}
+CLASSES = {state: look.css for state, look in LOOKS.items()}
+"""WAITING, of a node that others hold up, is pending; "waiting" is what waits for a person."""
 STYLES = {state: look.style for state, look in LOOKS.items()}
 PICTURES = {state: look.picture for state, look in LOOKS.items() if look.picture}
 

@@ -13,7 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sequencer.cli.views.gantt import STYLES, Gantt, Look, drawn, gantt_summary, ticks
-from sequencer.cli.views.pictures import MOST_ROWS, gantt_svg, png_of, points
+from sequencer.cli.views.gantt_picture import MOST_ROWS, gantt_svg
+from sequencer.cli.views.pictures import png_of, points
 from sequencer.cli.views.text import width
 from sequencer.errors import UsageRefused
 from tests.acceptance.flow_projects import make_project, write_flow

@@ -46,7 +46,7 @@ def test_every_box_line_and_text_is_inside(name: str) -> None:
     assert inner is not None
     dx, dy = numbers(inner.attrib["transform"])
     boxes = 0
-    for element in inner:
+    for element in inner.iter():
         if element.tag == f"{SPACE}rect":
             x, y = float(element.attrib["x"]) + dx, float(element.attrib["y"]) + dy
             assert 0 <= x <= x + float(element.attrib["width"]) <= wide
@@ -56,8 +56,8 @@ def test_every_box_line_and_text_is_inside(name: str) -> None:
             found = numbers(element.attrib["d"])
             assert all(0 <= x + dx <= wide for x in found[::2])
             assert all(0 <= y + dy <= high for y in found[1::2])
-    assert len(inner.findall(f"{SPACE}path")) == 2 * len(flows()[name].edges)
-    assert boxes or inner.findall(f"{SPACE}polygon")
+    assert len(inner.findall(f".//{SPACE}path")) == 2 * len(flows()[name].edges)
+    assert boxes or inner.findall(f".//{SPACE}polygon")
 
 
 @given(views())
