@@ -1,7 +1,7 @@
-"""Verbs that change a run by hand; each is one journalled transition.
+"""Commands that change a run by hand. Each one is one transition in the journal.
 
-They decide nothing about the run themselves: what is allowed is the model's to say, and
-what it refuses reaches the person as it is. Afterwards they show what comes next.
+They decide nothing themselves: the model says what is allowed, and you see its refusal
+unchanged. After the change they show what comes next.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from sequencer.store.strictjson import parse_object
 
 MAX_LISTED_STEPS = 12
 
-_note = click.option("--note", metavar="TEXT", help="Why; it is kept in the history.")
+_note = click.option("--note", metavar="TEXT", help="Why. Kept in the history.")
 _node = click.argument("node", required=False)
-_workflow = WORKFLOW(help="Instead of workflow.name, or in a named run of what it has.")
+_workflow = WORKFLOW(help="Use this workflow instead of workflow.name or the named run's workflow.")
 
 
 def tell(invocation: Invocation, run: Run, head: Head, done: str) -> None:
@@ -42,10 +42,10 @@ def _next(run: Run, head: Head) -> str:
     try:
         here = run.standing()
     except DefinitionChanged as error:
-        return f"nothing: {error.message}"
+        return f"none: {error.message}"
     if here is None:
         return f"step {head.expected_step!r}"
-    # What to do about it stands on a line of its own in the message.
+    # The message says on a line of its own what to do about it.
     message = here.message.replace("\n  ", "; ")
     if not here.place.step:
         return message
@@ -58,18 +58,18 @@ def _begun(run: Run, verb_name: str) -> Head:
     """Return the head of a run that has one.
 
     Raises:
-        TransitionRefused: the run was never begun, so there is nothing to change.
+        TransitionRefused: the run never started, so there is nothing to change.
     """
     head = run.head
     if head is None:
         raise TransitionRefused(
-            f"{verb_name}: the run was never begun", hint="'sequencer run' begins it"
+            f"{verb_name}: the run has not started", hint="'sequencer run' starts it"
         )
     return head
 
 
 def _present(run: Run, node: str | None) -> str:
-    """Return in words what a change of *node*, or of the present step, is about."""
+    """Return words for what changes: *node*, or the current step."""
     if node is not None:
         return f"node {node!r}"
     head = run.head
@@ -81,9 +81,9 @@ def _present(run: Run, node: str | None) -> str:
 @_node
 @pass_invocation
 def retry(invocation: Invocation, node: str | None) -> None:
-    """Forget the failures of the present step, so that it may be tried again at once.
+    """Clear the failures of the current step so that it can be tried again right away.
 
-    In a flowchart or a team, of NODE; without one, of all that have failed.
+    In a flowchart or a team, clear the failures of NODE, or of all failed nodes.
 
     \b
     Examples:
@@ -94,13 +94,13 @@ def retry(invocation: Invocation, node: str | None) -> None:
     failures = _begun(run, "retry").failures_in_row
     head = run.control.retry(node)
     told = _last_note(run, "resumed")
-    # Of a graph it says which nodes are tried again.
-    forgotten = f"the failures in a row ({failures}) are forgotten"
+    # For a graph, the fact says which nodes are tried again.
+    forgotten = f"failures in a row cleared ({failures})"
     tell(invocation, run, head, forgotten if told in (None, "retry") else told)
 
 
 def _last_note(run: Run, event: str) -> str | None:
-    """Return what the newest fact of *event* says beside it."""
+    """Return the detail of the newest fact of *event*."""
     told = [fact["outcome"] for fact in run.history() if fact["event"] == event]
     return str(told[-1]["note"]) if told and told[-1] else None
 
@@ -108,9 +108,9 @@ def _last_note(run: Run, event: str) -> str | None:
 @verb("skip")
 @_node
 @_note
-@click.option("--as-done", is_flag=True, help="Accept it: you did it yourself.")
-@click.option("--as-failed", is_flag=True, help="Mark it as failed instead.")
-@click.option("--output", metavar="TEXT", help="What NODE says; a choice goes by it.")
+@click.option("--as-done", is_flag=True, help="Accept the step: you did it yourself.")
+@click.option("--as-failed", is_flag=True, help="Mark the step as failed instead.")
+@click.option("--output", metavar="TEXT", help="The answer of NODE; a choice after it uses it.")
 @pass_invocation
 def skip(
     invocation: Invocation,
@@ -121,10 +121,10 @@ def skip(
     as_failed: bool,
     output: str | None,
 ) -> None:
-    """Continue without the present step; in a flowchart or a team without NODE.
+    """Skip the current step, or NODE in a flowchart or a team.
 
-    --as-done is for a step that you did yourself, or whose agent did the work and failed
-    afterwards: it counts as accepted.
+    With --as-done the step counts as accepted. Use it for a step that you did yourself, or
+    whose agent did the work and failed afterwards.
 
     \b
     Examples:
@@ -133,9 +133,9 @@ def skip(
       sequencer --run login-timeout skip verify --as-done --output "it works"
     """
     if as_done and as_failed:
-        raise UsageRefused("--as-done and --as-failed exclude each other")
+        raise UsageRefused("--as-done and --as-failed can't be used together")
     if output is not None and (node is None or not as_done):
-        raise UsageRefused("is for a NODE that is accepted with --as-done", where="--output")
+        raise UsageRefused("works only with NODE and --as-done", where="--output")
     run = invocation.run()
     here = _present(run, node)
     if as_done:
@@ -153,11 +153,11 @@ def skip(
 @click.argument("assignment", metavar="FIELD=VALUE")
 @pass_invocation
 def set_(invocation: Invocation, assignment: str) -> None:
-    """Set a field of the run's state, as if it had been edited in state.json.
+    """Set a field of the run's state, as if you had edited state.json.
 
-    VALUE is JSON if it can be read as such, else text. Fields that the program does not
-    know are kept for you; those that would break the run's order are refused, and so is a
-    status that the run does not have.
+    VALUE is read as JSON, or as text if it isn't JSON. Fields that the program does not know
+    are kept for you. A value that would break the order of the run is refused, and so is a
+    status that doesn't match the run.
 
     \b
     Examples:
@@ -176,7 +176,7 @@ def set_(invocation: Invocation, assignment: str) -> None:
 
 
 def _value(text: str) -> Any:
-    # The strict reader refuses NaN and numbers without end, which state.json could not hold.
+    # The strict reader refuses NaN and infinity, which state.json could not hold.
 
     try:
         return parse_object(b'{"value":' + text.encode("utf-8", "surrogatepass") + b"}")["value"]
@@ -192,7 +192,7 @@ def _value(text: str) -> Any:
 def reset(
     invocation: Invocation, is_sure: bool, workflow: str | None, review_every: int | None
 ) -> None:
-    """Begin again at step_index 0 as a new run; the history keeps the old one.
+    """Start over at step_index 0 as a new run; the history keeps the old one.
 
     \b
     Examples:
@@ -205,12 +205,12 @@ def reset(
     lost = before.step_index or before.usage.steps
     if lost and not is_sure:
         question = (
-            f"the run of {before.workflow_name!r} is at step_index {before.step_index} with "
+            f"the run of {before.workflow_name!r} is at step_index {before.step_index}, with "
             f"{before.usage.steps} accepted steps"
         )
         if not sys.stdin.isatty():
-            raise UsageRefused(question, where="sequencer reset", hint="--yes resets it")
-        if not click.confirm(f"{one_line(question)}; begin again?", err=True):
+            raise UsageRefused(question, where="sequencer reset", hint="add --yes to reset it")
+        if not click.confirm(f"{one_line(question)}; start over?", err=True):
             invocation.say("nothing was changed")
             return
     head = run.control.reset()
@@ -224,10 +224,10 @@ def reset(
 @click.argument("to", metavar="N|NODE")
 @pass_invocation
 def rewind(invocation: Invocation, to: str) -> None:
-    """Go back: the step at step_index N runs next, and all from there on run again.
+    """Go back: the step at step_index N runs next, and all steps from there run again.
 
-    In a flowchart or a team NODE and everything that it leads to run again; what others have
-    brought there is kept.
+    In a flowchart or a team, NODE and every node after it run again. Results that reached
+    those nodes from other nodes are kept.
 
     \b
     Examples:
@@ -259,10 +259,10 @@ def rewind(invocation: Invocation, to: str) -> None:
 @REVIEW_EVERY
 @pass_invocation
 def adopt(invocation: Invocation, workflow: str | None, review_every: int | None) -> None:
-    """Go on at the same step_index under a workflow or a parameter that was changed.
+    """Continue at the same step_index after a workflow or a parameter changed.
 
-    A run remembers the definition that it began with, and refuses another one until you
-    have looked: step_index may mean another step under it.
+    A run remembers the definition that it started with. It refuses a changed one until you
+    adopt it, because step_index may then mean another step.
 
     \b
     Examples:
@@ -285,11 +285,11 @@ def adopt(invocation: Invocation, workflow: str | None, review_every: int | None
         if old != now
     ]
     if new.nodes and (note := _last_note(run, "adopted")) is not None:
-        # What a digest does not say, the history does.
+        # A digest doesn't say what changed; the history does.
         changes.append(note)
     tell(invocation, run, head, f"adopted: {'; '.join(changes)}")
     if run.name is None and (workflow is not None or review_every is not None):
-        invocation.say("notice: set the same in orchestration.yaml, or give it to run and tick too")
+        invocation.say("notice: set the same in orchestration.yaml, or pass it to run and tick too")
 
 
 def _shown(params: Mapping[str, object]) -> str:
@@ -297,13 +297,13 @@ def _shown(params: Mapping[str, object]) -> str:
 
 
 @verb("takeover")
-@click.option("--force", is_flag=True, help="Drop the claim, whoever holds it.")
+@click.option("--force", is_flag=True, help="Take the step away, whoever holds it.")
 @pass_invocation
 def takeover(invocation: Invocation, force: bool) -> None:
-    """Show who holds the step; with --force take it away from them.
+    """Show who holds the step; with --force, take it away.
 
-    A holder that is provably gone needs no force: the next run or tick takes over by
-    itself. Whoever loses a claim can't commit any more, and its output is kept.
+    If the holder is provably gone, you don't need --force: the next run or tick takes over.
+    A process that loses its claim can't commit its step anymore. Its output is kept.
 
     \b
     Examples:
@@ -316,21 +316,21 @@ def takeover(invocation: Invocation, force: bool) -> None:
         held = [_holder(run, claim) for claim in before.claims]
         raise ClaimHeld(
             "; ".join(held),
-            hint="--force takes the step over; its holder will find itself stale",
+            hint="--force takes the step over; the holder's result is then refused",
         )
     head = run.control.take_over()
     tokens = ", ".join(str(claim.token) for claim in before.claims)
-    tell(invocation, run, head, f"taken over: token {tokens} is stale from now on")
+    tell(invocation, run, head, f"taken over: results with token {tokens} are refused from now on")
 
 
 def _holder(run: Run, claim: Any) -> str:
     liveness, makers = run.store.liveness(claim), run.makers()
     who = claim.owner.words if makers is None else makers.get(claim.token) or "no worker yet"
     said = {
-        "alive": "alive: its heartbeat is fresh",
+        "alive": "alive, with a fresh heartbeat",
         "unknown": "not provably gone",
-        "expired": "without a heartbeat for longer than its lease; the next run takes over",
-        "dead": "gone; the next run takes over by itself",
+        "expired": "no heartbeat for longer than its lease; the next run takes over",
+        "dead": "gone; the next run takes over",
     }[str(liveness)]
     return (
         f"step {claim.step!r} (step_index {claim.step_index}) is held by {who} "
@@ -339,15 +339,15 @@ def _holder(run: Run, claim: Any) -> str:
 
 
 @verb("stop")
-@click.option("--reason", metavar="TEXT", help="Kept in the state and shown to everybody.")
-@click.option("--pause", is_flag=True, help="Only hold it: processes that wait keep waiting.")
-@click.option("--now", is_flag=True, help="Do not let the step that runs end; its agent is ended.")
+@click.option("--reason", metavar="TEXT", help="Why. Kept in the state and shown to everyone.")
+@click.option("--pause", is_flag=True, help="Only pause: waiting processes keep waiting.")
+@click.option("--now", is_flag=True, help="Stop the running step too, and end its agent.")
 @pass_invocation
 def stop(invocation: Invocation, *, reason: str | None, pause: bool, now: bool) -> None:
-    """Stop the run after the step that runs; every process that waits ends too.
+    """Stop the run after the running step; waiting processes end too.
 
-    With --now whoever runs the step loses it, ends the agent within seconds and keeps its
-    output. An agent or a person can also stop the run with "exit": true in state.json.
+    With --now, the process that runs the step loses it, ends the agent within seconds, and
+    keeps its output. You or an agent can also stop the run with "exit": true in state.json.
 
     \b
     Examples:
@@ -356,18 +356,18 @@ def stop(invocation: Invocation, *, reason: str | None, pause: bool, now: bool) 
       sequencer resume                  undoes both
     """
     if pause and reason is not None:
-        raise UsageRefused("a pause has no reason", where="--reason")
+        raise UsageRefused("works only without --pause", where="--reason")
     run = invocation.run()
     head = run.control.pause() if pause else run.control.stop(reason)
     done = "paused" if pause else "stopped"
     if now and head.claims:
         head = run.control.take_over()
-        tell(invocation, run, head, f"the run is {done}; the step that ran was taken away")
+        tell(invocation, run, head, f"the run is {done}; the running step was taken away")
         return
     after = ""
     if head.claims:
         after = (
-            " when the step that runs has ended" if pause else "; the step that runs is the last"
+            " as soon as the running step ends" if pause else "; the running step is the last one"
         )
     tell(invocation, run, head, f"the run is {done}{after}")
 
@@ -375,7 +375,7 @@ def stop(invocation: Invocation, *, reason: str | None, pause: bool, now: bool) 
 @verb("resume")
 @pass_invocation
 def resume(invocation: Invocation) -> None:
-    """Let a run continue that was paused or stopped.
+    """Continue a run that was paused or stopped.
 
     \b
     Example:
@@ -383,4 +383,4 @@ def resume(invocation: Invocation) -> None:
     """
     run = invocation.run()
     head = run.control.resume()
-    tell(invocation, run, head, "the run goes on")
+    tell(invocation, run, head, "the run continues")

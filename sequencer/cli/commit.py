@@ -1,4 +1,4 @@
-"""`plan --commit`: what would be committed after a step, and what would not, and why."""
+"""`plan --commit`: what a step would commit, what it would leave out, and why."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ NOT_COMMITTED = "-"
 
 
 def plan_commit(invocation: Invocation) -> None:
-    """Show what a step would commit of the changes that are in the work tree now.
+    """Show which changes in the work tree a step would commit now.
 
-    Steps commit by themselves, where `commit` in orchestration.yaml declares what, and the run
+    Steps commit on their own if `commit` in orchestration.yaml declares what, and if the run
     is kept in git.
     """
     project = invocation.project()
@@ -31,11 +31,13 @@ def plan_commit(invocation: Invocation) -> None:
         return
     _tell(invocation, facts)
     if not facts["open"]:
-        invocation.say("nothing is declared: 'commit.paths' and its neighbours name what may be")
+        invocation.say(
+            "nothing is declared: name what steps may commit, for example in 'commit.paths'"
+        )
 
 
 def _selected(project: Project) -> tuple[str | None, Selection]:
-    """Return the branch that is checked out, and what would be committed on it."""
+    """Return the checked-out branch and what would be committed on it."""
     settings = project.settings
     objects = Objects(Git(settings.project_dir))
     tree = WorkTree(folders_of(settings, settings.state_file), objects)
@@ -71,7 +73,7 @@ def _tell(invocation: Invocation, facts: dict[str, Any]) -> None:
         for one in facts["skipped"]
     ]
     if not rows:
-        invocation.echo("nothing has changed in the work tree")
+        invocation.echo("nothing changed in the work tree")
         return
     invocation.echo(
         columns(("CHANGE", "BYTES", "PATH", "WHY"), rows, right={1}, room=invocation.room)

@@ -1,8 +1,8 @@
-"""`demo`: two terminals' worth of processes over one run, without any agent.
+"""`demo`: two processes, as in two terminals, share one run without an agent.
 
-A scratch folder gets a project whose agent is a small script that works for a moment and
-writes a line into a file; two real ``sequencer run --mode sync`` processes take turns in
-it. What is shown as proof is read from the run's own journal and from the script's file.
+A scratch folder gets a project whose agent is a small script: it works for a moment and
+writes a line into a file. Two real ``sequencer run --mode sync`` processes take turns there.
+The proof comes from the journal of the run and from the script's file.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ POSITIONS = ("supervisor", "main")
 REVIEW_EVERY = 2
 MAX_STEPS = 1_000
 START_S = 30.0
-"""Beside the steps themselves: for two interpreters on a busy machine."""
+"""In addition to the steps: for two interpreters on a busy machine."""
 STEP_S = 5.0
 POLL_S = 0.02
 END_S = 12.0
-"""From TERM to KILL: a process ends its agent in order first, which takes up to 5 s."""
+"""From TERM to KILL: a process first ends its agent cleanly, which takes up to 5 s."""
 
 READER_S = 5.0
 FILES = files("sequencer").joinpath("builtin", "demo")
 _NEXT = """
-your own project:
+in your own project:
   sequencer init --workflow review_cadence && sequencer check
   sequencer run --mode sync --position supervisor     in one terminal
   sequencer run --mode sync --position main           in another"""
@@ -55,27 +55,31 @@ look around:  cd {folder}
   cat sync/state.json   ls logs/local/steps"""
 _GONE = "'sequencer demo --keep' keeps the folder with its state, journal and logs"
 Children = list[tuple[str, "subprocess.Popen[bytes]", threading.Thread]]
-"""Of each process the position, and the thread that shows what it says."""
+"""Each process with its position and the thread that shows its output."""
 
 
 @verb("demo", has_json=False)
 @click.option(
-    "--steps", type=click.IntRange(2, MAX_STEPS), default=8, show_default=True, help="In all."
+    "--steps",
+    type=click.IntRange(2, MAX_STEPS),
+    default=8,
+    show_default=True,
+    help="Number of steps.",
 )
 @click.option(
     "--seconds",
     type=click.FloatRange(0, 60),
     default=0.2,
     show_default=True,
-    help="How long each step works.",
+    help="How long each step takes.",
 )
-@click.option("--keep", is_flag=True, help="Keep the folder, to look around in it.")
+@click.option("--keep", is_flag=True, help="Keep the folder so that you can look around.")
 @pass_invocation
 def demo(invocation: Invocation, steps: int, seconds: float, keep: bool) -> None:
     """Watch a supervisor and a main process take turns, with a review every second cycle.
 
-    No agent program and no key is needed. It works in a folder of its own, which is
-    removed at the end.
+    You need no agent program and no key. The demo works in a temporary folder and removes
+    it at the end.
 
     \b
     Examples:
@@ -83,7 +87,7 @@ def demo(invocation: Invocation, steps: int, seconds: float, keep: bool) -> None
       sequencer demo --steps 12 --keep
     """
     if invocation.config is not None or invocation.run_name is not None:
-        raise UsageRefused("demo makes a project of its own: no --config and no --run")
+        raise UsageRefused("demo makes its own project, so --config and --run don't apply")
     folder = Path(tempfile.mkdtemp(prefix="sequencer-demo-"))
     is_kept = True
     try:
@@ -121,7 +125,7 @@ def _write_project(folder: Path, steps: int, seconds: float) -> None:
 
 @contextlib.contextmanager
 def _ending_on_signals() -> Iterator[None]:
-    """Let TERM and HUP end the demo as Ctrl-C does, so that its processes end with it."""
+    """Make TERM and HUP end the demo and its processes, as Ctrl-C does."""
 
     def interrupt(number: int, frame: Any) -> None:
         del number, frame
@@ -146,7 +150,7 @@ def _run_both(invocation: Invocation, folder: Path, limit_s: float) -> None:
     try:
         for position in POSITIONS:
             children.append(_started(invocation, folder, position))
-        # If one fails the other would wait for it without end.
+        # If one fails, the other would wait for it forever.
         while any(one.poll() is None for _, one, _ in children) and not _failed(children):
             if time.monotonic() > deadline:
                 raise StepFailed(f"not done after {limit_s:.0f} s", where=str(folder))
@@ -159,8 +163,10 @@ def _run_both(invocation: Invocation, folder: Path, limit_s: float) -> None:
 
 
 def _failed(children: Children) -> list[str]:
-    """Return in words which processes have ended with an error."""
-    return [f"{position} with {one.returncode}" for position, one, _ in children if one.poll()]
+    """Return words for the processes that ended with an error."""
+    return [
+        f"{position} with exit code {one.returncode}" for position, one, _ in children if one.poll()
+    ]
 
 
 def _started(
@@ -171,7 +177,7 @@ def _started(
         *("run", "--mode", "sync", "--position", position),
         *("--config", str(folder / "orchestration.yaml")),
     ]
-    # A setting of the person's own shell would be one of the demo as well.
+    # Settings in your shell would otherwise apply to the demo too.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("SEQUENCER_")}
     environment |= {"PYTHONUNBUFFERED": "1", "SEQUENCER_TRUST": str(folder)}
     process = subprocess.Popen(  # noqa: S603 - our own program and a folder that we made
@@ -195,13 +201,13 @@ def _relay(invocation: Invocation, process: subprocess.Popen[bytes], position: s
     with process.stdout as lines:
         for line in lines:
             text = plain(line.decode("utf-8", "replace")).rstrip()
-            # Nobody reads any more: the pipe is still emptied, so that the process can end.
+            # Nobody reads anymore: still empty the pipe so that the process can end.
             with contextlib.suppress(OSError, StorageFailed):
                 invocation.echo(label + text)
 
 
 def _end(children: Children) -> None:
-    """Leave no process behind, whatever happens meanwhile."""
+    """Leave no process behind, whatever happens in the meantime."""
     for _, process, _ in children:
         if process.poll() is None:
             process.terminate()
@@ -213,7 +219,7 @@ def _end(children: Children) -> None:
             except subprocess.TimeoutExpired:
                 process.kill()
             except KeyboardInterrupt:
-                # The second Ctrl-C: those who wait for their agents are not waited for.
+                # The second Ctrl-C: don't wait for processes that wait for their agents.
                 deadline = 0.0
         reader.join(READER_S)
 
@@ -222,7 +228,7 @@ def _show(invocation: Invocation, folder: Path, steps: int, took_s: float) -> No
     """Show the order from the journal, and compare it with what the workflow says.
 
     Raises:
-        StepFailed: the order is not the workflow's, or two steps overlapped.
+        StepFailed: the order differs from the workflow, or two steps overlapped.
     """
     run = open_run(folder, environment={})
     facts = [fact for fact in run.history() if fact["event"] == "succeeded"]
@@ -243,7 +249,7 @@ def _show(invocation: Invocation, folder: Path, steps: int, took_s: float) -> No
     claims = (claim for record in journal.records() for claim in record.data["head"]["claims"])
     owners = {claim["owner"]["pid"] for claim in claims if claim["step_index"] < steps}
     invocation.echo(
-        f"strict order: {steps} steps, each accepted once, as the workflow says; the agent's own "
-        "trace shows each step ended before the next began"
+        f"strict order: {steps} steps, each accepted once, in the order of the workflow; the "
+        "agent's trace shows that each step ended before the next started"
     )
-    invocation.echo(f"{len(owners)} processes took turns; {took_s:.1f} s in all")
+    invocation.echo(f"{len(owners)} processes took turns; {took_s:.1f} s in total")

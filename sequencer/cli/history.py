@@ -21,7 +21,7 @@ NOTE_CHARS = 72
 _RUN_ID = re.compile(r"\brun [0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 TRACE_CHARS = 100
 ERROR_CHARS = 40
-"""Of a failure that ended other nodes, too; they are named after it."""
+"""Length of an error that also canceled other nodes, which are named after it."""
 
 
 @verb("history")
@@ -30,7 +30,7 @@ ERROR_CHARS = 40
     "--limit",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Only the newest N facts.",
+    help="Show only the newest N facts.",
 )
 @pass_invocation
 def history(invocation: Invocation, limit: int | None) -> None:
@@ -52,13 +52,13 @@ def history(invocation: Invocation, limit: int | None) -> None:
     denied = 0
     rows: list[tuple[str, ...]] = []
     present = run.view().head
-    # A graph's is told in the words of `simulate`.
+    # A graph uses the words of `simulate`.
     is_trace = present is not None and present.begun_at is not None
     for fact in kept:
         denied += len(_outcome(fact).get("denials") or ())
         rows.append(_trace_row(fact) if is_trace else _row(fact))
     if not rows:
-        invocation.say("nothing has happened yet: the run was never begun")
+        invocation.say("nothing has happened yet: the run has not started")
         return
     room = invocation.room
     if is_trace:
@@ -69,11 +69,9 @@ def history(invocation: Invocation, limit: int | None) -> None:
         table = columns(head, rows, right={0, 4, 5, 6}, room=room, goes=(5, 0, 6))
     invocation.echo(table)
     if denied:
-        # What is denied its edits must be seen.
+        # You must see it if an agent is denied its edits.
         calls = plural(denied, "tool call")
-        invocation.say(
-            f"warning: the agents' permissions refused {calls}; 'sequencer log' shows them"
-        )
+        invocation.say(f"warning: the agents' permissions refused {calls}; see 'sequencer log'")
 
 
 def _trace_row(fact: dict[str, Any]) -> tuple[str, ...]:
@@ -87,7 +85,7 @@ def _trace_row(fact: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _with_short_error(outcome: dict[str, Any]) -> dict[str, Any]:
-    """Return *outcome* with an error that leaves room for what was cancelled because of it."""
+    """Return *outcome* with an error that leaves room for the nodes it canceled."""
     error = outcome.get("error")
     if not isinstance(error, str) or not outcome.get("cancelled"):
         return outcome
@@ -95,7 +93,7 @@ def _with_short_error(outcome: dict[str, Any]) -> dict[str, Any]:
 
 
 def _accepted(run: Run) -> Iterator[dict[str, Any]]:
-    """Yield the facts of *run*; that there is none is believed only of a run that has no state."""
+    """Yield the facts of *run*. Only a run without a state may have none."""
     is_empty = True
     for fact in run.history():
         is_empty = False
@@ -115,19 +113,19 @@ def _row(fact: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _remark(outcome: dict[str, Any]) -> str:
-    """Return the one thing about *outcome* that a person looks for, in a few words."""
+    """Return in a few words what a person wants to know about *outcome*."""
     parts = [str(outcome["agent"])] if outcome.get("agent") else []
     usage = outcome.get("usage")
     if isinstance(usage, dict) and usage.get("seconds"):
         parts.append(f"{float(usage['seconds']):.1f} s")
     if cut_from := outcome.get("output_cut_from"):
-        parts.append(f"its answer of {file_size(cut_from)} was cut to its end")
+        parts.append(f"its answer of {file_size(cut_from)} was cut; the end is kept")
     if isinstance(usage, dict):
         parts += [cost] if (cost := cost_words(used(usage))) else []
         parts += ["no agent ran"] if usage.get("rehearsed") else []
     if outcome.get("denials"):
         parts.append(f"{len(outcome['denials'])} tool calls refused")
-    # The journal tells a reset by the id of the run that it ended, which means nothing to people.
+    # For a reset, the journal has the id of the run that it ended, which means nothing to people.
     said = (_RUN_ID.sub("run", str(outcome.get(key) or "")) for key in ("note", "error", "reason"))
     parts += [text for text in said if text][:1]
     return cut(one_line(", ".join(parts)), NOTE_CHARS)

@@ -1,4 +1,4 @@
-"""`report --metrics`: what runs have done and used, for Prometheus."""
+"""`report --metrics`: what runs did and used, for Prometheus."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from sequencer.model.workflow import Workflow
 from sequencer.project import Project
 
 FILE_MODE = 0o644
-"""The exporter is another user."""
+"""The exporter runs as another user."""
 
 
 def report_metrics(
     invocation: Invocation, *, all_runs: bool, text_format: str, output: Path | None
 ) -> None:
-    """Print what a run has done and used as metrics: steps, failures, time, tokens, cost."""
+    """Print what a run did and used as metrics: steps, failures, time, tokens, cost."""
     if all_runs and invocation.run_name is not None:
-        raise click.UsageError("--all-runs and --run exclude each other")
+        raise click.UsageError("--all-runs and --run can't be used together")
     seen, unreadable = _seen(invocation, all_runs=all_runs)
     data = metrics_text(seen, unreadable, text_format)
     if output is None:
@@ -52,16 +52,16 @@ def report_metrics(
 
 
 def _seen(invocation: Invocation, *, all_runs: bool) -> tuple[list[Seen], list[str | None]]:
-    """Return the runs that were asked for and have begun, and those that can't be read.
+    """Return the requested runs that have started, and those that can't be read.
 
     Raises:
-        SequencerError: the one run that was asked for can't be read.
+        SequencerError: the one requested run can't be read.
     """
     project, unreadable = invocation.project(), list[str | None]()
     if not all_runs:
         run = invocation.run()
         if (head := run.head) is None:
-            invocation.say("nothing has happened yet: the run was never begun")
+            invocation.say("nothing has happened yet: the run has not started")
             return [], []
         return [_look(invocation, project, run, head)], []
 
@@ -83,7 +83,7 @@ def _look(invocation: Invocation, project: Project, run: Run, head: Head) -> See
             marking = run.flow.marking(head)[1]
             graph, spent = marking.graph, marking.team.spent
     except SequencerError as error:
-        invocation.say(f"warning: roles and models are not known: {error.message}")
+        invocation.say(f"warning: roles and models are unknown: {error.message}")
     tasks = graph.nodes if graph and workflow and workflow.tasks else ()
     return Seen(
         run.name,
@@ -100,7 +100,7 @@ def _look(invocation: Invocation, project: Project, run: Run, head: Head) -> See
 
 
 def _models(project: Project, workflow: Workflow | None) -> Callable[[Maker], str]:
-    """Return what names a model: the attempt's own, else its step's, else its agent's."""
+    """Return the model's name: from the attempt, else from its step, else from its agent."""
     steps = {} if workflow is None else workflow.steps_by_name
     agents = project.settings.agents
 
@@ -114,17 +114,17 @@ def _models(project: Project, workflow: Workflow | None) -> Callable[[Maker], st
 
 PREFIX = "sequencer"
 DEFAULT_RUN = "(default)"
-"""As `runs` calls it."""
+"""The name that `runs` uses."""
 FORMATS: tuple[str, str] = ("openmetrics", "prometheus")
 
 RUN = ("run", "workflow")
 MAKER = (*RUN, "step", "role", "model", "agent")
-_KEPT = "Of the facts that the journal still has: where old ones were dropped it is less."
-_EXACT = "From the run's state: exact, also where old facts were dropped."
+_KEPT = "Counts only the facts still in the journal, so dropped old facts are missing."
+_EXACT = "From the run's state: exact, even if old facts were dropped."
 
 
 class Seen(Struct, frozen=True):
-    """One run, as it is to be shown."""
+    """One run to show."""
 
     name: str | None
     head: Head
@@ -133,7 +133,7 @@ class Seen(Struct, frozen=True):
     roles: Mapping[str, str] = field(default_factory=dict)
     """By step."""
     model_of: Callable[[Maker], str] = lambda maker: maker.model
-    """What a maker's model is where the journal names none."""
+    """The model of a maker if the journal names none."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -142,27 +142,27 @@ class Seen(Struct, frozen=True):
 
 
 _COUNTS: tuple[tuple[str, str, Callable[[Total], int]], ...] = (
-    ("steps_accepted", "Steps that were accepted.", lambda t: t.accepted),
-    ("attempts_failed", "Attempts that failed or judged no.", lambda t: t.failed),
+    ("steps_accepted", "Accepted steps.", lambda t: t.accepted),
+    ("attempts_failed", "Attempts that failed or gave a negative verdict.", lambda t: t.failed),
     ("attempts_released", "Attempts that were given back.", lambda t: t.released),
-    ("attempts_taken_over", "Attempts whose process was lost.", lambda t: t.taken_over),
+    ("attempts_taken_over", "Attempts taken over from a lost process.", lambda t: t.taken_over),
 )
 _USED: tuple[tuple[str, str, str, Callable[[Usage], float | None]], ...] = (
-    ("agent_seconds", "Time of agents, all attempts.", "seconds", lambda u: u.seconds),
-    ("input_tokens", "Tokens that were sent.", "tokens", lambda u: u.input_tokens),
-    ("cache_read_tokens", "Part of the tokens sent that was read from a cache.", "tokens",
+    ("agent_seconds", "Time of agents, over all attempts.", "seconds", lambda u: u.seconds),
+    ("input_tokens", "Tokens sent.", "tokens", lambda u: u.input_tokens),
+    ("cache_read_tokens", "Tokens sent that came from a cache.", "tokens",
      lambda u: u.cache_read_tokens),
-    ("output_tokens", "Tokens that came back.", "tokens", lambda u: u.output_tokens),
-    ("cost_usd", "Cost as far as it is known.", "usd", lambda u: u.known_usd),
-    ("estimated_usd", "Part of the cost that is estimated.", "usd", lambda u: u.estimated_usd),
-    ("calls_unpriced", "Calls whose cost nobody told.", "", lambda u: u.unpriced),
+    ("output_tokens", "Tokens received.", "tokens", lambda u: u.output_tokens),
+    ("cost_usd", "Known cost.", "usd", lambda u: u.known_usd),
+    ("estimated_usd", "Estimated part of the cost.", "usd", lambda u: u.estimated_usd),
+    ("calls_unpriced", "Calls with unknown cost.", "", lambda u: u.unpriced),
 )  # fmt: skip
-"""Of a maker's attempts and of a run; None: it is not known, and no sample says it is 0."""
+"""For a maker's attempts and for a run. None means unknown: no sample claims that it is 0."""
 _GAUGES: tuple[tuple[str, str, str, Callable[[Head], float | None]], ...] = (
-    ("run_step_index", "Where the run stands, from 0.", "", lambda h: h.step_index),
-    ("run_claims", "Steps that are being run.", "", lambda h: len(h.claims)),
+    ("run_step_index", "Position of the run, from 0.", "", lambda h: h.step_index),
+    ("run_claims", "Steps that are running.", "", lambda h: len(h.claims)),
     ("run_failures_in_row", "Failures in a row.", "", lambda h: h.failures_in_row),
-    ("run_last_update_timestamp_seconds", "When the run changed last, seconds since 1970.",
+    ("run_last_update_timestamp_seconds", "When the run last changed, in seconds since 1970.",
      "seconds", lambda h: datetime.fromisoformat(h.last_update).timestamp()),
 )  # fmt: skip
 _UNITS = {"usd": "USD", "tokens": "tokens", "steps": "steps", "seconds": "seconds of agents"}
@@ -197,7 +197,7 @@ def _families(seen: tuple[Seen, ...], unreadable: tuple[str | None, ...]) -> Ite
         known = [(labels, [one for one in values if one is not None]) for labels, values in used]
         told = [(labels, sum(values) if values else None) for labels, values in known]
         yield _counter(name, f"{text} {_KEPT}", MAKER, told, unit)
-    text = "The oldest revision that the journal still has; above 1 older facts were dropped."
+    text = "Oldest revision still in the journal; above 1, older facts were dropped."
     yield _gauge(
         "journal_first_revision", text, RUN, ((s.labels, s.tallies.first_revision) for s in seen)
     )
@@ -208,7 +208,7 @@ def _families(seen: tuple[Seen, ...], unreadable: tuple[str | None, ...]) -> Ite
         yield _counter(f"run_{name}", f"{text} {_EXACT}", RUN, samples, unit)
     for name, text, unit, of_head in _GAUGES:
         yield _gauge(name, text, RUN, ((one.labels, of_head(one.head)) for one in seen), unit)
-    yield _gauge("run_status", "1 for the status that it has.", (*RUN, "status"), (
+    yield _gauge("run_status", "1 for the current status of the run.", (*RUN, "status"), (
         ((*one.labels, str(status)), int(one.head.status == status))
         for one in seen
         for status in Status
@@ -221,11 +221,11 @@ def _families(seen: tuple[Seen, ...], unreadable: tuple[str | None, ...]) -> Ite
         yield _gauge(f"budget_left_{unit}", f"What is left, in {words}.", labels, left, unit)
     readable = [(one.labels[:1], 1) for one in seen]
     readable += [((_clean(name or DEFAULT_RUN),), 0) for name in unreadable]
-    yield _gauge("run_readable", "0: its state or its journal can't be read.", ("run",), readable)
+    yield _gauge("run_readable", "0 if the state or the journal can't be read.", ("run",), readable)
 
 
 def _by_labels(one: Seen) -> dict[Labels, list[Total]]:
-    """Return the tallies by the values of `MAKER`: makers may differ in nothing else."""
+    """Return the tallies by the values of `MAKER`; those of equal makers are added."""
     found: dict[Labels, list[Total]] = {}
     for maker, tally in one.tallies.by_maker.items():
         role = one.roles.get(maker.step, "")
@@ -235,7 +235,7 @@ def _by_labels(one: Seen) -> dict[Labels, list[Total]]:
 
 
 def _clean(text: str) -> str:
-    """Return *text* as UTF-8 can hold it."""
+    """Return *text* without what UTF-8 can't encode."""
     return text.encode("utf-8", "replace").decode()
 
 

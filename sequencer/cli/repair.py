@@ -1,4 +1,4 @@
-"""`repair`: what is damaged in a run's files, and the way out."""
+"""`repair`: what is damaged in a run's files, and how to recover."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from sequencer.store.repair import Repaired
 MAX_BAD_LINES = 50
 _BAD_LINE = ("offset", "reason")
 _TEXTS = {
-    "nothing": "nothing has to be repaired",
+    "nothing": "nothing needs repair",
     "restore": "restore state.json from the last record of the journal",
-    "rebuild": "begin a new journal with the last good record, and restore state.json from it",
-    "choose": "accepted steps may be lost, so choose which state to go on from",
+    "rebuild": "start a new journal with the last good record, and restore state.json from it",
+    "choose": "accepted steps may be lost, so choose which state to continue from",
     "hopeless": "nothing can be saved from these files; put a backup in their place",
 }
 
 
 @verb("repair")
-@click.option("--apply", "is_applied", is_flag=True, help="Do what is proposed.")
+@click.option("--apply", "is_applied", is_flag=True, help="Make the proposed repair.")
 @click.option(
     "--accept-head",
     is_flag=True,
-    help="With --apply: go on from state.json, where the journal does not reach it.",
+    help="With --apply: continue from state.json if the journal ends before it.",
 )
 @click.option(
     "--accept-journal",
     is_flag=True,
-    help="With --apply: go on from the journal's last good record; later steps run again.",
+    help="With --apply: continue from the journal's last good record; later steps run again.",
 )
 @pass_invocation
 def repair(
     invocation: Invocation, is_applied: bool, accept_head: bool, accept_journal: bool
 ) -> int:
-    """Show what is damaged in the run's files and what can be saved; --apply does it.
+    """Show what is damaged in the run's files and what can be saved; --apply repairs it.
 
-    The originals are kept in a folder damaged-TIME beside the run and are never deleted;
-    the repair stands in the history. Exit code 3: there is something to repair.
+    The originals are kept in a folder damaged-TIME next to the run and are never deleted.
+    The history records the repair. Exit code 3 means that something needs repair.
 
     \b
     Examples:
@@ -55,16 +55,16 @@ def repair(
       sequencer repair --apply --accept-head   the journal is gone
     """
     if accept_head and accept_journal:
-        raise UsageRefused("--accept-head and --accept-journal exclude each other")
+        raise UsageRefused("--accept-head and --accept-journal can't be used together")
     if (accept_head or accept_journal) and not is_applied:
-        raise UsageRefused("a choice is for --apply", hint="add --apply")
+        raise UsageRefused("--accept-head and --accept-journal need --apply", hint="add --apply")
     settings = invocation.project().settings
     if settings.store.kind != "file":
         raise UsageRefused(
-            f"store.kind is {settings.store.kind!r}; repair knows the file store only"
+            f"store.kind is {settings.store.kind!r}, but repair works only with the file store"
         )
     if invocation.run_name is not None:
-        invocation.run()  # an unknown name is an error, and the known ones are listed
+        invocation.run()  # an unknown name is an error that lists the known ones
     state_path = state_path_of(settings, invocation.run_name)
     witness = witness_for(settings, state_path)
     if not is_applied:
@@ -112,7 +112,7 @@ def _print(invocation: Invocation, found: Diagnosis, options: list[str]) -> None
     for option in options if found.action == "choose" else ():
         invocation.echo(plain(f"  {option}"))
     if found.action in ("restore", "rebuild"):
-        invocation.echo("'sequencer repair --apply' does it and keeps the originals")
+        invocation.echo("'sequencer repair --apply' makes this repair and keeps the originals")
 
 
 def _report(found: Diagnosis) -> Iterator[str]:
@@ -122,7 +122,7 @@ def _report(found: Diagnosis) -> Iterator[str]:
     if state.problem is not None:
         yield f"{state.path}: {state.problem}"
     elif state.head is None:
-        yield f"{state.path}: JSON, but not a state of this program"
+        yield f"{state.path}: valid JSON, but not a run's state"
     else:
         yield (
             f"{state.path}: readable, revision {state.head.revision}, step_index "
@@ -143,12 +143,12 @@ def _report(found: Diagnosis) -> Iterator[str]:
 
 
 def _documents(invocation: Invocation, found: Diagnosis) -> Iterator[str]:
-    """Yield which documents are lost, which only a person can bring back."""
+    """Yield the lost documents, which only a person can restore."""
     for path, why in found.documents:
         yield f"{path}: {why}"
         yield (
-            "  no repair can make it again: bring the file back, or "
-            f"{command(invocation.run_name, 'reset')} starts the run again"
+            "  repair can't recreate it: restore the file, or start over with "
+            f"{command(invocation.run_name, 'reset')}"
         )
 
 

@@ -55,7 +55,7 @@ def report(invocation: Invocation, /, *, gantt: bool, metrics: bool, **given: An
     draws, of_metrics = {"svg", "png"}, {"all_runs", "text_format", "output"}
     may = of_metrics if metrics else draws | {"width"} if gantt else {"html", "width"} | draws
     if metrics and gantt:
-        raise UsageRefused("--gantt and --metrics exclude each other")
+        raise UsageRefused("--gantt and --metrics can't be used together")
     for name in sorted(asked - may):
         option = "format" if name == "text_format" else name.replace("_", "-")
         with_it = "--metrics" if name in of_metrics else "none of the other reports"

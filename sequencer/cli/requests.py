@@ -1,4 +1,4 @@
-"""From the command line to a request: a text or a tracker's JSON, labels, comments, files."""
+"""A request from the command line: text or a tracker's JSON, labels, comments, files."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def request_of(
 ) -> Request:
     """Return the request that the options describe, without the secrets that *hide* knows.
 
-    A text that is JSON has to be an issue of GitHub or Linear; *notice* is told what it lacks.
+    JSON must be a GitHub or Linear issue; *notice* gets what the issue lacks.
 
     Raises:
-        UsageRefused: there is no text, or two; a label or the text can't be one; it is JSON
-            and no issue.
+        UsageRefused: there is no text, or there are two; a label or the text is not valid; or
+            the text is JSON but not an issue.
         ConfigurationError: the file can't be read.
         UnsafePath: an attachment is not a file of the *project*.
     """
@@ -69,32 +69,32 @@ def request_of(
 
 
 def _issue_of_prose(text: str) -> TrackerIssue:
-    """Return the request that a person has written: its first line is the title."""
+    """Return the request that a person wrote: its first line is the title."""
     lines = text.strip().splitlines()
     if not lines:
-        raise UsageRefused("the request is empty", hint="its first line says what is to be done")
+        raise UsageRefused("the request is empty", hint="say on its first line what to do")
     return TrackerIssue(title=_HEADING.sub("", lines[0].strip()), text="\n".join(lines[1:]).strip())
 
 
 def _issue_in(text: str, where: str) -> TrackerIssue:
-    """Return the issue that *text*, which is meant to be JSON, is about.
+    """Return the issue in *text*, which should be JSON.
 
     Raises:
-        UsageRefused: it is no JSON after all, or no issue.
+        UsageRefused: it isn't JSON, or isn't an issue.
     """
     try:
         value = parse_json(text)
     except ValueError as error:
         raise UsageRefused(
-            f"begins like JSON and can't be read: {error}",
+            f"starts like JSON but can't be read: {error}",
             where=where,
-            hint="put a line of words before it if it is a request as it stands",
+            hint="if the text itself is the request, put a line of words before it",
         ) from None
     return issue_of(value, where)
 
 
 def _text(text: str | None, file: Path | None) -> tuple[str, str]:
-    """Return what was said, and where."""
+    """Return the text and where it came from."""
     if text is not None and file is not None:
         raise UsageRefused("give a text or --file, not both")
     if file is not None and str(file) != STDIN:
@@ -104,10 +104,10 @@ def _text(text: str | None, file: Path | None) -> tuple[str, str]:
 
 
 def said(text: str) -> str:
-    """Return what an argument says; ``-`` is standard input.
+    """Return the text of an argument; ``-`` is standard input.
 
     Raises:
-        UsageRefused: that is closed, too long or no UTF-8.
+        UsageRefused: standard input is closed, too long, or not UTF-8.
     """
     if text != STDIN:
         return text
@@ -117,14 +117,16 @@ def said(text: str) -> str:
 
 
 def attached(name: str, project: Path) -> str:
-    """Return *name*, a path as the caller's folder has it, relative to the *project*.
+    """Return *name*, a path from the current folder, relative to the *project*.
 
     Raises:
-        UnsafePath: it is no regular file, or leads out of the project; an agent would be
+        UnsafePath: it is not a regular file, or is outside the project: an agent would be
             told to read it.
     """
     if not name or not name.isprintable():
-        raise UnsafePath(f"attachment {name!a} is no printable path", where="--attach")
+        raise UnsafePath(
+            f"attachment {name!a} has characters that can't be printed", where="--attach"
+        )
     real = Path(os.path.realpath(name))
     root = Path(os.path.realpath(project))
     if not real.is_relative_to(root):
@@ -134,7 +136,7 @@ def attached(name: str, project: Path) -> str:
             hint="copy it into the project",
         )
     if not real.is_file():
-        raise UnsafePath(f"attachment {name!r} is no regular file", where="--attach")
+        raise UnsafePath(f"attachment {name!r} is not a regular file", where="--attach")
     return real.relative_to(root).as_posix()
 
 
@@ -142,10 +144,10 @@ FILE = click.option(
     "--file",
     type=click.Path(path_type=Path),
     metavar="F",
-    help="Read the request from a file: words, or the JSON of an issue; - is standard input.",
+    help="Read the request from a file: text, or the JSON of an issue; - is standard input.",
 )
 LABEL = click.option(
-    "--label", "labels", multiple=True, metavar="L", help="A label of the request; repeatable."
+    "--label", "labels", multiple=True, metavar="L", help="A label for the request; repeatable."
 )
 
 
@@ -161,13 +163,13 @@ def request_from(
     """Return the request that the options of *verb* describe.
 
     Raises:
-        UsageRefused: there is none.
-        Raises also what `requests.request_of` does.
+        UsageRefused: they give none.
+        Also raises what `requests.request_of` raises.
     """
     if text is None and file is None:
         raise UsageRefused(
-            "what is to be done?", where=f"sequencer {verb}",
-            hint="give a text, --file F, or - for standard input",
+            "no request: what should be done?", where=f"sequencer {verb}",
+            hint="give the text, --file F, or - for standard input",
         )  # fmt: skip
     return request_of(
         project.settings.project_dir,

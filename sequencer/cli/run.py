@@ -1,4 +1,4 @@
-"""`run` and `tick`: their options; `run_work` does what they say, and `dry_run` shows it."""
+"""`run` and `tick`: their options. `run_work` does the work, and `dry_run` shows it."""
 
 from __future__ import annotations
 
@@ -43,47 +43,47 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str
 _RUN_OPTIONS = with_options(
     click.argument("flow", metavar="[FLOW]", required=False, shell_complete=complete_flows),
     click.option("--state", multiple=True, metavar="KEY=VALUE", callback=read_state,
-                 help="What FLOW's state begins with; KEY=@FILE takes a file's text; repeatable."),
-    click.option("--new", is_flag=True, help="Begin another run of FLOW beside the others."),
+                 help="A start value of FLOW's state; KEY=@FILE reads a file; repeatable."),
+    click.option("--new", is_flag=True, help="Start another run of FLOW, next to existing ones."),
     click.option("--mode", type=click.Choice(("combined", "sync", "async")),
-                 help="combined: this process runs every step. sync: it waits for its positions' "
-                 "turns. async: beside the run, without its state."),
+                 help="combined: this process runs every step. sync: it waits for the turns of its "
+                 "positions. async: it runs steps without the run's state."),
     click.option("--detach", is_flag=True,
-                 help="Return at once; workers make the steps. For runs on Temporal."),
+                 help="Return at once; workers do the steps. For runs on Temporal."),
     click.option("--step-index", type=click.IntRange(0, 2**62), metavar="I",
-                 help="Where mode async begins; default 0."),
+                 help="Where mode async starts; default 0."),
     click.option("--start-at", metavar="STEP",
-                 help="Start with the next step of this name or prompt; those before it are "
-                 "skipped. A flow or a team that has not begun starts at this node."),
+                 help="Start with the next step that has this name or prompt; skip the steps "
+                 "before it. A new flow or team starts at this node."),
 )  # fmt: skip
 _OPTIONS = with_options(
     click.option("--position", "positions", multiple=True, metavar="P",
                  shell_complete=complete_positions,
                  help="Run only the steps at this position, by name or place from 0; repeatable."),
-    WORKFLOW(help="The workflow of a run that begins."),
+    WORKFLOW(help="The workflow for a new run."),
     REVIEW_EVERY,
     click.option("--max-steps", type=click.IntRange(min=1), metavar="N",
-                 help="Steps of this invocation; default 20, in mode sync 500."),
+                 help="At most N steps in this invocation; default 20, in mode sync 500."),
     click.option("--max-cycles", type=click.IntRange(min=1), metavar="N",
-                 help="Cycles of this invocation."),
+                 help="At most N cycles in this invocation."),
     MAX_COST,
     click.option("--max-wait", type=click.FloatRange(min=0), metavar="S",
                  help="Seconds to wait for a turn; default 0, in mode sync without limit."),
     click.option("--step-timeout", type=MONEY, metavar="S",
-                 help="Seconds for a step that has no timeout_s of its own."),
+                 help="Time limit in seconds for a step without timeout_s."),
     AGENT,
     click.option("--agent-step", multiple=True, metavar="STEP=A", callback=_pairs,
                  shell_complete=complete_agents_for_steps,
-                 help="The agent of one step; repeatable."),
+                 help="The agent for one step; repeatable."),
     click.option("--agent-prompt", multiple=True, metavar="PROMPT=A", callback=_pairs,
-                 help="The agent of one prompt, before all others; repeatable."),
+                 help="The agent for one prompt; overrides all others; repeatable."),
     click.option("--router/--no-router", default=None,
                  help="Let the router choose prompts, or not."),
     click.option("--max-parallel", type=click.IntRange(1, 1000), metavar="N",
-                 help="Nodes of a flowchart at once in this process; default 4."),
+                 help="At most N flowchart nodes at the same time; default 4."),
     REHEARSE,
     click.option("--dry-run", is_flag=True,
-                 help="Show what would run and what stands in the way; change nothing."),
+                 help="Show what would run and what blocks it; change nothing."),
 )  # fmt: skip
 
 
@@ -92,24 +92,25 @@ _OPTIONS = with_options(
 @_OPTIONS
 @pass_invocation
 def run(invocation: Invocation, /, **options: Any) -> int:
-    """Run steps, one after the other, until a limit, an end or a failure.
+    """Run one step after another until a limit, the end, or a failure.
 
-    A run that was never begun begins. What the run was begun with stays: another workflow
-    or cadence is refused until 'sequencer adopt'.
+    The first call starts the run. After that the run keeps its workflow and its review
+    cadence; 'sequencer adopt' changes them.
 
-    FLOW is a flowchart or a list of tasks: a file, or its name in flows/. It runs in a run of
-    that name, several nodes at once where it says so, until the flow ends or waits for a person.
+    FLOW is a flowchart or a task list: a file, or its name in flows/. It gets a run of that
+    name. Nodes run at the same time where the chart allows it, until the flow ends or waits
+    for you.
 
     \b
     Examples:
       sequencer run --max-steps 6
       sequencer run --workflow review_cadence --review-every 3 --max-cost 5
-      sequencer run --mode sync --position supervisor      one terminal a position
+      sequencer run --mode sync --position supervisor      one terminal per position
       sequencer run --agent claude --agent-step reviewer=codex
       sequencer run --mode async --step-index 4 --max-steps 1
       sequencer run --start-at reviewer
       sequencer run flows/review.md --state branch=main
-      sequencer run --detach --max-steps 50       on Temporal; the workers do it
+      sequencer run --detach --max-steps 50       on Temporal; workers do the steps
       sequencer run --rehearse --run rehearsal --max-steps 6
       sequencer run --dry-run
     """
@@ -122,8 +123,7 @@ _LOG = click.option(
     expose_value=False,
     type=click.Path(dir_okay=False),
     metavar="PATH",
-    help="For timers: keep all that is said in PATH, with the time; print only what has changed "
-    "for a person.",
+    help="For timers: write all messages to PATH, with the time; print only what changed for you.",
 )
 
 
@@ -132,9 +132,9 @@ _LOG = click.option(
 @_LOG
 @pass_invocation
 def tick(invocation: Invocation, /, **options: Any) -> int:
-    """Run the step that is due, or none, and never wait: for cron and systemd timers.
+    """Run the step that is due, if any, and never wait: for cron and systemd timers.
 
-    Exit code 0 also means that nothing was due; 75 that somebody else runs the step.
+    Exit code 0 also means that nothing was due; 75 means that another process runs the step.
     'sequencer schedule install' installs a timer that calls this.
 
     \b

@@ -1,10 +1,10 @@
-"""The work of one `run` or `tick`: what is asked for, progress, signals, and the line at the end.
+"""The work of one `run` or `tick`: its plan, progress, signals, and the line at the end.
 
-SIGINT, SIGTERM and SIGHUP end a step instead of the program. The interpreter's own handlers
-run on the main thread, between any two instructions, also while that thread holds a lock
-that ending a step needs. So a signal only wakes a thread through a descriptor, and the
-thread asks for the end. Later signals change nothing: the claim is released and the agent
-is gone before the program ends.
+SIGINT, SIGTERM and SIGHUP end a step instead of the program. Python runs signal handlers on
+the main thread, between any two instructions, even while that thread holds a lock that is
+needed to end a step. So a signal only wakes a thread through a descriptor, and the thread
+asks for the end. Later signals change nothing: before the program ends, the claim is
+released and the agent is gone.
 """
 
 from __future__ import annotations
@@ -71,15 +71,15 @@ if TYPE_CHECKING:
     from sequencer.cli.views.board import Board
 
 RESTS = FINAL | {Answer.PAUSED}
-"""Nothing happens until somebody wants it to: said once to who is told by a timer."""
+"""Nothing happens until a person acts. A timer reports this only once."""
 STABLE = RESTS | {Answer.NOT_YET, Answer.READY}
-"""What a tick without work may have met, and meets again while nothing changes; READY is a
-step at a position that is not its own."""
+"""Answers that a tick without work gets again while nothing changes. READY here means a step at
+a position of another process."""
 
 
 SYNC_STEPS = 500
-"""Of a process in mode sync that nobody gave a number: it waits for its turns over days, and an
-agent that has nothing to do any more must not be asked forever."""
+"""The default for a process in mode sync: it may wait for turns over days, and must not ask an
+agent forever that has nothing left to do."""
 
 
 class Plan(Struct, frozen=True):
@@ -89,13 +89,13 @@ class Plan(Struct, frozen=True):
     limits: InvocationLimits
     positions: tuple[str, ...] = ()
     step_index: int | None = None
-    """Where mode async starts; of a dry run, also where --start-at leads."""
+    """Where mode async starts; in a dry run, also where --start-at leads."""
     source: FlowSource | None = None
-    """What a graph's run begins with."""
+    """What the run of a graph starts with."""
     node: str | None = None
-    """Where it starts, if not at its entries."""
+    """The node where it starts, if not at its entries."""
     is_detached: bool = False
-    """Whether workers make the steps, and this process does not wait for them."""
+    """Whether workers do the steps and this process does not wait for them."""
 
     def less(self, now: Usage, before: Usage) -> Plan:
         """Return the plan with what is left of its limits since *before*."""
@@ -126,7 +126,7 @@ def planned(
     overrides = AgentOverrides(dict(options.pop("agent_prompt")), dict(options.pop("agent_step")))
     project = _opened(invocation, options, overrides, rehearses=rehearse)
     if not dry_run:
-        # A timer has nobody to ask, also where a person has typed it.
+        # A tick asks nobody, even if a person typed it.
         project.ensure_may_act(may_ask=not is_tick)
     source = _chosen_flow(invocation, project, options)
     if not dry_run and source is not None:
@@ -140,24 +140,24 @@ def planned(
 
 
 def _ensure_of_workers(given: Mapping[str, Any]) -> None:
-    """Return if *given* options ask for no agent: workers have those of the project's files."""
+    """Return if *given* options choose no agent: workers use the agents in the project's files."""
     for name in ("agent", "agent_step", "agent_prompt", "router", "rehearse"):
         if given[name] not in (None, ()):
             raise UsageRefused(
-                "says which agents this process has, and workers make the steps",
+                "chooses agents for this process, but workers do the steps",
                 where=f"--{name.replace('_', '-')}",
-                hint="set it in orchestration.yaml, or leave --detach out",
+                hint="set it in orchestration.yaml, or leave out --detach",
             )
 
 
 def _opened(
     invocation: Invocation, options: dict[str, Any], overrides: AgentOverrides, *, rehearses: bool
 ) -> Project:
-    """Return the project with the *options* laid over its settings, if they fit to it."""
+    """Return the project with the *options* applied over its settings, if they fit."""
     project = invocation.project(options, overrides, rehearses=rehearses)
     if options["router"] and project.settings.router.prompt is None:
         raise UsageRefused(
-            "there is no router to ask", where="--router", hint="router.prompt names its prompt"
+            "no router is configured", where="--router", hint="set router.prompt to its prompt"
         )
     # Also those of steps that come late.
     known = known_agents(project.settings)
@@ -171,7 +171,7 @@ def _opened(
 def _ensure_meant(
     mode: Mode, step_index: int | None, positions: tuple[str, ...], max_wait: float | None
 ) -> None:
-    """Return if every option has a meaning in *mode*; one without is refused."""
+    """Return if every option makes sense in *mode*; refuse one that doesn't."""
     if mode is Mode.TICK and max_wait:
         raise UsageRefused(
             "tick never waits", where="--max-wait",
@@ -179,8 +179,8 @@ def _ensure_meant(
         )  # fmt: skip
     if step_index is not None and mode is not Mode.ASYNC:
         raise UsageRefused(
-            f"mode {mode} goes on where the run is", where="--step-index",
-            hint="it is for --mode async; 'sequencer rewind' moves the run",
+            f"mode {mode} continues where the run is", where="--step-index",
+            hint="use it with --mode async; 'sequencer rewind' moves the run",
         )  # fmt: skip
     for option, value in (("--position", positions), ("--max-wait", max_wait)):
         if mode is Mode.ASYNC and value:
@@ -203,17 +203,17 @@ def _limits(project: Project, mode: Mode) -> InvocationLimits:
 def _chosen_flow(
     invocation: Invocation, project: Project, options: dict[str, Any]
 ) -> FlowSource | None:
-    """Return what a run of the flowchart begins with that *invocation* is about from now on."""
+    """Return what the run of the flowchart starts with; *invocation* then means that run."""
     asked, state = options.get("flow"), options.get("state") or {}
     if asked is None:
         for option in ("state", "new"):
             if options.get(option):
                 hint = "name it: run FLOW"
-                raise UsageRefused("is for a flowchart", where=f"--{option}", hint=hint)
+                raise UsageRefused("works only with a flowchart", where=f"--{option}", hint=hint)
         return None
     if options["workflow"] is not None:
         raise UsageRefused(
-            f"{asked!r} is the workflow already", where="--workflow", hint="leave one out"
+            f"{asked!r} is already the workflow", where="--workflow", hint="leave out one of them"
         )
     safe = {key: hide_in(project.redaction, value) for key, value in state.items()}
     invocation.notices(
@@ -227,17 +227,17 @@ def _chosen_flow(
 
 
 class WorkCount(Struct):
-    """Counts what it hears of, for an end that comes as an error."""
+    """Counts the events, for when the work ends with an error."""
 
     usage: Usage = field(default_factory=Usage)
     failures: int = 0
     noticed: bool = False
-    """Something was restored or edited, so the next look may find something else."""
+    """Whether something was restored or edited, so that the next look may differ."""
     _accepted_last: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, event: RunEvent) -> None:
-        """Take what happens."""
+        """Take an event."""
         match event:
             case AttemptStarted():
                 self._accepted_last = False
@@ -256,7 +256,7 @@ class WorkCount(Struct):
         """Return what was done before *error*."""
         usage = self.usage
         if isinstance(error, StateRefused) and self._accepted_last:
-            # The agent was done, and the store would not have it any more.
+            # The agent was done, but the store no longer accepted the result.
             usage = usage.replace(steps=usage.steps - 1)
         return Summary(error.message, usage, self.failures)
 
@@ -266,13 +266,13 @@ def _started_at(
 ) -> Plan:
     """Bring the run to the next step of this *name* or prompt, and return the plan from there.
 
-    The steps before it are skipped by hand, in one change; a graph's run, in which nothing has
-    begun, starts at the node *name*. In mode async, or if it *is_dry*, only the plan says where
-    to start. In mode sync several processes would decide that.
+    The steps before it are skipped by hand, in one change. The run of a graph, where nothing
+    has started, starts at the node *name*. In mode async, or if it *is_dry*, only the plan says
+    where to start. In mode sync several processes would decide it, so that is refused.
     """
     if plan.mode is Mode.SYNC:
         hint = "start once with --mode combined, or 'sequencer skip'"
-        raise UsageRefused("mode sync has no one start", where="--start-at", hint=hint)
+        raise UsageRefused("does not work with mode sync", where="--start-at", hint=hint)
     run = run_of(invocation, plan)
     head = None if plan.mode is Mode.ASYNC else run.head
     workflow = run.workflow_for(head)
@@ -305,15 +305,15 @@ def _index_of(project: Project, workflow: Workflow, present: int, name: str) -> 
     index = next_index(workflow, present, lambda there: there.step in wanted)
     if index is None:
         hint = "'sequencer plan --count 12' shows them; 'sequencer rewind' goes back"
-        message = f"none of the steps that come next is {name}"
+        message = f"{name} is not among the next steps"
         raise UsageRefused(message, where="--start-at", hint=hint)
     return index
 
 
 def work(invocation: Invocation, project: Project, plan: Plan) -> int:
-    """Work as *plan* says and return the exit code; an error is shown by the caller.
+    """Work as *plan* says and return the exit code; the caller shows an error.
 
-    At a gate, whoever sits at the terminal is asked, and the work goes on.
+    At a gate, the person at the terminal is asked, and the work continues.
 
     Raises:
         SequencerError: see `Run.work`; with ``--json`` the summary is printed before.
@@ -325,7 +325,7 @@ def work(invocation: Invocation, project: Project, plan: Plan) -> int:
         except WaitsForPerson:
             if plan.mode is Mode.TICK or not inbox.decide(invocation, invocation.run()):
                 raise
-        # The limits are those of the whole invocation, questions included.
+        # The limits count for the whole invocation, across questions.
         plan = plan.less(_usage_of(invocation, plan), before)
 
 
@@ -378,7 +378,9 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
     is_idle = plan.mode is Mode.TICK and not summary.has_worked
     text = _tell_end(invocation, run, plan, summary, is_idle=is_idle)
     if workflow.nodes and head is not None and head.status == "complete":
-        invocation.say("it was complete before: 'sequencer run FLOW --new' begins another run")
+        invocation.say(
+            "the run was already complete: 'sequencer run FLOW --new' starts another one"
+        )
     if is_idle and not tally.noticed:
         _remember(invocation, run, text)
     return 0
@@ -387,7 +389,7 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
 def _tell_end(
     invocation: Invocation, run: Run, plan: Plan, summary: Summary, *, is_idle: bool
 ) -> str:
-    """Tell how it ended and return the text."""
+    """Say how it ended and return the text."""
     if is_idle and not summary.reason.startswith("nothing due"):
         summary.reason = f"nothing due: {summary.reason}"
     invocation.news = _news(run, plan, summary)
@@ -399,9 +401,9 @@ def _tell_end(
 def _tell_of_agents(
     invocation: Invocation, project: Project, workflow: Workflow, plan: Plan, head: Head | None
 ) -> None:
-    """Say what each agent may do, and which of them evade a cap on costs.
+    """Say what each agent may do, and which agents a cost cap can't stop.
 
-    A tick says it only where the run starts.
+    A tick says it only when it starts the run.
     """
     if head is not None and plan.mode is Mode.TICK:
         return
@@ -412,7 +414,7 @@ def _tell_of_agents(
             invocation.say(f"warning: agent {one.agent!r} {one.warning}\n  {one.hint}")
 
     settings = project.settings
-    # `start` has an option of its own for it.
+    # `start` has its own option for it.
     is_own = plan.limits.max_cost_usd is not None and settings.run.max_cost_usd is None
     caps = [*(["--max-cost"] if is_own else []), *settings.cost_caps(workflow)]
     for message, hint in cost_warnings(project, workflow, caps) if caps else ():
@@ -420,14 +422,14 @@ def _tell_of_agents(
 
 
 def run_of(invocation: Invocation, plan: Plan) -> Run:
-    """Return the run to work on; one of a graph that is still to begin has its source."""
+    """Return the run to work on; a graph's run that has not started gets its source."""
     if plan.source is None:
         return invocation.run(may_begin=True)
     return invocation.project().run(invocation.run_name, source=plan.source)
 
 
 def _is_default(project: Project, name: str) -> bool:
-    """Return whether nobody has set ``run.NAME``."""
+    """Return whether ``run.NAME`` is unset."""
     return project.settings.source_of("run", name).kind == "default"
 
 
@@ -450,9 +452,9 @@ class Unseen:
 def _view(
     invocation: Invocation, project: Project, workflow: Workflow, plan: Plan
 ) -> PlainProgress | Board | Unseen:
-    """Return who shows the work on *workflow* while it lasts."""
+    """Return what shows the work on *workflow* while it runs."""
     if workflow.nodes and (run := run_of(invocation, plan)).head is None:
-        # What is odd about a graph is said where its run is about to begin.
+        # Warn about what is odd in a graph just before its run starts.
         written = written_of(project, run, workflow, plan.source)
         for warning in () if written is None else written.warnings:
             invocation.say(f"warning: {warning}")
@@ -467,7 +469,7 @@ def _view(
 
 
 def _news(run: Run, plan: Plan, summary: Summary) -> News:
-    """Return what somebody has to know about a tick that did not fail."""
+    """Return what a person must know about a tick that did not fail."""
     head = summary.head
     if plan.mode is not Mode.TICK or head is None:
         return News()
@@ -477,10 +479,10 @@ def _news(run: Run, plan: Plan, summary: Summary) -> News:
 
 
 def _remember(invocation: Invocation, run: Run, text: str) -> None:
-    """Keep *text* for the next tick, if the same question is sure to have the same answer."""
+    """Keep *text* for the next tick, if it is certain to get the same answer."""
     head = run.head
     if head is None or not run.kind.has_one_place:
-        # What a graph waits for is not in its head alone.
+        # A graph may wait for something outside its head.
         return
     here = run.standing()
     if here is None or here.kind not in STABLE or not isinstance(run.store, FileStore):
@@ -505,7 +507,7 @@ def _head_or_none(run: Run) -> Head | None:
 
 
 def end_line(summary: Summary) -> str:
-    """Return the one line that says how it ended."""
+    """Return one line that says how it ended."""
     usage = summary.usage
     parts = [summary.reason]
     if usage.steps or summary.failures or usage.seconds:
@@ -540,10 +542,10 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class EndOnSignal:
-    """While it is entered, a signal asks the work to end; only for the main thread."""
+    """A context in which a signal asks the work to end. Use it only on the main thread."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
-        """Tell people about the first signal through *tell*."""
+        """Report the first signal through *tell*."""
         self._tell = tell
         self._lock = threading.Lock()
         self._interrupt: Callable[[], None] | None = None
@@ -558,15 +560,15 @@ class EndOnSignal:
             interrupt()
 
     def __enter__(self) -> Self:
-        """Take the signals over."""
+        """Take over the signals."""
         self._read_fd, self._write_fd = os.pipe()
         os.set_blocking(self._write_fd, False)
         self._thread = threading.Thread(target=self._listen, name="signals", daemon=True)
         self._thread.start()
         self._wakeup_before = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
-        # Whoever started this with a signal ignored (nohup) meant it.
+        # If this was started with a signal ignored (nohup), that was on purpose.
         self._before: dict[signal.Signals, Any] = {
-            # Only to be there: the wake-up descriptor does the work.
+            # The handler does nothing: the wake-up descriptor does the work.
             number: signal.signal(number, lambda *_: None)
             for number in ENDING
             if signal.getsignal(number) is not signal.SIG_IGN
@@ -574,9 +576,9 @@ class EndOnSignal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Give the signals back, or ignore more of them once the program is ending."""
+        """Restore the signals, or ignore further ones if the program is ending."""
         for number, handler in self._before.items():
-            # An impatient Ctrl-C would else replace the exit code by a death.
+            # Otherwise an impatient Ctrl-C would kill the program and lose its exit code.
             signal.signal(number, signal.SIG_IGN if self._has_come else handler)
         signal.set_wakeup_fd(self._wakeup_before)
         os.close(self._write_fd)
@@ -591,6 +593,6 @@ class EndOnSignal:
                 is_first, self._has_come = not self._has_come, True
                 interrupt = self._interrupt
             if is_first:
-                self._tell("ending: the step that runs is stopped and given back")
+                self._tell("ending: stopping the running step and releasing it")
             if interrupt is not None:
                 interrupt()

@@ -103,7 +103,7 @@ def _show_steps(invocation: Invocation, project: Project, name: str, *, mermaid:
     if name == settings.workflow.name:
         workflow = settings.chosen_workflow()
     if mermaid and invocation.is_json:
-        raise UsageRefused("--mermaid and --json exclude each other", where="sequencer plan")
+        raise UsageRefused("--mermaid and --json can't be used together", where="sequencer plan")
     if mermaid:
         invocation.echo(chart(workflow), is_verbatim=True)
         return

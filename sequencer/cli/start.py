@@ -135,7 +135,7 @@ def _ensure_drawable(invocation: Invocation, draw: Mapping[str, bool], *, shows:
     """Return if what is to be drawn can be; the ways exclude each other, and so does JSON."""
     names = [f"--{name}" for name, is_asked in draw.items() if is_asked]
     if len(names) > 1:
-        raise UsageRefused(f"{' and '.join(names)} exclude each other")
+        raise UsageRefused(f"{' and '.join(names)} can't be used together")
     if names and invocation.is_json:
         raise UsageRefused("a drawing is no JSON", where="--json", hint="leave it out")
     if names and not shows:

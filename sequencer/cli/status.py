@@ -1,4 +1,4 @@
-"""`status`: where the run stands, once or live, and with ``--all`` where each of the runs does."""
+"""`status`: how the run is doing, once or live; with ``--all``, how each run is doing."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from sequencer.posting.results import Pending
 
 RECHECK_S = 60.0
 AGE_S = 1.0
-"""How often a live view counts the seconds of a step that runs."""
-END = "Ctrl-C ends this view; the run goes on"
+"""How often a live view updates the seconds of a running step."""
+END = "Ctrl-C ends this view; the run continues"
 
 
 @verb("status")
-@click.option("--watch", is_flag=True, help="Stay, and show each change as it happens.")
-@click.option("--all", "lists", is_flag=True, help="List all runs that are under way.")
-@click.option("--ended", is_flag=True, help="With --all: also the runs that have ended.")
+@click.option("--watch", is_flag=True, help="Keep running and show each change as it happens.")
+@click.option("--all", "lists", is_flag=True, help="List all runs that are in progress.")
+@click.option("--ended", is_flag=True, help="With --all: also list runs that have ended.")
 @pass_invocation
 def status(invocation: Invocation, *, watch: bool, lists: bool, ended: bool) -> None:
-    """Show where the run stands: next step, who runs it, what was used, what is in the way.
+    """Show how the run is doing: next step, who runs it, what was used, what blocks it.
 
-    --watch sleeps until the run changes. On a terminal it redraws, elsewhere it prints a
-    line a change, or with --json an object a change. It ends with the run: when the run is
-    complete, stopped, at a limit, or has failed too often. Ctrl-C ends it as well.
+    --watch sleeps until the run changes. On a terminal it redraws; elsewhere it prints one
+    line per change, or one object per change with --json. It ends when the run is complete,
+    stopped, at a limit, or has failed too often. Ctrl-C ends it too.
 
     \b
     Examples:
@@ -49,7 +49,7 @@ def status(invocation: Invocation, *, watch: bool, lists: bool, ended: bool) -> 
       sequencer status --all
     """
     if (lists and watch) or (ended and not lists):
-        raise UsageRefused("--all goes with --ended only", where="sequencer status")
+        raise UsageRefused("--all works only with --ended", where="sequencer status")
     if lists:
         _list(invocation, with_ended=ended)
         return
@@ -66,7 +66,7 @@ def status(invocation: Invocation, *, watch: bool, lists: bool, ended: bool) -> 
 
 
 def _looks(invocation: Invocation, run: Run) -> Iterator[Snapshot]:
-    """Yield again and again where *run* stands, with what its activity sinks have not taken."""
+    """Yield the state of *run* each time, with what its activity sinks have not taken yet."""
     project = invocation.project()
     logs = project.logs(run.name, lambda _: None)
     while True:
@@ -89,12 +89,12 @@ def _watch(invocation: Invocation, run: Run) -> None:
         else:
             _watch_lines(invocation, run)
     except KeyboardInterrupt:
-        # To look on until Ctrl-C is what was asked for.
+        # Watching until Ctrl-C is what you asked for.
         return
 
 
 def _watch_lines(invocation: Invocation, run: Run) -> None:
-    """Print a line for every change; a change back within a millisecond may be missed."""
+    """Print a line for every change; one that is undone within a millisecond may be missed."""
     shown: Any = None
 
     def show(snapshot: Snapshot) -> None:
@@ -144,16 +144,16 @@ def _follow(
     show: Callable[[Snapshot], None],
     pause_s: Callable[[Snapshot], float],
 ) -> None:
-    """Show the run now and after every change, until nothing starts without a person."""
+    """Show the run now and after every change, until nothing starts without you."""
     for snapshot in _looks(invocation, run):
         show(snapshot)
         if (end := snapshot.end) is not None:
-            invocation.say(f"nothing more will start by itself: {end}")
+            invocation.say(f"nothing more starts on its own: {end}")
             return
         head = snapshot.head
         claim = head.claims[0] if head is not None and head.claims else None
         revision = head.revision if head is not None else 0
-        # A holder that is gone wakes at once, again and again; only a live one is waited on.
+        # A gone holder would wake this at once, every time: wait only for a live one.
         run.store.wait(revision, pause_s(snapshot), claim=claim if snapshot.busy else None)
 
 
@@ -164,7 +164,7 @@ def _list(invocation: Invocation, *, with_ended: bool) -> None:
         unread_facts(run, found) if isinstance(found, SequencerError) else found
         for run, found in each_run(project, partial(run_facts, project))
     ]
-    # Of an ended one somebody may still have to be told.
+    # Someone may still have to be told about a run that ended.
     shown = [
         facts
         for facts in begun
@@ -177,7 +177,7 @@ def _list(invocation: Invocation, *, with_ended: bool) -> None:
         return
     if not shown:
         more = f"; {len(begun)} have ended: --ended" if begun else ""
-        invocation.echo(f"no run is under way{more}")
+        invocation.echo(f"no run is in progress{more}")
         return
     rows = [_row(facts) for facts in shown]
     heads = ("RUN", "WORKFLOW", "STEP", "STATUS", "AGE", "COST", "TITLE")

@@ -1,4 +1,4 @@
-"""`sync`: show both sides of a run; ask the remote and bring what is new, if that is said."""
+"""`sync`: show both sides of a run; with options, fetch what is new on the remote."""
 
 from __future__ import annotations
 
@@ -47,22 +47,22 @@ from sequencer.store.leases import Leases
 
 
 @verb("sync")
-@click.option("--fetch", is_flag=True, help="Ask the remote, and bring what is new here.")
+@click.option("--fetch", is_flag=True, help="Ask the remote and bring new changes here.")
 @click.option(
     "--take-theirs",
     is_flag=True,
-    help="Where the two have parted: keep the files here aside, and take the branch's; fetches.",
+    help="If the two have diverged: set the files here aside and take the branch's. Fetches.",
 )
 @click.option(
     "--to",
     type=click.Choice(("temporal", "file")),
-    help="Bring the run to a Temporal server, or from there into files; for a person.",
+    help="Move the run to a Temporal server, or from there into files. Asks you first.",
 )
 @click.option(
     "--copy",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="Write the files of a run on Temporal into a new folder, to be read.",
+    help="Write the files of a run on Temporal into a new folder, for reading.",
 )
 @pass_invocation
 def sync(
@@ -70,11 +70,11 @@ def sync(
 ) -> None:
     """Show both sides of the run: the files here, and the branch on the remote.
 
-    For runs that are kept in git (`store.kind: git`). Shows what this clone knows of the
-    branch, who runs which step where, the code that the state goes with, and what can be
-    done here next; no remote is asked and nothing is written. With --fetch the remote is
-    asked, and what is new is brought here. Nothing is lost by it: what can't be brought is
-    shown and left. Exit code 3: the remote did not answer, or the two have parted.
+    For runs that are kept in git (`store.kind: git`). Shows what this clone knows about the
+    branch, who runs which step where, which code belongs to the state, and what you can do
+    here next. It asks no remote and writes nothing. --fetch asks the remote and brings new
+    changes here. You lose nothing: changes that don't apply are shown and left alone. Exit
+    code 3 means that the remote did not answer, or that the two have diverged.
 
     \b
     Examples:
@@ -85,7 +85,7 @@ def sync(
       sequencer sync --to temporal
     """
     if sum((fetch or take_theirs, to is not None, copy is not None)) > 1:
-        raise UsageRefused("--to and --copy go with no other option of sync")
+        raise UsageRefused("--to and --copy can't be used with other options of sync")
     if to is not None or copy is not None:
         _beyond_git(invocation, to, copy)
         return
@@ -103,14 +103,14 @@ def sync(
     else:
         invocation.echo(text(report, invocation.room))
     if aside is not None:
-        invocation.say(f"the files that were here are in {aside}")
+        invocation.say(f"the files from here are now in {aside}")
     invocation.notices(report.snapshot.notices if report.snapshot else ())
     if sides.problem is not None:
         raise sides.problem
 
 
 def _beyond_git(invocation: Invocation, to: str | None, copy: Path | None) -> None:
-    """Move the run between a Temporal server and this machine, or copy one of a server."""
+    """Move the run between a Temporal server and this machine, or copy it from a server."""
     invocation.acts, invocation.changes = True, to is not None
     project = invocation.project()
     project.ensure_may_act()
@@ -134,7 +134,7 @@ def _beyond_git(invocation: Invocation, to: str | None, copy: Path | None) -> No
     source, target = project.kept_in(origin).run(name), project.kept_in(to).run(name)
     if to == "temporal" and (project.settings.worktree or source.workflow_for(source.head).tasks):
         raise UsageRefused(
-            "Temporal can't share out what needs a team's worktrees, or the run's own",
+            "this run needs worktrees on one machine, which Temporal can't provide",
             hint="keep its runs in files or git",
         )
     sides = moves.Side(source.store, origin), moves.Side(target.store, to)
@@ -144,7 +144,7 @@ def _beyond_git(invocation: Invocation, to: str | None, copy: Path | None) -> No
         facts = {"run": name, "from": origin, "to": to, "where": where}
         invocation.print_json({**facts, "revision": head.revision, "step_index": head.step_index})
         return
-    invocation.echo(f"the run is in {where}, at step_index {head.step_index}")
+    invocation.echo(f"the run is now in {where}, at step_index {head.step_index}")
     if own != to:
         invocation.say(f"set 'store: {{kind: {to}}}' in orchestration.yaml to work on it there")
 
@@ -153,15 +153,15 @@ def _shared(invocation: Invocation) -> tuple[Run, GitStore]:
     """Return the run and its store.
 
     Raises:
-        ConfigurationError: it is not kept in git.
+        ConfigurationError: the run is not kept in git.
     """
-    # Which runs there are is what is asked, so a run that is not here is no error yet.
+    # The command lists the runs, so a run that is not here is no error yet.
     run = invocation.run(may_begin=True)
     if not isinstance(run.store, GitStore):
         settings = invocation.project().settings
         raise ConfigurationError(
-            f"runs are kept on this machine alone (store.kind: {settings.store.kind}), so there "
-            "is nothing to sync with",
+            f"runs are kept only on this machine (store.kind: {settings.store.kind}), so there is "
+            "nothing to sync with",
             where=place_of(settings, "store", "kind"),
             hint="set 'store: {kind: git}' to share them through a remote",
         )
@@ -169,10 +169,10 @@ def _shared(invocation: Invocation) -> tuple[Run, GitStore]:
 
 
 def _elsewhere(invocation: Invocation, run: Run, store: GitStore, sides: Sides) -> list[OtherRun]:
-    """Return the runs that only the remote has; of a run that was named nobody asks for others.
+    """Return the runs that only the remote has, or none if one run was named.
 
     Raises:
-        UnknownName: the run that was named is neither here nor on the remote.
+        UnknownName: the named run is neither here nor on the remote.
     """
     is_lost = run.name is not None and sides.relation is Relation.NOWHERE
     is_silent = not sides.is_asked or isinstance(sides.problem, RemoteUnreachable)
@@ -188,52 +188,52 @@ def _elsewhere(invocation: Invocation, run: Run, store: GitStore, sides: Sides) 
 
 
 SHORT = 12
-"""Characters of a commit's name that people are shown."""
+"""Number of characters shown of a commit's name."""
 _USER = re.compile(r"(?<=://)[^/@]*@")
 _WORDS = {
-    Relation.NOWHERE: "the run was never begun, neither here nor on the branch",
-    Relation.UNPUBLISHED: "the run is here only; the next change puts it on the branch",
-    Relation.NEW: "the run was on the branch only; now it is here as well",
-    Relation.BEHIND: "this folder was behind, and has been brought up to the branch",
+    Relation.NOWHERE: "the run has not started, neither here nor on the branch",
+    Relation.UNPUBLISHED: "the run is only here; the next change puts it on the branch",
+    Relation.NEW: "the run was only on the branch; now it is here too",
+    Relation.BEHIND: "this folder had older state and is now up to date with the branch",
     Relation.EQUAL: "both are the same",
     Relation.GONE: "the branch is gone from the remote",
-    Relation.DIVERGED: "the branch does not go on from what is here",
-    Relation.ANOTHER_RUN: "the branch holds another run than this folder",
-    Relation.UNREADABLE: "what is on the branch is no run",
-    Relation.DAMAGED: "the files here can't be used; the branch can",
-    Relation.UNKNOWN: "the remote did not answer; this is what was known",
+    Relation.DIVERGED: "the branch has diverged from what is here",
+    Relation.ANOTHER_RUN: "the branch has another run than this folder",
+    Relation.UNREADABLE: "the branch does not contain a valid run",
+    Relation.DAMAGED: "the files here are damaged; the branch is fine",
+    Relation.UNKNOWN: "the remote did not answer; this is the last known state",
 }
 _UNASKED_WORDS = _WORDS | {
-    Relation.NOWHERE: "the run was never begun here; the remote was not asked",
-    Relation.UNPUBLISHED: "the run is here, and this clone has not seen it on the branch",
-    Relation.BEHIND: "this folder is behind what the branch was; the next change brings it up",
-    Relation.EQUAL: "this folder is what the branch was when it was last seen",
-    Relation.UNKNOWN: "what the branch was is not in this repository any more",
+    Relation.NOWHERE: "the run has not started here; the remote was not asked",
+    Relation.UNPUBLISHED: "the run is here; this clone has not seen it on the branch",
+    Relation.BEHIND: "this folder is older than the branch; the next change brings it up to date",
+    Relation.EQUAL: "this folder matches the branch as last seen",
+    Relation.UNKNOWN: "the last known state of the branch is no longer in this repository",
 }
-"""The same of what this clone knows, without a look at the remote."""
+"""The same from what this clone knows, without asking the remote."""
 
 
 class Report(Struct, frozen=True):
-    """Both sides of one run: `facts` are for programs, and `text` is made of them."""
+    """Both sides of one run: `facts` are for programs, and `text` comes from them."""
 
     facts: dict[str, Any]
     snapshot: Snapshot | None
-    """None: the files here can't be believed at present."""
+    """None: the files here can't be trusted at the moment."""
     sides: Sides
     refusal: SequencerError | None
-    """Why no step can begin in this work tree."""
+    """Why no step can start in this work tree."""
 
 
 def report_of(
     project: Project, run: Run, store: GitStore, sides: Sides, others: list[OtherRun]
 ) -> Report:
-    """Return what can be told about *run* after *sides* were compared."""
+    """Return the report about *run* after *sides* were compared."""
     seen = None
     if sides.relation.is_sound or sides.relation is Relation.UNKNOWN:
         try:
             seen = take(run)
         except SequencerError:
-            # Both sides are facts, also where the files or the configuration are not.
+            # Both sides are facts, even if the files or the configuration are broken.
             if sides.problem is None:
                 raise
     quiet_s = Leases(store.state_path.parent / "beats").quiet_s
@@ -278,7 +278,7 @@ def _advice(
 ) -> str:
     """Return what can be done in this clone next."""
     if sides.relation is Relation.DAMAGED:
-        return f"{command(name, 'sync --take-theirs')} keeps them aside, takes the branch's"
+        return f"{command(name, 'sync --take-theirs')} sets them aside and takes the branch's"
     if (error := sides.problem or refusal) is not None:
         return error.hint or ""
     here = None if seen is None else seen.standing
@@ -286,12 +286,12 @@ def _advice(
         return here.message
     is_held = not any(live.allows_take_over for _, live in (seen.holders if seen else ()))
     if here is not None and here.kind is Readiness.HELD and is_held:
-        return f"{command(name, 'run --mode sync')} waits here for its turn"
-    return f"{command(name, 'run')} {'begins it' if here is None else 'goes on'} here"
+        return f"{command(name, 'run --mode sync')} waits for its turn here"
+    return f"{command(name, 'run')} {'starts it' if here is None else 'continues'} here"
 
 
 def text(report: Report, room: int | None = None) -> str:
-    """Return *report* for people, several lines; tables in *room* columns."""
+    """Return *report* for people, in several lines; tables are *room* columns wide."""
     facts, sides = report.facts, report.sides
     remote = facts["remote"]["name"]
     at = "-" if sides.known is None else sides.known.at
@@ -334,14 +334,14 @@ def _rows(report: Report) -> Iterator[tuple[str, str]]:
     if report.refusal is not None:
         yield "in the way", report.refusal.message
     if sides.problem is None or sides.relation is Relation.DAMAGED:
-        # Else it is the hint of the error that follows.
+        # Otherwise it is the hint of the error that follows.
         yield "then", facts["then"]
     if sides.relation is Relation.DIVERGED and sides.known is not None:
-        # It puts the branch to what was known, if it still is where it was seen.
+        # It resets the branch to the known state, if the branch has not moved since.
         tip, ref = sides.known.tip, f"refs/heads/{branch}"
         lease = f"--force-with-lease={ref}:{sides.tip}"
         push = f"'git push {lease} {shlex.quote(name)} {tip}:{ref}'"
-        yield "or", f"{push} forgets what the branch has"
+        yield "or", f"{push} discards what the branch has"
 
 
 def without_credentials(url: str) -> str:
@@ -377,7 +377,7 @@ def _cells(facts: dict[str, Any] | None) -> tuple[str, str, str]:
 def _code(
     project: Project, run: Run, store: GitStore, head: Head | None
 ) -> tuple[dict[str, Any] | None, SequencerError | None]:
-    """Return how the work tree stands to the code of *head*, and why no step can begin in it."""
+    """Return how the work tree compares to the code of *head*, and why no step can start in it."""
     settings, branch = project.settings, store.branch
     if settings.store.work.branch == NONE:
         return None, None
@@ -394,13 +394,13 @@ def _code(
     )
     refusal: SequencerError | None = None
     if head is not None and project.acts:
-        # Where somebody was killed this ends what they had begun.
+        # If a process was killed, this finishes what it had started.
         try:
             carrier.ready(head)
         except WorkTreeRefused as error:
             refusal = error
         except (RemoteUnreachable, WorkTreeBusy):
-            pass  # who works here is told with the claims
+            pass  # the claims say who works here
     keys = ("branch", "commit", "checked_out", "head", "ahead", "behind")
     facts: dict[str, Any] = {**dict.fromkeys(keys), "dirty": []}
     try:
@@ -411,9 +411,9 @@ def _code(
 
 
 def _compared(tree: WorkTree, head: Head | None) -> dict[str, Any]:
-    """Return what is checked out, and how it stands to the code that the state goes with.
+    """Return what is checked out, and how it compares to the code that belongs to the state.
 
-    Without ``ahead`` and ``behind`` the commit is not here yet: it comes when a step begins.
+    Without ``ahead`` and ``behind`` the commit is not here yet: it comes when a step starts.
     """
     status = tree.status()
     work = None if head is None else head.work
@@ -437,13 +437,13 @@ def _code_words(code: dict[str, Any]) -> str:
     there = f"{code['branch']} at {(code['commit'] or '')[:SHORT]}"
     here = f"{code['checked_out'] or 'no branch'} at {(code['head'] or 'no commit')[:SHORT]}"
     if code["commit"] is None:
-        moved = "no step has moved any yet"
+        moved = "no step has changed the code yet"
     elif code["behind"] is None:
         moved = f"{there} comes with the next step"
     elif (code["ahead"], code["behind"]) == (0, 0):
-        moved = "as the state goes with"
+        moved = "same code as the state"
     else:
-        moved = f"{code['ahead']} ahead and {code['behind']} behind the state's, {there}"
+        moved = f"{code['ahead']} ahead of the state's code and {code['behind']} missing, {there}"
     dirty = code["dirty"]
     changed = f"{plural(len(dirty), 'path')} changed" if dirty else "clean"
     return f"{here} is here, {moved}, {changed}"

@@ -43,7 +43,7 @@ def trust(
     if is_inside_agent():
         refuse("trust", "a person runs it")
     if sum((is_sure, lists, removes)) > 1:
-        raise UsageRefused("--yes, --list and --remove exclude each other", where="sequencer trust")
+        raise UsageRefused("use only one of --yes, --list and --remove", where="sequencer trust")
     if lists:
         _list(invocation)
     elif removes:

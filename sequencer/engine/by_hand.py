@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from sequencer.model.net.source import FlowSource
 
 _WITHOUT_RUN = {
-    "answer": ("nobody is asked", None),
+    "answer": ("there is no question to answer", None),
     "tell": (
         "nobody would read it",
-        "'sequencer run' begins it; 'sequencer status --all' lists the others, --run names one",
+        "'sequencer run' starts it; 'sequencer status --all' lists the others, --run names one",
     ),
 }
-"""Decision about a run that was never begun -> what it would be good for, and what helps."""
+"""Decision about a run that has not started -> why it is useless, and what helps."""
 
 
 def fresh_head(
     workflow: Workflow, name: str | None = None, *, has_definition: bool = False
 ) -> Head:
-    """Return the head of a run of *workflow*, called *name*, that was never begun."""
+    """Return the head of a run of *workflow*, called *name*, that has not started."""
     run_id, at = str(uuid.uuid4()), utc(datetime.now(UTC))
     return kind.fresh_head(workflow, run_id, at=at, name=name, has_definition=has_definition)
 
@@ -301,12 +301,12 @@ class Control:
         """
         found = head or self._store.view().head
         if found is None:
-            what, hint = _WITHOUT_RUN.get(verb, ("no gate waits", None))
-            raise TransitionRefused(f"{verb}: the run was never begun, so {what}", hint=hint)
+            what, hint = _WITHOUT_RUN.get(verb, ("no gate is waiting", None))
+            raise TransitionRefused(f"{verb}: the run has not started, so {what}", hint=hint)
         return found
 
     def _decide(self, verb: str, by: str, run_id: str | None = None, **words: Any) -> Head:
-        """Apply a decision, about the run *run_id*; one that was never begun has nothing open."""
+        """Apply a decision about the run *run_id*. A run that has not started has nothing open."""
         # Before the lock, whose file would be the first trace of a run.
         self._begun(verb)
 

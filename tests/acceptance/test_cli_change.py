@@ -49,7 +49,7 @@ def test_stop_now_ends_the_step_that_runs(folder: Path) -> None:
         until(lambda: done(folder) == [0])
         stopped = cli(folder, "stop", "--now", "--reason", "enough")
         assert stopped.returncode == 0, stopped.stderr
-        assert "the step that ran was taken away" in stopped.stdout
+        assert "the running step was taken away" in stopped.stdout
     finally:
         (folder / "hold").unlink()
         process.wait(timeout=60)
@@ -67,7 +67,7 @@ def test_a_step_that_was_taken_over_by_force_is_not_accepted(folder: Path) -> No
         refused = cli(folder, "takeover")
         assert refused.returncode == 75
         assert f"process {process.pid}" in refused.stderr
-        assert "its heartbeat is fresh" in refused.stderr
+        assert "with a fresh heartbeat" in refused.stderr
         taken = cli(folder, "takeover", "--force", "--json")
         assert json.loads(taken.stdout)["claims"] == []
         assert cli(folder, "skip").returncode == 0
@@ -92,7 +92,7 @@ def test_reset_asks_on_a_terminal(folder: Path) -> None:
         os.close(master)
         os.close(terminal)
         assert process.returncode == 0, said
-        assert b"begin again?" in said
+        assert b"start over?" in said
         assert head(folder)["step_index"] == step_index
 
 

@@ -82,7 +82,7 @@ def test_the_table_for_people(tmp_path: Path) -> None:
 def test_nothing_has_changed(tmp_path: Path) -> None:
     folder = project(tmp_path / "p")
     done = cli(folder, "plan", "--commit")
-    assert (done.returncode, done.stdout) == (0, "nothing has changed in the work tree\n")
+    assert (done.returncode, done.stdout) == (0, "nothing changed in the work tree\n")
 
 
 def test_nothing_is_declared(tmp_path: Path) -> None:

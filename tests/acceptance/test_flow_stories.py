@@ -454,7 +454,7 @@ def test_history_says_that_an_answer_was_cut(project: Path) -> None:
     write_flow(project, "long", "a", a="Say a")
     assert cli_process.cli(project, "run", "long").returncode == 0
     assert (
-        "its answer of 97.7 KiB was cut to its end"
+        "its answer of 97.7 KiB was cut; the end is kept"
         in cli(project, "--run", "long", "history").stdout
     )
     (done,) = [

@@ -181,8 +181,8 @@ def test_a_lost_marking_is_told_by_every_verb(
     for verb in ("check", "repair"):
         said = refused(project, "--run", "review", verb)
         assert str(path.relative_to(project)) in said
-        assert "nothing has to be repaired" not in said
-    assert "bring the file back, or 'sequencer --run review reset'" in said
+        assert "nothing needs repair" not in said
+    assert "restore the file, or start over with 'sequencer --run review reset'" in said
     assert path.name in refused(project, "--run", "review", "repair", "--apply")
     shown = cli(project, "plan", "flows/review.md")
     assert (shown.returncode, shown.stdout) == (3, "")

@@ -68,11 +68,11 @@ def test_a_failed_node_is_tried_again_alone(project: Path) -> None:
         (
             ["--run", "ship", "skip", "--as-done", "--output", "x"],
             2,
-            "is for a NODE that is accepted",
+            "works only with NODE and --as-done",
         ),
         (["skip", "--as-done", "a"], 2, "goes from step to step"),
         (["skip", "a"], 2, "goes from step to step"),
-        (["rewind", "a"], 3, "the run was never begun"),
+        (["rewind", "a"], 3, "the run has not started"),
     ],
 )
 def test_what_makes_no_sense_is_refused(

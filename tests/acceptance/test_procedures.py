@@ -206,7 +206,7 @@ def test_a_request_from_a_file_with_everything(project: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("start",), 2, "what is to be done?"),
+        (("start",), 2, "what should be done?"),
         (("start", "  "), 2, "the request is empty"),
         (("start", "x", "--file", "agent.py"), 2, "not both"),
         (("start", "--file", "nothing.md"), 2, "nothing.md: can't be read"),
@@ -215,7 +215,7 @@ def test_a_request_from_a_file_with_everything(project: Path) -> None:
         (("start", "x", "--label", ""), 2, "labels.0"),
         (("start", "x", "--attach", "/etc/passwd"), 2, "outside the project"),
         (("start", "x", "--attach", "../x"), 2, "outside the project"),
-        (("start", "x", "--attach", "gone.txt"), 2, "no regular file"),
+        (("start", "x", "--attach", "gone.txt"), 2, "not a regular file"),
         (("start", "x", "--agent", "nobody"), 2, "nobody"),
         (("answer", "approve"), 3, "no run waits"),
         (("answer", "x"), 3, "no run waits"),

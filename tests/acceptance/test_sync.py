@@ -54,7 +54,7 @@ def test_turns_of_two_clones_seen_from_both(shared: Shared) -> None:
     assert cli(a, "run", "--max-steps", "2").returncode == 0
     shown = cli(b, "sync", "--fetch")
     assert (shown.returncode, shown.stderr) == (0, "")
-    assert "now it is here as well" in shown.stdout
+    assert "now it is here too" in shown.stdout
     assert head(b) == head(a)
     assert cli(b, "run", "--max-steps", "1").returncode == 0
     facts = json.loads(cli(a, "sync", "--fetch", "--json").stdout)

@@ -160,8 +160,8 @@ def test_an_empty_message(project: Path, text: str) -> None:
 def test_a_run_that_was_never_begun(project: Path) -> None:
     ended = cli(project, "tell", "sum", "Hello")
     assert ended.returncode == 3
-    assert "tell: the run was never begun" in ended.stderr
-    assert "'sequencer run' begins it" in ended.stderr
+    assert "tell: the run has not started" in ended.stderr
+    assert "'sequencer run' starts it" in ended.stderr
     assert "no team's" not in ended.stderr
     assert not (project / "sync" / "state.json").exists()
 
@@ -234,7 +234,7 @@ def test_the_next_step_of_a_line_reads_it_once(tmp_path: Path) -> None:
         0,
         "told whatever comes next: it will read it when it starts\n",
     )
-    assert "messages    wait for whoever comes next\n" in cli(tmp_path, "status").stdout
+    assert "messages    waiting for the next step\n" in cli(tmp_path, "status").stdout
     assert as_json(cli(tmp_path, "--json", "status"))["status"] == "waiting-next"
     assert steps(tmp_path, 2) == 0
     assert "Mind the gap" in heard(tmp_path, "build")[0]
@@ -280,7 +280,7 @@ def test_a_message_to_a_step_of_a_line_that_runs(tmp_path: Path) -> None:
     finally:
         (tmp_path / "go").touch()
         assert child.wait(20) == 0
-    assert "wait for plan" in cli(tmp_path, "status").stdout
+    assert "waiting for plan" in cli(tmp_path, "status").stdout
     # It comes no more: the step after it reads the message in its place.
     assert steps(tmp_path, 1) == 0
     assert heard(tmp_path, "plan") == [""]
@@ -309,7 +309,7 @@ def test_a_reset_and_an_older_message_of_the_same_token(tmp_path: Path) -> None:
 
 def test_what_a_line_refuses_to_be_told(tmp_path: Path) -> None:
     make_line(tmp_path, "procedure")
-    assert "was never begun" in cli(tmp_path, "tell", "Hello").stderr
+    assert "has not started" in cli(tmp_path, "tell", "Hello").stderr
     has_begun(tmp_path)
     refused = {
         ("plan", "Hello"): (3, "step 'plan' is done, and nobody would read it"),

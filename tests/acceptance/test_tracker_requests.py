@@ -138,9 +138,9 @@ def test_what_an_issue_lacks_is_told(project: Path) -> None:
     [
         ('{"a": 1, "b": 2}', "is JSON, but no issue that is known; its keys: a, b"),
         (json.dumps([GH]), "is a JSON list of 1 instead of one issue"),
-        (json.dumps(GH)[:-5], "begins like JSON and can't be read"),
+        (json.dumps(GH)[:-5], "starts like JSON but can't be read"),
         (json.dumps({**GH, "labels": "bug"}), "labels has to be a list, not str"),
-        ('{"a":' * 5000, "begins like JSON and can't be read"),
+        ('{"a":' * 5000, "starts like JSON but can't be read"),
         (json.dumps({**GH, "labels": [{"name": "x" * 200}]}), "labels.0"),
     ],
 )

@@ -182,7 +182,7 @@ def test_a_watch_ends_with_the_run(tmp_path: Path) -> None:
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0
     assert len(out.splitlines()) == 1
-    assert err.startswith("nothing more will start by itself: the run was stopped")
+    assert err.startswith("nothing more starts on its own: the run was stopped")
 
 
 def test_the_next_try_is_told_before_it_comes(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """What `status` knows about a run at one moment, for people and for programs.
 
-Read without the lock. Not promised: that it still holds when it is read.
+Read without the lock. Not promised: that it is still true when you read it.
 """
 
 from __future__ import annotations
@@ -42,51 +42,51 @@ MAX_RECORD_BYTES = 4 * 1024 * 1024
 
 
 class Snapshot(Struct, frozen=True):
-    """The run, as one look found it."""
+    """The run at one moment."""
 
     name: str | None
     head: Head | None
-    """None: the run was never begun."""
+    """None: the run has not started."""
     workflow: Workflow | None
-    """None: it is not configured any more."""
+    """None: it is no longer configured."""
     next: Description | None
-    """None: the run is complete, or was begun under another definition."""
+    """None: the run is complete, or started with another definition."""
     standing: Standing | None
     holders: tuple[tuple[Claim, Liveness], ...]
     limits: RunLimits
     denials: tuple[str, ...]
-    """Tool calls that were refused to the agent of the newest step."""
+    """Refused tool calls of the agent of the newest step."""
     notices: tuple[str, ...]
     graph_view: FlowView | None = None
-    """How the nodes of a graph stand."""
+    """The states of a graph's nodes."""
     stopped_by: tuple[str, ...] = ()
-    """Of a team's: what keeps its tasks from being begun."""
+    """For a team: why its tasks can't start."""
     heard: Mapping[str, Heard] = field(default_factory=dict)
-    """What the nodes of a graph that run have written last."""
+    """The last output of a graph's running nodes."""
     posts: tuple[Pending, ...] = ()
-    """What the activity sinks have not taken."""
+    """What the activity sinks have not taken yet."""
     elsewhere: str = ""
-    """Where they are made; empty: here as well."""
+    """Where attempts run; empty: here too."""
     makers: Mapping[int, str] | None = None
-    """Who makes the attempts, by tokens, where the claims don't say it; empty: nobody yet."""
+    """Who runs the attempts, by token, if the claims don't say it; empty: nobody yet."""
     detached: Sequence[Mapping[str, Any]] = ()
-    """Permissions to work that no process waits for."""
+    """Detached permissions to work, which no process waits for."""
 
     @property
     def busy(self) -> bool:
-        """Return whether somebody who may be alive runs a step."""
+        """Return whether a process that may be alive runs a step."""
         return any(not liveness.allows_take_over for _, liveness in self.holders)
 
     @property
     def end(self) -> str | None:
-        """Return why nothing starts any more until somebody changes the run; None: it goes on."""
+        """Return why nothing starts until someone changes the run; None: it continues."""
         here = self.standing
         if here is None or self.busy or not (here.is_final or here.kind is Readiness.REFUSED):
             return None
         return here.message
 
     def as_json(self) -> dict[str, Any]:
-        """Return the head, with ``next`` and ``busy`` beside its own fields."""
+        """Return the fields of the head, plus ``next`` and ``busy``."""
         facts: dict[str, Any] = {}
         if self.head is not None:
             facts = self.head.model_dump(mode="json")
@@ -105,7 +105,7 @@ class Snapshot(Struct, frozen=True):
         return {**seen, "nodes": nodes_json(self.graph_view, self.heard)["nodes"]}
 
     def text(self, width: int | None = None) -> str:
-        """Return the view for people, several lines; a table that can be as narrow as *width*."""
+        """Return the view for people, in several lines; a table may be as narrow as *width*."""
         text = "\n".join(self.lines())
         if self.graph_view is None:
             return text
@@ -121,7 +121,7 @@ class Snapshot(Struct, frozen=True):
         """Return the view for people in one line."""
         head = self.head
         if head is None:
-            return "idle · the run was never begun"
+            return "idle · the run has not started"
         parts = [head.last_update, f"revision {head.revision}", str(head.status)]
         parts.append(f"step_index {head.step_index}")
         if self.graph_view is not None:
@@ -131,7 +131,7 @@ class Snapshot(Struct, frozen=True):
         return one_line(" · ".join(parts))
 
     def _flow_words(self, head: Head) -> Iterator[str]:
-        """Yield what runs, what people are asked and what may start."""
+        """Yield what runs, what waits for an answer, and what may start."""
         if head.claims and self.busy:
             yield f"runs {_first([claim.step for claim in head.claims])}"
         if asked := self._nodes_that_are("asked"):
@@ -152,7 +152,7 @@ class Snapshot(Struct, frozen=True):
     def _rows(self) -> Iterator[tuple[str, str]]:
         head = self.head
         yield "run", f"{self.name or 'default'}, workflow {self._workflow_words()}"
-        since = "idle: never begun; 'sequencer run' begins it"
+        since = "idle: not started; 'sequencer run' starts it"
         yield "status", since if head is None else f"{head.status} since {head.last_update}"
         yield "next step", self.next_words()
         yield "what for", self._next_description()
@@ -167,10 +167,10 @@ class Snapshot(Struct, frozen=True):
         ):
             yield "in the way", self.standing.message
         for reason in self.stopped_by:
-            yield "in the way", f"{reason}: no task is begun"
+            yield "in the way", f"{reason}: no task starts"
         if head.told:
-            waiting = dict.fromkeys(to or "whoever comes next" for to, _ in head.told)
-            yield "messages", f"wait for {_first([*waiting])}"
+            waiting = dict.fromkeys(to or "the next step" for to, _ in head.told)
+            yield "messages", f"waiting for {_first([*waiting])}"
         if head.failures_in_row:
             yield (
                 "failures",
@@ -195,7 +195,7 @@ class Snapshot(Struct, frozen=True):
         return ", ".join((name, *(f"{key} {value}" for key, value in params.items())))
 
     def next_words(self) -> str:
-        """Return which step comes next, with its place and prompt; empty if none does."""
+        """Return the next step, with its place and prompt; empty if there is none."""
         step = self.next
         if self.graph_view is not None and self.head is not None:
             return self._few_subjects()
@@ -210,7 +210,7 @@ class Snapshot(Struct, frozen=True):
         return f"{words}, prompt {step['prompt']})"
 
     def _next_description(self) -> str:
-        """Return what the author of the next step says that it does."""
+        """Return the description of the next step."""
         workflow, here = self.workflow, self.next
         if workflow is None or here is None or workflow.nodes:
             return ""
@@ -218,7 +218,7 @@ class Snapshot(Struct, frozen=True):
         return known.get(here["step"], "")
 
     def _few_subjects(self) -> str:
-        """Return what may start; of a single task also what it is about."""
+        """Return what may start; for a single task, also its label."""
         ready = self._ready()
         if self.graph_view is None or not ready:
             return ""
@@ -231,7 +231,7 @@ class Snapshot(Struct, frozen=True):
         if limits.steps is not None:
             yield f"{usage.steps} of {limits.steps} steps"
         if limits.cost_usd is not None:
-            # What nobody told is not in the sum, and may be any amount.
+            # The sum lacks the unknown costs, which may be any amount.
             known = f"{usage.cost_usd:.2f}" if usage.known_usd is not None else "unknown"
             yield f"{known} of {limits.cost_usd:.2f} USD"
         if limits.seconds is not None:
@@ -246,7 +246,7 @@ def _first(names: Sequence[str]) -> str:
 def _by_owner(
     holders: Iterable[tuple[Claim, Liveness]], makers: Mapping[int, str]
 ) -> Iterator[tuple[Sequence[Claim], Liveness]]:
-    """Yield the claims of each process that holds some, together."""
+    """Yield the claims grouped by the process that holds them."""
     found: dict[tuple[object, ...], tuple[list[Claim], Liveness]] = {}
     for claim, liveness in holders:
         one = claim.owner
@@ -257,11 +257,11 @@ def _by_owner(
 
 
 def _permitted(permit: Mapping[str, Any]) -> str:
-    """Return what a permission that no process waits for allows, or how it has ended."""
+    """Return what a detached permission allows, or how it ended."""
     if "end" in permit:
         return f"detached from {permit['since']} to {permit['until']}: {permit['end']}"
     most = ", ".join(f"{name} {value}" for name, value in permit["limits"].items() if value)
-    return f"detached since {permit['since']}{most and f' ({most})'}: workers make the steps"
+    return f"detached since {permit['since']}{most and f' ({most})'}: workers do the steps"
 
 
 def holder_words(
@@ -270,16 +270,16 @@ def holder_words(
     makers: Mapping[int, str] | None = None,
     elsewhere: str = "",
 ) -> str:
-    """Return who holds *claims*, which are one process's, for how long, and what is known.
+    """Return who holds *claims*, all of one process, for how long, and what is known.
 
-    *makers* say it, by tokens, where the claims don't; *elsewhere* is where they have to be.
+    *makers* name the holders by token if the claims don't; *elsewhere* is where they must run.
     """
     maker = claims[0].owner.words if makers is None else makers.get(claims[0].token, "")
     held_s = age_s(claims[0].claimed_at)
     age = "" if held_s is None else f", for {duration(held_s)}"
     known = {
         Liveness.ALIVE: "alive",
-        Liveness.UNKNOWN: "not known to be gone",
+        Liveness.UNKNOWN: "may still be alive",
         Liveness.EXPIRED: "its lease ran out; the next run or tick takes over",
         Liveness.DEAD: "gone; the next run or tick takes over",
     }
@@ -297,9 +297,9 @@ def holder_words(
 
 
 def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None) -> Snapshot:
-    """Look at *run*, and for what the nodes of a graph have written into *logs*.
+    """Look at *run*, and at what the nodes of a graph wrote into *logs*.
 
-    Its facts are not read if they are *known*.
+    Facts that are already *known* are not read again.
 
     Raises:
         CorruptState: its state can't be read.
@@ -318,7 +318,7 @@ def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None)
         if not is_over and not there.is_end:
             upcoming = describe_at(workflow, there)
     except (ConfigurationError, DefinitionChanged) as error:
-        # The head is a fact, also where the configuration does not fit to it.
+        # The head is a fact, even if the configuration does not fit it.
         if head is None:
             raise
         notices, is_as_begun = (*notices, one_line(str(error))), False
@@ -348,7 +348,7 @@ def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None)
 
 
 def _denials(run: Run, head: Head | None) -> tuple[str, ...]:
-    """Return what the newest record tells of refused tool calls; reading all would take long."""
+    """Return the refused tool calls in the newest record; reading all would take too long."""
     if head is None:
         return ()
     journal = run.store.state_path.with_name(JOURNAL)
@@ -364,14 +364,14 @@ def _denials(run: Run, head: Head | None) -> tuple[str, ...]:
 TAIL_BYTES = 8 * 1024
 FIRST_BYTES = 4 * 1024
 TITLE_LINES = 3
-"""Lines at the beginning of a log that say what it is."""
+"""Number of lines at the start of a log that say what it is."""
 ENDED = "\n# ended "
 MAX_LOOKS = 20
-"""A step that was rewound writes to a log with a higher number than its attempt."""
+"""A rewound step writes to a log with a higher number than its attempt."""
 
 
 def heard_of(claims: Iterable[Claim], folder: Path) -> dict[str, Heard]:
-    """Return the newest line of each step of *claims* that has a log in *folder*."""
+    """Return the newest line of each step in *claims* that has a log in *folder*."""
     found = {claim.step: _newest_line(claim, folder) for claim in claims}
     return {step: Heard(line) for step, line in found.items() if line}
 
@@ -385,7 +385,7 @@ def _newest_line(claim: Claim, folder: Path) -> str:
         except OSError:
             return ""
         if text is not None:
-            # It is over where its own last lines are there, though the run has not heard of it.
+            # A log with its last lines is over, even if the run has not heard of it yet.
             said = text.rpartition(ENDED)[0] if ENDED in text else text
             lines = (shown(line) for line in reversed(plain(said).split("\n")))
             return next((line for line in lines if line), "")[:LINE_CHARS]
@@ -393,8 +393,8 @@ def _newest_line(claim: Claim, folder: Path) -> str:
 
 
 def _written(path: Path, token: int) -> str | None:
-    """Return the end of what the claim of *token* has written to *path*; None: it is another's."""
-    # Never through a link, and never waiting for a pipe.
+    """Return the end of what the claim of *token* wrote to *path*; None: another claim wrote it."""
+    # Never follow a link, and never wait for a pipe.
     fd = folders.open_file(path, os.O_RDONLY)
     try:
         begin = os.pread(fd, FIRST_BYTES, 0)

@@ -79,7 +79,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     assert call(folder, "report", "--metrics", "--run", "nobody").code == 2
     both = call(folder, "report", "--metrics", "--all-runs", "--run", "docs")
     assert both.code == 2
-    assert "exclude each other" in both.err
+    assert "can't be used together" in both.err
 
 
 def test_a_changed_definition_costs_the_roles_and_nothing_else(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_changed_definition_costs_the_roles_and_nothing_else(tmp_path: Path) -
     )
     ended = call(folder, "report", "--metrics")
     assert ended.code == 0
-    assert "warning: roles and models are not known" in ended.err
+    assert "warning: roles and models are unknown" in ended.err
     assert 'sequencer_run_step_index{run="(default)",workflow="review_cadence"} 1.0' in ended.out
 
 

@@ -28,7 +28,7 @@ def test_it_shows_everything_and_changes_nothing(tmp_path: Path) -> None:
         f"the line at byte {bad} does not count: damaged",
         "last good record: revision 6 at byte",
         "3 records lead to it without a gap",
-        "proposed: begin a new journal",
+        "proposed: start a new journal",
         "sequencer repair --apply",
     ):
         assert said in called.out, called.out

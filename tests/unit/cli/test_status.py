@@ -61,7 +61,7 @@ def test_before_the_run_began(tmp_path: Path) -> None:
     assert facts["next"]["step"] == "supervisor"
     assert facts["busy"] is False
     text = call(folder, "status").out
-    assert "never begun" in text
+    assert "not started" in text
     assert "review_cadence, review_every_n_cycles 2" in text
     assert not (folder / "sync").exists()
 
@@ -216,7 +216,7 @@ def test_a_journal_that_lost_its_records_is_not_an_empty_history(
     ended = call(folder, "history", *flags)
     assert ended.code == 3
     assert "repair" in ended.err
-    assert "never begun" not in ended.out + ended.err
+    assert "has not started" not in ended.out + ended.err
 
 
 def test_refused_tool_calls_of_a_graph_are_seen_too(tmp_path: Path) -> None:
@@ -292,7 +292,7 @@ def test_a_run_that_is_made_can_be_drawn_as_well(folder: Path) -> None:
     [
         (("--mermaid",), "add --dry-run or --no-run"),
         (("--diagram",), "--diagram: shows what would be made"),
-        (("--dry-run", "--mermaid", "--diagram"), "exclude each other"),
+        (("--dry-run", "--mermaid", "--diagram"), "can't be used together"),
         (("--dry-run", "--mermaid", "--json"), "a drawing is no JSON"),
     ],
 )

@@ -57,8 +57,8 @@ def test_the_same_for_programs(shared: Shared) -> None:
 def test_a_run_that_nobody_has_begun(shared: Shared) -> None:
     called = call(shared.clone("a"), "sync", "--fetch")
     assert called.code == 0, called.err
-    assert "never begun" in called.out
-    assert "'sequencer run' begins it here" in called.out
+    assert "has not started" in called.out
+    assert "'sequencer run' starts it here" in called.out
 
 
 def test_a_remote_that_is_away_shows_what_was_known(shared: Shared) -> None:
@@ -95,7 +95,7 @@ def test_a_branch_that_was_put_back_says_what_to_do(shared: Shared) -> None:
 def test_going_on_with_what_is_here_is_a_push_that_is_shown(shared: Shared) -> None:
     a, b = diverged(shared)
     told = call(a, "sync", "--fetch").out
-    (command,) = re.findall(r"^or +'(git push .*)' forgets", told, re.MULTILINE)
+    (command,) = re.findall(r"^or +'(git push .*)' discards", told, re.MULTILINE)
     git(a, *command.split()[1:])
     assert call(a, "sync", "--fetch", "--json").json["branch"]["step_index"] == 3
     steps(a, 1)
@@ -169,7 +169,7 @@ def test_how_far_the_code_is_from_the_states(shared: Shared) -> None:
     work = call(a, "sync", "--fetch", "--json").json["work"]
     assert (work["branch"], work["commit"]) == ("main", git(a, "rev-parse", "HEAD"))
     assert (work["ahead"], work["behind"]) == (0, 0)
-    assert "as the state goes with" in call(a, "sync", "--fetch").out
+    assert "same code as the state" in call(a, "sync", "--fetch").out
     git(b, "fetch", "-q")
     there = call(b, "sync", "--fetch", "--json").json["work"]
     assert (there["ahead"], there["behind"]) == (0, 1)

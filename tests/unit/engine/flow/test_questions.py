@@ -168,7 +168,7 @@ def test_an_answer_to_an_earlier_question_of_a_loop_is_refused(tmp_path: Path) -
 
 def test_an_answer_where_nobody_is_asked(tmp_path: Path) -> None:
     made = lab(tmp_path, "a --> h{{H}} --> b")
-    with pytest.raises(TransitionRefused, match="never begun"):
+    with pytest.raises(TransitionRefused, match="has not started"):
         made.answer("h", "x")
     assert not (tmp_path / "sync").exists()
     made.begun()
