@@ -161,7 +161,7 @@ def _of_systemd(settings: Settings, env: Mapping[str, str]) -> Iterator[Entry]:
             yield Entry(str(unit), own[1])
 
 
-class Pace(NamedTuple):
+class TickPace(NamedTuple):
     """How the ticks of a timer came."""
 
     last: float
@@ -185,7 +185,7 @@ def tick_log(settings: Settings, run: str | None) -> Path:
     return settings.logs_dir / (f"tick.{slug(run)}.log" if run else "tick.log")
 
 
-def pace_of(settings: Settings, run: str | None) -> Pace | None:
+def pace_of(settings: Settings, run: str | None) -> TickPace | None:
     """Return how the ticks of the run called *run* came; None: too few of them are known.
 
     Known from their log, which is there whatever called them.
@@ -198,4 +198,4 @@ def pace_of(settings: Settings, run: str | None) -> Pace | None:
     stamps = dict.fromkeys(_STAMP.findall(data.decode(errors="replace")))
     times = [datetime.fromisoformat(one).timestamp() for one in stamps]
     pauses = [two - one for one, two in pairwise(times) if two - one > SHORTEST_PAUSE_S]
-    return Pace(times[-1], max(pauses)) if len(pauses) >= LEAST_PAUSES else None
+    return TickPace(times[-1], max(pauses)) if len(pauses) >= LEAST_PAUSES else None

@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from sequencer.assembly.timers import Pace, pace_of
+from sequencer.assembly.timers import TickPace, pace_of
 from sequencer.cli.views.runs import run_facts, unread_facts
 from sequencer.documents.files import slug
 from sequencer.engine.run import Dispatching, Run
@@ -74,7 +74,7 @@ class RunRow(Struct):
         return any(self.run.store.liveness(claim).allows_take_over for claim in claims)
 
     @property
-    def pace(self) -> Pace | None:
+    def pace(self) -> TickPace | None:
         """Return how the ticks came that the run waits for; None: it waits for none."""
         head = self.head
         if head is None or head.claims or head.exit or head.status in ("complete", "paused"):
