@@ -8,7 +8,6 @@ ago something was, a browser says itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
-from sequencer.cli.views.runs import Open, asked_at, open_at
+from sequencer.cli.views.runs import Open
 from sequencer.cli.views.standing import holder_words
 from sequencer.cli.views.states import amount
 from sequencer.errors import RemoteUnreachable, SequencerError
@@ -164,12 +163,8 @@ def needs_of(row: RunRow) -> Iterator[Need]:
             command = f"sequencer {option}repair"
             yield Need("broken", row, "", "The run can't be read", why, None, command)
         return
-    ask = None
-    if (head.is_at_gate or head.asks) and not head.exit:
-        with suppress(SequencerError):
-            ask = open_at(row.run, head)
-    if ask is not None:
-        yield from _questions(row, ask)
+    if row.ask is not None:
+        yield from _questions(row, row.ask)
     if row.is_stale:
         found = ((claim, row.run.store.liveness(claim)) for claim in head.claims)
         gone = (holder_words([claim], here) for claim, here in found if here.allows_take_over)
@@ -194,9 +189,9 @@ MISSED = "Ticks came before, and at least two were missed since. Look whether th
 
 def _questions(row: RunRow, ask: Open) -> Iterator[Need]:
     if (gate := ask.gate) is not None:
-        said, (command, *others) = asked_at(row.run, gate), ask.commands()
+        command, *others = ask.commands()
         title, at = f"Approve {gate.step}?", gate.opened_at
-        yield Need("gate", row, at, title, said, ask, command, others, gate.token)
+        yield Need("gate", row, at, title, row.shown_at_gate, ask, command, others, gate.token)
     for question in ask.questions:
         command, *others = ask.commands(question)
         title = question.node.label or question.node.id

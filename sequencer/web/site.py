@@ -10,6 +10,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import cached_property
 from itertools import dropwhile
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from sequencer.assembly.timers import TickPace, pace_of
-from sequencer.cli.views.runs import run_facts, unread_facts
+from sequencer.cli.views.runs import Open, asked_at, open_at, run_facts, unread_facts
 from sequencer.documents.files import slug
 from sequencer.engine.run import Dispatching, Run
 from sequencer.errors import NotTrusted, RemoteUnreachable, SequencerError, UnknownName
@@ -47,7 +49,7 @@ UNSEEN_S = 30.0
 Fact = dict[str, Any]
 
 
-class RunRow(Struct):
+class RunRow(Struct, dict=True):
     """One run, as it was found when its head was read last."""
 
     project: ShownProject
@@ -66,6 +68,23 @@ class RunRow(Struct):
     def name(self) -> str:
         """Return what people call it."""
         return self.run.name or "default run"
+
+    @cached_property
+    def ask(self) -> Open | None:
+        """Return what its run asks people, looked up once; None: nothing."""
+        head = self.head
+        if head is None or head.exit or not (head.is_at_gate or head.asks):
+            return None
+        with suppress(SequencerError):
+            return open_at(self.run, head)
+        return None
+
+    @cached_property
+    def shown_at_gate(self) -> str:
+        """Return what is to be decided about at its gate, looked up once."""
+        return (
+            "" if self.ask is None or self.ask.gate is None else asked_at(self.run, self.ask.gate)
+        )
 
     @property
     def is_stale(self) -> bool:

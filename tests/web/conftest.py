@@ -6,11 +6,13 @@ import asyncio
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
+from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
 
+from sequencer.cli.views.text import one_line
 from sequencer.model.limits import InvocationLimits
 from sequencer.project import open_project
 from sequencer.web.guard import Keys, PageGuard, origins_of
@@ -33,6 +35,22 @@ store: {kind: git}
 commit: {paths: [notes.md]}
 """
 LINK = "a token of the link that is long enough"
+
+
+class _Text(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def handle_data(self, data: str) -> None:
+        self.said.append(data)
+
+
+def words(page: str) -> str:
+    """Return the text of *page* in one line."""
+    reader = _Text()
+    reader.feed(page.partition("<main")[2])
+    return one_line(" ".join(reader.said))
 
 
 class Answer:

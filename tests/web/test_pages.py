@@ -9,43 +9,23 @@ import sys
 import threading
 import time
 from datetime import UTC, datetime
-from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sequencer.cli.program import run
-from sequencer.cli.views.text import one_line
 from sequencer.engine.run import Run
 from sequencer.model.head import Head
-from sequencer.model.outcome import Usage
 from sequencer.project import open_project
-from sequencer.web.costs import MEASURES, MOST_SERIES, PARTS, grown
 from sequencer.web.pages import took
-from sequencer.web.records import Spent
 from sequencer.web.site import RunStory
 from tests.acceptance.cli_process import cli
 from tests.loopback import free_ports
-from tests.web.conftest import Client
+from tests.web.conftest import Client, words
 from tests.web.sample import make_project, work
 
 RUN = "/p/shop/login-timeout"
-
-
-class _Text(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.said: list[str] = []
-
-    def handle_data(self, data: str) -> None:
-        self.said.append(data)
-
-
-def words(page: str) -> str:
-    """Return the text of *page* in one line."""
-    reader = _Text()
-    reader.feed(page.partition("<main")[2])
-    return one_line(" ".join(reader.said))
 
 
 def test_needs_you_lists_questions_and_failures_oldest_first(looking: Client) -> None:
@@ -240,39 +220,6 @@ def test_a_log_has_numbered_lines_ranges_and_a_search(client: Client, tmp_path: 
     assert int(offset) == sum(map(len, lines[:776]))
 
 
-def test_costs_are_summed_by_run_and_agent(looking: Client) -> None:
-    page = looking.get("/costs").text
-    total = sum(row.head.usage.cost_usd for row in looking.site.rows() if row.head)
-    assert f"${total:.2f}+?" in words(page)
-    assert "2 attempts have no known cost (+?); the sums are without them." in words(page)
-    assert '<svg class="plot"' in page
-
-
-@pytest.mark.parametrize(
-    ("query", "said"),
-    [
-        ("", "hand $2.51 eye $0.02"),
-        ("?of=tokens&by=agent", "hand 310k eye 1.9k"),
-        ("?by=step", "supervisor $0.73 "),
-        ("?by=run&of=nonsense", "default run $1.20 login-timeout $0.46"),
-    ],
-)
-def test_costs_are_drawn_by_what_the_reader_asks_for(
-    looking: Client, query: str, said: str
-) -> None:
-    page = looking.get(f"/costs{query}").text
-    assert said in words(page).replace("■ ", "")
-    assert page.count('<path class="area"') == words(page).count("■")
-    assert len(page) < 150_000
-
-
-def test_limits_say_when_they_are_reached_and_reviews_what_they_found(looking: Client) -> None:
-    page = words(looking.get("/costs").text)
-    assert "login-timeout shop 5 steps 400 steps after about 395 more steps" in page
-    assert "release-1.3" not in page.partition("Reviews")[0], "what has ended reaches nothing"
-    assert "judge polish 1 1 ✕ ✓ a link on page 2 is dead" in page
-
-
 def test_a_sink_that_is_behind_and_a_run_that_gave_up_need_you(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,38 +237,6 @@ def test_a_sink_that_is_behind_and_a_run_that_gave_up_need_you(
     assert "desk has not taken" in needed
     assert re.search(r"desk: \d+ posts wait", health)
     assert "1 failures in a row" in health
-
-
-KNOWN = """
-workflow: {name: loop}
-agent: {default: hand}
-agents:
-  hand:
-    kind: scripted
-    outcomes:
-      - {output: done, usage: {cost_usd: 0.5, input_tokens: 400, cache_read_tokens: 300}}
-workflows: {loop: {steps: [plan, build]}}
-limits: {cost_usd: 200}
-store: {journal: {rotate_bytes: 65536, keep: 1}}
-"""
-
-
-def test_costs_add_up_and_say_what_is_left_of_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SEQUENCER_TRUST", "all")
-    folder = make_project(tmp_path / "sums")
-    (folder / "orchestration.yaml").write_text(KNOWN)
-    work(folder, None, "loop", 20)
-    page = words(Client([folder]).get("/costs").text)
-    assert "Total $10.00 Tokens in 8,000 From cache 75%" in page
-    assert "$10.00 $200.00 after about 380 more steps" in page
-    assert "hand its own choice 20" in page
-    assert "were dropped" not in page
-    work(folder, None, "loop", 180)
-    page = words(Client([folder]).get("/costs").text)
-    assert "Total $100.00 Tokens in 80,000" in page
-    assert "The oldest records of 1 run were dropped" in page
 
 
 def test_other_pages_do_not_wait_while_all_journals_are_read(
@@ -347,17 +262,6 @@ def test_other_pages_do_not_wait_while_all_journals_are_read(
     for row in client.site.rows():
         assert not row.project.lacks(row)
     assert "Total" in words(client.get("/costs").text)
-
-
-def test_a_plot_is_as_large_for_any_number_of_attempts() -> None:
-    spent = [
-        ("a run", Spent(1_760_000_000 + place, Usage(cost_usd=0.001), "a", f"step {place % 40}"))
-        for place in range(20_000)
-    ]
-    plot, series = grown(spent, MEASURES["cost"], PARTS["step"])
-    assert len(plot) < 60_000
-    assert len(series) == MOST_SERIES + 1
-    assert round(sum(one.values[-1] for one in series), 6) == 20
 
 
 def tick(folder: Path, *words: str) -> None:
@@ -390,6 +294,30 @@ def test_a_timer_that_stopped_needs_you(client: Client, tmp_path: Path) -> None:
     assert "timer has stopped" not in ticked(9000, 7200, 5400), "a person wants it to rest"
 
 
+def test_a_page_that_is_made_again_reads_no_journal_as_a_whole(client: Client) -> None:
+    client.get("/costs")
+    opened: list[str] = []
+    is_counting = True
+
+    def hear(event: str, args: tuple[Any, ...]) -> None:
+        if event == "open" and is_counting and "journal" in str(args[0]):
+            opened.append(str(args[0]))
+
+    sys.addaudithook(hear)  # there is no way to take it back
+    # A run's newest record has its refused tools, and a step's has its whole answer.
+    most = {"/": 0, "/runs": 0, RUN: 1, f"{RUN}/step/tests": 1, "/costs": 0}
+    for address, count in most.items():
+        opened.clear()
+        client.get(address)
+        assert len(opened) <= count, (address, opened)
+    row = next(row for row in client.site.rows() if row.run.name == "login-timeout")
+    row.project.acting().run(row.run.name).control.stop("enough")
+    opened.clear()
+    client.get(RUN)
+    is_counting = False
+    assert 1 <= len(opened) <= 4, opened
+
+
 def test_health_says_what_is_wrong(client: Client, tmp_path: Path) -> None:
     (tmp_path / "docs/orchestration.yaml").write_text("nothing: here\n")
     state = tmp_path / "shop/sync/runs/login-timeout/state.json"
@@ -402,6 +330,13 @@ def test_health_says_what_is_wrong(client: Client, tmp_path: Path) -> None:
     for path in ("/", "/runs"):
         assert client.get(path).status == 200
     assert client.get(RUN).status == 200
+
+
+def test_health_names_an_agent_that_is_not_there(client: Client, tmp_path: Path) -> None:
+    settings = tmp_path / "docs/orchestration.yaml"
+    agents = "agents:\n  gone: {kind: command, argv: [no-such-program], free: true}"
+    settings.write_text(settings.read_text().replace("agents:", agents, 1))
+    assert "'no-such-program' is no program on PATH" in words(client.get("/health").text)
 
 
 def test_health_has_the_checks_that_only_look(client: Client, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import getpass
 import os
 import shlex
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -15,12 +16,14 @@ from sequencer.engine.run import Dispatching, Run
 from sequencer.errors import SequencerError
 from sequencer.model.head import Gate, Head
 from sequencer.project import Project
-from sequencer.store.journal import JournalFile
+from sequencer.store.journal import JournalFile, facts_of
 
 if TYPE_CHECKING:
     from sequencer.engine.markings import Question
 
 Found = TypeVar("Found")
+END_BYTES = 64 * 1024
+"""Of a journal, in which the newest facts are looked for first."""
 
 
 def each_run(
@@ -150,10 +153,17 @@ def open_at(run: Run, head: Head) -> Open | None:
 
 def asked_at(run: Run, gate: Gate) -> str:
     """Return what the step before the gate said, which is what is to be decided about."""
-    try:
-        return recall(run.store.state_path.parent, run.history()).output(gate.step)
-    except (KeyError, SequencerError):
-        return ""
+    for facts in (_newest_facts, Run.history):
+        with suppress(KeyError, SequencerError):
+            return recall(run.store.state_path.parent, facts(run)).output(gate.step)
+    return ""
+
+
+def _newest_facts(run: Run) -> Iterator[dict[str, Any]]:
+    """Yield the facts at the end of the journal: of a long run all of it takes seconds."""
+    if not isinstance(run.store, Dispatching):
+        for record in JournalFile(run.store.state_path.parent, 0, 0).newest(END_BYTES):
+            yield from facts_of(record.data)
 
 
 def question_json(run: Run, question: Question) -> dict[str, Any]:

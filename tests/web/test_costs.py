@@ -1,0 +1,89 @@
+"""What the page of costs says, adds up and draws."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sequencer.model.outcome import Usage
+from sequencer.web.costs import MEASURES, MOST_SERIES, PARTS, grown
+from sequencer.web.records import Spent
+from tests.web.conftest import Client, words
+from tests.web.sample import make_project, work
+
+
+def test_costs_are_summed_by_run_and_agent(looking: Client) -> None:
+    page = looking.get("/costs").text
+    total = sum(row.head.usage.cost_usd for row in looking.site.rows() if row.head)
+    assert f"${total:.2f}+?" in words(page)
+    assert "2 attempts have no known cost (+?); the sums are without them." in words(page)
+    assert '<svg class="plot"' in page
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("", "hand $2.51 eye $0.02"),
+        ("?of=tokens&by=agent", "hand 310k eye 1.9k"),
+        ("?by=step", "supervisor $0.73 "),
+        ("?by=run&of=nonsense", "default run $1.20 login-timeout $0.46"),
+    ],
+)
+def test_costs_are_drawn_by_what_the_reader_asks_for(
+    looking: Client, query: str, said: str
+) -> None:
+    page = looking.get(f"/costs{query}").text
+    assert said in words(page).replace("■ ", "")
+    assert page.count('<path class="area"') == words(page).count("■")
+    assert len(page) < 150_000
+
+
+def test_limits_say_when_they_are_reached_and_reviews_what_they_found(looking: Client) -> None:
+    page = words(looking.get("/costs").text)
+    assert "login-timeout shop 5 steps 400 steps after about 395 more steps" in page
+    assert "release-1.3" not in page.partition("Reviews")[0], "what has ended reaches nothing"
+    assert "judge polish 1 1 ✕ ✓ a link on page 2 is dead" in page
+
+
+KNOWN = """
+workflow: {name: loop}
+agent: {default: hand}
+agents:
+  hand:
+    kind: scripted
+    outcomes:
+      - {output: done, usage: {cost_usd: 0.5, input_tokens: 400, cache_read_tokens: 300}}
+workflows: {loop: {steps: [plan, build]}}
+limits: {cost_usd: 200}
+store: {journal: {rotate_bytes: 65536, keep: 1}}
+"""
+
+
+def test_costs_add_up_and_say_what_is_left_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEQUENCER_TRUST", "all")
+    folder = make_project(tmp_path / "sums")
+    (folder / "orchestration.yaml").write_text(KNOWN)
+    work(folder, None, "loop", 20)
+    page = words(Client([folder]).get("/costs").text)
+    assert "Total $10.00 Tokens in 8,000 From cache 75%" in page
+    assert "$10.00 $200.00 after about 380 more steps" in page
+    assert "hand its own choice 20" in page
+    assert "were dropped" not in page
+    work(folder, None, "loop", 180)
+    page = words(Client([folder]).get("/costs").text)
+    assert "Total $100.00 Tokens in 80,000" in page
+    assert "The oldest records of 1 run were dropped" in page
+
+
+def test_a_plot_is_as_large_for_any_number_of_attempts() -> None:
+    spent = [
+        ("a run", Spent(1_760_000_000 + place, Usage(cost_usd=0.001), "a", f"step {place % 40}"))
+        for place in range(20_000)
+    ]
+    plot, series = grown(spent, MEASURES["cost"], PARTS["step"])
+    assert len(plot) < 60_000
+    assert len(series) == MOST_SERIES + 1
+    assert round(sum(one.values[-1] for one in series), 6) == 20
