@@ -1,9 +1,9 @@
-"""Everything that is wrong with a project, found before a step is run.
+"""Everything that is wrong with a project, found before a step runs.
 
-Looks at configuration, workflows, prompts, agents, state, journal and folders, and goes on
-after each problem. Nothing is changed, no lock is taken, no agent is started.
+Looks at configuration, workflows, prompts, agents, state, journal and folders, and continues
+after each problem. It changes nothing, takes no lock, and starts no agent.
 
-Not promised: that an agent's account works, or that its model exists; only a step shows.
+Not promised: that an agent's account works, or that its model exists. Only a step shows that.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ if TYPE_CHECKING:
     from sequencer.workflows.finding import GraphFile
 
 MAX_BAD_LINES = 20
-"""Bad lines of one journal file that are named one by one."""
+"""How many bad lines of one journal file are listed one by one."""
 
 
 def check_project(project: Project, run: str | None) -> list[Finding]:
     """Return what is wrong with *project* and its run called *run*, most basic first."""
     opened = project.run(run)
     with closing(opened.store):
-        # First: what it brings is what is looked at.
+        # First: this loads what is checked below.
         of_run = (
             *check_git(project.settings, opened.store, acts=project.acts),
             *_check_run(project, opened),
@@ -73,12 +73,12 @@ def check_project(project: Project, run: str | None) -> list[Finding]:
         *_check_run_worktree(project),
         *check_folders(project, run),
     )
-    # An agent that a step asks for is met twice.
+    # An agent that a step names is found twice.
     return list(dict.fromkeys(found))
 
 
 def check_by_looking(project: Project) -> Iterator[Finding]:
-    """Yield what is wrong with *project*, as far as looking tells: nothing that it brings runs."""
+    """Yield what is wrong with *project*, as far as reading shows: none of its code runs."""
     try:
         if project.settings.store.kind == "git":
             yield from check_git(project.settings, project.run(None).store, acts=False)
@@ -92,10 +92,10 @@ def check_by_looking(project: Project) -> Iterator[Finding]:
 
 
 def _check_run(project: Project, run: Run) -> Iterator[Finding]:
-    """Yield findings about the workflow that *run* has, and about its files."""
+    """Yield findings about the workflow of *run* and about its files."""
     settings = project.settings
     path = run.store.state_path
-    # What a run on a server leaves in the folder are outputs, and no files of its head.
+    # A run on a server leaves outputs in the folder, but no files of its head.
     is_here = settings.store.kind != "temporal"
     state_findings = list(check_state(path, witness_for(settings, path))) if is_here else []
     head = None
@@ -130,7 +130,7 @@ def _check_run(project: Project, run: Run) -> Iterator[Finding]:
 
 
 def _is_asked_for(project: Project, head: Head | None) -> bool:
-    """Return whether somebody wants the default run's workflow.
+    """Return whether anyone needs the workflow of the default run.
 
     A project that has flowcharts, teams or named runs may need no other.
     """
@@ -140,11 +140,11 @@ def _is_asked_for(project: Project, head: Head | None) -> bool:
 
 
 def check_workflow(project: Project, workflow: Workflow) -> Iterator[Finding]:
-    """Yield what would stop *workflow*: prompts, agents, fields that no agent honours."""
+    """Yield what would stop *workflow*: prompts, agents, fields that its agents don't support."""
     where = f"workflow {workflow.name}"
     yield from check_prompts(project, workflow, Level.ERROR)
     if workflow.review is not None and not workflow.review_every:
-        message = "it has a review step but no number of cycles, so it never reviews"
+        message = "it has a review step but no review interval, so it never reviews"
         hint = "set workflow.review_every_n, or choose a workflow without a review"
         yield Finding(Level.WARNING, Area.WORKFLOW, message, where, hint)
     yield from _check_router(project, workflow)
@@ -165,7 +165,7 @@ def check_workflow(project: Project, workflow: Workflow) -> Iterator[Finding]:
 
 
 def _check_permissions(project: Project, workflow: Workflow) -> Iterator[Finding]:
-    """Yield what each agent may do, and those that can't edit though nobody said so."""
+    """Yield what each agent may do, and which agents can't edit although you never said so."""
     for permission in permissions(project.agents, workflow):
         where, message = f"agent {permission.agent}", permission.warning
         if message is None:
@@ -175,7 +175,7 @@ def _check_permissions(project: Project, workflow: Workflow) -> Iterator[Finding
 
 
 def _check_costs(project: Project, workflow: Workflow) -> Iterator[Finding]:
-    """Yield the agents that a cap on costs can't hold, because they tell none."""
+    """Yield the agents that a cost cap can't stop, because they report no cost."""
     if caps := list(project.settings.cost_caps(workflow)):
         for message, hint in cost_warnings(project, workflow, caps):
             yield Finding(Level.WARNING, Area.AGENT, message, f"workflow {workflow.name}", hint)
@@ -184,7 +184,7 @@ def _check_costs(project: Project, workflow: Workflow) -> Iterator[Finding]:
 def check_flows(project: Project) -> Iterator[Finding]:
     """Yield everything that is wrong with each flowchart, and which nodes no agent can run.
 
-    Files beside the configuration are left out: a README with a chart is no workflow.
+    Files next to the configuration are left out: a README with a chart is not a workflow.
     """
     registry = project.settings.registry
     names = {path.resolve(): name for name, path in registry.flows.items()}
@@ -224,38 +224,38 @@ def _check_graph(project: Project, flow: GraphFile) -> Iterator[Finding]:
             yield Finding(Level.WARNING, Area.AGENT, problem, f"agent {executor.kind}")
     for name, fields in left_out.items():
         if fields:
-            message = f"it can't honour {', '.join(sorted(fields))}"
+            message = f"it does not support {', '.join(sorted(fields))}"
             where = f"workflow {flow.workflow.name}, agent {name}"
-            hint = "its nodes run without; leave it out of their sections, or name another agent"
+            hint = "its nodes run without it; remove it from their sections, or name another agent"
             if flow.workflow.tasks:
-                message += ", which roles of its tasks have"
-                hint = "they work without; the fields of a role are changed below teams.roles"
+                message += ", which roles of its tasks set"
+                hint = "they work without it; change the fields of a role below teams.roles"
             yield Finding(Level.WARNING, Area.AGENT, message, where, hint)
 
 
 def _check_run_worktree(project: Project) -> Iterator[Finding]:
-    """Yield why a run would not get the work tree that it is to have."""
+    """Yield why a run would not get its work tree."""
     if project.settings.worktree:
         for problem in workplaces_of(project, None).problems():
             yield from of_error(Area.CONFIGURATION, problem)
 
 
 def _check_worktrees(project: Project, flow: GraphFile) -> Iterator[Finding]:
-    """Yield why tasks that want work trees of their own would not get them."""
+    """Yield why tasks would not get their own work trees."""
     if not any(node.task is not None and node.task.worktree for node in flow.graph.nodes):
         return
     for problem in workplaces_of(project, None).problems():
         yield from of_error(Area.WORKFLOW, problem, Level.WARNING)
     store = project.settings.store
     if store.kind == "git" and store.work.branch == NONE:
-        message = "the work of tasks is merged on each machine alone: store.work.branch is none"
-        hint = "set it to 'current' or a branch; or let one machine work, and push by hand"
+        message = "each machine merges its tasks' work only locally: store.work.branch is 'none'"
+        hint = "set it to 'current' or to a branch; or use one machine, and push by hand"
         where = place_of(project.settings, "store", "work", "branch")
         yield Finding(Level.WARNING, Area.WORKFLOW, message, where, hint)
 
 
 def _performed(project: Project, workflow: Workflow) -> Iterator[tuple[Step, str]]:
-    """Yield each step with its defaults, at each position where it can run."""
+    """Yield each step with its defaults, once for each position where it can run."""
     defaults = project.settings.step_defaults
     is_reviewing = workflow.review is not None and workflow.review_every > 0
     for step in workflow.steps:
@@ -291,7 +291,7 @@ def check_prompts(project: Project, workflow: Workflow, level: Level) -> Iterato
 
 
 def _needs_no_prompt(project: Project, step: Step) -> bool:
-    """Return whether *step* is a program that works without a prompt."""
+    """Return whether *step* is a program that needs no prompt."""
     agent = project.settings.agents.get(step.agent or "")
     return step.prompt is None and agent is not None and agent.kind == "command"
 
@@ -303,7 +303,7 @@ def _unreadable(project: Project, name: str) -> ConfigurationError | None:
         return error
     if text.strip():
         return None
-    return ConfigurationError(f"prompt {name!r} is empty", hint="an agent would have no task")
+    return ConfigurationError(f"prompt {name!r} is empty", hint="write the agent's task into it")
 
 
 def _check_router(project: Project, workflow: Workflow) -> Iterator[Finding]:
@@ -323,7 +323,7 @@ def _check_router(project: Project, workflow: Workflow) -> Iterator[Finding]:
 
 
 def _check_agents(project: Project, level: Level) -> Iterator[Finding]:
-    """Yield what is wrong with the configured agents, whether a step asks for them or not."""
+    """Yield what is wrong with the configured agents, even if no step uses them."""
     for name in project.settings.agents:
         try:
             executor = project.agents.build(name)
@@ -335,39 +335,39 @@ def _check_agents(project: Project, level: Level) -> Iterator[Finding]:
 
 
 def _check_webhooks(project: Project) -> Iterator[Finding]:
-    """Yield why nothing is taken from a tracker that is configured."""
+    """Yield why a configured tracker is ignored."""
     for name, hook in project.settings.webhooks.taken():
         where = f"webhooks.{name}"
         if lack := hook.lack(os.environ):
-            hint = "'sequencer web' takes nothing from it without the key of its signature"
+            hint = "'sequencer web' ignores it without the key for its signatures"
             yield Finding(Level.WARNING, Area.CONFIGURATION, lack, f"{where}.secret_env", hint)
         if not (hook.people or hook.may_start or hook.may_answer or hook.may_stop):
-            text = "nobody is listed, so nobody may start, answer or stop anything"
+            text = "no people are listed, so nobody may start, answer or stop anything"
             yield Finding(Level.WARNING, Area.CONFIGURATION, text, f"{where}.people")
 
 
 def _check_timers(project: Project) -> Iterator[Finding]:
-    """Yield the programs that are found here, and by a timer's tick elsewhere or not at all.
+    """Yield the programs that a timer's tick does not find, or finds somewhere else.
 
-    The tick of a project that nobody trusts starts none, so the crontab is not asked for it.
+    The tick of an untrusted project starts no program, so its crontab is not read.
     """
     is_trusted = False
     with suppress(ConfigurationError):  # `_check_code` says which
         is_trusted = project.trust.refusal() is None
     for entry, program, here, there in lost(project.settings, os.environ) if is_trusted else ():
-        message = f"a timer's tick does not find {program!r}, which is {here} here"
+        message = f"a timer's tick does not find {program!r}, which is {here} in this shell"
         if there is not None:
-            message = f"{program!r} is {here} here, and {there} for a timer's tick"
+            message = f"{program!r} is {here} in this shell, but {there} for a timer's tick"
         hint = f"its PATH is {entry.path}; run 'sequencer schedule install' again"
         if not Path(here).is_absolute():
-            hint = "a timer has absolute folders of PATH only: name the program with its folder"
+            hint = "a timer uses only the absolute folders of PATH: give the program's full path"
         yield Finding(Level.WARNING, Area.AGENT, message, entry.name, hint)
 
 
 def _check_code(project: Project, run: str | None) -> Iterator[Finding]:
     """Yield why the project's hooks can't be loaded, and what its sinks lack.
 
-    Nothing of a project that is not trusted is loaded; what it could do is told.
+    An untrusted project is not loaded; the findings say what it could do.
     """
     try:
         refused = project.trust.refusal()
@@ -388,9 +388,9 @@ def _check_sinks(project: Project, run: str | None) -> Iterator[Finding]:
 
 
 def check_state(state_path: Path, witness: Witness = no_witness) -> Iterator[Finding]:
-    """Yield what the files of the run at *state_path* say, without changing one.
+    """Yield findings about the files of the run at *state_path*, without changing any.
 
-    The *witness* tells what its step logs show.
+    The *witness* says what the step logs show.
     """
     try:
         found = diagnose(state_path, witness)
@@ -413,7 +413,8 @@ def check_state(state_path: Path, witness: Witness = no_witness) -> Iterator[Fin
     elif found.pending is not None:
         yield Finding(Level.NOTICE, Area.STATE, found.pending, str(state_path))
     for path, why in found.documents:
-        yield Finding(Level.ERROR, Area.STATE, why, str(path), "'sequencer repair' says what to do")
+        hint = "'sequencer repair' shows what to do"
+        yield Finding(Level.ERROR, Area.STATE, why, str(path), hint)
     yield from _check_journals(found)
 
 
@@ -425,11 +426,11 @@ def _check_journals(found: Diagnosis) -> Iterator[Finding]:
         for gap in report.found.gaps:
             message = f"revisions {gap.first} to {gap.last} are missing before byte {gap.offset}"
             yield Finding(
-                Level.ERROR, Area.JOURNAL, message, where, "'sequencer repair' begins behind it"
+                Level.ERROR, Area.JOURNAL, message, where, "'sequencer repair' continues after it"
             )
         for offset, reason in report.misfits[:MAX_BAD_LINES]:
             message = f"two histories meet at byte {offset}: {reason}"
-            hint = "bring back the run's folder of one of them; 'sequencer history' shows the mix"
+            hint = "restore the run's folder of one of them; 'sequencer history' shows both mixed"
             yield Finding(Level.ERROR, Area.JOURNAL, message, where, hint)
         for offset, reason in report.found.skipped[:MAX_BAD_LINES]:
             message = f"the line at byte {offset} does not count: {reason}"
@@ -443,7 +444,7 @@ def _check_journals(found: Diagnosis) -> Iterator[Finding]:
 _LOG_FOLDERS = 4
 """BRANCH/runs/NAME/steps: no log is in a deeper folder."""
 _BELOW = ("beats", "results", "runs", "activity")
-"""Folders of a run beside its head."""
+"""Folders of a run next to its head."""
 
 
 def check_folders(project: Project, run: str | None) -> Iterator[Finding]:
@@ -453,9 +454,9 @@ def check_folders(project: Project, run: str | None) -> Iterator[Finding]:
     kind = type_of(folder)
     if is_network(kind):
         is_allowed = settings.store.allow_network_fs
-        message = f"the file system is {kind}, where locks and renames need not reach others"
+        message = f"the file system is {kind}, where other machines may miss locks and renames"
         level = Level.WARNING if is_allowed else Level.ERROR
-        hint = "use a local folder; store.allow_network_fs: true is for one machine alone"
+        hint = "use a local folder, or set store.allow_network_fs: true if only one machine uses it"
         yield Finding(level, Area.STATE, message, str(folder), hint)
     guard = guard_of(settings)
     if guard is not None and (problem := guard.problem()) is not None:
@@ -474,13 +475,13 @@ def _check_writable(folder: Path, name: str) -> Iterator[Finding]:
     while not os.path.lexists(existing) and existing != existing.parent:
         existing = existing.parent
     if not existing.is_dir():
-        yield Finding(Level.ERROR, Area.FILES, f"{name}: is no folder", str(existing))
+        yield Finding(Level.ERROR, Area.FILES, f"{name}: is not a folder", str(existing))
     elif not os.access(existing, os.W_OK | os.X_OK):
         yield Finding(Level.ERROR, Area.FILES, f"{name}: can't be written to", str(existing))
 
 
 def _check_link(folder: Path) -> Iterator[Finding]:
-    """Yield what the run says of *folder* where that is reached through a link."""
+    """Yield the run's finding about *folder* if a link leads to it."""
     try:
         opened(folder)
     except UnsafeFolder as error:
@@ -490,7 +491,7 @@ def _check_link(folder: Path) -> Iterator[Finding]:
 
 
 def _check_links(top: Path) -> Iterator[Finding]:
-    """Yield the folders from *top* on that are links; nothing is written through one."""
+    """Yield the folders from *top* down that are links; nothing is written through a link."""
     if found := list(_check_link(top)):
         yield from found
         return

@@ -1,6 +1,6 @@
 """A project: its settings, and everything that is made from them.
 
-The concrete classes are chosen in the modules beside this one; nothing else knows them.
+The modules next to this one choose the concrete classes; nothing else knows them.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 class Project(Struct, frozen=True, dict=True):
     """Settings and everything that is made from them.
 
-    What few commands need is imported by who needs it: most of them look at one run.
+    What only a few commands need is imported where it is used: most of them look at one run.
     """
 
     settings: Settings
@@ -75,17 +75,17 @@ class Project(Struct, frozen=True, dict=True):
     redaction: Redaction
     trust: Trust
     acts: bool = True
-    """Whether it may run what it has and reach remotes, and is not only looked at."""
+    """Whether it may run its code and reach remotes; otherwise it is only looked at."""
 
     @property
     def rehearses(self) -> bool:
-        """Return whether nothing of it is run: no agent, no hook, no router, no post."""
+        """Return whether none of its code runs: no agent, no hook, no router, no post."""
         return self.agents.rehearses
 
     def ensure_may_act(self, source: FlowSource | None = None, *, may_ask: bool = True) -> None:
         """Return if this project may do here what it was opened for, and run *source*.
 
-        A rehearsal needs nobody's word, unless its store reaches further than its files.
+        A rehearsal needs no trust, unless its store reaches further than its files.
 
         Raises:
             NotTrusted: see `Trust.ensure`.
@@ -99,7 +99,7 @@ class Project(Struct, frozen=True, dict=True):
         """Return if there is anything of a project, were it one flowchart.
 
         Raises:
-            ConfigurationError: there is nothing, so that the settings' defaults are nobody's wish.
+            ConfigurationError: there is nothing, so nobody asked for the default settings.
         """
         settings = self.settings
         folders_of_it = settings.prompts_dir, settings.state_file.parent
@@ -107,15 +107,15 @@ class Project(Struct, frozen=True, dict=True):
             return
         raise ConfigurationError(
             "there is no project here: no orchestration.yaml in this folder or above it",
-            hint="'sequencer init' makes a project here; 'cd' to yours, or name it with --config",
+            hint="'sequencer init' makes one here; or 'cd' to yours, or name it with --config",
         )
 
     @cached_property
     def allowed(self) -> Mapping[str, str] | None:
-        """Return which settings of the repository's own git may act on; None: it only looks.
+        """Return which settings of the repository git may act on; None: it only looks.
 
         Raises:
-            NotTrusted: git would reach a remote or run filters, and nobody has said that it may.
+            NotTrusted: git would reach a remote or run filters, and you have not allowed it.
         """
         if not self.acts:
             return None
@@ -130,7 +130,7 @@ class Project(Struct, frozen=True, dict=True):
     ) -> Run:
         """Return the run called *name*, or the default run.
 
-        With *definition* or *source* the run is one that is still to begin with it.
+        With *definition* or *source*, the run has not started yet and will start with it.
         """
         store = self.store(name)
         return Run(
@@ -141,11 +141,11 @@ class Project(Struct, frozen=True, dict=True):
         )
 
     def store(self, run: str | None) -> Store:
-        """Return the store of the run called *run*, which reaches no more than the project may."""
+        """Return the store of the run called *run*, which reaches only what the project may."""
         kind = self.settings.store.kind
         if kind != "temporal":
             return make_store(self.settings, run, self.allowed if kind == "git" else None)
-        # To look at it is to reach a server that the project names.
+        # Even looking at it reaches a server that the project names.
         self.trust.ensure()
         store = make_store(self.settings, run)
         if isinstance(store, Dispatching):
@@ -159,7 +159,7 @@ class Project(Struct, frozen=True, dict=True):
         return replace(self, settings=replace(settings, store=chosen))
 
     def _worker_of(self, run: str | None, tell: Emit) -> Worker:
-        """Return who makes attempts at *run* as the project's files have it by now."""
+        """Return what runs attempts at *run*, with the project's files as they are now."""
         settings = self.settings
         again = open_project(
             settings.project_dir, config=settings.config_path, rehearses=self.rehearses
@@ -169,10 +169,10 @@ class Project(Struct, frozen=True, dict=True):
 
     @cached_property
     def hooks(self) -> Hooks:
-        """Return the project's own code, loaded when it is first needed.
+        """Return the project's code, loaded when it is first needed.
 
         Raises:
-            NotTrusted: it may not run here, or is not as it was trusted.
+            NotTrusted: it may not run here, or has changed since you trusted it.
             ConfigurationError: see `load_hooks`.
         """
         if self.rehearses:
@@ -184,7 +184,7 @@ class Project(Struct, frozen=True, dict=True):
 
     @property
     def starter(self) -> Starter:
-        """Return what makes runs of requests."""
+        """Return what turns requests into runs."""
         # Few commands need it.
         from sequencer.engine.starting import Questions, Starter, TeamStarter  # noqa: PLC0415
 
@@ -217,7 +217,7 @@ class Project(Struct, frozen=True, dict=True):
 
     @property
     def posting(self) -> Posting | None:
-        """Return what it posts of its runs; None: nothing."""
+        """Return what posts about its runs; None: nothing does."""
         if not self.settings.activity.sinks or self.rehearses:
             return None
         from sequencer.assembly.posting import Posting  # noqa: PLC0415 - few projects post
@@ -235,7 +235,7 @@ class Project(Struct, frozen=True, dict=True):
         """Return what performs the steps of *workflow* in the run called *run*.
 
         Raises:
-            NotTrusted: nobody has said that the project may act here.
+            NotTrusted: you have not allowed the project to act here.
         """
         self.ensure_may_act()
         settings, hooks = self.settings, self.hooks
@@ -270,7 +270,7 @@ class Project(Struct, frozen=True, dict=True):
         )
 
     def run_names(self) -> list[str]:
-        """Return the names of the named runs that exist, as ``--run`` takes them."""
+        """Return the names of the existing named runs, for ``--run``."""
         folder = self.settings.state_file.parent / "runs"
         state = self.settings.state_file.name
         if self.settings.store.kind == "temporal":
@@ -323,7 +323,7 @@ class ResolvedRun(Struct, frozen=True, dict=True):
         """See `Resolution.performer`.
 
         Raises:
-            NotTrusted: nobody has said that the project may act here.
+            NotTrusted: you have not allowed the project to act here.
         """
         self.project.ensure_may_act(self.source)
         carrier = _carrier(self.project, self.name, self.store, emit)
@@ -335,12 +335,12 @@ def load_hooks(
 ) -> Hooks:
     """Return the hooks of *files*, relative to the folder *project*, and of installed packages.
 
-    *trusted* has the fingerprints of files that have to be as they were.
+    *trusted* has the fingerprints of files that must not have changed.
 
     Raises:
         NotTrusted: a file has another fingerprint; it was not run.
-        ConfigurationError: a file is missing, leaves the project or can't be loaded, or has
-            something that looks like a hook and is none; the file and its line are named.
+        ConfigurationError: a file is missing, outside the project, or can't be loaded, or has
+            something that looks like a hook but isn't; with file and line.
     """
     if not files and not _packages_may_add("sequencer.hooks"):
         return NoHooks()
@@ -357,8 +357,8 @@ def load_hooks(
 def _packages_may_add(group: str) -> bool:
     """Return whether an installed package may have entry points in *group*.
 
-    The files that importlib.metadata would read are looked through, without loading that: it
-    takes ten times as long. What is no folder of packages, or found in another way, may have some.
+    This reads the files that importlib.metadata would read, without loading that module, which
+    takes ten times longer. If a path is not a folder of packages, the answer is yes.
     """
     finders = (one for one in sys.meta_path if one is not PathFinder)
     if any(hasattr(one, "find_distributions") for one in finders):
@@ -379,7 +379,7 @@ def _packages_may_add(group: str) -> bool:
 
 
 def _carrier(project: Project, run: str | None, store: Store, emit: Emit) -> Carrier:
-    """Return what moves the code of the run that *store* keeps, or what keeps it on a branch."""
+    """Return what moves the code of the run in *store*, or what keeps it on a branch."""
     settings = project.settings
     mover: Carrier | None = None
     if settings.store.kind == "temporal" and settings.store.work.branch != NONE:
@@ -395,7 +395,7 @@ def _carrier(project: Project, run: str | None, store: Store, emit: Emit) -> Car
 
 
 def guard_of(settings: Settings) -> BranchGuard | None:
-    """Return what lets steps begin on one branch only; None: none was named."""
+    """Return what lets steps start only on one branch; None: no branch was named."""
     branch = settings.store.work.branch
     if settings.store.kind == "git" or branch in (CURRENT, NONE):
         return None
@@ -405,7 +405,7 @@ def guard_of(settings: Settings) -> BranchGuard | None:
 def _team(
     project: Project, workflow: Workflow, run: str | None, definition: Definition | None
 ) -> Team | None:
-    """Return what the tasks of *workflow* are worked on with; None: it is no team's."""
+    """Return the team that works on the tasks of *workflow*; None: it has no team."""
     if not workflow.tasks:
         return None
     from sequencer.assembly.teams import team_of  # noqa: PLC0415 - most runs are no team's
@@ -414,7 +414,7 @@ def _team(
 
 
 def _place(project: Project, workflow: Workflow, run: str | None, emit: Emit) -> RunPlace | None:
-    """Return the run's own worktree; None: it has none. A team's tasks have theirs."""
+    """Return the run's own worktree; None: it has none. Tasks of a team have their own."""
     if not project.settings.worktree or project.rehearses or workflow.tasks:
         return None
     from sequencer.assembly.teams import run_place_of  # noqa: PLC0415 - few runs have one
@@ -424,13 +424,13 @@ def _place(project: Project, workflow: Workflow, run: str | None, emit: Emit) ->
 
 
 def _was_asked_for(project: Project) -> bool:
-    """Return whether ``--agent`` chose the agent of the run, which a rehearsal does not keep."""
+    """Return whether ``--agent`` chose the run's agent, which a rehearsal does not keep."""
     source = project.settings.source_of("agent", "default")
     return source.kind == "flag" and not project.rehearses
 
 
 def _run_name(state_path: Path) -> str | None:
-    """Return what the run in *state_path*'s folder is called, if its head can be read."""
+    """Return the name of the run in *state_path*'s folder, if its head can be read."""
     try:
         name = (read_head(state_path).content or {}).get("run_name")
     except (OSError, StateRefused):
@@ -439,7 +439,7 @@ def _run_name(state_path: Path) -> str | None:
 
 
 def _all_variables(settings: Settings, env: Mapping[str, str]) -> dict[str, str]:
-    """Return every variable that an agent may see; those that are secret must be hidden."""
+    """Return every variable that an agent may see; secret ones must be hidden."""
     found = dict(env)
     if (key := env.get(settings.store.api_key_env or "")) is not None:
         # Its variable may have any name.
@@ -447,7 +447,7 @@ def _all_variables(settings: Settings, env: Mapping[str, str]) -> dict[str, str]
     for agent in settings.agents.values():
         given = agent.options.get("env")
         if isinstance(given, dict):
-            # Two agents may give one name different values; both have to be known.
+            # Two agents may give one name different values; both must be hidden.
             found |= {f"{agent.name}_{name}": str(value) for name, value in given.items()}
     return found
 
@@ -463,15 +463,15 @@ def open_project(
     rehearses: bool = False,
     trust: Ask | bool = False,
 ) -> Project:
-    """Return the project that the folder *path* lies in.
+    """Return the project that contains the folder *path*.
 
-    With *acts* false nothing of it is run and no remote is reached. With *rehearses* every step
-    is a rehearsal, whatever names an agent. Before it acts it has to
-    be trusted by the user of this machine. With *trust* the program itself answers for it
-    (True), or for what the error that it is given lists.
+    With *acts* false, none of its code runs and no remote is reached. With *rehearses*, every
+    step is a rehearsal, no matter which agent is named. The user of this machine must trust the
+    project before it acts. With *trust*, your program vouches for it: for everything (True), or
+    for what the given error lists.
 
     Raises:
-        ConfigurationError: its configuration is wrong; everything wrong with it is named.
+        ConfigurationError: its configuration is wrong; the error lists everything wrong.
     """
     env = dict(os.environ) if environment is None else dict(environment)
     settings = load(Path(path), config=config, env=env, flags=flags)
@@ -490,13 +490,13 @@ def open_project(
 def open_run(path: str | Path = ".", name: str | None = None, **options: Any) -> Run:
     """Return the run called *name* (None: the default run) of the project at *path*.
 
-    *options* are those of `open_project`.
+    *options* are the options of `open_project`.
     """
     return open_project(path, **options).run(name)
 
 
 BUILTIN_FOLDERS = ("subroutines", "system", "team")
-"""Below the prompts folder; what a project has there goes before what comes along."""
+"""Below the prompts folder; a project's prompts there override the built-in ones."""
 
 
 @cache
@@ -528,7 +528,7 @@ class PromptFolder(PromptReader):
         """See `attempt.Prompts.read_for`."""
         if step.text is not None:
             return step.text
-        # A rehearsal stands in for a command whose step needs no prompt.
+        # A rehearsal also replaces a command, whose step needs no prompt.
         stands_in = executor.kind in ("rehearsal", "scripted") and step.agent is not None
         stands_in = getattr(executor, "is_for_command", stands_in)
         is_optional = step.prompt is None and (executor.kind == "command" or stands_in)

@@ -1,8 +1,7 @@
-"""The executors of a project: which class each agent is of, and how it is made.
+"""The executors of a project: the class of each agent, and how it is made.
 
-A new one is one module and one line in `EXECUTORS`; a package of somebody else's adds to
-them through entry points. Executors are imported when a step needs them, so that looking
-at a run loads none.
+A new one is one module and one line in `EXECUTORS`. Other packages add theirs through entry
+points. Executors are imported when a step needs them, so that looking at a run loads none.
 """
 
 from __future__ import annotations
@@ -77,17 +76,17 @@ EXECUTORS: Mapping[str, Recipe] = {
 
 REHEARSAL = "rehearsal"
 MODELLESS = frozenset({"command", "rehearsal", "scripted"})
-"""Kinds that answer without a model, so that nobody asks them to classify a request."""
+"""Kinds that answer without a model, so they are never asked to classify a request."""
 
 STEADY = frozenset({"command", "rehearsal"})
-"""Kinds for which nobody stands in: a prompt says to no model what a program does."""
+"""Kinds without a stand-in: no prompt tells a model what a program does."""
 
 PROVIDERS: Mapping[str, tuple[str, ...]] = {
     "anthropic": ("claude", "anthropic"),
     "google": ("gemini",),
     "openai": ("codex",),
 }
-"""Provider -> kinds of agent that have its models and no others; opencode has anybody's."""
+"""Provider -> kinds of agent that have only its models; opencode has models of all."""
 
 
 class ConfiguredAgents(Struct, frozen=True, dict=True):
@@ -98,7 +97,7 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
     environment: Mapping[str, str]
     trust: Trust
     rehearses: bool = False
-    """No agent runs, whatever anybody names."""
+    """No agent runs, no matter which one is named."""
 
     @cached_property
     def core(self) -> ProcessCore:
@@ -119,7 +118,7 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
 
     @cached_property
     def _away(self) -> dict[str, str]:
-        """Until when an agent is at its usage limit, by its name."""
+        """Agent's name -> when its usage limit ends."""
         return {}
 
     @cached_property
@@ -140,7 +139,7 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
         executor = self.build(name)
         ensure_honoured(step, name, executor)
         if name in self.settings.agents:
-            # An agent may have changed meanwhile what the next one would run.
+            # In the meantime an agent may have changed what the next one would run.
             self.trust.ensure_files(f"agents.{name}", self._looks)
         return executor
 
@@ -187,17 +186,17 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
         moves = self.settings.store.kind == "git"
         missing = executor.missing(None if moves else self.settings.project_dir)
         if missing is not None:
-            raise AgentMissing(missing, hint="no step was claimed; start again when it is there")
+            raise AgentMissing(missing, hint="no step was claimed; install it and start again")
         self._there.add(name)
 
     def _stand_in(self, name: str) -> Executor:
-        """Return what stands in for the agent called *name* in a rehearsal."""
+        """Return the stand-in for the agent called *name* in a rehearsal."""
         agent = self.settings.agents.get(name)
         is_command = agent is not None and agent.kind == "command"
         return RehearsalExecutor(REHEARSAL, RehearsalOptions(), is_for_command=is_command)
 
     def _auto(self, step: Step) -> str:
-        """Return what `auto` means for *step*; PATH is searched once for each provider."""
+        """Return the agent that `auto` means for *step*; PATH is searched once per provider."""
         found = self._autos.get(step.provider)
         if found is None:
             suits = partial(_has_models_of, step)
@@ -205,7 +204,7 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
         return found
 
     def default_model_agent(self) -> str | None:
-        """Return the agent that answers where no step asks; None if there is no model to ask."""
+        """Return the agent for questions outside a step; None if there is no model to ask."""
         if self.rehearses:
             return None
         name = self.settings.agent.default
@@ -283,10 +282,10 @@ def _wrong_options(agent: Any, name: str, kind: str, error: ValidationError) -> 
 
 
 def ensure_honoured(step: Step, name: str, executor: Executor) -> None:
-    """Return if *executor* honours every field that *step* sets, with the value that it has.
+    """Return if *executor* supports every field that *step* sets, with its value.
 
     Raises:
-        ConfigurationError: it would have to ignore one, which nobody would notice.
+        ConfigurationError: it would have to ignore a field, which you would not notice.
     """
     honoured = executor.supported_fields | EVERY_EXECUTOR
     defaults = Step(name=step.name)
@@ -297,14 +296,14 @@ def ensure_honoured(step: Step, name: str, executor: Executor) -> None:
     )
     found = _objections(step, executor)
     if ignored:
-        hint = f"it honours: {', '.join(sorted(honoured))}"
+        hint = f"it supports: {', '.join(sorted(honoured))}"
         if "agents" in ignored:
-            hint = f"subagents are for agent: claude; {hint}"
+            hint = f"only agent: claude has subagents; {hint}"
         found.insert(0, Objection(", ".join(ignored), hint))
     if found:
         reasons = "; ".join(each.reason for each in found)
         raise ConfigurationError(
-            f"agent {name!r} (kind {executor.kind}) can't honour {reasons}",
+            f"agent {name!r} (kind {executor.kind}) does not support {reasons}",
             where=f"step {step.name!r}",
             hint="; ".join(dict.fromkeys(each.hint for each in found)),
         )
@@ -318,24 +317,24 @@ def _objections(step: Step, executor: Executor) -> list[Objection]:
     if step.provider is None or has is None or step.provider in has:
         return found
     kinds = " or ".join((*PROVIDERS.get(step.provider, ()), "opencode"))
-    reason = f"provider: {step.provider}, it has models of {', '.join(sorted(has))} only"
+    reason = f"provider: {step.provider}, it has only models of {', '.join(sorted(has))}"
     return [Objection(reason, f"write agent: {kinds}, or name another model"), *found]
 
 
 CLIENTS = ("claude", "codex", "gemini", "opencode")
-"""What `auto` looks for on PATH, in this order."""
+"""The clients that `auto` looks for on PATH, in this order."""
 _OLD_ROLES = {"galph": "supervisor", "ralph": "main", "loop": "main"}
 
 
 class ChosenAgent(NamedTuple):
-    """An agent's name and who chose it."""
+    """An agent's name and what chose it."""
 
     name: str
     source: str
 
 
 class AgentOverrides(Struct, frozen=True):
-    """What ``--agent-prompt`` and ``--agent-step`` say; ``--agent`` sets ``agent.default``."""
+    """The values of ``--agent-prompt`` and ``--agent-step``; ``--agent`` sets ``agent.default``."""
 
     by_prompt: Mapping[str, str] = field(default_factory=dict)
     by_step: Mapping[str, str] = field(default_factory=dict)
@@ -346,7 +345,7 @@ def choose_agent(
 ) -> ChosenAgent:
     """Return the agent for *step*, which runs at *position* (another name in a review).
 
-    The first that is set: ``--agent-prompt``, ``--agent-step``, the step's own ``agent``,
+    The first one that is set: ``--agent-prompt``, ``--agent-step``, ``agent`` of the step,
     ``agent.prompts``, ``agent.roles`` by position and then by step, ``agent.default``.
 
     Raises:
@@ -362,15 +361,15 @@ def choose_agent(
 
 
 def known_agents(settings: Settings) -> frozenset[str]:
-    """Return every name that may stand where an agent is named."""
+    """Return every name that you can use for an agent."""
     return frozenset(BUILTIN_AGENTS) | settings.agents.keys()
 
 
 def ensure_known_names(settings: Settings, overrides: AgentOverrides, workflow: Workflow) -> None:
-    """Return if what ``--agent-step`` and ``--agent-prompt`` name exists in *workflow*.
+    """Return if *workflow* has the names in ``--agent-step`` and ``--agent-prompt``.
 
     Raises:
-        UnknownName: it doesn't, so that the option would silently do nothing.
+        UnknownName: it lacks one, so the option would silently do nothing.
     """
     known = {step.name for step in workflow.own_steps}
     for name in overrides.by_step:
@@ -387,7 +386,7 @@ def ensure_known_names(settings: Settings, overrides: AgentOverrides, workflow: 
 
 
 def prompt_files(settings: Settings, workflow: Workflow) -> dict[str, str]:
-    """Return the file of each step of *workflow* that has its prompt in one, by its name."""
+    """Return the prompt file of each step of *workflow* that has one, by the step's name."""
     folder = settings.prompts_dir
     own = (step for step in workflow.own_steps if step.text is None)
     return {step.name: relative_name(folder, step.prompt_name) for step in own}
@@ -400,7 +399,7 @@ def resolve_auto(
 ) -> str:
     """Return the agent that `auto` means on this machine; never the rehearsal.
 
-    Of those that are there it is the first that *suits*; where none does, the first.
+    It is the first installed one that *suits*, or the first installed one if none does.
 
     Raises:
         ConfigurationError: no client is on PATH and no key is set.
@@ -424,7 +423,7 @@ def _candidates(
     settings: Settings, step: Step, position: str, given: AgentOverrides
 ) -> Iterator[tuple[str | None, str]]:
     prompts_dir = settings.prompts_dir
-    # A step that has its prompt's text itself has no file, and its name need not be one's.
+    # A step with the text of its prompt has no file, and its name need not match one.
     prompt = None if step.text is not None else relative_name(prompts_dir, step.prompt_name)
     yield _by_prompt(given.by_prompt, prompt, prompts_dir), "--agent-prompt"
     yield _by_role(given.by_step, step.name), "--agent-step"
@@ -445,12 +444,12 @@ def _by_prompt(table: Mapping[str, str], prompt: str | None, prompts_dir: Path) 
 def _by_role(table: Mapping[str, str], name: str) -> str | None:
     if name in table:
         return table[name]
-    # A step that is itself called "loop" was found above; only then is it an old word.
+    # A step that is really called "loop" was found above; here it is the old word.
     return next((agent for old, agent in table.items() if _OLD_ROLES.get(old) == name), None)
 
 
 def performed(settings: Settings, workflow: Workflow) -> Iterator[Step]:
-    """Yield every step of *workflow*, and what a team's fallback would try once more."""
+    """Yield every step of *workflow*, and the steps that a team's fallback would retry."""
     yield from workflow.every_step
     if workflow.tasks and (rules := settings.teams.rules).has_fallback:
         yield from map(rules.replaced, workflow.steps)
@@ -462,13 +461,13 @@ class Permission(NamedTuple):
     agent: str
     says: str
     idle_steps: tuple[str, ...] = ()
-    """Steps in which it could not edit, though nobody said so."""
+    """Steps in which it can't edit although you never said so."""
     hint: str = ""
-    """The lines that change that."""
+    """The lines that would let it edit."""
 
     @property
     def warning(self) -> str | None:
-        """Return the warning that it is worth; None: somebody has decided."""
+        """Return the warning about it; None: you decided this."""
         if not self.idle_steps:
             return None
         steps = ", ".join(self.idle_steps)
@@ -477,13 +476,13 @@ class Permission(NamedTuple):
 
 
 def permissions(agents: ConfiguredAgents, workflow: Workflow) -> list[Permission]:
-    """Return what each agent of *workflow* may do; a program of one's own has no permissions.
+    """Return what each agent of *workflow* may do; your own programs have no permissions.
 
-    A client that is told nothing about files refuses to edit where nobody is there to be asked,
-    so a loop would be paid for and change nothing. Whoever says what an agent may do, be it to
-    read only, has decided, and is not warned. Not promised: what a client's own settings add.
+    A client without file permissions refuses to edit if nobody is there to ask, so a loop would
+    cost money and change nothing. If you say what an agent may do, even if it may only read,
+    you have decided, and there is no warning. Not promised: what a client's settings add.
 
-    An agent that can't even be chosen is left out; who looks for that says it.
+    An agent that can't be chosen is left out: another check reports it.
     """
     settings, found = agents.settings, dict[str, tuple[Permits, list[str]]]()
     for step in performed(settings, workflow):
@@ -505,7 +504,7 @@ def permissions(agents: ConfiguredAgents, workflow: Workflow) -> list[Permission
 
 
 def _is_left_to_the_entry(step: Step) -> bool:
-    """Return whether *step* is to do what its agent may, and says nothing about edits itself."""
+    """Return whether *step* uses its agent's permissions and says nothing about edits itself."""
     words = step.tools or {}
     has_none = step.single_turn or step.disallow_all_tools
     return not has_none and step.allowed_tools is None and not words.keys() & {"write", "edit"}

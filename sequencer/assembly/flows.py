@@ -1,4 +1,4 @@
-"""Flowcharts of a project: from what a person calls one to a run of it."""
+"""Flowcharts of a project: from a name or a path to a run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def home_of(project: Project) -> Path:
-    """Return the home folder of who runs the program."""
+    """Return the home folder of the user."""
     return Path(project.agents.environment.get("HOME") or os.path.expanduser("~"))  # noqa: PTH111
 
 
@@ -38,7 +38,7 @@ def path_of(project: Project, asked: str) -> Path:
     """Return the file that *asked* means: a configured workflow, a path, or a name.
 
     Raises:
-        UnknownName: there is none.
+        UnknownName: there is no such file.
         ConfigurationError: several files have the name.
     """
     settings = project.settings
@@ -46,7 +46,7 @@ def path_of(project: Project, asked: str) -> Path:
         return settings.registry.flows[asked]
     if asked in settings.registry.names:
         raise UsageRefused(
-            f"workflow {asked!r} is no flowchart",
+            f"workflow {asked!r} is not a flowchart",
             hint=f"'sequencer run --workflow {asked}' runs it",
         )
     try:
@@ -60,7 +60,7 @@ def open_flow(project: Project, asked: str) -> GraphFile:
     """Return the flowchart or the list of tasks that *asked* means; see `path_of`.
 
     Raises:
-        ConfigurationError: see `path_of`; or it is no workflow that can be run.
+        ConfigurationError: see `path_of`; or the workflow can't be run.
     """
     registry = project.settings.registry
     if asked in registry.lists:
@@ -72,9 +72,9 @@ def open_flow(project: Project, asked: str) -> GraphFile:
 def written_of(
     project: Project, run: Run, workflow: Workflow, source: FlowSource | None = None
 ) -> GraphFile | None:
-    """Return what the graph *workflow* of *run* was read from, as it is written now.
+    """Return the present source of the graph *workflow* of *run*.
 
-    *source* is that of a run which is still to begin. None: it was made from a request.
+    *source* is the source of a run that has not started. None: it was made from a request.
 
     Raises:
         ConfigurationError: see `open_flow`.
@@ -96,7 +96,7 @@ def locate(
     workflow: Workflow,
     source: FlowSource | None,
 ) -> None:
-    """Let *error* name file and line where it is about nodes of a graph, as `check` does."""
+    """Make *error* name file and line if it is about nodes of a graph, as `check` does."""
     if not isinstance(error, ConfigurationError):
         return
     nodes = {
@@ -107,7 +107,7 @@ def locate(
     about = [(one, nodes[one.where]) for one in error.each if one.where in nodes]
     if not about:
         return
-    # What is wrong is told in any case.
+    # Report what is wrong in any case.
     with suppress(SequencerError):
         written = written_of(project, run, workflow, source)
         for one, name in about:
@@ -116,13 +116,13 @@ def locate(
 
 
 def is_configured(project: Project, asked: str) -> bool:
-    """Return whether *asked* is the name of a graph that the settings have."""
+    """Return whether *asked* is the name of a graph in the settings."""
     registry = project.settings.registry
     return asked in registry.flows or asked in registry.lists
 
 
 def all_flows(project: Project) -> dict[str, Path]:
-    """Return the files of every flowchart that the project has, by what names them."""
+    """Return the files of every flowchart of the project, by the names for them."""
     settings = project.settings
     found = dict(settings.registry.flows)
     known = {path.resolve() for path in found.values()}
@@ -135,8 +135,8 @@ def all_flows(project: Project) -> dict[str, Path]:
 def own_flows(project: Project) -> list[Path]:
     """Return the files that are meant to be workflows of this project, each once.
 
-    Those that are configured, and those in its folders for workflows; neither what lies
-    beside the configuration nor what is in the home folder.
+    They are the configured ones and those in its workflow folders, but not files next to the
+    configuration or in the home folder.
     """
     folder, home = project.settings.project_dir.resolve(), home_of(project)
     found = {path.resolve(): path for path in project.settings.registry.flows.values()}
@@ -153,10 +153,10 @@ def _shown(path: Path, project_dir: Path) -> str:
 
 
 def source_of(project: Project, asked: str, state: Mapping[str, Any]) -> FlowSource:
-    """Return what a run of the flowchart *asked* begins with; see `open_flow`.
+    """Return what a run of the flowchart *asked* starts with; see `open_flow`.
 
     Raises:
-        ConfigurationError: see `open_flow`; or *state* has a key that the flow has not.
+        ConfigurationError: see `open_flow`; or *state* has a key that the flow doesn't have.
     """
     flow = open_flow(project, asked)
     source = FlowSource(
@@ -166,16 +166,16 @@ def source_of(project: Project, asked: str, state: Mapping[str, Any]) -> FlowSou
         state=dict(state),
         workflow=flow.workflow,
     )
-    # The state is laid over here already, so that a wrong key is known before there is a run.
+    # The state is applied here already, so that a wrong key fails before there is a run.
     checked = workflow_of_source(project.settings, source, None) if state else flow.workflow
     return source.replace(workflow=checked)
 
 
 def run_name_of(project: Project, asked: str, workflow: Workflow, name: str | None) -> str | None:
-    """Return the name of the run in which the flowchart *asked* is worked on.
+    """Return the name of the run for the flowchart *asked*.
 
-    Without *name* it is called as the *workflow* is; None, the default run, where that is
-    configured to have the workflow.
+    Without *name* the run has the name of the *workflow*. It is None, the default run, if the
+    settings give the default run this workflow.
     """
     settings = project.settings
     is_default = settings.workflow.name == workflow.name and is_configured(project, asked)
@@ -185,13 +185,13 @@ def run_name_of(project: Project, asked: str, workflow: Workflow, name: str | No
 def run_of(
     project: Project, asked: str, state: Mapping[str, Any], name: str | None, *, anew: bool
 ) -> tuple[str | None, FlowSource | None]:
-    """Return the name of the run in which the flowchart *asked* is worked on, and its source.
+    """Return the name of the run for the flowchart *asked*, and its source.
 
-    *anew* begins another run beside those that there are. No source: it goes on.
+    *anew* starts another run next to the existing ones. Without a source the run continues.
 
     Raises:
-        TransitionRefused: a run of this name exists and is one of something else.
-        UsageRefused: *state* is for runs that begin.
+        TransitionRefused: a run of this name exists and has another workflow.
+        UsageRefused: *state* works only for a new run.
     """
     source = source_of(project, asked, state)
     called = source.workflow.name
@@ -207,23 +207,23 @@ def run_of(
         raise missing_source(project.settings, head)
     if before is None or (before.file, before.workflow.name) != (source.file, called):
         raise TransitionRefused(
-            f"run {chosen or 'default'!r} is one of another workflow: {_began(head, before)}",
-            hint="--new begins a run of its own, --run NAME gives it a name",
+            f"run {chosen or 'default'!r} has another workflow: {_began(head, before)}",
+            hint="--new starts a separate run, --run NAME gives it a name",
         )
     if state and dict(state) != before.state:
         raise UsageRefused(
-            f"run {chosen or 'default'!r} has begun, and its state can't be set any more",
+            f"run {chosen or 'default'!r} has already started, so you can't set its state",
             where="--state",
-            hint="--new begins another run",
+            hint="--new starts another run",
         )
     return chosen, None
 
 
 def _began(head: Head, before: FlowSource | None) -> str:
-    """Return what the run with *head* was begun from."""
+    """Return what the run with *head* was started from."""
     if before is not None and before.file is not None:
-        return f"it was begun from {before.file}"
-    return f"it was begun with {head.workflow_name!r}"
+        return f"it was started from {before.file}"
+    return f"it was started with {head.workflow_name!r}"
 
 
 def _free_name(project: Project, wanted: str) -> str:

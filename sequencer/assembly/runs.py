@@ -1,4 +1,4 @@
-"""The runs of a project: which workflow each has, and where it is kept, by kind of store.
+"""The runs of a project: the workflow of each run, and where each kind of store keeps it.
 
 A new store is one module and one line in `STORES`.
 """
@@ -50,7 +50,7 @@ def definition_of(store: Store) -> Definition | None:
     """Return what the run in *store* was made from; None for a run without a request.
 
     Raises:
-        CorruptState: the file is no definition. The steps of a run are never guessed.
+        CorruptState: the file is not a definition. The steps of a run are never guessed.
     """
     data = store.document(DEFINITION_FILE)
     if data is None:
@@ -61,17 +61,17 @@ def definition_of(store: Store) -> Definition | None:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
         raise CorruptState(
-            f"is no definition of a run: {place + ': ' if place else ''}{first['msg']}",
+            f"is not the definition of a run: {place + ': ' if place else ''}{first['msg']}",
             where=str(store.state_path.with_name(DEFINITION_FILE)),
-            hint="bring the file back, or start a new run from the same request",
+            hint="restore the file, or start a new run from the same request",
         ) from None
 
 
 def flow_source_of(store: Store) -> FlowSource | None:
-    """Return what the graph run in *store* was begun with; None for a run that is no graph.
+    """Return what the graph run in *store* started with; None for a run that is not a graph.
 
     Raises:
-        CorruptState: the file can't be read for what it is.
+        CorruptState: the file does not hold such a source.
     """
     data = store.document(FLOW_DOCUMENT)
     if data is None:
@@ -80,19 +80,19 @@ def flow_source_of(store: Store) -> FlowSource | None:
         return FlowSource.model_validate_json(data)
     except ValidationError as error:
         raise CorruptState(
-            f"is not what a graph run was begun with: {error.errors(include_url=False)[0]['msg']}",
+            f"is not the source of a graph run: {error.errors(include_url=False)[0]['msg']}",
             where=str(store.state_path.with_name(FLOW_DOCUMENT)),
-            hint="bring the file back; 'sequencer status --all' names the runs, and "
-            "'sequencer --run NAME reset --yes --workflow WORKFLOW' begins one again",
+            hint="restore the file; 'sequencer status --all' lists the runs, and "
+            "'sequencer --run NAME reset --yes --workflow WORKFLOW' starts one over",
         ) from None
 
 
 def began_with(settings: Settings, store: Store, head: Head | None = None) -> FlowSource | None:
-    """Return what the run in *store* was begun with, unless another workflow is asked for.
+    """Return what the run in *store* started with, unless another workflow is asked for.
 
     Without *head* the store is asked for it.
 
-    ``--workflow`` is the way out of a run whose own can't be had any more.
+    ``--workflow`` is the way out of a run whose workflow is gone.
 
     Raises:
         CorruptState: see `flow_source_of`.
@@ -110,7 +110,7 @@ def began_with(settings: Settings, store: Store, head: Head | None = None) -> Fl
 
 
 def _has_no_graph(store: Store, head: Head | None) -> bool:
-    """Return whether the run is none of a graph; one that was begun again need not be."""
+    """Return whether the run has no graph; one that was reset may have lost it."""
     try:
         head = head or store.view().head
     except StateRefused:
@@ -132,11 +132,11 @@ def _without_source(settings: Settings, head: Head) -> Workflow:
 
 
 def missing_source(settings: Settings, head: Head) -> CorruptState:
-    """Return the error of a graph run without what it was begun with."""
+    """Return the error of a graph run whose source is missing."""
     return CorruptState(
-        f"is missing, and the run of {head.workflow_name!r} can't go on without it",
+        f"is missing, and the run of {head.workflow_name!r} can't continue without it",
         where=str(_folder(settings, head) / FLOW_DOCUMENT),
-        hint=f"bring the file back; or {_way_out(settings, head)}",
+        hint=f"restore the file; or {_way_out(settings, head)}",
     )
 
 
@@ -147,27 +147,27 @@ def _folder(settings: Settings, head: Head) -> Path:
 
 def _way_out(settings: Settings, head: Head) -> str:
     again = command(head.run_name, "reset --yes --workflow WORKFLOW")
-    text = f"{again} begins another workflow in its place"
+    text = f"{again} starts another workflow in its place"
     if head.run_name is None:
         return text
-    return f"{text}; or remove {_folder(settings, head)}, and the run is gone"
+    return f"{text}; or remove {_folder(settings, head)} to delete the run"
 
 
 def workflow_of_source(settings: Settings, source: FlowSource, head: Head | None) -> Workflow:
     """Return the workflow that *source* names, as its file has it now.
 
     Raises:
-        ConfigurationError: the file is gone, or is no workflow any more.
+        ConfigurationError: the file is gone, or is no longer a workflow.
     """
     if source.file is None:
-        # A named run has the flow that it was begun with, whatever the default run has.
+        # A named run has the flow that it started with, no matter what the default run has.
         is_own = (head is None or head.run_name is not None) and not _is_flag(settings, "name")
         name = source.workflow.name
         workflow = settings.registry.get(name) if is_own else workflow_for(settings, head)
     else:
         path = settings.project_dir / source.file
         if not path.is_file():
-            hint = "bring it back; the run has kept all that was done"
+            hint = "restore it; the run has kept everything that was done"
             raise ConfigurationError(
                 "the workflow's file is gone",
                 where=str(path),
@@ -190,7 +190,7 @@ def workflow_of_run(
     definition: Definition | None,
     source: FlowSource | None = None,
 ) -> Workflow:
-    """Return the workflow of the run with *head*; one that was made from a request has its own.
+    """Return the workflow of the run with *head*; a run made from a request has its own.
 
     Raises:
         ConfigurationError: ``--workflow`` asks for another one, or ``--review-every`` for a
@@ -203,8 +203,8 @@ def workflow_of_run(
         raise ConfigurationError(
             f"workflow {workflow.name!r} has no review step",
             where="--review-every",
-            hint="'review_cadence' is 'standard' with a reviewer; 'sequencer plan --list' lists "
-            "the workflows that have one",
+            hint="'review_cadence' is 'standard' with a reviewer; 'sequencer plan --list' shows "
+            "which workflows have one",
         )
     return workflow
 
@@ -218,8 +218,8 @@ def _workflow_of_run(
     if definition is None and head is not None and head.has_definition:
         raise CorruptState(
             "the run was made from a request, and its definition is missing",
-            where=f"{DEFINITION_FILE} beside its state.json",
-            hint="bring the file back, or start a new run from the same request",
+            where=f"{DEFINITION_FILE} next to its state.json",
+            hint="restore the file, or start a new run from the same request",
         )
     if source is not None and definition is None:
         return workflow_of_source(settings, source, head)
@@ -230,9 +230,9 @@ def _workflow_of_run(
     workflow = definition.workflow
     if _is_flag(settings, "name") and settings.workflow.name != workflow.name:
         raise ConfigurationError(
-            f"the run was made from a request and has steps of its own ({workflow.name})",
+            f"the run was made from a request and has its own steps ({workflow.name})",
             where="--workflow",
-            hint="leave the option out, or name another run with --run",
+            hint="leave out the option, or name another run with --run",
         )
     return workflow
 
@@ -242,12 +242,12 @@ _GRANTS = frozenset({"allowed_tools", "tools", "agents"})
 
 
 def ensure_covered(settings: Settings, run: str, store: Store) -> None:
-    """Return if the project's own files cover what the run in *store* says of itself.
+    """Return if the project's files allow what the run in *store* says about itself.
 
-    It may have been begun on another machine, by whoever can write to the server.
+    It may have been started on another machine, by anyone who can write to the server.
 
     Raises:
-        UnsafePath: the file of its workflow is none of the project's.
+        UnsafePath: the file of its workflow is outside the project.
         UsageRefused: its steps get tools that no workflow of the project gives.
     """
     source, definition = flow_source_of(store), definition_of(store)
@@ -255,16 +255,16 @@ def ensure_covered(settings: Settings, run: str, store: Store) -> None:
     if file is not None:
         path = Path(os.path.normpath(settings.project_dir / file))
         if not path.is_relative_to(settings.project_dir) or leads_out(path, settings.project_dir):
-            raise UnsafePath("the run's workflow is outside of the project", where=file)
+            raise UnsafePath("the run's workflow is outside the project", where=file)
     given = set() if definition is None else set(_granted(_dumped(definition.workflow)))
     if given and (more := given - _own_grants(settings)):
         text = "the run gives its agents tools that no workflow of this project gives"
-        hint = "start it again from this project's files"
+        hint = "start it again from the files of this project"
         raise UsageRefused(f"{text}: {', '.join(sorted(more))}", where=run, hint=hint)
 
 
 def _own_grants(settings: Settings) -> set[str]:
-    """Return the tools that the project, or what comes along with it, gives to some step."""
+    """Return the tools that the project, or a built-in workflow, gives to any step."""
     found = {*_granted(settings.step_defaults), *_granted(_dumped(settings.teams))}
     for name in settings.registry.names:
         with contextlib.suppress(ConfigurationError):
@@ -277,7 +277,7 @@ def _dumped(value: Any) -> Any:
 
 
 def _granted(value: Any) -> Iterator[str]:
-    """Yield what steps anywhere in *value* give to their agents, each in a word or two."""
+    """Yield what steps anywhere in *value* give to their agents, in a word or two each."""
     items = value.items() if isinstance(value, Mapping) else enumerate(value)
     for key, below in items:
         if key in _GRANTS and isinstance(below, dict):
@@ -289,7 +289,7 @@ def _granted(value: Any) -> Iterator[str]:
 
 
 def place_of(settings: Settings, head: Head, definition: Definition | None) -> Place | None:
-    """Return where the run with *head* stands; None: what is configured does not say.
+    """Return the position of the run with *head*; None: the configuration does not say.
 
     Raises:
         EditRefused: no run of its workflow can be there.
@@ -309,10 +309,10 @@ def place_of(settings: Settings, head: Head, definition: Definition | None) -> P
 
 
 def workflow_for(settings: Settings, head: Head | None) -> Workflow:
-    """Return the workflow of the run with *head*, or of one that is still to begin.
+    """Return the workflow of the run with *head*, or of one that has not started.
 
-    What is asked for counts, and a run that was begun with something else refuses it. What
-    nobody asked for is as the run has it; see `_is_asked` for what asks.
+    What you ask for counts, and a run that started with something else refuses it. What you
+    don't ask for stays as the run has it; `_is_asked` says what counts as asking.
     """
     name, where = settings.workflow.name, None
     if head is not None and not _is_asked(settings, "name", head):
@@ -332,10 +332,10 @@ def workflow_for(settings: Settings, head: Head | None) -> Workflow:
 
 
 def _is_asked(settings: Settings, key: str, head: Head | None) -> bool:
-    """Return whether somebody asks for *key* of `workflow` in the run with *head*.
+    """Return whether you ask for *key* of `workflow` in the run with *head*.
 
-    File and environment are about the default run, and about runs that are still to begin. A
-    named run was begun beside them with something else, and only an option is about it alone.
+    File and environment count for the default run, and for runs that have not started. A named
+    run may have started with something else, and only an option counts for it alone.
     """
     if head is not None and head.run_name is not None:
         return _is_flag(settings, key)
@@ -393,7 +393,7 @@ def _git_store(
     chosen, plain = settings.store, GitOptions()
 
     def own(value: Any, unset: Any, *path: str) -> Any:
-        """Return *value*, or this kind's default where nothing was written."""
+        """Return *value*, or the default of this kind if it is not set."""
         return unset if settings.source_of("store", *path).kind == "default" else value
 
     options = GitOptions(
@@ -438,7 +438,7 @@ def _fleet_store(
     key = None if chosen.api_key_env is None else os.environ.get(chosen.api_key_env)
     project, place = chosen.project or settings.project_dir.name, chosen.queue
     if place is None:
-        # Nothing brings the files of a project without git to another machine.
+        # Without git, nothing brings the files of a project to another machine.
         place = SHARED if git_folder(settings.project_dir) is not None else socket.gethostname()
     options = connection.FleetOptions(
         project=project if _ON_SERVERS.fullmatch(project) else slug(project),
@@ -480,7 +480,7 @@ def make_store(
     reach a remote, because the run is only looked at.
 
     Raises:
-        UnknownName: there is no store of that kind.
+        UnknownName: there is no store of this kind.
     """
     kind = settings.store.kind
     make = STORES.get(kind) or plugin("sequencer.stores", kind)

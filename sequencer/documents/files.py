@@ -1,11 +1,10 @@
 """A project's files: where they are, what they may be called, and how one is read.
 
-A timer asks every minute where a run is, and mostly for nothing, so the answer costs no more
-than reading one small file: YAML is parsed only where the text can hold the key
-``state_file``, and nothing here validates the rest. Files are bounded, regular, and never
-waited for.
+A timer asks every minute where a run is, mostly for nothing. So the answer costs no more than
+reading one small file: YAML is parsed only if the text can hold the key ``state_file``, and
+nothing here validates the rest. Files are bounded and regular, and reading never waits.
 
-Not promised: that the configuration is right; `settings` says that, and agrees with this
+Not promised: that the configuration is valid. `settings` checks that, and agrees with this
 module wherever it accepts a file.
 """
 
@@ -32,14 +31,14 @@ class Location(NamedTuple):
     """What is known about a project before its settings are read."""
 
     config_path: Path | None
-    """None: no file was found, and the defaults hold."""
+    """None: no file was found, and the defaults apply."""
     project_dir: Path
-    """Folder of the file, else the folder where the search began; paths resolve against it."""
+    """Folder of the file, or where the search started; paths resolve against it."""
     state_path: Path
 
 
 def is_inside_agent() -> bool:
-    """Return whether this process was started by an agent at its step."""
+    """Return whether an agent started this process during its step."""
     return bool(os.environ.get(INSIDE_AGENT))
 
 
@@ -47,8 +46,8 @@ def find_config(start: Path, explicit: Path | None = None) -> Path | None:
     """Return *explicit*, else the nearest orchestration.yaml in *start* or a folder above.
 
     Raises:
-        ConfigurationError: *explicit* is not there. A file that was asked for by name is
-            never replaced by the defaults.
+        ConfigurationError: *explicit* does not exist. The defaults never replace a file that
+            you name.
     """
     if explicit is not None:
         # Not the file: a link to a shared file belongs to the folder that it is in.
@@ -56,7 +55,7 @@ def find_config(start: Path, explicit: Path | None = None) -> Path | None:
         path = Path(os.path.realpath(named.parent)) / named.name
         if not path.exists():
             raise ConfigurationError(
-                "there is no such file",
+                "file not found",
                 where=str(path),
                 hint=f"without --config, {CONFIG_NAME} is searched upward",
             )
@@ -64,8 +63,8 @@ def find_config(start: Path, explicit: Path | None = None) -> Path | None:
     here = Path(os.path.realpath(start))
     for folder in (here, *here.parents):
         candidate = folder / CONFIG_NAME
-        # A fifo or a folder of that name is reported when it is read; searching on would
-        # silently use the settings of another project.
+        # A fifo or a folder of that name is reported when it is read; a longer search
+        # would silently use the settings of another project.
         if os.path.lexists(candidate):
             return candidate
     return None
@@ -75,7 +74,7 @@ def locate(start: Path, explicit: Path | None, env: Mapping[str, str]) -> Locati
     """Return where the project of *start* is.
 
     Raises:
-        ConfigurationError: the file can't be read, or its ``state_file`` is no path of the
+        ConfigurationError: the file can't be read, or its ``state_file`` is not a path in the
             project.
     """
     config_path = find_config(start, explicit)
@@ -87,7 +86,7 @@ def locate(start: Path, explicit: Path | None, env: Mapping[str, str]) -> Locati
     if written is None:
         written = DEFAULT_STATE_FILE
     path = resolve_path(project_dir, written, where)
-    # A file that may have come with a clone makes nobody look elsewhere.
+    # A file that may come from a clone can't send readers elsewhere.
     if where != STATE_VARIABLE and not path.is_relative_to(project_dir):
         raise ConfigurationError(_outside("state_file", path), where=where)
     return Location(config_path, project_dir, path)
@@ -96,15 +95,15 @@ def locate(start: Path, explicit: Path | None, env: Mapping[str, str]) -> Locati
 def resolve_path(project_dir: Path, written: object, where: str) -> Path:
     """Return the absolute path that *written* means in a project; ``~`` is the home folder.
 
-    In the project no link is resolved: the folders of a run must not be any. Outside, what is
-    above the path's folder is the person's own, links and all.
+    Inside the project no link is resolved, because the folders of a run must not be links.
+    Outside, the folders above the path's folder are yours, and links are fine.
 
     Raises:
-        ConfigurationError: *written* is no text, is empty, or holds a NUL.
+        ConfigurationError: *written* is not text, is empty, or holds a NUL.
     """
     if not isinstance(written, str) or not written.strip() or "\0" in written:
         raise ConfigurationError(f"expected a path, not {written!r}", where=where)
-    # os.path: Path.expanduser raises where nobody knows the home folder.
+    # os.path: Path.expanduser raises if the home folder is unknown.
     path = Path(os.path.normpath(project_dir / os.path.expanduser(written)))  # noqa: PTH111
     if path.is_relative_to(project_dir):
         return path
@@ -115,29 +114,29 @@ def resolve_path(project_dir: Path, written: object, where: str) -> Path:
 def misplaced(
     key: str, paths: Mapping[str, Path], project_dir: Path, *, is_chosen: bool
 ) -> str | None:
-    """Return why the program must not write where *paths* has *key*; None: it may.
+    """Return why the program must not write to the path of *key* in *paths*; None: it may.
 
-    A file may have come with a clone; what *is_chosen* was said by the person who runs this.
+    The file may come from a clone. *is_chosen* means that the user gave the path.
     """
     path = paths[key]
     if key == "prompts_dir":
-        # Nothing is written there, so it may be anywhere that the file says in words.
-        out = f"a link leads {path} out of the project; name the folder that it leads to"
+        # Nothing is written there, so the file may name any place in plain text.
+        out = f"a link leads {path} out of the project; name the target folder instead"
         return out if leads_out(path, project_dir) else None
     if not is_chosen and not path.is_relative_to(project_dir):
         return _outside(key, path)
     if ".git" in path.parts:
-        return f"{path} is in git's own folder"
+        return f"{path} is in git's folder"
     if key == "state_file" and path.parent == project_dir:
-        return "a run needs a folder for its files, and this is the project's"
+        return "a run needs a separate folder for its files, and this is the project's folder"
     prompts = paths["prompts_dir"]
     if key == "state_file" and prompts != project_dir and path.is_relative_to(prompts):
-        return "a run needs a folder for its files, and this is that of the prompts"
+        return "a run needs a separate folder for its files, and this is the prompts folder"
     return None
 
 
 def _outside(key: str, path: Path) -> str:
-    return f"{path} is outside of the project; only SEQUENCER_{key.upper()} can say that"
+    return f"{path} is outside the project; only SEQUENCER_{key.upper()} may set that"
 
 
 def _state_file_of(config_path: Path) -> tuple[object, str]:
@@ -155,9 +154,9 @@ MAX_BYTES = 1024 * 1024
 
 
 def leads_out(path: Path, folder: Path) -> bool:
-    """Return whether *path*, written as one in *folder*, is outside of it by way of a link.
+    """Return whether *path*, written as one in *folder*, is outside of it because of a link.
 
-    Whoever copied a project did not choose what its links lead to.
+    If you copied a project, you did not choose where its links lead.
     """
     real = Path(os.path.realpath(path))
     return path.is_relative_to(folder) and not real.is_relative_to(os.path.realpath(folder))
@@ -167,8 +166,8 @@ def read_bytes(path: Path, limit: int = MAX_BYTES, flags: int = 0) -> bytes:
     """Return the content of a regular file of at most *limit* bytes, opened with *flags* too.
 
     Raises:
-        ConfigurationError: it can't be read, is no regular file (a fifo would be waited
-            for), or is too large to be a configuration.
+        ConfigurationError: it can't be read, is not a regular file (reading a fifo would
+            wait), or is too large to be a configuration.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
@@ -189,7 +188,7 @@ MAX_COMPONENT_BYTES = 120
 
 _PLAIN = re.compile(r"[a-z0-9_](?:[a-z0-9_.]|-(?!-))*", re.ASCII)
 _LIKE_AN_ATTEMPT = re.compile(r".*\.\d+", re.ASCII | re.DOTALL)
-"""``main.2`` is how the log of the second attempt at ``main`` begins."""
+"""The log of the second attempt at ``main`` starts with ``main.2``."""
 _DIGEST_CHARS = 16
 _NO_BRANCH = re.compile(
     r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|//|@\{|\A[-/.]|[/.]\Z|/\.|\.lock(?:/|\Z)|\A@\Z"
@@ -200,10 +199,10 @@ _NO_BRANCH = re.compile(
 def slug(name: str) -> str:
     r"""Return one path component for *name*; different names give different components.
 
-    A name of lower-case ASCII letters, digits, ``_``, ``.`` and single ``-`` that starts with
-    none of the marks is kept as it is; any other gets the first 64 bits of its SHA-256
-    behind ``--``, which no kept name contains. Upper case counts as "other" because
-    macOS folds case, and ``main.2`` because logs count attempts so.
+    A name of lowercase ASCII letters, digits, ``_``, ``.`` and single ``-`` that starts with a
+    letter, digit or ``_`` stays as it is. Any other name gets ``--`` and the first 64 bits of its
+    SHA-256; no unchanged name contains ``--``. Uppercase counts as "other" because macOS folds
+    case, and ``main.2`` because logs count attempts that way.
 
     >>> slug("main"), slug("feature/x")
     ('main', 'feature-x--217d2bf51f16e9dc')
@@ -224,18 +223,18 @@ def slug(name: str) -> str:
 
 
 def ref_part(slugged: str) -> str:
-    """Return one part of a git ref's name for a slug; git takes fewer names than folders do.
+    """Return one part of a git ref's name for a slug; git allows fewer names than folders.
 
     >>> ref_part("nightly"), ref_part("x.lock")[:8], ref_part("a..b")[:5]
     ('nightly', 'x-lock--', 'a-b--')
     """
     is_refused = slugged.endswith(".lock") or ".." in slugged
-    # No name holds a NUL, so nobody else gets the digest.
+    # No name holds a NUL, so no other name gets this digest.
     return slug(f"{slugged}\0") if is_refused else slugged
 
 
 def is_branch_name(text: str) -> bool:
-    """Return whether git takes *text* as the name of a branch (git-check-ref-format).
+    """Return whether git accepts *text* as the name of a branch (git-check-ref-format).
 
     >>> is_branch_name("sequencer/default"), is_branch_name("a..b"), is_branch_name("-f")
     (True, False, False)

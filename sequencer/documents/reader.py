@@ -1,12 +1,12 @@
-"""Read YAML that somebody else may have written: bounded, unsurprising, with line numbers.
+"""Read YAML that someone else may have written: bounded, unsurprising, with line numbers.
 
-The file is read as a stream of events, so that a limit is met while it is read and not
-after it was built: depth and number of nodes with aliases counted as often as they
-are used. Words mean what YAML 1.2's core schema says and less: only ``true`` and
-``false`` are booleans; ``no``, ``1e``, ``010``, ``12:30`` and dates stay text. Tags,
-merge keys, duplicate keys, keys that are not text, and second documents are refused.
+The file is read as a stream of events, so that limits apply while it is read and not after it
+was built: on depth, and on the number of nodes, where an alias counts each time it is used.
+Words mean at most what the core schema of YAML 1.2 says: only ``true`` and ``false`` are
+booleans; ``no``, ``1e``, ``010``, ``12:30`` and dates stay text. Tags, merge keys, duplicate
+keys, keys that are not text, and second documents are refused.
 
-Not promised: comments and the style of the text; this is no editor.
+Not promised: comments and the style of the text. This is not an editor.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _BOOLEANS = {"true": True, "True": True, "TRUE": True} | dict.fromkeys(
     ("false", "False", "FALSE"), False
 )
-# The C parser is fifty times as fast; the Python one reads the same language.
+# The C parser is fifty times faster; the Python one reads the same language.
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def dotted(path: KeyPath) -> str:
-    """Return *path* as people write it.
+    """Return *path* the way people write it.
 
     >>> dotted(("workflows", "nightly", "steps", 1, "model"))
     'workflows.nightly.steps[1].model'
@@ -59,7 +59,7 @@ def dotted(path: KeyPath) -> str:
 
 
 def located(where: str, path: KeyPath) -> str:
-    """Return *where* with the key path behind it."""
+    """Return *where*, followed by the key path."""
     return f"{where}: {dotted(path)}" if path else where
 
 
@@ -69,10 +69,10 @@ class Document(Struct, frozen=True):
     file: Path
     data: dict[str, Any]
     positions: Mapping[KeyPath, Position]
-    """Of each key and each list item, by its path from the top."""
+    """Where each key and each list item is, by its path from the top."""
 
     def position(self, path: KeyPath) -> Position | None:
-        """Return line and column of *path*, or of its nearest parent that is written down."""
+        """Return line and column of *path*, or of its nearest parent in the file."""
         for length in range(len(path), 0, -1):
             if path[:length] in self.positions:
                 return self.positions[path[:length]]
@@ -94,17 +94,17 @@ def read(path: Path) -> Document:
 
 
 def parse(data: bytes, file: Path) -> Document:
-    """Return what *data*, the content of *file*, says; an empty file says nothing.
+    """Return what *data*, the content of *file*, says; an empty file gives no keys.
 
     Raises:
-        ConfigurationError: not UTF-8, not YAML, over a limit, or something that this
-            reader refuses because it could be read in two ways; with line and column.
+        ConfigurationError: it is not UTF-8, not YAML, over a limit, or ambiguous, which
+            this reader refuses; with line and column.
     """
     return parse_text(decode(data, file), file)
 
 
 def parse_text(text: str, file: Path, first_line: int = 1) -> Document:
-    """Return what *text* says, which begins in line *first_line* of *file*.
+    """Return what *text* says, which starts at line *first_line* of *file*.
 
     Raises:
         ConfigurationError: see `parse`.
@@ -121,7 +121,7 @@ def parse_text(text: str, file: Path, first_line: int = 1) -> Document:
 
 
 def parse_value(text: str, file: Path) -> Any:
-    """Return the value that *text* spells in YAML, under the limits of `parse`.
+    """Return the value of *text* in YAML, under the limits of `parse`.
 
     Raises:
         ConfigurationError: see `parse`.
@@ -157,7 +157,7 @@ def plain_value(text: str) -> Any:
 
 
 def decode(data: bytes, file: Path) -> str:
-    """Return the text that *data* is, without a byte order mark.
+    """Return *data* as text, without a byte order mark.
 
     Raises:
         ConfigurationError: it is not UTF-8; with line and column.
@@ -189,9 +189,9 @@ def _not_yaml(error: yaml.YAMLError, text: str, file: Path, first_line: int) -> 
         lines = text.split("\n")
         rest = lines[mark.line][mark.column :] if mark.line < len(lines) else ""
         if rest.startswith("\t"):
-            hint = "a tab can't indent in YAML; use spaces"
+            hint = "YAML does not allow tabs for indentation; use spaces"
         elif rest[:1] in ("@", "`", "%", "&", "*", "!"):
-            hint = f"put the text in quotes: it begins with {rest[0]!r}"
+            hint = f"put the text in quotes: it starts with {rest[0]!r}"
     elif isinstance(offset, int):
         line, column = _line_column(text, offset)
         where = f"{file}:{line + first_line - 1}:{column}"
@@ -199,7 +199,7 @@ def _not_yaml(error: yaml.YAMLError, text: str, file: Path, first_line: int) -> 
 
 
 class _Node(Struct):
-    """A value, where it stands, and how much of the limits it uses up."""
+    """A value, where it is, and how much of the limits it uses."""
 
     value: Any
     position: Position
@@ -216,7 +216,7 @@ def _positions(node: _Node, path: KeyPath) -> Iterator[tuple[KeyPath, Position]]
 
 
 class _Open(Struct):
-    """A mapping or list whose end has not been read."""
+    """A mapping or list whose end has not been read yet."""
 
     node: _Node
     anchor: str | None
@@ -240,7 +240,7 @@ class _Builder:
             if isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    raise self._refusal("a second document ('---') has no meaning here", event)
+                    raise self._refusal("a second document ('---') is not allowed here", event)
             elif isinstance(event, (yaml.ScalarEvent, yaml.AliasEvent)):
                 self._add(self._leaf(event), event, getattr(event, "anchor", None))
             elif isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
@@ -258,18 +258,18 @@ class _Builder:
             return _Node(value, self._position(event))
         name = event.anchor
         if name not in self._anchors:
-            hint = f"put the text in quotes if it is meant to begin with '*': '*{name}'"
-            raise self._refusal(f"nothing is called *{name}", event, hint)
+            hint = f"put the text in quotes if it should start with '*': '*{name}'"
+            raise self._refusal(f"there is no anchor for *{name}", event, hint)
         found = self._anchors[name]
         if found is None:
-            raise self._refusal(f"*{name} stands inside of &{name}, which it means", event)
+            raise self._refusal(f"*{name} is inside &{name}, which it refers to", event)
         return found
 
     def _begin(self, event: yaml.MappingStartEvent | yaml.SequenceStartEvent) -> None:
         self._ensure_no_tag(event)
         value: Any = {} if isinstance(event, yaml.MappingStartEvent) else []
         if self._awaits_key():
-            raise self._refusal("a key has to be text, not a list or mapping", event)
+            raise self._refusal("a key must be text, not a list or mapping", event)
         self._open.append(_Open(_Node(value, self._position(event)), event.anchor))
         if event.anchor is not None:
             self._anchors[event.anchor] = None
@@ -294,7 +294,7 @@ class _Builder:
             parent.key = None
         else:
             key = len(parent.node.value)
-            # An alias is where it is used; a list or mapping is where it began.
+            # An alias is where it is used; a list or mapping is where it started.
             position = (
                 self._position(event) if isinstance(event, yaml.AliasEvent) else node.position
             )
@@ -306,7 +306,7 @@ class _Builder:
     def _count(self, parent: _Node, node: _Node, event: yaml.Event) -> None:
         parent.size += node.size
         parent.height = max(parent.height, node.height + 1)
-        # What is open above counts too: a bomb of aliases grows on several levels at once.
+        # Open levels above count too: a bomb of aliases grows on several levels at the same time.
         if sum(opened.node.size for opened in self._open) > MAX_NODES:
             raise self._refusal(f"more than {MAX_NODES} values, aliases counted in full", event)
         if len(self._open) + node.height > MAX_DEPTH + 1:
@@ -323,20 +323,20 @@ class _Builder:
         key = node.value
         if not isinstance(key, str):
             raise self._refusal(
-                f"a key has to be text, and {key!r} is not", event, "put the key in quotes"
+                f"a key must be text, and {key!r} is not", event, "put the key in quotes"
             )
-        # In quotes it is a text like any other.
+        # In quotes it is plain text.
         if key == "<<" and getattr(event, "implicit", (True,))[0]:
-            raise self._refusal("merge keys ('<<') are not read", event, "write the keys out")
+            raise self._refusal("merge keys ('<<') are not supported", event, "write out the keys")
         if key in parent.node.value:
             first = parent.node.key_positions[key][0]
-            raise self._refusal(f"key {key!r} is there twice, first in line {first}", event)
+            raise self._refusal(f"duplicate key {key!r}, first used in line {first}", event)
         parent.key, parent.key_position = key, self._position(event)
 
     def _ensure_no_tag(self, event: Any) -> None:
         if event.tag is not None:
-            hint = "put the text in quotes if it is meant to begin with '!'"
-            raise self._refusal(f"tags ({event.tag[:60]}) are not read", event, hint)
+            hint = "put the text in quotes if it should start with '!'"
+            raise self._refusal(f"tags ({event.tag[:60]}) are not supported", event, hint)
 
     def _refusal(
         self, problem: str, event: yaml.Event, hint: str | None = None

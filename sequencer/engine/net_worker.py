@@ -531,7 +531,7 @@ class Honouring:
             return kept
         task = workflow.task(name)
         who = self._agent(kept, name) if task is None else f"role {task.role}: its agent"
-        text = f"{who} can't honour {', '.join(left_out)}; left out"
+        text = f"{who} does not support {', '.join(left_out)}; left out"
         if text not in self._told:
             self._told.add(text)
             if not self.is_silent:

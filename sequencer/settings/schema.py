@@ -1,7 +1,7 @@
 """The keys of orchestration.yaml, their types and their defaults.
 
-The models say what one value may be. What two values have to agree on (a workflow's name
-and the definitions, an agent's name and the entries) is `checks`'s to say.
+The models say what one value may be. `checks` compares values with each other: a workflow's
+name with the definitions, an agent's name with the entries.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ MIB = 1024 * 1024
 CURRENT, NONE = "current", "none"
 MESSAGE = "{step}: iteration {iteration} (run {run})"
 PLACEHOLDERS = ("step", "iteration", "step_index", "run", "token")
-"""Words in braces that a message may hold."""
+"""Words in braces that a message may contain."""
 
 _WORD = re.compile(r"\{([^{}]*)\}")
 _PASSWORD = re.compile(r"://[^/@:]*:[^/@]+@|^https?://[^/@]+@")
 
 BUILTIN_AGENTS = ("auto", "claude", "codex", "gemini", "opencode", "anthropic", "rehearsal")
-"""Names that can stand wherever an agent is named, without an entry in ``agents``."""
+"""Names that you can use for an agent anywhere, without an entry in ``agents``."""
 
 PathText = Annotated[str, Field(min_length=1, max_length=4096)]
-"""A path as it was written; it is resolved against the project's folder."""
+"""A path as written in the file; it is resolved against the project's folder."""
 FileMode = Annotated[str, Field(pattern=r"^0?6[046][046]$")]
-"""Octal, as `chmod` takes it; the owner reads and writes in any case."""
+"""Octal, as for `chmod`; the owner can always read and write."""
 PromptName = Annotated[str, Field(min_length=1, max_length=300)]
 PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -48,53 +48,53 @@ class Section(Frozen):
 
 
 class WorkflowChoice(Section):
-    """``workflow:``, which order to run."""
+    """``workflow:``, the order of the steps."""
 
     name: Name = "standard"
     review_every_n: int | None = Field(default=None, ge=-(2**31), lt=2**31)
-    """Cycles between two reviews, the review counted; 0 or less: never."""
+    """Every how many cycles a review takes the place of a cycle; 0 or less: never."""
 
 
 class AgentSelection(Section):
-    """``agent:``, which agent performs a step that names none."""
+    """``agent:``, the agent for steps that name none."""
 
     default: Name = "auto"
     roles: dict[Name, Name] = Field(default_factory=dict)
     """By position or step name; galph, ralph and loop mean supervisor, main and main."""
     prompts: dict[PromptName, Name] = Field(default_factory=dict)
     fallback: tuple[Name, ...] = ()
-    """Who performs a step, in this order, while its own agent can't be had."""
+    """Agents that perform a step, in this order, while its own agent is unavailable."""
 
 
 class AgentEntry(Frozen, extra="allow"):
-    """One of ``agents:``; what its kind makes of the options is the executor's to validate."""
+    """One of ``agents:``; the executor of its kind validates the options."""
 
     kind: Name | None = None
-    """An executor's word; may be left out where the entry has a built-in agent's name."""
+    """The kind of executor; optional if the entry has the name of a built-in agent."""
 
     @model_validator(mode="before")
     @classmethod
     def _is_a_mapping(cls, value: object) -> object:
         if not isinstance(value, (dict, AgentEntry)):
-            raise ValueError(f"an agent is a mapping with 'kind', not {value!r}")  # noqa: TRY004 - pydantic collects ValueErrors
+            raise ValueError(f"an agent must be a mapping with 'kind', not {value!r}")  # noqa: TRY004 - pydantic collects ValueErrors
         return value
 
     @property
     def options(self) -> dict[str, Any]:
-        """Return everything but the kind, as it was written."""
+        """Return everything but the kind, as written in the file."""
         return dict(self.model_extra or {})
 
 
 def _refuse_identity(_value: object) -> object:
-    raise ValueError("belongs to one step and can't be a default")
+    raise ValueError("belongs to a single step and can't be a default")
 
 
 def _refuse_agent(_value: object) -> object:
-    raise ValueError("can't be a default of steps; 'agent' at the top chooses for all of them")
+    raise ValueError("can't be a default of steps; use 'agent' at the top level for all steps")
 
 
 class StepDefaults(Step):
-    """``step_defaults:``, fields for every step that leaves them out."""
+    """``step_defaults:``, fields for every step that doesn't set them."""
 
     name: Annotated[Name, BeforeValidator(_refuse_identity)] = Field(
         default="step_defaults", exclude=True
@@ -124,22 +124,22 @@ class StepDefaults(Step):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Return the fields that were written down, by name."""
+        """Return the fields that the file sets, by name."""
         return {field: getattr(self, field) for field in sorted(self.model_fields_set)}
 
 
 class JournalOptions(Section):
-    """``store.journal:``, how long the journal gets."""
+    """``store.journal:``, how much of the journal is kept."""
 
     rotate_bytes: int = Field(default=4 * MIB, ge=64 * 1024, le=1024 * MIB)
-    """A journal of this size is closed and a new one begun."""
+    """At this size a journal file is closed and a new one started."""
     keep: int = Field(default=8, ge=1, le=10_000)
-    """Closed journals that stay."""
+    """Number of closed journal files to keep."""
 
 
 def _is_branch(text: str) -> str:
     if not is_branch_name(text):
-        raise ValueError("is no name of a branch")
+        raise ValueError("is not a valid branch name")
     return text
 
 
@@ -152,7 +152,7 @@ def _is_pattern(text: str) -> str:
 
 def _is_extension(text: str) -> str:
     if not text.startswith(".") or "/" in text or len(text) == 1:
-        raise ValueError("an extension begins with a dot, for example .md")
+        raise ValueError("an extension must start with a dot, for example .md")
     return text.lower()
 
 
@@ -160,7 +160,7 @@ def _is_message(text: str) -> str:
     unknown = [word for word in _WORD.findall(text) if word not in PLACEHOLDERS]
     if unknown:
         known = ", ".join(f"{{{word}}}" for word in PLACEHOLDERS)
-        raise ValueError(f"{{{unknown[0]}}} means nothing here; there are {known}")
+        raise ValueError(f"{{{unknown[0]}}} is unknown here; known: {known}")
     return text
 
 
@@ -180,51 +180,50 @@ class WorkOptions(Frozen):
     """``store.work:``, the code that moves with the state."""
 
     branch: BranchName = CURRENT
-    """``current``: what was checked out when the first step began. ``none``: code is not moved.
-
-    Else a branch's name, of which the guard of a run in files is made as well.
+    """``current``: the branch that is checked out when the first step starts. ``none``: code is
+    not moved. Or the name of a branch, which also becomes the guard of a run in files.
     """
     tolerated: tuple[Pattern, ...] = ()
-    """Paths that may be dirty when a step begins."""
+    """Paths that may have uncommitted changes when a step starts."""
 
 
 class CommitOptions(Frozen):
     """``commit:``, what is committed after a step."""
 
     paths: tuple[Pattern, ...] = ()
-    """Whatever has changed there, removed files too."""
+    """Commit all changes there, including removed files."""
     docs: bool = True
-    """Whether `doc_whitelist` counts."""
+    """Whether `doc_whitelist` is used."""
     doc_whitelist: tuple[Pattern, ...] = ()
-    """The same as `paths`, for documents."""
+    """Same as `paths`, for documents."""
     reports: bool = True
-    """Whether the keys that begin with ``report_`` count."""
+    """Whether the keys that start with ``report_`` are used."""
     report_extensions: tuple[Extension, ...] = ()
     """New and changed files with one of these extensions."""
     report_path_globs: tuple[Pattern, ...] = ()
-    """Only there; without extensions: whatever is new or changed there."""
+    """Only in these places; without extensions: everything new or changed there."""
     tracked_outputs: bool = True
-    """Whether the keys that begin with ``tracked_output_`` count."""
+    """Whether the keys that start with ``tracked_output_`` are used."""
     tracked_output_extensions: tuple[Extension, ...] = ()
-    """Changed files with one of these extensions that git knows already."""
+    """Changed files with one of these extensions that git already tracks."""
     tracked_output_globs: tuple[Pattern, ...] = ()
-    """Only there; without extensions: whatever has changed there."""
+    """Only in these places; without extensions: everything changed there."""
     exclude: tuple[Pattern, ...] = ()
-    """Never these, whatever else says so."""
+    """Never commit these, even if other keys include them."""
     max_file_bytes: Bytes = MIB
-    """Of one file in `paths` or `doc_whitelist`."""
+    """Limit for one file in `paths` or `doc_whitelist`."""
     max_report_file_bytes: Bytes = 5 * MIB
     max_report_total_bytes: Bytes = 20 * MIB
     max_tracked_output_file_bytes: Bytes = 32 * MIB
     max_tracked_output_total_bytes: Bytes = 100 * MIB
     max_total_bytes: Bytes = 128 * MIB
-    """Of one commit in all."""
+    """Limit for one whole commit."""
     message: Message = MESSAGE
-    """First line of the commit's message."""
+    """First line of the commit message."""
 
     @property
     def is_open(self) -> bool:
-        """Return whether anything at all may be committed."""
+        """Return whether anything may be committed."""
         return bool(
             self.paths
             or (self.docs and self.doc_whitelist)
@@ -241,19 +240,19 @@ class CommitOptions(Frozen):
 
 
 def _is_branch_pattern(value: str) -> str:
-    """Return *value* if git takes it as the name of a branch, whatever ``{run}`` stands for."""
+    """Return *value* if git accepts it as a branch name, for any value of ``{run}``."""
     name = value.replace("{run}", "run")
     if not is_branch_name(name) or "{" in name or "}" in name:
-        raise ValueError(f"{value!r} is no name of a branch; {{run}} is the run's name in it")
+        raise ValueError(f"{value!r} is not a valid branch name; {{run}} means the run's name")
     return value
 
 
 def _is_remote(value: str) -> str:
-    """Return *value* if it may stand in files and messages."""
+    """Return *value* if it may appear in files and messages."""
     if _PASSWORD.search(value):
         raise ValueError(
-            "holds a password, which would be seen in messages: name a remote ('git remote add'), "
-            "and let a credential helper or ssh hold the key"
+            "contains a password, which messages would show: name a remote ('git remote add'), "
+            "and let a credential helper or ssh keep the key"
         )
     return value
 
@@ -265,12 +264,12 @@ BranchPattern = Annotated[str, Field(max_length=150), AfterValidator(_is_branch_
 
 
 class PollOptions(Section):
-    """``store.poll:``, how often the remote is asked while somebody waits (kind git)."""
+    """``store.poll:``, how often the remote is asked while a process waits (kind git)."""
 
     fast_s: float = Field(default=0.5, ge=0.05, le=3600, allow_inf_nan=False)
-    """After something has happened."""
+    """Right after something happened."""
     slow_s: float = Field(default=15.0, ge=0.05, le=86_400, allow_inf_nan=False)
-    """When nothing happens for long."""
+    """When nothing has happened for a long time."""
 
     @model_validator(mode="after")
     def _is_ordered(self) -> PollOptions:
@@ -280,14 +279,14 @@ class PollOptions(Section):
 
 
 class TlsOptions(Section):
-    """``store.tls:``, files in the form PEM."""
+    """``store.tls:``, files in PEM format."""
 
     ca: str | None = None
-    """Of who has signed the server's certificate; absent: as this machine believes."""
+    """Certificate of the authority that signed the server's; absent: those of this machine."""
     cert: str | None = None
-    """This side's certificate."""
+    """The client's certificate."""
     key: str | None = None
-    """Its key."""
+    """The key of that certificate."""
 
 
 SHARED = "shared"
@@ -299,35 +298,35 @@ class StoreOptions(Section):
 
     kind: Name = "file"
     ttl_s: float = Field(default=60.0, ge=1, le=86_400, allow_inf_nan=False)
-    """Seconds that a claim is believed without a heartbeat."""
+    """Seconds that a claim is valid without a heartbeat."""
     allow_network_fs: bool = False
-    """Accept nfs, cifs and fuse, where neither locks nor renames are reliable."""
+    """Accept nfs, cifs and fuse, where locks and renames are not reliable."""
     journal: JournalOptions = JournalOptions()
     remote: RemoteName = "origin"
     """Name or address of the remote that machines share (kind git)."""
     branch: BranchPattern = "sequencer/{run}"
-    """Where the state is on the remote; ``{run}`` is the run's name, or ``default``."""
+    """The branch on the remote for the state; ``{run}`` is the run's name, or ``default``."""
     work: WorkOptions = WorkOptions()
     timeout_s: float = Field(default=60.0, ge=1, le=3600, allow_inf_nan=False)
-    """Of one git process that reaches the remote."""
+    """Time limit for one git process that reaches the remote."""
     patience_s: float = Field(default=1800.0, ge=0, le=31_536_000, allow_inf_nan=False)
     """How long `run` waits for a remote that does not answer."""
     poll: PollOptions = PollOptions()
     max_commits: int = Field(default=2000, ge=0, le=10_000_000)
-    """Commits after which the state branch begins anew, with the same files; 0: never."""
+    """Number of commits after which the state branch starts over with the same files; 0: never."""
     address: Annotated[str, Field(pattern=r"^[^\s/@]+:[0-9]+$", max_length=300)] = "127.0.0.1:7233"
     """Host and port of the server (kind temporal)."""
     namespace: Name = "default"
-    """Of the server (kind temporal)."""
+    """Namespace on the server (kind temporal)."""
     project: Name | None = None
-    """What the project's runs and workers are called on the server; absent: as its folder."""
+    """Name of the project's runs and workers on the server; absent: the folder's name."""
     queue: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,100}$")] | None = None
-    """Of the workers that make the steps of runs begun here (kind temporal): a name of one's own,
-    or ``shared``; absent: shared in a project with git, else this machine's name."""
+    """Queue of the workers for runs started here (kind temporal): a name that you choose, or
+    ``shared``; absent: shared in a project with git, else this machine's name."""
     tls: TlsOptions | None = None
-    """Files of certificates, where the server asks for them (kind temporal)."""
+    """Certificate files, if the server needs them (kind temporal)."""
     api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
-    """Name of the variable that has the server's key (kind temporal)."""
+    """Name of the variable with the key for the server (kind temporal)."""
 
 
 def _split(value: object) -> object:
@@ -339,31 +338,31 @@ SetupCommand = Annotated[
     BeforeValidator(_split),
     Field(min_length=1),
 ]
-"""A program and its arguments; a text is split at its blanks, as a shell would. None is used."""
+"""A program and its arguments; text is split at spaces as in a shell, but no shell is used."""
 
 
 class LogOptions(Section):
-    """``logs:``, what step logs may take."""
+    """``logs:``, limits of step logs."""
 
     max_bytes: int = Field(default=64 * MIB, ge=4096, le=1024 * 1024 * MIB)
-    """Of one step's log; the rest is cut, with a marker."""
+    """Limit for one step's log; the rest is cut, with a marker."""
 
 
 class RunDefaults(Section):
-    """``run:``, what `run` and `tick` use where their options are not given."""
+    """``run:``, defaults for the options of `run` and `tick`."""
 
     mode: Literal["combined", "sync", "async"] = "combined"
     max_steps: int = Field(default=20, ge=1)
-    """Steps of one invocation."""
+    """Most steps in one invocation."""
     max_cycles: int | None = Field(default=None, ge=1)
     max_cost_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Of one invocation; ``limits.cost_usd`` is the run's."""
+    """Limit for one invocation; ``limits.cost_usd`` is for the run."""
     max_wait_s: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """Seconds to wait for a turn; absent: none in mode combined, no limit in mode sync."""
     step_timeout_s: PositiveSeconds | None = None
-    """For steps that have no timeout_s of their own."""
+    """Time limit for steps without timeout_s."""
     max_parallel: int = Field(default=4, ge=1, le=1000)
-    """Nodes of a graph that one process runs at once."""
+    """Most nodes of a graph that one process runs at the same time."""
 
 
 DecidingVerb = Literal[
@@ -381,8 +380,8 @@ DecidingVerb = Literal[
     "run",
     "sync",
 ]
-"""Commands by which a person decides, `run` if it has --start-at, `sync` with --to; `trust`
-is none of them, nobody hands it over."""
+"""Commands for decisions by people: also `run` with --start-at, and `sync` with --to. `trust` is
+not among them, because you can't delegate it."""
 
 
 class Schema(Section):
@@ -390,12 +389,12 @@ class Schema(Section):
 
     agent: AgentSelection = AgentSelection()
     steps: tuple[StepEntry, ...] = ()
-    """The cycle that runs where nothing else is named: ``workflows.default``."""
+    """The cycle that runs if nothing else is named: ``workflows.default``."""
     review: ReviewDefinition | None = None
-    """Of those steps; without them of a supervisor and a main step."""
+    """The review of those steps; without steps, of a supervisor and a main step."""
     limits: RunLimits = RunLimits()
     retry: Retry = Retry()
-    """Of steps that say nothing about it; a number alone: so many tries, with growing pauses."""
+    """For steps without their own; a number alone: that many tries, with growing pauses."""
     workflow: WorkflowChoice = WorkflowChoice()
     prompts_dir: PathText = "prompts"
     supervisor_prompt: PromptName = "supervisor.md"
@@ -404,34 +403,34 @@ class Schema(Section):
     state_file: PathText = DEFAULT_STATE_FILE
     logs_dir: PathText = "logs"
     file_mode: FileMode = "0600"
-    """Of a run's new files; their folders can be entered by who may read them."""
+    """Mode of a run's new files; users who may read them may also enter their folders."""
     router: RouterSettings = RouterSettings()
     routing: RoutingSettings = RoutingSettings()
     agents: dict[Name, AgentEntry] = Field(default_factory=dict)
     workflows: dict[Name, WorkflowDefinition] = Field(default_factory=dict)
     hooks: tuple[PathText, ...] = ()
-    """Python files of the project with hooks, in the order in which they are asked."""
+    """Python files of the project with hooks, in the order in which they are called."""
     prices: dict[ModelName, ModelPrice] = Field(default_factory=dict)
-    """By model, in USD per million tokens: what clients cost that tell tokens only."""
+    """By model, in USD per million tokens, for clients that report only tokens."""
     step_defaults: StepDefaults = StepDefaults()
     store: StoreOptions = StoreOptions()
     commit: CommitOptions = CommitOptions()
     worktree: bool = False
-    """A run works in a git worktree and on a branch of its own, which is merged at its end."""
+    """A run works in its own git worktree and branch, which is merged at the end."""
     setup: tuple[SetupCommand, ...] = ()
-    """What is run once in a new worktree of a run, before its first step."""
+    """Commands that run once in a new worktree of a run, before its first step."""
     setup_timeout_s: PositiveSeconds = 1800.0
-    """That one command of setup may take."""
+    """Time limit for one setup command."""
     logs: LogOptions = LogOptions()
     activity: ActivityOptions = ActivityOptions()
     webhooks: WebhookOptions = WebhookOptions()
     teams: TeamOptions = TeamOptions()
     run: RunDefaults = RunDefaults()
     agents_may_decide: tuple[DecidingVerb, ...] = ()
-    """Commands for people that an agent may use at its step too."""
+    """Commands for people that an agent may also use during its step."""
 
     @property
     def default_fields(self) -> dict[str, Any]:
-        """Return the fields of steps that leave them out."""
+        """Return the defaults for fields that steps don't set."""
         retry = {"retry": self.retry} if self.retry.model_fields_set else {}
         return self.step_defaults.fields | retry

@@ -69,7 +69,7 @@ def test_a_tick_that_begins_the_default_run_tells_them_as_well(project: Path) ->
 
 # --- where what is wrong stands ----------------------------------------------------------
 
-REFUSED = "agent 'script' (kind command) can't honour model"
+REFUSED = "agent 'script' (kind command) does not support model"
 
 
 def placed(text: str) -> str:

@@ -309,7 +309,7 @@ def test_a_published_flow_is_checked_and_run_as_it_is(published: Path, client: s
     checked = typed(published, client, "check")
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert "W-ANSWER editor: any text is an answer, but no edge takes one" in checked.stdout
-    wrong = r"agent claude(, .*)?: it can't honour temperature"
+    wrong = r"agent claude(, .*)?: it does not support temperature"
     assert bool(re.search(wrong, checked.stdout)) is (client == "claude")
     assert "README" not in checked.stdout
     simulated = typed(published, client, "plan", "--simulate", "paper-check")
@@ -317,7 +317,8 @@ def test_a_published_flow_is_checked_and_run_as_it_is(published: Path, client: s
 
     ran = typed(published, client, "run", "paper-check", "--state", "input=the paper")
     assert ran.returncode == 4, ran.stderr
-    assert ("notice: agent 'claude' can't honour temperature" in ran.stderr) is (client == "claude")
+    unsupported = "notice: agent 'claude' does not support temperature"
+    assert (unsupported in ran.stderr) is (client == "claude")
     gates = typed(published, client, "inbox").stdout
     assert "## Paper - your decision" in gates
     assert "report is done" in gates
@@ -329,7 +330,7 @@ def test_a_published_flow_is_checked_and_run_as_it_is(published: Path, client: s
     again = typed(published, client, "run", "paper-check")
     assert again.returncode == 4
     assert "starts" not in again.stderr
-    assert "can't honour" not in again.stderr, "it was said when the run started"
+    assert "does not support" not in again.stderr, "it was said when the run started"
     assert typed(published, client, "answer", "editor", "Accept").returncode == 0
     assert typed(published, client, "run", "paper-check").returncode == 0
     steps = [one["step"] for one in asked(published)]
@@ -378,7 +379,7 @@ def test_a_run_says_all_faults_of_a_flow_at_once(project: Path) -> None:
     told = [line for line in ran.stderr.splitlines() if line.startswith("error:")]
     assert [line.partition("wrong.md:")[2] for line in told] == [
         "10:1: unknown agent 'nobody'",
-        "16:1: agent 'script' (kind command) can't honour model, provider",
+        "16:1: agent 'script' (kind command) does not support model, provider",
     ]
     found = [line for line in checked.stdout.splitlines() if "wrong.md" in line]
     assert [line.partition("wrong.md:")[2] for line in found] == [

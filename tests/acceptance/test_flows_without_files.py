@@ -90,7 +90,7 @@ def test_without_its_source_a_run_says_which_file_is_missing(begun: Path, verb: 
     else:
         said = refused(begun, "--run", "review", verb)
     assert f"{path.relative_to(begun)}: is missing" in said
-    assert "bring the file back" in said
+    assert "restore the file" in said
     assert "sequencer --run review reset --yes --workflow WORKFLOW" in said
     assert f"remove {path.parent.relative_to(begun)}" in said
 
@@ -160,7 +160,7 @@ def test_a_refused_reset_leaves_the_source_alone(begun: Path) -> None:
 def test_a_file_that_moved_is_named(begun: Path) -> None:
     (begun / "flows/review.md").rename(begun / "flows/new.md")
     said = refused(begun, "run", "flows/new.md")
-    assert "it was begun from flows/review.md" in said
+    assert "it was started from flows/review.md" in said
     said = refused(begun, "--run", "review", "run", code=2)
     assert "error: flows/review.md: the workflow's file is gone" in said
     assert "sequencer --run review reset" in said

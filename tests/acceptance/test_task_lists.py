@@ -81,8 +81,8 @@ def test_what_is_right_is_told_with_what_a_role_can_t_have(project: Path) -> Non
     done = cli(project, "check")
     assert done.returncode == 0, done.stdout
     assert "error:" not in done.stdout
-    (told,) = [line for line in done.stdout.splitlines() if "it can't honour tools" in line]
-    assert told.endswith("it can't honour tools, which roles of its tasks have")
+    (told,) = [line for line in done.stdout.splitlines() if "it does not support tools" in line]
+    assert told.endswith("it does not support tools, which roles of its tasks set")
     for name in ("inline", "page", "listed"):
         assert f"workflow {name}, agent hand" in told
 
@@ -115,7 +115,7 @@ def test_a_field_that_the_author_wrote_is_an_error(project: Path) -> None:
     done = cli(project, "check")
     assert done.returncode == 2
     assert "page.md:3:1" in done.stdout
-    assert "can't honour tools" in done.stdout
+    assert "does not support tools" in done.stdout
     assert cli(project, "run", "page").returncode == 2
     assert not (project / "told.txt").exists()
 

@@ -249,7 +249,7 @@ def test_a_flow_that_stands_anywhere_grants_only_what_was_trusted(clone: Clone, 
     assert f"'sequencer trust {os.path.relpath(path, clone.folder)}'" in refused
     clone.cli("trust", "--yes", place)
     # A command can't be given tools, which is looked at behind the question of trust.
-    assert "can't honour tools" in clone.cli("run", place, code=2).stderr
+    assert "does not support tools" in clone.cli("run", place, code=2).stderr
 
 
 def test_a_persons_own_variables_and_flags_need_no_trust(clone: Clone) -> None:

@@ -69,4 +69,4 @@ def test_a_path_out_of_the_project_is_refused_before_anything_starts(project: Pr
 def test_an_agent_without_a_program_refuses_it(project: Project) -> None:
     project.configure((FILE % "mark").replace("scribe", "anthropic"))
     checked = project.sequencer("check", code=2, ANTHROPIC_API_KEY="dummy")
-    assert "can't honour complete_when: {file}" in checked.out
+    assert "does not support complete_when: {file}" in checked.out

@@ -66,7 +66,7 @@ def test_an_agent_of_another_provider_is_refused(
     assert honoured(kind, provider=own, model="m") is None
     said = honoured(kind, provider=foreign, model="m")
     assert said is not None
-    assert f"provider: {foreign}, it has models of {own} only" in said
+    assert f"provider: {foreign}, it has only models of {own}" in said
     assert f"write agent: {instead}, or name another model" in said
 
 
@@ -92,7 +92,7 @@ def test_a_prompt_of_the_workflows_own_file_is_no_agents_business(kind: str) -> 
 def test_a_temperature_is_refused_where_nobody_could_be_told(kind: str) -> None:
     said = honoured(kind, NEEDED.get(kind), temperature=0.5, model="own/m")
     assert (said is None) is (kind in {"anthropic", "opencode", "rehearsal", "scripted"})
-    assert said is None or "can't honour temperature" in said
+    assert said is None or "does not support temperature" in said
 
 
 def test_all_that_an_agent_can_not_honour_is_said_at_once() -> None:

@@ -241,7 +241,7 @@ def test_a_logs_folder_that_is_a_link_is_an_error(tmp_path: Path) -> None:
 def test_a_file_in_the_place_of_a_folder_is_an_error(tmp_path: Path, name: str) -> None:
     project(tmp_path)
     (tmp_path / name).write_text("")
-    assert any("is no folder" in f.message for f in findings(tmp_path, level=Level.ERROR))
+    assert any("is not a folder" in f.message for f in findings(tmp_path, level=Level.ERROR))
 
 
 def test_a_folder_that_can_not_be_written_to_is_an_error(tmp_path: Path) -> None:

@@ -86,14 +86,14 @@ def test_check_asks_what_the_installed_line_finds(
     assert findings(folder) == []
     installed(programs, call(folder, "schedule", "print").out.replace(f"PATH={programs}:", "PATH="))
     (found,) = findings(folder)
-    assert f"does not find 'our-tests', which is {programs}/our-tests here" in found
+    assert f"does not find 'our-tests', which is {programs}/our-tests in this shell" in found
     assert found.startswith("the crontab: ")
     program(tmp_path / "older" / "our-tests")
     installed(
         programs, call(folder, "schedule", "print").out.replace(str(programs), f"{tmp_path}/older")
     )
     (found,) = findings(folder)
-    assert f"and {tmp_path}/older/our-tests for a timer's tick" in found
+    assert f"but {tmp_path}/older/our-tests for a timer's tick" in found
 
 
 def test_check_starts_nothing_for_a_project_that_nobody_trusts(
@@ -132,8 +132,8 @@ def test_check_says_which_program_no_entry_could_find(
     program(folder / "tools" / "our-tests")
     monkeypatch.setenv("PATH", "tools:/usr/bin:/bin")
     (found,) = findings(folder)
-    assert "'our-tests', which is tools/our-tests here" in found
-    assert "name the program with its folder" in found
+    assert "'our-tests', which is tools/our-tests in this shell" in found
+    assert "give the program's full path" in found
 
 
 @pytest.mark.parametrize(

@@ -350,7 +350,7 @@ class _Builder:
         else:
             key = as_text(value)
             if key in container:
-                raise Unreadable(f"key {key!r} is there twice")
+                raise Unreadable(f"duplicate key {key!r}")
             keys.append(key)
 
 

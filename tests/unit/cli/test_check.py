@@ -30,7 +30,7 @@ def test_an_unknown_run_is_an_error(tmp_path: Path) -> None:
 def test_a_named_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     called = call(tmp_path, "check", "--config", "other.yaml")
     assert called.code == 2
-    assert "there is no such file" in called.out
+    assert "file not found" in called.out
 
 
 def test_json_has_everything(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a role has brought is left out where an agent can't honour it; what authors wrote stays."""
+"""What a role brings is left out if an agent does not support it; what authors wrote stays."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def test_a_tampered_definition_is_refused_until_it_is_adopted(tmp_path: Path) ->
     work(reopened(tmp_path))
     assert [f["step"] for f in run.history() if f["event"] == "succeeded"] == ["reproduce", "build"]
     path.write_text("{}")
-    with pytest.raises(Exception, match="is no definition"):
+    with pytest.raises(Exception, match="is not the definition"):
         work(reopened(tmp_path))
 
 

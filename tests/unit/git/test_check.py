@@ -108,7 +108,7 @@ def test_a_remote_that_nobody_knows(shared: Shared) -> None:
 )
 def test_an_address_with_a_password(shared: Shared, address: str) -> None:
     a = configured(shared, f"remote: '{address}', timeout_s: 5")
-    with pytest.raises(ConfigurationError, match="holds a password") as refused:
+    with pytest.raises(ConfigurationError, match="contains a password") as refused:
         findings(a)
     assert "hunter22" not in str(refused.value)
     assert "t0ken" not in str(refused.value)
@@ -275,7 +275,7 @@ def test_large_files_are_not_uploaded(shared: Shared, name: str, is_added: bool)
 
 # --- teams ---------------------------------------------------------------------------------
 
-ALONE = "the work of tasks is merged on each machine alone: store.work.branch is none"
+ALONE = "each machine merges its tasks' work only locally: store.work.branch is 'none'"
 
 
 @pytest.mark.parametrize(

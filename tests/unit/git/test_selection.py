@@ -182,7 +182,7 @@ def test_a_message_has_known_words_only() -> None:
     facts = {word: f"<{word}>" for word in PLACEHOLDERS}
     told = CommitOptions(message=every).first_line(facts)
     assert told == " ".join(f"<{word}>" for word in PLACEHOLDERS)
-    with pytest.raises(ValidationError, match="means nothing here"):
+    with pytest.raises(ValidationError, match="is unknown here"):
         CommitOptions(message="{who}")
     with pytest.raises(ValidationError):
         CommitOptions(message="two\nlines")

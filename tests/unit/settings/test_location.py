@@ -71,15 +71,18 @@ def test_the_quick_look_agrees_with_the_whole_settings(
 
 
 MISPLACED = [
-    ("state_file: state.json", "needs a folder for its files, and this is the project's"),
+    (
+        "state_file: state.json",
+        "needs a separate folder for its files, and this is the project's folder",
+    ),
     ("state_file: sync/../state.json", "and this is the project's"),
-    ("state_file: ../docs/state.json", "outside of the project; only SEQUENCER_STATE_FILE"),
-    ("state_file: ~/x/state.json", "outside of the project; only SEQUENCER_STATE_FILE"),
-    ("state_file: /tmp/abs/state.json", "outside of the project; only SEQUENCER_STATE_FILE"),
-    ("state_file: .git/hooks/state.json", "in git's own folder"),
-    ("state_file: prompts/run/state.json", "this is that of the prompts"),
-    ("logs_dir: ../logs", "outside of the project; only SEQUENCER_LOGS_DIR"),
-    ("logs_dir: .git/logs", "in git's own folder"),
+    ("state_file: ../docs/state.json", "outside the project; only SEQUENCER_STATE_FILE"),
+    ("state_file: ~/x/state.json", "outside the project; only SEQUENCER_STATE_FILE"),
+    ("state_file: /tmp/abs/state.json", "outside the project; only SEQUENCER_STATE_FILE"),
+    ("state_file: .git/hooks/state.json", "in git's folder"),
+    ("state_file: prompts/run/state.json", "this is the prompts folder"),
+    ("logs_dir: ../logs", "outside the project; only SEQUENCER_LOGS_DIR"),
+    ("logs_dir: .git/logs", "in git's folder"),
 ]
 
 

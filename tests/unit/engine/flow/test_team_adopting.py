@@ -140,7 +140,7 @@ def test_whatever_is_changed_each_task_is_done_once_behind_its_blockers(
             assert all(accepted.index(b) < accepted.index(one.id) for b in one.blocked_by)
 
 
-# --- a run whose agents can't honour all that roles and authors ask of them -------------------
+# --- a run whose agents does not support all that roles and authors ask of them -------------------
 
 
 class Narrow(Actor):
@@ -151,7 +151,7 @@ class Narrow(Actor):
 
 @dataclass
 class Choosy:
-    """Agents that refuse what they can't honour, as a project's own do."""
+    """Agents that refuse what they does not support, as a project's own do."""
 
     actor: Executor
 
@@ -161,7 +161,7 @@ class Choosy:
             raise ConfigurationError(f"there is no agent {step.agent!r}")
         given = step.model_dump(exclude_defaults=True).keys()
         if refused := sorted(given - self.actor.supported_fields):
-            raise ConfigurationError(f"the agent can't honour {refused[0]}")
+            raise ConfigurationError(f"the agent does not support {refused[0]}")
         return "actor", self.actor
 
     def ready(self, step: Step, position: str) -> tuple[str, Executor]:
@@ -209,7 +209,7 @@ ROLES = {
     "implementer": Role.model_validate({"max_turns": 7, "writes": True}),
     "nobodys": Role.model_validate({"executor": "nobody", "max_turns": 5}),
 }
-LEFT_OUT = "role {}: its agent can't honour {}; left out"
+LEFT_OUT = "role {}: its agent does not support {}; left out"
 
 
 def test_a_person_hears_once_what_was_left_out(tmp_path: Path) -> None:

@@ -253,8 +253,8 @@ def test_in_markdown_too(tmp_path: Path) -> None:
         ("tasks: [3]\n", "expected a mapping"),
         ("- a\n", "expected 'key: value' lines"),
         ("steps: [a]\ntasks: [{id: a, subject: A}]\n", "unknown key 'steps'"),
-        ("tasks: [{id: a, id: b}]\n", "is there twice"),
-        ("tasks: [&a {id: a}, *b]\n", "nothing is called *b"),
+        ("tasks: [{id: a, id: b}]\n", "duplicate key"),
+        ("tasks: [&a {id: a}, *b]\n", "there is no anchor for *b"),
         ("tasks: [!x {id: a}]\n", "tags"),
     ],
 )
