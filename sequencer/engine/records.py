@@ -49,6 +49,7 @@ def journal_record(
         "error": outcome.error[:4000] if outcome.error else None,
         "denials": [line[:200] for line in outcome.denials[:20]] if outcome.denials else None,
         "exit_code": outcome.exit_code,
+        "quota": None if outcome.quota is None else outcome.quota.model_dump(),
     }
     return {key: value for key, value in record.items() if value is not None}
 

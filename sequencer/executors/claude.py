@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import ClassVar
 
@@ -36,16 +37,19 @@ from sequencer.executors.client import (
     split_mark,
     sum_of_costs,
 )
+from sequencer.executors.client_limits import as_utc
 from sequencer.executors.prices import Tokens, price_of
 from sequencer.executors.process import ProcessEnd
 from sequencer.executors.protocol import Listener, Objection, Permits, Piece, StepRequest, words
 from sequencer.executors.tool_words import CLAUDE, granted, objections, plan_objections, taken
 from sequencer.model.fields import Field
-from sequencer.model.outcome import Outcome, Usage
+from sequencer.model.outcome import Outcome, Quota, Usage
 from sequencer.model.step import Step
 
 STARTS_SUBAGENTS = ("Agent", "Task")
 """The tool's name, now and before."""
+_LATEST_S = 2**37
+"""Since 1970: what datetime can hold."""
 _PERMISSION_WORDS = words(
     "--dangerously-skip-permissions --permission-mode --permission-prompt-tool --allowedTools "
     "--allowed-tools --settings"
@@ -400,6 +404,11 @@ class ClaudeParser(JsonEventParser):
                 self._count_call(self._current, raw, listener)
 
     def _take_rate_limit(self, info: ClientEvent, listener: Listener) -> None:
+        """Note what is left: the share that is used comes only near the limit."""
+        resets, window = as_number(info.get("resetsAt")), info.text("rateLimitType")
+        if resets is not None and resets < _LATEST_S and re.fullmatch(r"[a-z0-9_]{1,40}", window):
+            used, at = as_number(info.get("utilization")), datetime.fromtimestamp(resets, UTC)
+            self.quota = Quota(window=window, resets_at=as_utc(at), used=used and min(used, 1.0))
         is_rejected = info.get("status") == "rejected"
         # "allowed" and "allowed_warning" take an earlier rejection back.
         self._reset_epoch_s = as_number(info.get("resetsAt")) if is_rejected else None

@@ -37,7 +37,7 @@ from sequencer.executors.protocol import Cancellation, Listener, Piece, StepRequ
 from sequencer.executors.pump import DONE, Launch, LineSplitter, agent_environment
 from sequencer.model.fields import Field
 from sequencer.model.frozen import Frozen
-from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.outcome import Outcome, OutcomeStatus, Quota, Usage
 from sequencer.model.step import ModelName
 from sequencer.store.folder import open_new
 
@@ -279,6 +279,7 @@ class JsonEventParser(Speaker, ABC):
         self.rules = rules
         self.session_id: str | None = None
         self.denials: list[str] = []
+        self.quota: Quota | None = None
         # It ran, and until the client says so nobody knows at what cost.
         self.usage = Usage(unpriced=1)
         self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
@@ -397,6 +398,7 @@ class JsonEventParser(Speaker, ABC):
             session_id=self.marked_session(),
             denials=tuple(self.denials),
             exit_code=end.exit_code,
+            quota=self.quota,
         )
 
 

@@ -21,7 +21,7 @@ from sequencer.model.kind import Ended, Performed
 from sequencer.model.line.line import Ending, EndingKind
 from sequencer.model.line.order import place
 from sequencer.model.net.rules import candidates
-from sequencer.model.outcome import Decision, Outcome, OutcomeStatus, Verdict, used
+from sequencer.model.outcome import Decision, Outcome, OutcomeStatus, Quota, Verdict, used
 from sequencer.model.step import Retry, Step
 from sequencer.model.team import Role, TeamRules
 from sequencer.model.transitions import Fact, Place
@@ -339,6 +339,7 @@ def ended_of(
         session_id=report.session,
         is_timed_out=report.is_timed_out,
         denials=tuple(record.get("denials", ())),
+        quota=Quota.model_validate(record["quota"]) if "quota" in record else None,
         exit_code=record.get("exit_code"),
         not_before=report.not_before,
         prompt=record.get("prompt"),

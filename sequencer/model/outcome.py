@@ -93,6 +93,17 @@ class OutcomeStatus(StrEnum):
 PUT_OFF = (OutcomeStatus.LIMITED, OutcomeStatus.UNAVAILABLE)
 
 
+class Quota(Frozen):
+    """What a client says of its subscription's limit, of the window that is nearest to it."""
+
+    window: str
+    """The client's word: five_hour, seven_day."""
+    resets_at: str
+    """ISO 8601, UTC."""
+    used: float | None = None
+    """From 0 to 1; None: the client only says that it is within the limit."""
+
+
 class Outcome(Frozen):
     """The result of one attempt; frozen."""
 
@@ -117,6 +128,8 @@ class Outcome(Frozen):
     """Of the agent process; negative for a signal, absent for an in-process executor."""
     not_before: str | None = None
     """For ``limited``: ISO 8601 UTC time of the reset."""
+    quota: Quota | None = None
+    """None: the client tells nothing of one."""
     prompt: str | None = None
     """The prompt that was run, where the router chose another one."""
 

@@ -96,6 +96,10 @@ class WebhookOptions(Frozen):
     max_runs: int = Field(default=1, ge=1, le=64)
     """Runs that are worked on at the same time because of them."""
 
+    def of(self, tracker: str) -> TrackerHook:
+        """Return what is taken from *tracker*."""
+        return self.github if tracker == "github" else self.linear
+
     def taken(self) -> Iterator[tuple[str, TrackerHook]]:
         """Yield the trackers from which something is taken, with their names."""
         for name, hook in (("github", self.github), ("linear", self.linear)):

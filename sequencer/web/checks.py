@@ -12,7 +12,6 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
@@ -24,7 +23,7 @@ from sequencer.errors import RemoteUnreachable, SequencerError
 from sequencer.findings import Level
 from sequencer.model.head import Head
 from sequencer.web.hooks.box import DeliveryBox
-from sequencer.web.pages import Page, Query, every_folder, needs_of
+from sequencer.web.pages import Page, Query, every_folder, iso, local, needs_of
 from sequencer.web.site import RunRow, ShownProject, Site
 
 LEAST_FREE_BYTES = 1024**3
@@ -114,15 +113,11 @@ def _deliveries(site: Site, shown: ShownProject) -> Iterator[HealthCheck]:
         return
     refused = [(at, f"refused: {why} ({count} times)") for why, (count, at) in site.refused.items()]
     for at, text in sorted(refused, reverse=True)[:MOST_DELIVERIES]:
-        yield HealthCheck(Level.WARNING, "Deliveries", f"{_local(at)} {text}")
+        yield HealthCheck(Level.WARNING, "Deliveries", f"{local(iso(at))} {text}")
     with suppress(sqlite3.Error):
         for one in DeliveryBox(project.trust.key).newest(MOST_DELIVERIES):
-            text = f"{_local(one.taken_at)} {one.tracker}: {one.done or 'waits'}"
+            text = f"{local(iso(one.taken_at))} {one.tracker}: {one.done or 'waits'}"
             yield HealthCheck(Level.NOTICE, "Deliveries", text)
-
-
-def _local(at: float) -> str:
-    return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M")
 
 
 def _run_checks(row: RunRow) -> Iterator[HealthCheck]:

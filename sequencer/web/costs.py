@@ -13,6 +13,7 @@ from sequencer.cli.views.states import amount
 from sequencer.history.metrics import Cap, Maker, Total, caps_of
 from sequencer.model.outcome import Usage
 from sequencer.model.team import TeamRules
+from sequencer.store.identity import utc_now
 from sequencer.web.drawings import Series, stacked_svg
 from sequencer.web.pages import Page, Query, every_folder, look_of, took
 from sequencer.web.records import Spent
@@ -40,9 +41,7 @@ _TOKENS: Callable[[float], str] = lambda count: amount(round(count))  # noqa: E7
 MEASURES = {
     "cost": Measure("Cost", lambda one: one.usage.cost_usd, lambda usd: f"${usd:,.2f}"),
     "tokens": Measure("Tokens", lambda one: one.tokens, _TOKENS),
-    "cache": Measure(
-        "Cache reads", lambda one: one.usage.cache_read_tokens, lambda n: amount(round(n))
-    ),
+    "cache": Measure("Cache reads", lambda one: one.usage.cache_read_tokens, _TOKENS),
     "time": Measure("Time of agents", lambda one: one.usage.seconds, lambda s: took(s) or "0"),
 }
 _CAPPED = {
@@ -104,6 +103,8 @@ def costs(site: Site, query: Query) -> Page:
         cut += (story.totals.first_revision or 1) > 1
         spent += [(row.name, one) for one in story.spent]
         reviews += reviews_of(row, story.judged)
+    told = [one for row in rows for one in row.project.story(row).quotas.items()]
+    quotas = dict(sorted(told, key=lambda one: one[1]))
     measure = MEASURES[of]
     plot, series = grown(sorted(spent, key=lambda one: one[1].at), measure, PARTS[by])
     context = {
@@ -118,6 +119,7 @@ def costs(site: Site, query: Query) -> Page:
         "by": by,
         "measures": {name: one.word for name, one in MEASURES.items()},
         "parts_of": list(PARTS),
+        "quotas": {agent: one for agent, (_, one) in quotas.items() if one.resets_at > utc_now()},
         "caps": [one for row in rows for one in forecasts_of(row)][:MOST_LISTED],
         "reviews": sorted(reviews, key=lambda one: all(one.newest))[:MOST_LISTED],
     }

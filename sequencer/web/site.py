@@ -26,6 +26,7 @@ from sequencer.errors import NotTrusted, RemoteUnreachable, SequencerError, Unkn
 from sequencer.findings import Finding
 from sequencer.history.metrics import Totals
 from sequencer.model.head import Head
+from sequencer.model.outcome import Quota
 from sequencer.project import Project, open_project
 from sequencer.store import folder as folders
 from sequencer.store.journal import JournalFile, facts_of
@@ -111,6 +112,8 @@ class RunStory(Struct):
 
     totals: Totals = field(default_factory=Totals)
     spent: list[Spent] = field(default_factory=list)
+    quotas: dict[str, tuple[str, Quota]] = field(default_factory=dict)
+    """Of each agent: when it last told of its quota, and what."""
     judged: list[Fact] = field(default_factory=list)
     """Those that tell of a verdict."""
     is_whole: bool = True
@@ -125,6 +128,7 @@ class RunStory(Struct):
         if not is_same or (is_whole and not self.is_whole):
             self.run_id, self.revision, self.is_whole = head.run_id, 0, True
             self.facts, self.spent, self.judged, self.totals = [], [], [], Totals()
+            self.quotas = {}
             self.attempts = TriedSteps(by_name=head.begun_at is not None)
             if not is_whole and head.begun_at is None and head.revision > LONG:
                 self.is_whole = False
@@ -147,6 +151,8 @@ class RunStory(Struct):
             self.spent.append(spent_in(fact))
             known = self.spent[-1].usage
         self.totals.keep(fact, known)
+        if quota := outcome.get("quota"):
+            self.quotas[str(outcome.get("agent"))] = fact["at"], Quota.model_validate(quota)
         if outcome.get("verdict"):
             self.judged.append(fact)
 

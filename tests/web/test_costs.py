@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from sequencer.model.limits import InvocationLimits
 from sequencer.model.outcome import Usage
+from sequencer.project import open_project
 from sequencer.web.costs import MEASURES, MOST_SERIES, PARTS, grown
 from sequencer.web.records import Spent
 from tests.web.conftest import Client, words
@@ -76,6 +81,35 @@ def test_costs_add_up_and_say_what_is_left_of_them(
     page = words(Client([folder]).get("/costs").text)
     assert "Total $100.00 Tokens in 80,000" in page
     assert "The oldest records of 1 run were dropped" in page
+
+
+CLAUDE = """#!{python}
+import json, sys
+sys.stdin.read()
+told = {{"status": "allowed_warning", "rateLimitType": "five_hour", "utilization": 0.87}}
+told["resetsAt"] = int(open(sys.argv[0] + ".resets").read())
+print(json.dumps({{"type": "rate_limit_event", "rate_limit_info": told}}))
+print(json.dumps({{"type": "result", "is_error": False, "result": "done"}}))
+"""
+
+
+def test_the_quota_that_is_left_is_shown_until_it_resets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEQUENCER_TRUST", "all")
+    folder = make_project(tmp_path / "sums")
+    claude = tmp_path / "bin/claude"
+    claude.parent.mkdir()
+    claude.write_text(CLAUDE.format(python=sys.executable))
+    claude.chmod(0o755)
+    monkeypatch.setenv("PATH", str(claude.parent), prepend=os.pathsep)
+    (folder / "orchestration.yaml").write_text("agent: claude\nsteps: [supervisor, main]\n")
+    for resets, said in ((time.time() + 3600, True), (time.time() - 3600, False)):
+        claude.with_name("claude.resets").write_text(str(int(resets)))
+        limits = InvocationLimits(max_steps=1)
+        open_project(folder, trust=True).run(None).work(limits=limits)
+        page = words(Client([folder]).get("/costs").text)
+        assert ("claude five hour 87%" in page) is said
 
 
 def test_a_plot_is_as_large_for_any_number_of_attempts() -> None:

@@ -36,7 +36,7 @@ from sequencer.model.head import Head, Status
 from sequencer.model.limits import parse_time
 from sequencer.posting.trackers import activity_id
 from sequencer.project import Project
-from sequencer.settings.webhooks import GithubHook, LinearHook
+from sequencer.settings.webhooks import TrackerHook
 from sequencer.store.strictjson import parse_object
 from sequencer.store.watch import notifier
 from sequencer.web.actions import decide
@@ -54,7 +54,6 @@ from sequencer.web.site import ShownProject
 from sequencer.workflows.requests.issues import as_request, free_name, issue_of
 
 Say = Callable[[str], None]
-Options = GithubHook | LinearHook
 OLDEST = timedelta(days=3, hours=1)
 """GitHub signs no time of sending, and sends again what is up to three days old."""
 SKEW = timedelta(seconds=5)
@@ -71,13 +70,7 @@ _IS_REST = frozenset({"reject", "tell", "stop"})
 """What leaves nothing more to work on than before."""
 
 
-def options_of(project: Project, tracker: str) -> Options:
-    """Return what *project* takes from *tracker*."""
-    hooks = project.settings.webhooks
-    return hooks.github if tracker == "github" else hooks.linear
-
-
-def ensure_allowed(event: TrackerEvent, options: Options) -> None:
+def ensure_allowed(event: TrackerEvent, options: TrackerHook) -> None:
     """Return if *options* allow *event*, by who and where.
 
     Raises:
@@ -90,7 +83,7 @@ def ensure_allowed(event: TrackerEvent, options: Options) -> None:
         raise Unwanted("it is older than three days")
 
 
-def ensure_may(ask: Ask, event: TrackerEvent, options: Options) -> None:
+def ensure_may(ask: Ask, event: TrackerEvent, options: TrackerHook) -> None:
     """Return if *options* let who sent *event* ask for *ask*.
 
     Raises:
@@ -187,7 +180,7 @@ class Clerk:
         """
         project, tracker = self.shown.acting(), delivery.tracker
         # What was allowed at the door may not be any more.
-        options = options_of(project, tracker)
+        options = project.settings.webhooks.of(tracker)
         document = parse_object(delivery.body.encode())
         event = read(tracker, delivery.kind, document, options)
         ensure_allowed(event, options)
@@ -198,7 +191,7 @@ class Clerk:
         return f"{event.identifier}: {done}"
 
     def _start(
-        self, project: Project, event: TrackerEvent, document: Document, options: Options
+        self, project: Project, event: TrackerEvent, document: Document, options: TrackerHook
     ) -> str:
         """Make a run of the issue and have it worked on, unless one is there already."""
         run = run_of(project, event.identifier)
@@ -227,7 +220,7 @@ class Clerk:
         return f"run {name} of {definition.route.get('procedure')} starts, for {event.who[0]}"
 
     def _change(
-        self, project: Project, event: TrackerEvent, options: Options, delivery: Delivery
+        self, project: Project, event: TrackerEvent, options: TrackerHook, delivery: Delivery
     ) -> str:
         """Do what was said about the run of the issue, once, as a page's button would."""
         run = run_of(project, event.identifier)
@@ -384,7 +377,7 @@ def run_of(project: Project, identifier: str) -> Run | None:
     return None
 
 
-def stop_reason(run: Run, event: TrackerEvent, options: Options, by: str) -> str:
+def stop_reason(run: Run, event: TrackerEvent, options: TrackerHook, by: str) -> str:
     """Return why *run* is stopped.
 
     Raises:

@@ -28,7 +28,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from sequencer.errors import SequencerError
 from sequencer.project import Project
 from sequencer.store.strictjson import parse_object
-from sequencer.web.hooks.acting import Clerk, Say, ensure_allowed, options_of
+from sequencer.web.hooks.acting import Clerk, Say, ensure_allowed
 from sequencer.web.hooks.box import BoxFull
 from sequencer.web.hooks.reading import Unwanted, read
 from sequencer.web.site import Site
@@ -171,7 +171,7 @@ class Door:
             raise Answered(200, "the signature is right")
         why = ""
         for clerk, project in signed:
-            options = options_of(project, name)
+            options = project.settings.webhooks.of(name)
             try:
                 ensure_allowed(read(name, kind, document, options), options)
             except Unwanted as error:
@@ -198,7 +198,7 @@ class Door:
                 project = clerk.shown.acting()
             except SequencerError:
                 continue
-            options = options_of(project, name)
+            options = project.settings.webhooks.of(name)
             if not options.places or options.lack(os.environ):
                 continue
             secret = os.environ[options.secret_env].encode()

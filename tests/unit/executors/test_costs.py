@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sequencer.engine.records import journal_record
 from sequencer.executors.claude import ClaudeParser
 from sequencer.executors.client import JsonEventParser, Rules
 from sequencer.executors.codex import CodexParser
@@ -16,7 +17,7 @@ from sequencer.executors.opencode import OpencodeParser
 from sequencer.executors.prices import ModelPrice, Tokens, estimated, list_prices, price_of
 from sequencer.executors.process import ProcessEnd, apply_result
 from sequencer.model.fields import ValidationError
-from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.outcome import Outcome, OutcomeStatus, Quota, Usage
 from tests.unit.executors.replay import NOW, RULES, encoded, feed
 
 PRICES = {"m": ModelPrice(input=1, output=10)}
@@ -205,6 +206,33 @@ def test_a_rejection_counts_also_where_claude_was_ended() -> None:
     lines = encoded({"type": "rate_limit_event", "rate_limit_info": info})
     outcome = feed(ClaudeParser(RULES), lines, end=FAILED).outcome
     assert outcome.status is OutcomeStatus.LIMITED
+
+
+@pytest.mark.parametrize(
+    ("told", "used"), [({}, None), ({"utilization": 0.87}, 0.87), ({"utilization": 870}, 1)]
+)
+def test_what_is_left_of_a_quota_is_kept(told: dict[str, Any], used: float | None) -> None:
+    info = {"status": "allowed", "resetsAt": 1795300000, "rateLimitType": "five_hour", **told}
+    lines = encoded(
+        {"type": "rate_limit_event", "rate_limit_info": info},
+        {"type": "result", "is_error": False, "result": "x"},
+    )
+    quota = Quota(window="five_hour", resets_at="2026-11-21T22:26:40Z", used=used)
+    outcome = feed(ClaudeParser(RULES), lines).outcome
+    assert outcome.quota == quota
+    assert journal_record(outcome, "claude", None, {})["quota"] == quota.model_dump()
+
+
+@pytest.mark.parametrize(
+    "told", [{"resetsAt": 2**50}, {"resetsAt": "soon"}, {"rateLimitType": "<b>"}, {}]
+)
+def test_a_quota_that_makes_no_sense_is_none(told: dict[str, Any]) -> None:
+    info = {"status": "allowed", "rateLimitType": "five_hour", **told}
+    lines = encoded(
+        {"type": "rate_limit_event", "rate_limit_info": info},
+        {"type": "result", "is_error": False, "result": "x"},
+    )
+    assert feed(ClaudeParser(RULES), lines).outcome.quota is None
 
 
 # --- what calls cost, checked against the published list --------------------------------------
