@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from sequencer.assembly.flows import own_flows
 from sequencer.assembly.runs import state_path_of, witness_for
 from sequencer.assembly.teams import workplaces_of
 from sequencer.assembly.timers import lost
+from sequencer.documents.files import SCHEMA_NAME
 from sequencer.engine.fitting import fitted, optional_of
 from sequencer.engine.run import Run
 from sequencer.errors import (
@@ -39,7 +41,7 @@ from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.project import Project, guard_of
 from sequencer.settings.schema import NONE
 from sequencer.store.diagnosis import Action, Diagnosis, diagnose
-from sequencer.store.folder import opened
+from sequencer.store.folder import opened, read_regular
 from sequencer.store.lock import is_network, type_of
 from sequencer.store.recovery import Witness, no_witness
 from sequencer.workflows.registry import with_defaults
@@ -69,6 +71,7 @@ def check_project(project: Project, run: str | None) -> list[Finding]:
         *_check_agents(project, Level.NOTICE),
         *_check_timers(project),
         *_check_webhooks(project),
+        *_check_schema(project),
         *_check_code(project, run),
         *_check_run_worktree(project),
         *check_folders(project, run),
@@ -344,6 +347,25 @@ def _check_webhooks(project: Project) -> Iterator[Finding]:
         if not (hook.people or hook.may_start or hook.may_answer or hook.may_stop):
             text = "no people are listed, so nobody may start, answer or stop anything"
             yield Finding(Level.WARNING, Area.CONFIGURATION, text, f"{where}.people")
+
+
+def editors_schema() -> str:
+    """Return the JSON schema of the configuration, for editors."""
+    path = files("sequencer").joinpath("builtin", "orchestration.schema.json")
+    return path.read_text(encoding="utf-8")
+
+
+def _check_schema(project: Project) -> Iterator[Finding]:
+    """Yield that editors are told the keys of another release."""
+    config = project.settings.config_path
+    if config is None:
+        return
+    path, schema = config.with_name(SCHEMA_NAME), editors_schema().encode()
+    with suppress(OSError, SequencerError):
+        if read_regular(path, max_bytes=len(schema)) != schema:
+            text = f"{SCHEMA_NAME} is of another release, so editors may mark the wrong keys"
+            hint = f"'sequencer check --schema > {SCHEMA_NAME}' writes this one's"
+            yield Finding(Level.NOTICE, Area.CONFIGURATION, text, str(path), hint)
 
 
 def _check_timers(project: Project) -> Iterator[Finding]:

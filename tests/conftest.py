@@ -28,6 +28,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell starts what it puts in the background deaf to Ctrl-C, and so are its children.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Under nohup they are deaf to SIGHUP, which sequencer respects.
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     # Projects of tests may act; the tests of trust itself take it away. An agent may run them.
     os.environ["SEQUENCER_TRUST"] = "all"
     os.environ.pop("SEQUENCER_TOKEN", None)

@@ -6,7 +6,6 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +51,7 @@ def check(invocation: Invocation, has_settings: bool, asks: bool, schema: bool) 
       sequencer check --json | jq '.findings[] | select(.level == "error")'
     """
     if schema:
-        path = files("sequencer").joinpath("builtin", "orchestration.schema.json")
-        click.echo(path.read_text(encoding="utf-8"), nl=False)
+        click.echo(checks.editors_schema(), nl=False)
         return 0
     invocation.acts = asks
     if has_settings:

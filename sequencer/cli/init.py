@@ -18,7 +18,7 @@ from msgspec import Struct, field
 from sequencer.assembly.agents import CLIENTS
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.documents.files import CONFIG_NAME, is_inside_agent, read_bytes
+from sequencer.documents.files import CONFIG_NAME, SCHEMA_NAME, is_inside_agent, read_bytes
 from sequencer.errors import ConfigurationError, UnknownName, UsageRefused
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
@@ -129,7 +129,7 @@ def _init(written: _Written) -> None:
         clients = [client for client in CLIENTS if shutil.which(client)]
         command = tests_of(written.folder)
         written.write(config, configuration(clients, command))
-        written.write(written.folder / SCHEMA, _built_in("orchestration.schema.json"))
+        written.write(written.folder / SCHEMA_NAME, _built_in("orchestration.schema.json"))
         agents = ", ".join(clients) or "none"
         written.found = f"found    agents: {agents}; tests: {' '.join(command) or 'none'}"
     elif CONFIG_NAME not in written.created:
@@ -218,8 +218,6 @@ def _write_ignore(written: _Written, settings: Settings, kind: str, folder: Path
 
 ROUTER_PROMPT = "router.md"
 IGNORE_ALL = "# What a run writes belongs to this machine.\n*\n!.gitignore\n!.gitkeep\n"
-SCHEMA = ".orchestration.schema.json"
-"""A copy beside the configuration: editors find it without a network, on every machine."""
 EXAMPLES = ("two-terminals", "review-cadence", "cron", "flows", "procedures", "teams")
 GIT = ("git status", "git diff", "git log", "git add", "git commit")
 TESTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
@@ -263,7 +261,7 @@ def configuration(clients: Sequence[str], tests: Sequence[str] = ()) -> str:
     return (
         Template(_built_in("init", "orchestration.yaml"))
         .substitute(
-            schema=SCHEMA,
+            schema=SCHEMA_NAME,
             agent=f"{clients[0]}{others}" if clients else "auto   # " + NO_CLIENT,
             limits="cost_usd: 50, steps: 500" if is_priced else "steps: 500",
             agents=agents,

@@ -22,6 +22,8 @@ from typing import NamedTuple
 from sequencer.errors import ConfigurationError
 
 CONFIG_NAME = "orchestration.yaml"
+SCHEMA_NAME = ".orchestration.schema.json"
+"""A copy beside the configuration: editors find it without a network, on every machine."""
 DEFAULT_STATE_FILE = "sync/state.json"
 STATE_VARIABLE = "SEQUENCER_STATE_FILE"
 INSIDE_AGENT = "SEQUENCER_TOKEN"

@@ -11,6 +11,7 @@ import pytest
 from sequencer.assembly import trusting
 from sequencer.assembly.agents import CLIENTS
 from sequencer.cli import init as scaffold
+from sequencer.documents.files import SCHEMA_NAME
 from sequencer.project import open_project
 from sequencer.settings.sources import IDENTITY_VARIABLES
 from tests.unit.cli.calling import call
@@ -178,10 +179,14 @@ def test_an_example_among_files_of_somebody_else_is_not_trusted(tmp_path: Path) 
 def test_the_schema_stands_beside_the_file(tmp_path: Path) -> None:
     call(tmp_path, "init")
     (first, *_) = (tmp_path / "orchestration.yaml").read_text().splitlines()
-    assert first == f"# yaml-language-server: $schema={scaffold.SCHEMA}"
+    assert first == f"# yaml-language-server: $schema={SCHEMA_NAME}"
     printed = call(tmp_path, "check", "--schema").out
-    assert (tmp_path / scaffold.SCHEMA).read_text() == printed
+    assert (tmp_path / SCHEMA_NAME).read_text() == printed
     assert json.loads(printed)["properties"]["agent"]["anyOf"]
+    assert "another release" not in call(tmp_path, "check").out
+    (tmp_path / SCHEMA_NAME).write_text(printed.replace("review", "revue"))
+    checked = call(tmp_path, "check")
+    assert ".schema.json is of another release" in checked.out + checked.err
 
 
 def test_the_prompts_are_whole_and_name_real_variables() -> None:
