@@ -512,7 +512,9 @@ def end_line(summary: Summary) -> str:
     parts = [summary.reason]
     if usage.steps or summary.failures or usage.seconds:
         failed = f"{summary.failures} failed" if summary.failures else ""
-        used = (plural(usage.steps, "step"), failed, spent(usage), duration(usage.seconds))
+        steps = plural(usage.steps, "step")
+        is_said = f" {steps} " in f" {summary.reason} "
+        used = ("" if is_said else steps, failed, spent(usage), duration(usage.seconds))
         parts += filter(None, used)
     return one_line(" · ".join(parts))
 

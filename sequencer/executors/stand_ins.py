@@ -83,7 +83,7 @@ class RehearsalExecutor:
                 f"  step    {request.step.name}",
                 f"  fields  {fields}",
                 f"  folder  {request.cwd}",
-                f"  prompt  {size} bytes, {len(lines)} lines:",
+                f"  prompt  {size} bytes, {len(lines)} line{'s' * (len(lines) != 1)}:",
                 *shown,
                 "",
             )

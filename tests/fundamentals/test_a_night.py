@@ -164,6 +164,7 @@ def test_a_terminal_of_mode_sync_lasts_longer_than_twenty_steps(project: Project
     ran = project.sequencer("run", "--mode", "sync", "--rehearse", "--quiet")
     assert project.head()["step_index"] == 500
     assert "500 steps are done (--max-steps)" in ran.out
+    assert ran.out.count("500 steps") == 1
 
 
 def test_a_number_that_was_asked_for_holds_in_mode_sync(project: Project) -> None:
