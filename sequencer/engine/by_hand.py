@@ -1,4 +1,4 @@
-"""Begin a run, and change it by hand; every change is a journalled transition."""
+"""Start a run, and change it by hand; every change is a transition in the journal."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ class Control:
         self._source = source
 
     def start(self, definition: Definition) -> Head:
-        """Begin the run with *definition*, which is kept with it.
+        """Start the run with *definition*, which is kept with it.
 
         Raises:
-            TransitionRefused: a run of this name has begun already.
+            TransitionRefused: a run of this name has already started.
         """
 
         def change(head: Head | None) -> Transition:
@@ -73,9 +73,9 @@ class Control:
                 raise TransitionRefused(
                     f"start: run {head.run_name or 'default'!r} exists, at step_index "
                     f"{head.step_index}",
-                    hint="choose another name with --run, or 'sequencer --run NAME run' goes on",
+                    hint="choose another --run name, or continue with 'sequencer --run NAME run'",
                 )
-            # Before the head: after a crash in between, who works on the run begins it so.
+            # Before the head: after a crash in between, the next worker starts the run with it.
             self._store.keep_document(DEFINITION_FILE, definition.to_json())
             told = None if definition.team is None else {"team": definition.team}
             return transitions.initialise(self._fresh(has_definition=True), told)
@@ -83,7 +83,7 @@ class Control:
         return self._store.update(change)
 
     def begin(self) -> Head:
-        """Return the run's head; a run that was never begun begins.
+        """Return the run's head; start the run if it has not started.
 
         Raises:
             DefinitionChanged: see `ensure_definition`.
@@ -98,19 +98,19 @@ class Control:
         return transitions.initialise(self._fresh()) if head is None else None
 
     def _fresh(self, *, has_definition: bool | None = None) -> Head:
-        """Return the head of this run before it has begun."""
+        """Return the head of this run before it starts."""
         self._keep_source()
         return self._fresh_head(has_definition=has_definition)
 
     def _fresh_head(self, *, has_definition: bool | None = None) -> Head:
         if has_definition is None:
-            # Only a named run is made from a request.
+            # Only named runs are made from requests.
             is_named = self._name is not None
             has_definition = is_named and self._store.document(DEFINITION_FILE) is not None
         return fresh_head(self._workflow, self._name, has_definition=has_definition)
 
     def _keep_source(self, before: Head | None = None) -> None:
-        """Keep what the run begins with: before the head, as a definition is."""
+        """Keep what the run starts with: before the head, like a definition."""
         kept = self.kind.begins_with(self._source, before)
         if kept is not None:
             self._store.keep_document(*kept)
@@ -124,7 +124,7 @@ class Control:
         """Return what knows the nodes of a graph's run.
 
         Raises:
-            UsageRefused: the run goes along a line.
+            UsageRefused: the run has no graph.
         """
         graph_of(self._workflow)
         return cast("NetChanges", self._changes)
@@ -140,7 +140,7 @@ class Control:
                 return change(head)
             begun = transitions.initialise(self._fresh_head())
             made = begun.then(change(begun.head))
-            # Not where it is refused: what was never begun leaves no trace.
+            # Not if it is refused: a run that never started leaves no trace.
             self._keep_source()
             return made
 
@@ -151,7 +151,7 @@ class Control:
 
     def _decided(self, head: Head, *, verb: str, by: str, words: Mapping[str, Any]) -> Transition:
         if verb != "set":
-            # It is a person's way out where the other store is gone for good.
+            # It is your way out if the other store is gone for good.
             ensure_here(head)
         made = self.kind.by_hand(head, verb, words, at=datetime.now(UTC), by=by)
         self._changes.keep_document(made)
@@ -160,26 +160,26 @@ class Control:
     def stamp_ok(
         self, note: str | None = None, node: str | None = None, output: str | None = None
     ) -> Head:
-        """Accept the present step by hand; of a fixer only the fixing is accepted.
+        """Accept the current step by hand; for a fixer, only the fix is accepted.
 
-        Of a graph accept *node*, as if it had said *output*.
+        In a graph accept *node*, as if it had answered *output*.
         """
         return self._by_hand("stamp", note=note, node=node, output=output)
 
     def stamp_fail(self, note: str | None = None, node: str | None = None) -> Head:
-        """Mark the present step, or *node*, as failed."""
+        """Mark the current step, or *node*, as failed."""
         return self._by_hand("fail", note=note, node=node)
 
     def skip(self, note: str | None = None, node: str | None = None) -> Head:
-        """Leave the present step out, or *node*; after a fixer the judgement comes again."""
+        """Skip the current step, or *node*; after a fixer, the verdict is asked again."""
         return self._by_hand("skip", note=note, node=node)
 
     def skip_to(self, step_index: int, note: str, *, present: int) -> Head:
         """Skip the steps from *present* up to *step_index*, in one change; see `skip`.
 
         Raises:
-            ClaimHeld: somebody works on the run, whose step would be taken away.
-            TransitionRefused: the run is not at *present* any more.
+            ClaimHeld: another process works on the run and would lose its step.
+            TransitionRefused: the run is no longer at *present*.
         """
         skip = partial(self._decided, verb="skip", by="", words={"note": note})
 
@@ -188,7 +188,7 @@ class Control:
                 if not self._store.liveness(claim).allows_take_over:
                     raise transitions.held_by(claim)
             if head.step_index != present:
-                message = f"skip: the run went on to step_index {head.step_index} meanwhile"
+                message = f"skip: the run has moved to step_index {head.step_index} in the meantime"
                 raise TransitionRefused(message, hint="look at 'sequencer plan'")
             made = skip(head)
             while made.head.step_index < step_index:
@@ -198,7 +198,7 @@ class Control:
         return self._change(change)
 
     def retry(self, node: str | None = None) -> Head:
-        """Let what has failed be tried again at once; of a graph, what its end has stopped too.
+        """Let failed steps be tried again at once; in a graph, also nodes that its end stopped.
 
         With *node*, only that one.
         """
@@ -212,9 +212,9 @@ class Control:
         return self._by_hand("rewind", to=str(to))
 
     def start_at(self, node: str) -> Head:
-        """Let the run of a graph, in which nothing has begun, start at *node*.
+        """Start the run of a graph, in which nothing has started, at *node*.
 
-        Only the node and what it leads to run.
+        Only this node and the nodes after it run.
         """
         return self._by_hand("start-at", node=node)
 
@@ -223,18 +223,18 @@ class Control:
         return self._by_hand("set", field=field, value=value)
 
     def reset(self) -> Head:
-        """Begin again, with the workflow that is configured."""
+        """Start over with the configured workflow."""
 
         def change(head: Head) -> Transition:
             made = self._decided(head, verb="reset", by="", words={"fresh": self._fresh_head()})
-            # Not where it is refused: the run continues from what it was begun with.
+            # Not if it is refused: the run then continues from what it started with.
             self._keep_source()
             return made
 
         return self._change(change)
 
     def adopt(self) -> Head:
-        """Continue under the workflow that is configured."""
+        """Continue with the configured workflow."""
 
         def change(head: Head) -> Transition:
             made = self._decided(head, verb="adopt", by="", words={})
@@ -244,16 +244,16 @@ class Control:
         return self._change(change)
 
     def approve(self, note: str | None = None, *, by: str, token: int | None = None) -> Head:
-        """Let the run continue after its gate; *token* is that of the gate that was read."""
+        """Let the run continue after its gate; *token* belongs to the gate that was read."""
         self.kind.ensure_may("approve")
         return self._decide("approve", by, note=note, token=token)
 
     def reject(self, note: str | None = None, *, by: str, token: int | None = None) -> Head:
-        """End the run at its gate; a graph's run ends as cancelled, wherever it stands."""
+        """End the run at its gate; a graph's run is canceled, wherever it is."""
         return self._decide("reject", by, note=note, token=token)
 
     def feedback(self, text: str, *, by: str, token: int | None = None) -> Head:
-        """Send the run back with *text*; the gate comes again."""
+        """Send the run back with *text*; it will come to the gate again."""
         self.kind.ensure_may("feedback")
         return self._decide("feedback", by, text=text, token=token)
 
@@ -261,13 +261,13 @@ class Control:
         """Answer the question of *node* with *said*: an option's value or label, or a text.
 
         Raises:
-            UnknownName: no node of this name waits, or there is no such option.
-            TransitionRefused: another question than the one with *token* waits by now.
+            UnknownName: no node of this name is waiting, or there is no such option.
+            TransitionRefused: by now another question is waiting, not the one with *token*.
         """
         flow, head = self.nodes, self._begun("answer")
         ensure_definition(head, self._workflow)
         head, marking = flow.marking(head)
-        # Before the lock: what can't be an answer leaves no trace of one.
+        # Before the lock: an invalid answer leaves no trace.
         asked = flow.net.asked(marking, node, said)
         token = asked if token is None else token
         return self._decide("answer", by, run_id=head.run_id, node=node, text=said, token=token)
@@ -275,16 +275,16 @@ class Control:
     def tell(self, node: str | None, text: str, *, by: str) -> Head:
         """Send *text* to the step, position or node *node*; its next attempt has it in its prompt.
 
-        None, in a run that goes from step to step: whichever attempt comes next.
+        None, in a run without a graph: to the next attempt, whatever its step.
 
         Raises:
             UnknownName: the run has no such step.
-            TransitionRefused: it is done and comes no more, so nobody would read it.
+            TransitionRefused: the step is done and never runs again, so nobody would read it.
         """
         return self._decide("tell", by, node=node, text=text)
 
     def lapse(self) -> Head:
-        """Record what was agreed where nobody has decided in time; somebody may have decided."""
+        """Record the configured decision if nobody decided in time."""
 
         def change(head: Head | None) -> Transition | None:
             if head is None or head.moved_to is not None:
@@ -297,7 +297,7 @@ class Control:
         """Return *head*, or the run's newest.
 
         Raises:
-            TransitionRefused: there is none, and nothing that could be decided.
+            TransitionRefused: the run has not started, so there is nothing to decide.
         """
         found = head or self._store.view().head
         if found is None:
@@ -319,15 +319,15 @@ class Control:
         return self._store.update(apply)
 
     def take_over(self) -> Head:
-        """Drop every claim; their holders will find themselves stale."""
+        """Drop every claim; the results of their holders are then refused."""
         return self._by_hand("takeover")
 
     def stop(self, reason: str | None = None) -> Head:
-        """Let the step that runs end, and start no other."""
+        """Let the running step end, and start no other."""
         return self._by_hand("stop", reason=reason)
 
     def pause(self) -> Head:
-        """Hold the run after the step that runs; waiting processes keep waiting."""
+        """Pause the run after the running step; waiting processes keep waiting."""
         return self._by_hand("pause")
 
     def resume(self) -> Head:

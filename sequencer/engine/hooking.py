@@ -1,7 +1,7 @@
-"""What a project's own code may decide: the seven hook points, as the engine calls them.
+"""What a project's code may decide: the seven hook points that the engine calls.
 
-The engine knows this protocol only; `sequencer.hooks` finds the code and calls it. A hook
-that raises fails the step that it was asked about, never the program.
+The engine knows only this protocol; `sequencer.hooks` finds the code and calls it. A hook
+that raises fails its step, never the program.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from sequencer.model.workflow import Workflow
 
 
 class HookFailed(StepFailed):
-    """A hook raised, or answered something that has no meaning; the step failed."""
+    """A hook raised, or gave an invalid answer; the step failed."""
 
     traceback: str = ""
     """For the step log."""
 
 
 class HookContext(Struct, frozen=True, kw_only=True):
-    """What a hook may know about the step that it is asked about."""
+    """What a hook may know about its step."""
 
     run_id: str
     run_name: str | None
@@ -38,9 +38,9 @@ class HookContext(Struct, frozen=True, kw_only=True):
     attempt: int
     """From 1."""
     round: int
-    """Of a validation loop, from 1; 1 where there is none."""
+    """Round of a validation loop, from 1; 1 without a loop."""
     request: Request | None
-    """None in a run that was not made from one."""
+    """None in a run that was not made from a request."""
     steps: tuple[str, ...] = ()
     """Names of the workflow's steps or nodes, in order: where a transition may go."""
     moves: tuple[Move, ...] = tuple(Move)
@@ -53,7 +53,7 @@ class HookContext(Struct, frozen=True, kw_only=True):
 
 
 class Hooks(Protocol):
-    """Called at the seven points; each answers what it was given where nobody objects."""
+    """Called at the seven points; each returns what it was given if no hook objects."""
 
     def procedure(self, request: Request, chosen: str) -> str:
         """Return the procedure for *request*, for which routing has *chosen* one."""
@@ -61,7 +61,7 @@ class Hooks(Protocol):
         return chosen
 
     def steps(self, request: Request, workflow: Workflow) -> Workflow:
-        """Return *workflow* with the steps that the run is to have."""
+        """Return *workflow* with the steps for the run."""
         del request
         return workflow
 
@@ -81,12 +81,12 @@ class Hooks(Protocol):
         return model
 
     def transition(self, context: HookContext, outcome: Outcome) -> Decision | None:
-        """Return where the run goes after *outcome*; None: as the workflow has it."""
+        """Return where the run goes after *outcome*; None: as the workflow says."""
         del context, outcome
         return None
 
     def completed(self, context: HookContext, head: Head) -> None:
-        """Hear that the run of *head* is complete; *context* is that of its last step."""
+        """Hear that the run of *head* is complete; *context* belongs to its last step."""
         del context, head
 
 

@@ -1,7 +1,7 @@
 """The modes in which a process works on a run: combined, sync and tick.
 
-They differ in when they wait and when they end; everything else is the worker's. Waiting
-is the store's: it wakes when the head changes, when the holder of a claim ends, or when
+They differ in when they wait and when they end; the worker does everything else. The store
+does the waiting: it wakes when the head changes, when the holder of a claim ends, or when
 this process is asked to stop.
 """
 
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from sequencer.engine.net_worker import NetWorker
 
 LONGEST_SLEEP_S = 60.0
-"""A date is compared with the wall clock at least this often, since people set that clock."""
+"""A date is compared with the wall clock at least this often, since people change that clock."""
 
 
 class EngineLoop(ABC):
-    """What every loop of work on a run has: its limits, and what it has told and seen."""
+    """What every loop of work on a run has: its limits, and what it has reported and seen."""
 
     def __init__(
         self, worker: LineWorker | NetWorker, mode: Mode, limits: InvocationLimits, head: Head
@@ -52,7 +52,7 @@ class EngineLoop(ABC):
         self._limits = limits
         self._known = head
         self._default_wait_s: float | None = None
-        """How long it waits for others if nobody has said it."""
+        """How long it waits for others by default."""
         self._waiting_since: float | None = None
         self._last_notice = ""
         self.summary = Summary(head=head)
@@ -61,17 +61,17 @@ class EngineLoop(ABC):
         """Work until there is a reason to end; the summary says which.
 
         Raises:
-            StepFailed: a step failed and has no automatic try left, or a graph's run has come
-                to a bad end.
+            StepFailed: a step failed and has no automatic try left, or a graph's run ended
+                badly.
             TooManyFailures: the step failed too often before.
-            ClaimHeld: others hold all that could be done, for longer than this mode waits.
-            WaitsForPerson: a person has to decide or to answer.
+            ClaimHeld: others hold all available steps for longer than this mode waits.
+            WaitsForPerson: a person must decide or answer.
             Interrupted: this process was asked to end; its claims were released.
             MachineBusy: this machine could run no agent; its claims were released.
         """
         place, head = self._performer.place, self._known
         if place is not None and head.status is Status.COMPLETE:
-            # What is left of a run that has ended is brought home.
+            # Bring home what is left of a run that has ended.
             place.end(head)
         elif place is not None:
             place.begin(head, self._stop)
@@ -96,17 +96,17 @@ class EngineLoop(ABC):
 
     @abstractmethod
     def _leave(self, error: BaseException | None) -> None:
-        """Leave nothing running, after the work or after the *error* that has ended it."""
+        """Leave nothing running, after the work or after the *error* that ended it."""
 
     def _seen(self) -> Head:
-        """Return the run's newest head, once all that was found with it is told."""
+        """Return the run's newest head, and report what was found with it."""
         view = self._store.view()
         self._notify(*view.notices, *self._store.take_notices())
         self._known = followed(self._store, self._known, view.head)
         return self._known
 
     def _notify(self, *texts: str) -> None:
-        """Tell what was found in the run's files; a view and an update may find it both."""
+        """Report what was found in the run's files; a view and an update may both find it."""
         for text in texts:
             if text != self._last_notice:
                 self._performer.emit(Noticed(text))
@@ -114,14 +114,14 @@ class EngineLoop(ABC):
 
     @property
     def _longest_wait_s(self) -> float | None:
-        """Return how long this mode waits for others; None is without limit."""
+        """Return how long this mode waits for others; None means without limit."""
         if self._mode is Mode.TICK:
             return 0.0
         own = self._limits.max_wait_s
         return self._default_wait_s if own is None else own
 
     def _left_to_wait(self, message: str, hint: str, told: str | None = None) -> float | None:
-        """Say once that others are waited for; return how long yet, None: without limit.
+        """Report a wait for others once; return how long it may last, None: without limit.
 
         Raises:
             ClaimHeld: this mode has waited as long as it may.
@@ -151,7 +151,7 @@ class LineLoop(EngineLoop):
         )
         self.summary = self._stint.summary
         self._turn: Running | None = None
-        """The step that this process holds, and that is to be run."""
+        """The step that this process holds and will run."""
         self._default_wait_s = None if mode is Mode.SYNC else 0.0
         self._queue = self._new_queue()
 
@@ -165,10 +165,10 @@ class LineLoop(EngineLoop):
 
     def _continue(self) -> str | None:
         if self._stop.is_set():
-            raise Interrupted("interrupted; no step is running", hint="start again to go on")
+            raise Interrupted("interrupted; no step is running", hint="start again to continue")
         if self._turn is None:
             head = self._known
-            # An end of the run is news; that the last allowed step reached it is not.
+            # The end of the run is news; reaching it with the last allowed step is not.
             reached = None if head.status is Status.COMPLETE else self._stint.reached(head)
             if reached is not None:
                 return reached
@@ -186,7 +186,7 @@ class LineLoop(EngineLoop):
         return None
 
     def _expire(self, here: Standing, gate: Gate) -> None:
-        """Record what was agreed for *gate* when nobody decides."""
+        """Record the configured decision for *gate*, because nobody decided."""
         self._notify(here.message)
         was = self._worker.control.lapse()
         if was.status is Status.COMPLETE:
@@ -208,7 +208,7 @@ class LineLoop(EngineLoop):
             try:
                 claimed = self._worker.claim(head, prepared)
             except ClaimHeld:
-                # Somebody was quicker between the look and the lock.
+                # Another process was quicker between the look and the lock.
                 if self._longest_wait_s == 0.0:
                     raise
                 return None
@@ -220,7 +220,7 @@ class LineLoop(EngineLoop):
         return None
 
     def _new_queue(self) -> Queue | None:
-        """Return the queue of this mode; who does not wait does not queue."""
+        """Return the queue of this mode; a process that does not wait does not queue."""
         if self._mode is not Mode.SYNC or self._longest_wait_s == 0.0:
             return None
         worker = self._worker
@@ -244,13 +244,13 @@ class LineLoop(EngineLoop):
             hint += ", or 'sequencer takeover --force' if its holder is gone"
         rest = self._left_to_wait(self._waits_for(here, head), hint)
         if self._queue is None or self._queue.enter():
-            # A turn that comes while we sleep is to start at once.
+            # A turn that comes while we sleep must start at once.
             self._worker.performer.agents.warm_up()
         if self._sleep(head, rest, here.claim):
             self._waiting_since = None
 
     def _sleep(self, head: Head, timeout_s: float | None, claim: Claim | None = None) -> bool:
-        """Sleep until the head changes, or longer if others come first; see `Store.wait`."""
+        """Sleep until the head changes, or longer if others are first; see `Store.wait`."""
         fd = self._worker.stop.fileno()
         if self._queue is not None:
             return self._queue.wait(head, timeout_s, fd, claim)
@@ -258,9 +258,9 @@ class LineLoop(EngineLoop):
 
     def _waits_for(self, here: Standing, head: Head) -> str:
         if here.kind is Readiness.READY:
-            why = "is left to who has waited longer"
+            why = "goes to a process that has waited longer"
             if not self._stint.is_mine(head.step_index):
-                why = "is not ours"
+                why = "is not at a position of this process"
             return f"step {head.expected_step!r} (step_index {head.step_index}) {why}"
         return here.message
 
@@ -305,10 +305,10 @@ class LineLoop(EngineLoop):
         if turn.cancellation.reason is StopReason.INTERRUPTED:
             raise Interrupted(
                 f"interrupted in step {turn.claim.step!r}; the claim was released",
-                hint="start again to go on",
+                hint="start again to continue",
             )
         if turn.cancellation.reason is StopReason.LEASE_LOST:
             raise StaleClaim(
-                f"the heartbeat of step {turn.claim.step!r} could not be written; it was stopped",
+                f"the heartbeat of step {turn.claim.step!r} can't be written; the step was stopped",
                 where=str(self._worker.store.state_path.parent),
             )

@@ -1,4 +1,4 @@
-"""A graph's run in its store: its nodes looked at, and changed by who works on it."""
+"""A graph's run in its store: reads its nodes, and changes them for the process at work."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from sequencer.store.documents import is_whole
 from sequencer.store.protocol import Store
 
 _LOOKS = 5
-"""At a head and its documents, which others may replace in between."""
+"""Tries to read a head and its documents, which others may replace in between."""
 
 
 class Question(Struct, frozen=True):
@@ -42,15 +42,15 @@ class Question(Struct, frozen=True):
     text: str
     """With its templates filled in."""
     token: int
-    """Of this question; a later one of the same node has another."""
+    """Token of this question; a later question of the same node has another one."""
     asked_at: str
     expires_at: str | None
     is_dead_end: bool = False
-    """A text that is no option would be accepted, and the node would fail: no edge takes it."""
+    """True: text that is not an option would make the node fail, because no edge takes it."""
 
     @property
     def options(self) -> tuple[Option, ...]:
-        """Return the answers to choose from; none: any text is one."""
+        """Return the answers to choose from; empty: any text is an answer."""
         return self.node.options
 
 
@@ -58,10 +58,10 @@ class NetChanges(Changes):
     """The nodes of the graph run in one store."""
 
     def __init__(self, store: Store, workflow: Workflow, grower: Grower | None = None) -> None:
-        """Change the run in *store*, which is one of *workflow*; see `Net` for *grower*.
+        """Change the run in *store*, which has *workflow*; see `Net` for *grower*.
 
         Raises:
-            UsageRefused: the workflow is no graph.
+            UsageRefused: the workflow is not a graph.
         """
         self._keeper = Keeper(store, graph_of(workflow))
         self.net = Net(workflow, self._keeper, self, grower)
@@ -69,7 +69,7 @@ class NetChanges(Changes):
         self.workflow = workflow
         """As the run began; see `Net.workflow_at`."""
         self.begun_with = self.net.graph
-        """What a run begins with; a marking has the graph with what was added to it."""
+        """What a run starts with; a marking has the graph with what was added to it."""
 
     # --- looking -------------------------------------------------------------------
 
@@ -77,7 +77,7 @@ class NetChanges(Changes):
         """Return *head* and its marking, or those of a newer head; for looking only.
 
         Raises:
-            CorruptState: the run has none that could be read.
+            CorruptState: the run has no readable marking.
         """
         return self._keeper.look(head)
 
@@ -97,7 +97,7 @@ class NetChanges(Changes):
         """Return the file of the output of one execution; see `read_output`.
 
         Raises:
-            CorruptState: *name* names none.
+            CorruptState: *name* is not the name of an execution.
         """
         return self.store.kept_result(name) / results.OUTPUT
 
@@ -114,12 +114,12 @@ class NetChanges(Changes):
             results.keep(folder, output.encode("utf-8", "replace"))
         except OSError as error:
             raise StorageFailed(
-                f"the output can't be kept: {error.strerror}", where=str(folder)
+                f"the output can't be saved: {error.strerror}", where=str(folder)
             ) from error
         return folder.name
 
     def questions(self, head: Head) -> list[Question]:
-        """Return what waits for people's answers in the run of *head*, in order.
+        """Return the questions to people in the run of *head*, in order.
 
         Raises: see `marking`.
         """
@@ -138,7 +138,7 @@ class NetChanges(Changes):
         try:
             shown = text if values is None else values.compose(text)
         except SequencerError as error:
-            # The question can be answered all the same.
+            # You can still answer the question.
             shown = f"{text}\n\n({error.message})"
         is_dead_end = node.allows_custom_input and not takes_other_answers(marking.graph, name)
         asked_at = active.since or ""
@@ -150,7 +150,7 @@ class NetChanges(Changes):
 
     def _keep(self, change: OpenTransition, head: Head) -> None:
         """See `Changes._keep`."""
-        # Entries may have got their tokens, and no room to start: as if nothing were.
+        # Entries may have tokens but no room to start: as if there were nothing.
         if change.facts or not change.course.operations:
             self._keeper.keep(head, change.marking, change.chain)
 
@@ -159,7 +159,7 @@ class Keeper:
     """Keeps the marking of the run in one store."""
 
     def __init__(self, store: Store, graph: Graph) -> None:
-        """Begin without one."""
+        """Start without a marking."""
         self._store = store
         self._graph = graph
         self._kept: tuple[str, Flow, Marking, Chain] | None = None
@@ -168,7 +168,7 @@ class Keeper:
         """Return the marking of *head*; the caller may change it.
 
         Raises:
-            CorruptState: the run has none that could be read.
+            CorruptState: the run has no readable marking.
         """
         kept, self._kept = self._kept, None
         flow = self._flow_of(head)
@@ -201,7 +201,7 @@ class Keeper:
         return head, marking
 
     def keep(self, head: Head, marking: Marking, chain: Chain) -> None:
-        """Keep *marking*, which is that of *head*, an accepted one."""
+        """Keep *marking*, the marking of the accepted *head*."""
         self._kept = (head.run_id, self._flow_of(head), marking, chain)
 
     def begun(self, head: Head) -> tuple[Workflow, Marking, Chain]:
@@ -210,7 +210,7 @@ class Keeper:
         return before, *Keeper(self._store, graph_of(before)).take(head)
 
     def source(self) -> FlowSource:
-        """Return what the run was started with, and continues with since its newest `adopt`.
+        """Return what the run was started with, or what its newest `adopt` set.
 
         Raises:
             CorruptState: it can't be read.
@@ -222,7 +222,7 @@ class Keeper:
         try:
             return FlowSource.model_validate_json(data)
         except ValidationError:
-            message = "can't be read for what the run was started with"
+            message = "is not the source of a graph run"
             raise CorruptState(message, where=where) from None
 
     def _flow_of(self, head: Head) -> Flow:
@@ -232,26 +232,26 @@ class Keeper:
         try:
             return flow_record.read(self._graph, flow, self._document)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            way_out = "bring the file back, or " if flow.base is not None else ""
+            way_out = "restore the file, or " if flow.base is not None else ""
             raise CorruptState(
                 f"the marking of the run can't be read: {error}",
                 where=str(self._store.state_path),
-                hint=f"{way_out}{command(head.run_name, 'reset')} begins again",
+                hint=f"{way_out}start over with {command(head.run_name, 'reset')}",
             ) from error
 
     def _document(self, name: str) -> bytes:
         if not name.startswith(MARKINGS) or "/" in name:
-            raise ValueError(f"{name!r} is no document of a marking")
+            raise ValueError(f"{name!r} is not a document of a marking")
         data = self._store.document(name)
         if data is None:
             raise ValueError(f"{name} is gone")
         if not is_whole(name, data):
-            raise ValueError(f"{name} is not as it was written")
+            raise ValueError(f"{name} was changed after it was written")
         return data
 
 
 def _follows(flow: Flow, known: Flow) -> bool:
-    """Return whether *flow* is *known* and what came after, on the same base."""
+    """Return whether *flow* continues *known* on the same base."""
     if flow.base is None or flow.base != known.base:
         return False
     return flow.since[: len(known.since)] == known.since

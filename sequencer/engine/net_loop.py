@@ -1,8 +1,8 @@
 """One process at work on a graph run, from its start to a reason to end.
 
 The loop records what has ended, claims what can start, and sleeps until an attempt ends,
-another process changes the run, or a time comes: of the next try, of a question's end, of
-the whole run's limit. Waiting for a person takes no process: the invocation ends then.
+another process changes the run, or a time comes: the next try, the end of a question, or the
+limit of the run. Waiting for a person needs no process: the invocation ends then.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sequencer.model.net.net import overdue, time_left_ms
 from sequencer.store.protocol import Store
 
 LOOK_AT_HOLDERS_S = 5.0
-"""How often several holders in other processes are looked at; one is waited for."""
+"""How often several holders in other processes are checked; a single one is waited for."""
 
 
 class NetLoop(EngineLoop):
@@ -47,9 +47,9 @@ class NetLoop(EngineLoop):
         self._tended_at = datetime.now(UTC)
         self._was_over = self._control.net.is_over(head)
         self._told_of = ""
-        """When the next try comes, as it was told last."""
+        """When the next try comes, as last reported."""
         self._unrecorded: list[Running] = []
-        """Those that have ended and could not be recorded."""
+        """Attempts that have ended and could not be recorded."""
         self._stint = NetStint(mode, limits, worker.limits, head, worker.budgets)
         self.summary = self._stint.summary
         worker.shares.own_usd = self._stint.usd_left
@@ -62,12 +62,12 @@ class NetLoop(EngineLoop):
     def _leave(self, error: BaseException | None) -> None:
         if error is not None:
             self._end_attempts(error)
-            # Who interrupts wants the end now.
+            # An interrupt means: end now.
             if isinstance(error, Interrupted) or not isinstance(error, SequencerError):
                 return
-        # Removes what nobody needs any more; how the work has ended stands in any case.
+        # Removes what is no longer needed; how the work ended is already decided.
         with contextlib.suppress(SequencerError, OSError):
-            # What others hold by now must not be taken for theirs who are gone.
+            # What others hold by now must not be mistaken for claims of gone processes.
             if (head := self._store.view().head) is not None:
                 self._worker.tidy(head)
 
@@ -82,7 +82,7 @@ class NetLoop(EngineLoop):
                 return self._stint.end_of_the_run(head, marking)
         elif self._worker.is_stopped:
             if not attempts.running:
-                raise Interrupted("interrupted", hint="start again to go on")
+                raise Interrupted("interrupted", hint="start again to continue")
         else:
             reason = None if attempts.running else self._reason_to_end(head, marking)
             if reason is not None:
@@ -91,11 +91,11 @@ class NetLoop(EngineLoop):
         self._sleep(head, pause_s)
         return None
 
-    # --- going on ------------------------------------------------------------------
+    # --- continuing ----------------------------------------------------------------
 
     def _record_ended(self) -> None:
         worker = self._worker
-        # Those that have ended by now share one transition: it costs as much as one of a step.
+        # All that have ended by now share one transition: it costs as much as that for one step.
         while ended := list(iter(worker.attempts.next_ended, None)):
             for one in ended:
                 self._take_in(one)
@@ -115,14 +115,14 @@ class NetLoop(EngineLoop):
 
     def _take_in(self, ended: Running) -> None:
         if ended.ends_the_work:
-            # A process that can't go on begins nothing else.
+            # A process that can't continue starts nothing else.
             self._worker.is_stopped = True
         self._stint.tried()
         if ended.performed is not None and ended.error is None:
             self._stint.count(ended.claim.step, ended.performed.outcome)
 
     def _count_anew(self, ended: Running) -> None:
-        """Correct what was counted before it was known what the run makes of *ended*."""
+        """Correct the counts now that it is known how the run takes *ended*."""
         is_whole = ended.performed is not None and ended.error is None
         outcome = ended.performed.outcome if ended.performed and is_whole else None
         self._stint.count_again(ended.claim.step, outcome, ended.taken)
@@ -134,7 +134,7 @@ class NetLoop(EngineLoop):
             self._worker.performer.tell_completed(head.step_index, head)
 
     def _tended(self) -> tuple[Head, Marking]:
-        """Return the run after all that is due was done: expiries, the time limit, claims."""
+        """Return the run after doing all that is due: expiries, the time limit, claims."""
         head, marking = self._look()
         worker = self._worker
         if self._control.net.is_over(head):
@@ -148,7 +148,7 @@ class NetLoop(EngineLoop):
 
     def _time_left_ms(self, head: Head, marking: Marking, now: datetime) -> float:
         left_ms = time_left_ms(head, marking, now)
-        # How long a dead process has worked is settled when its nodes are taken over.
+        # How long a dead process worked is settled when its nodes are taken over.
         return math.inf if left_ms < math.inf and self._worker.gone(head) else left_ms
 
     def _claim(self, head: Head) -> None:
@@ -175,14 +175,14 @@ class NetLoop(EngineLoop):
     # --- limits --------------------------------------------------------------------
 
     def _steps_left(self, head: Head) -> int | None:
-        """Return how many steps this invocation may still begin and end."""
+        """Return how many steps this invocation may still run."""
         del head
         return self._stint.steps_left()
 
     # --- reasons to end ------------------------------------------------------------
 
     def _reason_to_end(self, head: Head, marking: Marking) -> str | None:
-        """Return why this invocation ends, though the flow goes on; None: it waits.
+        """Return why this invocation ends although the flow continues; None: it waits.
 
         Raises: see `EngineLoop.work`.
         """
@@ -191,7 +191,7 @@ class NetLoop(EngineLoop):
             return reason
         if self._stint.waits_for_others(head, now):
             message = waiting_words(head)
-            hint = "'sequencer takeover --force' if their processes are really gone"
+            hint = "use 'sequencer takeover --force' if their processes are really gone"
             self._left_to_wait(message, hint, f"{message}; this process waits")
         elif (first := self._stint.next_try(marking)) is not None and first != self._told_of:
             self._told_of = first
@@ -201,10 +201,10 @@ class NetLoop(EngineLoop):
     # --- sleeping ------------------------------------------------------------------
 
     def _pause_s(self, marking: Marking) -> float:
-        """Return how long nothing can become due."""
+        """Return for how long nothing can become due."""
         now = datetime.now(UTC)
         left = [LONGEST_SLEEP_S]
-        # What was due before waits for a place, and whoever leaves one wakes us.
+        # What was due before waits for a free place, and an attempt that ends wakes us.
         dues = (due for due in _dues(marking) if due > self._tended_at)
         left += [(due - now).total_seconds() for due in dues]
         left.append(self._time_left_ms(self._known, marking, now) / 1000)
@@ -227,7 +227,7 @@ class NetLoop(EngineLoop):
         )
 
     def _end_attempts(self, error: BaseException) -> None:
-        """Stop what still runs, after *error*, and record it as released if that can be."""
+        """Stop what still runs, after *error*, and record it as released if possible."""
         worker = self._worker
         worker.is_stopped = True
         worker.attempts.cancel(StopReason.INTERRUPTED)
@@ -238,17 +238,17 @@ class NetLoop(EngineLoop):
                 worker.attempts.wait()
             elif out_of_resources(self._recorded_at_last(ended)):
                 again.append(ended)
-        # What agents have held is free now, and none takes what is.
+        # What agents held is free now, and no agent takes what remains.
         worker.attempts.free_reserve()
         for ended in again:
             self._recorded_at_last(ended)
 
     def _recorded_at_last(self, ended: Running) -> Exception | None:
-        """Record *ended* if that can be; return why not."""
+        """Record *ended* if possible; return why not."""
         try:
             self._worker.record([ended], self._steps_left)
         except (SequencerError, OSError) as error:
-            # What has ended the work is told, and no other agent may be left behind for this one.
+            # The reason for the end is reported elsewhere; no other agent may be left running.
             return error
         return None
 
@@ -263,7 +263,7 @@ def _dues(marking: Marking) -> Iterator[datetime]:
 def on_nodes(
     store: Store, performer: Performer, limits: RunLimits, places: int
 ) -> tuple[NetWorker, type[NetLoop]]:
-    """Return who works on the graph's run in *store*, *places* nodes at once, and how."""
+    """Return what works on the graph's run in *store*, *places* nodes at a time."""
     grower = None if performer.team is None else performer.team.grower
     nodes = NetChanges(store, performer.workflow, grower)
     return NetWorker(nodes, performer, limits, places), NetLoop

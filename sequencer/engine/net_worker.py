@@ -75,7 +75,7 @@ class NetWorker(Worker):
         self.places = places
         self.is_stopped = False
         self.attempt_timeout_s: float | None = None
-        """Of each attempt, as the invocation says."""
+        """Time limit of each attempt, from the invocation."""
         self.attempts = Attempts(self._heartbeat)
         self._starting = threading.Lock()
         """Several threads may make attempts that others decide over."""
@@ -97,7 +97,7 @@ class NetWorker(Worker):
         self.attempts.wake()
 
     def tidy(self, head: Head) -> None:
-        """Remove the work trees that killed processes have left."""
+        """Remove the work trees that killed processes left."""
         if (team := self.performer.team) is None or self.budgets is None:
             return
         gone = self.gone(head)
@@ -106,17 +106,17 @@ class NetWorker(Worker):
             self.performer.emit(Noticed(text))
 
     def leave(self) -> None:
-        """Leave no thread, no process and no descriptor behind."""
+        """Close every thread, process and descriptor."""
         self.attempts.close()
         super().leave()
 
     def prepare(self, name: str, workflow: Workflow, failures: int = 0) -> Prepared:
         """Return the step of node *name* of *workflow*, ready to start.
 
-        After so many *failures* somebody else may be asked than at first.
+        After *failures*, another agent may be asked than the first time.
 
         Raises:
-            ConfigurationError: its prompt or its agent can't be had.
+            ConfigurationError: its prompt or its agent is missing.
         """
         # What moves with the state may bring other prompts.
         if self.code.moves or name not in self._prepared:
@@ -166,7 +166,7 @@ class NetWorker(Worker):
         ):
             free = 0
         if (most := self.limits.steps) is not None:
-            # Those that run now may all be accepted.
+            # All that run now may be accepted.
             free = min(free, most - head.usage.steps - len(head.claims) + len(gone))
         return self._room(
             max(free, 0),
@@ -182,7 +182,7 @@ class NetWorker(Worker):
     def update(
         self, act: Act | None, steps_left: Callable[[Head], int | None], run_id: str
     ) -> Head:
-        """Let *act* happen, claim what follows, and start it; see `Changes.update`."""
+        """Do *act*, claim what follows, and start it; see `Changes.update`."""
         return self._go_on(*self._change(act, steps_left, run_id))
 
     def _change(
@@ -212,7 +212,7 @@ class NetWorker(Worker):
         return head
 
     def keep_only(self, head: Head) -> None:
-        """Stop the attempts whose claims are not in *head*, or that a budget has no more for."""
+        """Stop the attempts whose claims are not in *head*, or whose budget is used up."""
         held = frozenset(claim.token for claim in head.claims)
         self.attempts.cancel(StopReason.CLAIM_LOST, but=held)
         self._tell_standing(head)
@@ -226,7 +226,7 @@ class NetWorker(Worker):
             self.attempts.cancel(StopReason.BUDGET, but=others)
 
     def _tell_standing(self, head: Head, granted: Collection[int] = ()) -> None:
-        """Let those that wait for their turn to merge know how *head* stands."""
+        """Tell those that wait for their turn to merge about *head*."""
         if self.budgets is None:
             return
         gone = self.gone(head, granted)
@@ -251,13 +251,13 @@ class NetWorker(Worker):
     def _begun(
         self, claim: Claim, head: Head, marking: Marking, workflow: Workflow
     ) -> tuple[Running, Callable[[Running], None]]:
-        """Return the attempt of *claim*, and what is to be done for it in a thread."""
+        """Return the attempt of *claim*, and what a thread must do for it."""
         failure, known = None, None
         try:
             known = self.prepare(claim.step, workflow, marking.active[claim.step].failures)
         except (SequencerError, OSError) as error:
             failure = error
-        # After a failure what it was before, for the record.
+        # After a failure: what it was before, for the record.
         known = known or self._prepared.get(claim.step)
         known = known or self._unprepared(workflow, claim.step)
         prepared = replace(known, place=Place(claim.step_index, claim.step, ""))
@@ -296,7 +296,7 @@ class NetWorker(Worker):
         return ended, running.error
 
     def _unprepared(self, workflow: Workflow, name: str) -> Prepared:
-        """Return what a record needs of a task that was added, and can't even start."""
+        """Return what a record needs about an added task that can't even start."""
         anybody = next(iter(self._prepared.values()))
         return replace(anybody, step=workflow.steps_by_name[name], position=name, agent="")
 
@@ -328,20 +328,20 @@ class NetWorker(Worker):
     def record(
         self, ended: Sequence[Running], steps_left: Callable[[Head], int | None]
     ) -> Head | None:
-        """Record how each of *ended* ended, and go on from there, in one transition.
+        """Record how each of *ended* ended, and continue from there, in one transition.
 
-        None: their word does not count any more.
+        None: their results no longer count.
 
         Raises:
             StaleClaim: the run itself is gone.
         """
-        # After a reset there may be some of the run before; nothing of those counts any more.
+        # After a reset there may be some from the run before; they no longer count.
         run_id = max(ended, key=lambda one: one.claim.token).head.run_id
         here = [one for one in ended if one.head.run_id == run_id]
         mine = [one for one in here if one.cancellation.reason not in NOT_OURS]
         head = self._collect(mine)
         self.code.keep([one for one in ended if one not in mine and one.performed], head)
-        # What was told before may have been accepted, and is not counted twice.
+        # What was reported before may have been accepted, and is not counted twice.
         owed = [one for one in here if one.has_cost and not one.was_told]
         for one in ended:
             one.was_told = True
@@ -372,7 +372,7 @@ class NetWorker(Worker):
         return self._go_on(*changed)
 
     def _collect(self, ended: Sequence[Running]) -> Head | None:
-        """Have the code that *ended* have left move with their record; return the head seen."""
+        """Let the code of *ended* move with their record; return the head that was seen."""
         head = self.control.store.view().head
         if head is None:
             return None
@@ -382,10 +382,9 @@ class NetWorker(Worker):
         return head
 
     def _failing(self, error: Exception) -> Callable[[Running], None]:
-        """Return what makes an attempt of a node that can't be prepared: it fails.
+        """Return the attempt of a node that can't be prepared: it fails.
 
-        But for a lack of descriptors, say, or of the program of an agent, which is no fault of
-        the node.
+        A lack of descriptors or a missing agent program is different: the node is not at fault.
         """
         is_missing = isinstance(error, AgentMissing)
         status = OutcomeStatus.UNAVAILABLE if is_missing else OutcomeStatus.FAILED
@@ -401,7 +400,7 @@ class NetWorker(Worker):
         return fail
 
     def _end_of(self, running: Running) -> Ended:
-        """Return what the run is told of the end of *running*."""
+        """Return what the run hears about the end of *running*."""
         performed, record, busy = self.performed(running), self._record_of(running), running.busy
         reason = running.cancellation.reason
         if performed.outcome.status is OutcomeStatus.INTERRUPTED and reason:
@@ -416,7 +415,7 @@ class NetWorker(Worker):
         )
 
     def _record_of(self, running: Running) -> dict[str, Any]:
-        """Return what the journal has about *running*, which has ended."""
+        """Return the journal's facts about *running*, which has ended."""
         performed, left, more = self.performed(running), running.left, dict[str, Any]()
         outcome = performed.outcome
         size = len(outcome.output.encode("utf-8", "replace"))
@@ -436,7 +435,7 @@ class NetWorker(Worker):
         return record
 
     def _charge(self, step: OpenTransition, lost: Running) -> None:
-        """Count what *lost*, whose claim is gone, has used."""
+        """Count what *lost*, whose claim is gone, used."""
         told = {**self._record_of(lost), "reason": _LOST}
         told.pop("work", None)
         step.charge(lost.claim, self.performed(lost).outcome.usage, told)
@@ -452,8 +451,8 @@ class NetWorker(Worker):
     ) -> None:
         """Record *ended* in *step* as if each had a transition of its own.
 
-        Who was cancelled, perhaps by what came before, has its cost counted if it is *owed*;
-        if nothing at all is to be told, the last one is refused, as it would be alone.
+        The cost of a canceled attempt, perhaps canceled by an earlier one, is counted if it is
+        *owed*. If there is nothing to record, the last one is refused, as it would be alone.
         """
         for lost in owed:
             if lost not in ended:
@@ -469,7 +468,7 @@ class NetWorker(Worker):
                     continue
             self._take(step, one, to_come, steps_left)
         if not any(one.taken for one in ended):
-            # Code that nobody was accepted for is kept aside.
+            # Code of an attempt that was not accepted is set aside.
             self.control.work = None
 
     def _take(
@@ -481,7 +480,7 @@ class NetWorker(Worker):
     ) -> None:
         """Let *one* end in *step*, and do what follows if others are *to_come*.
 
-        With the places that are not theirs, so that nodes start in the same order.
+        It uses only places that the others don't need, so that nodes start in the same order.
         """
         one.taken = self.control.net.take(step, self._end_of(one))
         if self.budgets is not None:
@@ -504,25 +503,25 @@ class Honouring:
     """Fits the steps that one process runs to their agents."""
 
     def __init__(self, performer: Performer, begun_with: Workflow) -> None:
-        """Fit them to the agents of *performer*; a run begins with the tasks of *begun_with*."""
+        """Fit them to the agents of *performer*; a run starts with the tasks of *begun_with*."""
         self._performer = performer
         self._begun_with = begun_with.steps_by_name
         self._told: set[str] = set()
         self._has_recalled = False
         self._optional: tuple[Workflow, Mapping[str, tuple[str, ...]]] | None = None
-        """Of the workflow that was asked about last."""
+        """For the workflow that was asked about last."""
         self.is_silent = False
-        """What is left out now was told before."""
+        """Whether what is left out now was reported before."""
 
     def step(
         self, workflow: Workflow, name: str, change: Callable[[Step], Step] = lambda step: step
     ) -> Step:
-        """Return the step of node *name*, without what it can do without and its agent can't do.
+        """Return the step of node *name*, without optional fields that its agent lacks.
 
-        *change* is made before its agent is chosen.
+        *change* is applied before its agent is chosen.
 
         Raises:
-            ConfigurationError: its agent can't be had.
+            ConfigurationError: its agent is missing.
         """
         step = change(self._performer.with_defaults(workflow.steps_by_name[name]))
         optional = self._optional_of(workflow).get(name, ())
@@ -548,14 +547,14 @@ class Honouring:
         return f"agent {chosen!r}"
 
     def recall(self, workflow: Workflow, marking: Marking, begins: Collection[str]) -> None:
-        """Know what was told of added tasks before this process: of all but what *begins* now."""
+        """Mark what was reported about added tasks before this process; *begins* start now."""
         if self._has_recalled:
             return
         self._has_recalled = self.is_silent = True
         team = marking.team
         begun = {*marking.done, *team.notes, *team.spent, *marking.active.keys() - set(begins)}
         for name in (begun & workflow.steps_by_name.keys()).difference(self._begun_with):
-            # Its own attempt says what is wrong with it.
+            # Its attempt says what is wrong with it.
             with contextlib.suppress(SequencerError):
                 self.step(workflow, name)
         self.is_silent = False

@@ -1,8 +1,8 @@
-"""Changes of a run whose store is out of reach for a while: told, and tried again.
+"""Changes of a run while its store is out of reach: reported, and tried again.
 
-A remote that does not answer is no end of the work. Before a step nothing is lost by
-giving up; behind one an agent's work would be, so that is waited for longer. What was asked
-for is asked again as the same change, so a store that could not tell how it ended finds out.
+A remote that does not answer does not end the work. Giving up before a step loses nothing.
+Giving up after a step would lose an agent's work, so the wait is longer there. Each try asks
+for the same change, so a store that could not tell how a try ended finds out.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from sequencer.store.protocol import Change, Store, Telling
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 AFTER_S = 1800.0
-"""For so long a remote is waited for that is to take an agent's work."""
+"""How long to wait for a remote that must take an agent's work."""
 BUSY_S = 15.0
-"""Agents that are being ended are gone by then; for so long everybody waits for them."""
+"""How long to wait for agents that are being ended; they are gone by then."""
 BUSY_PAUSE_S = 0.5
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ class Patience:
     """Updates one store for one process."""
 
     def __init__(self, store: Store, stop: Cancellation, emit: Emit) -> None:
-        """Update *store*, and *emit* what it is waited for; *stop* ends the waiting."""
+        """Update *store*, and *emit* what the wait is for; *stop* ends the wait."""
         self._store = store
         self._stop = stop
         self._emit = emit
@@ -48,27 +48,27 @@ class Patience:
             store.tell = lambda text: emit(Waiting(text))
             store.stopped = stop.is_set
         self.wait_s = store.patience_s
-        """For how long it is tried again where nothing could be lost."""
+        """How long to try again if nothing could be lost."""
 
     def before_step(self, change: Change) -> Head:
-        """Accept *change*, where nothing has been done yet that could be lost.
+        """Accept *change*, before any work is done that could be lost.
 
         Raises:
-            RemoteUnreachable: nobody was let in, or the time is over.
+            RemoteUnreachable: the remote refused access, or the time is over.
         """
         return self.reach(lambda: self._store.update(change))
 
     def after_step(self, change: Change, lease_s: float) -> Head:
-        """Accept *change*, behind a step whose claim is believed for *lease_s*.
+        """Accept *change*, after a step whose claim is valid for *lease_s*.
 
         Raises: see `before_step`.
         """
-        # Afterwards somebody else may have the step, but need not.
+        # After that, another process may have the step, but not always.
         limit_s = max(self._store.patience_s, lease_s)
         return self._reach(lambda: self._store.update(change), limit_s, may_be_denied=True)
 
     def reach(self, act: Callable[[], T]) -> T:
-        """Return what *act* returns, once the store is in reach and the work tree is free.
+        """Return what *act* returns, once the store is reachable and the work tree is free.
 
         Raises: see `before_step`.
         """
@@ -126,11 +126,11 @@ class Changes:
         self.store = store
         self.kind = kind
         self.patience: Patience | None = None
-        """Of a process that works; by hand nothing is waited for."""
+        """Waits for a process at work; changes by hand never wait."""
         self.now: Callable[[], datetime] = partial(datetime.now, UTC)
-        """The clock; where a run is decided over elsewhere, that place has its own."""
+        """The clock; if a run is decided somewhere else, that place has its own."""
         self.work: Work | None = None
-        """The code that the next change of a process that works moves with it."""
+        """The code that moves with the next change of a process at work."""
 
     def update(
         self,
@@ -140,14 +140,14 @@ class Changes:
         run_id: str | None = None,
         lease_s: float | None = None,
     ) -> tuple[Head, list[int]]:
-        """Let *act* happen and all that follows; claim what *room* allows then.
+        """Do *act* and all that follows from it; then claim what *room* allows.
 
-        Returns the head that stands afterwards and the tokens of the claims that were
-        granted. Where nothing happens, nothing is written. *act* is about a claim that is
-        believed for *lease_s*, and about the run *run_id*.
+        Returns the new head and the tokens of the granted claims. If nothing happens, nothing
+        is written. *act* is about a claim that is valid for *lease_s*, and about the run
+        *run_id*.
 
         Raises:
-            StaleClaim: the run's files are gone, or *act* was about a claim that is.
+            StaleClaim: the run's files are gone, or the claim of *act* is.
             DefinitionChanged: see `Kind.open`.
         """
         made: list[OpenChange] = []
@@ -183,7 +183,7 @@ class Changes:
         return head, made[0].granted
 
     def _keep(self, change: Any, head: Head) -> None:
-        """Remember what is known of *head*, which *change* has led to."""
+        """Remember what is known about *head*, the result of *change*."""
 
     def keep_document(self, made: Transition) -> None:
         """Keep what the head of *made* refers to; under the store's lock, and before the head."""
@@ -208,7 +208,7 @@ KINDS: dict[str, Callable[[Store, Workflow], Changes]] = {
     "procedure": _along,
     "graph": _among_nodes,
 }
-"""What changes a run, by the kind of its workflow."""
+"""Kind of workflow -> what changes its runs."""
 
 
 def changes_of(store: Store, workflow: Workflow) -> Changes:
@@ -231,13 +231,13 @@ def still_there(store: Store, head: Head | None) -> Head:
     """Return *head*.
 
     Raises:
-        StaleClaim: there is none, where a run had begun.
+        StaleClaim: there is none, although a run had started.
     """
     if head is None:
         raise StaleClaim(
             "the run's files are gone",
             where=str(store.state_path),
-            hint="bring the folder back, or remove all of it to begin anew",
+            hint="restore the folder, or remove all of it to start over",
         )
     return head
 
@@ -253,16 +253,16 @@ def of_run(store: Store, run_id: str, head: Head | None) -> Head:
         raise StaleClaim(
             "the run is gone, and another one was started in its place",
             where=str(store.state_path),
-            hint="what an agent answered is in its step log; start again to work on that run",
+            hint="the agent's answer is in its step log; start again to work on the new run",
         )
     return found
 
 
 def followed(store: Store, known: Head, head: Head | None) -> Head:
-    """Return *head* if it is of the run of *known*, or of one that a reset of it has begun.
+    """Return *head* if it belongs to the run of *known*, or to one that a reset of it started.
 
     Another program's state has no run before it is migrated; until then its head is a
-    preview at revision 0, with a run id of its own at each look.
+    preview at revision 0, with a new run id at each look.
 
     Raises:
         StaleClaim: see `of_run`.

@@ -168,7 +168,7 @@ def read_output(path: Path) -> str:
         )
     if not is_whole:
         raise StorageFailed(
-            "the output of an earlier step is not as it was written",
+            "the output of an earlier step was changed after it was written",
             where=str(path),
             hint="put the file back, or take what asks for it out of the prompt",
         )

@@ -1,4 +1,4 @@
-"""One run, for programs and for the command line: look at it, work on it, change it."""
+"""One run, for programs and for the command line: read it, work on it, change it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class Resolution(Protocol):
-    """What a run consists of, as it was resolved for one head."""
+    """What a run consists of, resolved for one head."""
 
     @property
     def definition(self) -> Definition | None:
@@ -66,12 +66,12 @@ class Resolution(Protocol):
 
     @property
     def rules(self) -> TeamRules:
-        """Return the rules of its team."""
+        """Return the rules of the run's team."""
         ...
 
     @property
     def is_current(self) -> bool:
-        """Return whether nobody has edited the chart that the workflow was read from."""
+        """Return whether the chart of the workflow is unchanged since it was read."""
         ...
 
     def performer(self, emit: Emit) -> Performer:
@@ -94,36 +94,36 @@ class Made(Struct, frozen=True):
 
 @runtime_checkable
 class Dispatching(Protocol):
-    """A store that hands out the attempts of a run itself, to every process that works on it."""
+    """A store that hands out the attempts of a run itself, to every process at work on it."""
 
     worker_of: Callable[[str | None, Emit], Worker] | None
-    """Returns who makes attempts at the run of this name, and tells of them."""
+    """Returns what runs the attempts at the run of this name, and reports on them."""
 
     def run_names(self) -> list[str]:
         """Return the names of the project's named runs."""
         ...
 
     def makers(self) -> Mapping[int, str]:
-        """Return who makes the attempts that were handed out, by tokens; empty: nobody yet."""
+        """Return who runs the attempts that were handed out, by token; empty: nobody yet."""
         ...
 
     def elsewhere(self) -> str:
-        """Return where the workers are that make its attempts; empty: here as well."""
+        """Return where the workers are that run its attempts; empty: here too."""
         ...
 
     def detached(self) -> list[dict[str, Any]]:
-        """Return the permissions to work that no process waits for: open ones and the last."""
+        """Return the detached permissions to work: the open ones and the last one."""
         ...
 
     def made(self) -> list[Made]:
-        """Return the attempts that have ended, the oldest first."""
+        """Return the attempts that have ended, oldest first."""
         ...
 
     def ensure_served(self, worker: Worker) -> None:
-        """Return if others can make attempts like those of *worker*; before a run begins.
+        """Return if others can run attempts like those of *worker*; before a run starts.
 
         Raises:
-            UsageRefused: its agents need what only one machine has.
+            UsageRefused: its agents need something that only one machine has.
         """
         ...
 
@@ -139,7 +139,7 @@ class Dispatching(Protocol):
     ) -> Summary:
         """Work with *worker*, at *places* attempts at once, until a limit, an end or an error.
 
-        If it *is_detached*, others work so, and this returns at once.
+        If it *is_detached*, others do that work, and this returns at once.
 
         Raises: see `EngineLoop.work`.
         """
@@ -147,7 +147,7 @@ class Dispatching(Protocol):
 
 
 class Run:
-    """A run that `open_run` has found, begun or not."""
+    """A run found by `open_run`, whether it has started or not."""
 
     def __init__(
         self,
@@ -166,8 +166,8 @@ class Run:
     def _at(self, head: Head | None) -> Resolution:
         """Return what the run with *head* consists of, resolved once.
 
-        Another process may start the run over or adopt another definition, and a person may
-        edit the chart: only then it is resolved again.
+        It is resolved again only if another process starts the run over or adopts another
+        definition, or if you edit the chart.
         """
         key = None if head is None else _identity(head)
         kept = self._resolved
@@ -179,7 +179,7 @@ class Run:
 
     @property
     def head(self) -> Head | None:
-        """Return the newest accepted head; None before the run has begun."""
+        """Return the newest accepted head; None before the run starts."""
         return self.store.view().head
 
     def view(self) -> View:
@@ -202,10 +202,10 @@ class Run:
 
     @property
     def workflow(self) -> Workflow:
-        """Return the workflow of the run, or the one that it would begin with.
+        """Return the workflow of the run, or the one that it would start with.
 
         Raises:
-            DefinitionChanged: what is configured is not what the run was begun with.
+            DefinitionChanged: the configuration differs from what the run started with.
         """
         return self._current().workflow
 
@@ -217,13 +217,13 @@ class Run:
         return resolved
 
     def workflow_for(self, head: Head | None) -> Workflow:
-        """Return the workflow that the run of *head* is to have, whatever it was begun with."""
+        """Return the configured workflow of the run of *head*, even if it started with another."""
         return self._at(head).workflow
 
     def next(self, count: int = 1, step_index: int | None = None) -> list[Description]:
-        """Return the steps that come next, at most *count*; changes nothing.
+        """Return the next steps, at most *count*; changes nothing.
 
-        Under a definition that the run was not begun with they are those behind an `adopt`.
+        If the definition has changed, these are the steps after an `adopt`.
         """
         head = self.head
         if step_index is None and head is not None and head.status is Status.COMPLETE:
@@ -231,7 +231,7 @@ class Run:
         return self._control_of(self._at(head)).kind.upcoming(head, count, step_index)
 
     def standing(self) -> Standing | None:
-        """Return what may happen next; None before the run has begun."""
+        """Return what may happen next; None before the run starts."""
         head = self.head
         if head is None:
             return None
@@ -239,7 +239,7 @@ class Run:
 
     @property
     def kind(self) -> Kind:
-        """Return what decides over the run, and says what may happen in it.
+        """Return what decides about the run and says what may happen in it.
 
         Raises: see `workflow`.
         """
@@ -249,16 +249,16 @@ class Run:
 
     @property
     def flow(self) -> NetChanges:
-        """Return what looks at the nodes of a graph's run, and answers their questions.
+        """Return what reads the nodes of a graph's run, and answers their questions.
 
         Raises:
-            UsageRefused: the run is no graph's.
+            UsageRefused: the run has no graph.
             DefinitionChanged: see `workflow`.
         """
         return self._control_of(self._current()).nodes
 
     def stopped_by(self, head: Head) -> list[str]:
-        """Return which budgets of a team, or whose failures, keep its tasks from being begun."""
+        """Return which budgets or failures of a team keep its tasks from starting."""
         if not self.workflow.tasks:
             return []
         from sequencer.engine.shares import TeamBudgets  # noqa: PLC0415 - teams only
@@ -285,7 +285,7 @@ class Run:
         token: int | None = None,
         on_event: Emit = ignore,
     ) -> Head:
-        """Let the run go on behind its gate; *token* is that of the gate that was read."""
+        """Let the run continue after its gate; *token* belongs to the gate that was read."""
         return self._decided(self.control.approve(note, by=by, token=token), on_event)
 
     def reject(
@@ -308,7 +308,7 @@ class Run:
         return self.control.feedback(text, by=by, token=token)
 
     def _decided(self, head: Head, on_event: Emit) -> Head:
-        """Tell the hooks of an end; the decision stands, whatever becomes of that."""
+        """Tell the hooks that the run ended; the decision stands even if they fail."""
         if head.status is Status.COMPLETE and head.step_index:
             try:
                 performer = self._current().performer(on_event)
@@ -335,9 +335,9 @@ class Run:
 
         *positions* are names, or places in the cycle counted from 0; none means every
         position. *on_ready* gets a function that asks this call to end, for a signal
-        handler. *on_event* takes all that happens, see `engine.attempt`. *step_index* is async
-        mode's start. *places*, agents at once in this process, is for graphs. If it
-        *is_detached*, the project's workers may work so, and this call returns at once.
+        handler. *on_event* gets all events, see `engine.attempt`. *step_index* is where mode
+        async starts. *places*, for graphs, is how many agents this process runs at once. If it
+        *is_detached*, the project's workers do the work, and this call returns at once.
 
         Raises:
             SequencerError: see `EngineLoop.work`; the class has the exit code.
@@ -372,24 +372,24 @@ class Run:
 
     def _ensure_others_work(self, mode: Mode, *, is_detached: bool) -> None:
         if is_detached and (mode is Mode.ASYNC or not isinstance(self.store, Dispatching)):
-            hint = "leave it out; runs on Temporal ('store: {kind: temporal}') have workers"
-            message = "nobody else makes the steps of this run"
+            hint = "leave it out; only runs on Temporal ('store: {kind: temporal}') have workers"
+            message = "this run has no workers that could do its steps"
             raise UsageRefused(message, where="--detach", hint=hint)
 
     def makers(self) -> Mapping[int, str] | None:
-        """Return who makes its attempts, by tokens; None: each claim says it."""
+        """Return who runs its attempts, by token; None: each claim says it."""
         return self.store.makers() if isinstance(self.store, Dispatching) else None
 
     def elsewhere(self) -> str:
-        """Return where the workers are that make its attempts; empty: here as well."""
+        """Return where the workers are that run its attempts; empty: here too."""
         return self.store.elsewhere() if isinstance(self.store, Dispatching) else ""
 
     def detached(self) -> list[dict[str, Any]]:
-        """Return the permissions to work on it that no process waits for."""
+        """Return its detached permissions to work, which no process waits for."""
         return self.store.detached() if isinstance(self.store, Dispatching) else []
 
     def worker(self, on_event: Emit = ignore) -> Worker:
-        """Return who makes attempts at the run, where others decide over it.
+        """Return what runs attempts at the run if others decide about it.
 
         Raises: see `workflow`.
         """
@@ -400,7 +400,7 @@ class Run:
     def _workers(
         self, kind: Kind, performer: Performer, positions: Collection[str], places: int
     ) -> tuple[Worker, Callable[..., EngineLoop]]:
-        """Return who works on a run of *kind*, and how."""
+        """Return what works on a run of *kind*."""
         if kind.has_one_place:
             return LineWorker(self.store, performer, self.limits, positions), LineLoop
         from sequencer.engine.net_loop import on_nodes  # noqa: PLC0415 - graphs only
@@ -411,20 +411,20 @@ class Run:
     def turn(self, position: str | None = None, *, wait: bool = False) -> Iterator[OpenTurn]:
         """Claim the next step and let the caller perform it.
 
-        While the block runs the claim is kept alive. Its end accepts the step; an exception
-        records a failure and goes on. With *wait*, sleeps until the step is due and at
-        *position*; else a step that can't be had is an error.
+        While the block runs, the claim is kept alive. The end of the block accepts the step; an
+        exception records a failure and propagates. With *wait*, this sleeps until the step is
+        due and at *position*; without it, an unavailable step is an error.
 
         Raises:
-            ClaimHeld: somebody else runs the step, or it is at another position.
+            ClaimHeld: another process runs the step, or it is at another position.
             TransitionRefused: nothing can start (complete, stopped, a date, a limit).
-            UsageRefused: the run is a graph's.
+            UsageRefused: the run has a graph.
             StaleClaim: the claim was lost while the block ran; its output was kept.
         """
         control = self.control
         control.kind.ensure_may("turn")
         if isinstance(self.store, Dispatching):
-            hint = "'run.work' works on it, and so does 'sequencer run'"
+            hint = "use 'run.work' or 'sequencer run'"
             raise UsageRefused("the run's store hands out its attempts itself", hint=hint)
         head = control.begin()
         names = control.kind.positions([position] if position else ())
@@ -437,7 +437,7 @@ class Run:
 
 
 def _identity(head: Head) -> tuple[object, ...]:
-    """Return what of *head* says which workflow its run has."""
+    """Return the parts of *head* that say which workflow its run has."""
     return (
         head.run_id,
         head.workflow_name,
@@ -448,9 +448,9 @@ def _identity(head: Head) -> tuple[object, ...]:
 
 
 MOST_RETRIES = 100
-"""As many as a step can ask for."""
+"""The most that a step can ask for."""
 CALLER = "caller"
-"""What the journal names as the agent of a step that a program performed itself."""
+"""The agent in the journal for a step that a program performed itself."""
 
 
 class OpenTurn(Struct):
@@ -463,17 +463,17 @@ class OpenTurn(Struct):
     attempt: int
     prompt_name: str
     cancellation: Cancellation
-    """Set when the claim was lost: stop, the result will not be accepted."""
+    """Set when the claim is lost: stop, because the result will not be accepted."""
     output: str = ""
     """What to record as the step's output."""
     is_complete: bool = False
-    """Set it to end the whole run with this step."""
+    """Set it to end the run with this step."""
     failure: str | None = field(default=None)
     """Set it to record a failure without raising."""
 
 
 class _Caller:
-    """Stands for the program that performs a step itself."""
+    """Represents the program that performs a step itself."""
 
     kind: ClassVar[str] = CALLER
     supported_fields: ClassVar[frozenset[str]] = frozenset()
@@ -482,11 +482,11 @@ class _Caller:
         return []
 
     def perform(self, request: StepRequest, *_: object) -> Outcome:
-        raise ValueError(f"the caller has to perform step {request.step.name!r}")
+        raise ValueError(f"the caller must perform step {request.step.name!r}")
 
 
 def claim_turn(worker: LineWorker, head: Head, *, wait: bool) -> Running:
-    """Claim the step that is ready, or with *wait* the next one that is at the worker's positions.
+    """Claim the ready step, or with *wait* the next one at the worker's positions.
 
     Raises: see `Run.turn`.
     """
@@ -523,7 +523,7 @@ def claim_turn(worker: LineWorker, head: Head, *, wait: bool) -> Running:
 
 
 def perform_by_caller(worker: LineWorker, running: Running) -> Iterator[OpenTurn]:
-    """Yield the step of *running* once, and record then what the caller made of it."""
+    """Yield the step of *running* once, and then record how the caller performed it."""
     claim, made = running.claim, running.prepared
     opened = OpenTurn(
         claim.step,
@@ -537,7 +537,7 @@ def perform_by_caller(worker: LineWorker, running: Running) -> Iterator[OpenTurn
     started = time.monotonic()
     status, error = OutcomeStatus.OK, None
     try:
-        # Inside, so that no beat comes after the record and leaves a file of its own.
+        # Inside, so that no heartbeat comes after the record and leaves a file.
         worker.begin(running)
         try:
             yield opened
@@ -567,20 +567,20 @@ def work_beside(
 ) -> Summary:
     """Run steps from *step_index* on in mode async: in a run that only this call knows.
 
-    Agents are told *state_path*, which is neither read nor written.
+    Agents get *state_path*, but it is neither read nor written.
 
     Raises: see `EngineLoop.work`.
     """
     if performer.place is not None:
         raise UsageRefused(
-            "mode async has no run, and worktree: true gives one to a run",
-            hint="choose another --mode, or leave worktree out",
+            "mode async has no run, but worktree: true needs one",
+            hint="choose another --mode, or remove worktree",
         )
     first = place(performer.workflow, step_index)
     fresh = fresh_head(performer.workflow).replace(
         step_index=step_index, iteration=step_index + 1, expected_step=first.step
     )
-    # A step's own retries are all that bounds its failures.
+    # Only the step's retries limit its failures.
     own = RunLimits(failures_in_row=MOST_RETRIES, attempts=performer.max_attempts)
     performer = replace(performer, carrier=NOTHING_CARRIED)
     with TemporaryDirectory(prefix="sequencer-async-", ignore_cleanup_errors=True) as folder:

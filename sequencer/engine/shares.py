@@ -1,12 +1,12 @@
 """Budgets of a team, its roles and its tasks, and the circuit breaker.
 
-Decided from the run's own counters, so that they hold over restarts and for all processes
-together. What is decided here starts no task; what runs goes on, or is stopped, as
-``teams.budget.on_hard`` says. To stop it, what it uses is counted while it runs, where its
-executor tells and the process is this one.
+Decided from the run's counters, so that budgets hold over restarts and for all processes
+together. A budget that is used up starts no more tasks; running tasks continue or are stopped,
+as ``teams.budget.on_hard`` says. To stop them, this process counts what its own attempts use
+while they run, if their executor reports it.
 
-Looked at in each transition, so it goes by the marking's tally: nothing here may look at
-every task, but where a person is told of all.
+Every transition checks this, so it uses the marking's tally: nothing here may look at every
+task, except to list all of them for a person.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sequencer.model.team import Budget, TeamRules
 
 
 class BudgetUse(Struct, frozen=True):
-    """One budget, and what was used of it."""
+    """One budget, and how much of it was used."""
 
     what: str
     """``the team``, ``role NAME`` or ``task NAME``."""
@@ -45,7 +45,7 @@ class BudgetUse(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Return what is warned of once: a cap that was raised is another one."""
+        """Return the key of a warning that is given once; a raised cap has another key."""
         most = self.budget
         return f"{self.what}, {most.max_cost_usd or 0:g} USD, {most.max_tokens or 0} tokens"
 
@@ -55,7 +55,7 @@ class BudgetUse(Struct, frozen=True):
         return self.budget.is_used_up(self.usd, self.tokens)
 
     def with_more(self, running: Iterable[Usage]) -> BudgetUse:
-        """Return it as it will be when attempts end that have used so much by now."""
+        """Return it as it will be when attempts end that have used this much so far."""
         usd, tokens = self.usd, self.tokens
         for used in running:
             usd += used.cost_usd
@@ -63,16 +63,16 @@ class BudgetUse(Struct, frozen=True):
         return replace(self, usd=usd, tokens=tokens)
 
     def is_near(self, soft: float) -> bool:
-        """Return whether the part *soft* of it is used."""
+        """Return whether the fraction *soft* of it is used."""
         return self.budget.is_used_up(self.usd, self.tokens, soft)
 
     def left_usd(self) -> float | None:
-        """Return what may still be spent; None: there is no limit on it."""
+        """Return what may still be spent; None: no limit."""
         most = self.budget.max_cost_usd
         return None if most is None else max(most - self.usd, 0.0)
 
     def left_tokens(self) -> float | None:
-        """Return how many tokens may still be used; None: there is no limit on them."""
+        """Return how many tokens may still be used; None: no limit."""
         most = self.budget.max_tokens
         return None if most is None else max(most - self.tokens, 0)
 
@@ -85,12 +85,12 @@ class BudgetUse(Struct, frozen=True):
         return found
 
     def told(self, share: float) -> str:
-        """Return how much is used, where that is *share* of it or more."""
+        """Return how much is used of the parts that are at *share* or more."""
         return f"{self.what} has used {' and '.join(self._parts_from(share))} ({self.key})"
 
 
 _NOTHING = Used()
-"""What a role has used that has not begun."""
+"""The use of a role that has not started."""
 
 
 class TeamBudgets:
@@ -130,7 +130,7 @@ class TeamBudgets:
                 yield name, use
 
     def of_task(self, marking: Marking, name: str) -> BudgetUse | None:
-        """Return the own budget of task *name*; None: it has none."""
+        """Return the budget of task *name* itself; None: it has none."""
         task = marking.graph.by_id[name].task
         if task is None or not task.budget.is_limited:
             return None
@@ -138,13 +138,13 @@ class TeamBudgets:
         return BudgetUse(f"task {name}", "the task's budget", task.budget, usd, tokens)
 
     def closed(self, marking: Marking) -> Collection[str]:
-        """Return the tasks that must not be begun now."""
+        """Return the tasks that must not start now."""
         if self.stop(marking) is not None:
             return marking.graph.by_id.keys()
         return self._spent(marking) if self.are_set(marking) else ()
 
     def _spent(self, marking: Marking) -> Collection[str]:
-        """Return the tasks whose own or whose role's budget is at its end."""
+        """Return the tasks whose budget, or whose role's budget, is used up."""
         found: Collection[str] = marking.tally.used_up
         for role, cap in self.of_roles(marking):
             if cap.is_reached:
@@ -152,35 +152,35 @@ class TeamBudgets:
         return found
 
     def stop(self, marking: Marking) -> str | None:
-        """Return why no task at all may be begun, if that is so."""
+        """Return why no task at all may start, if so."""
         cap = self.of_team(marking)
         if cap.is_reached:
             return cap.told(1.0)
         return self.broken(marking)
 
     def broken(self, marking: Marking) -> str | None:
-        """Return what the circuit breaker says, if it has opened."""
+        """Return the message of the circuit breaker, if it has opened."""
         streak, most = marking.team.failures, self.rules.max_failures
         if streak < most:
             return None
-        return f"{streak} attempts in a row have failed (teams.max_failures: {most})"
+        return f"{streak} attempts in a row failed (teams.max_failures: {most})"
 
     def end_of_the_work(self, marking: Marking) -> str | None:
-        """Return which budgets keep what could be done from being begun, if any does.
+        """Return which budgets keep ready tasks from starting, if any.
 
         Raises:
             TooManyFailures: the circuit breaker has opened.
         """
         if (broken := self.broken(marking)) is not None:
             raise TooManyFailures(
-                f"{broken}, so no other task is begun",
-                hint="look at 'sequencer log', then 'sequencer retry' lets it go on",
+                f"{broken}, so no other task starts",
+                hint="look at 'sequencer log'; then 'sequencer retry' lets the team continue",
             )
         reached = self.reached(marking)
-        return "; ".join(reached) + ": nothing more is begun" if reached else None
+        return "; ".join(reached) + ": nothing more starts" if reached else None
 
     def reached(self, marking: Marking) -> list[str]:
-        """Return every budget that is at its end, in words; a done task needs none any more."""
+        """Return words for every used-up budget; a finished task no longer needs one."""
         team = self.of_team(marking)
         found = [team.told(1.0)] if team.is_reached else []
         tasks = [one for one in self.of_tasks(marking) if not _is_done(marking, one[0])]
@@ -189,19 +189,19 @@ class TeamBudgets:
 
     @property
     def kills(self) -> bool:
-        """Return whether a cap that is reached stops what runs."""
+        """Return whether reaching a cap stops running tasks."""
         return self.rules.budget.on_hard == "kill"
 
     def to_kill(self, marking: Marking, running: Mapping[str, Usage]) -> Collection[str]:
-        """Return the tasks whose running attempts are to be stopped.
+        """Return the tasks whose running attempts must be stopped.
 
-        *running* is what attempts have used so far that are in no record yet, by their tasks.
+        *running* is what unrecorded attempts have used so far, by task.
         """
         if not self.kills or not self.are_set(marking):
             return ()
         if self.of_team(marking).with_more(running.values()).is_reached:
             return marking.graph.by_id.keys()
-        # Not `closed`: the circuit breaker lets go on what runs.
+        # Not `closed`: the circuit breaker lets running tasks continue.
         found = self._spent(marking)
         for role, cap in self.of_roles(marking):
             names = marking.graph.by_role.get(role, frozenset())
@@ -214,16 +214,16 @@ class TeamBudgets:
         return found
 
     def watch(self, step: OpenTransition) -> None:
-        """Tell in *step* what has come near its end or to it, each once."""
+        """Warn in *step*, once each, about budgets that are almost or fully used."""
         marking, soft = step.marking, self.rules.budget.soft
         if (broken := self.broken(marking)) is not None:
             number = marking.team.failures
             if marking.team.broke_at < number:
                 step.course.do("team", "broke", number)
-            self._warn(step, f"breaker: {number}", f"{broken}: nothing more is begun")
+            self._warn(step, f"breaker: {number}", f"{broken}: nothing more starts")
         if not self.are_set(marking):
             return
-        # Of tasks those that have used something in this transition: no other has come nearer.
+        # Only tasks that used something in this transition: the others are where they were.
         paid = {one[2] for one in step.course.operations if one[:2] == ["team", "spend"]}
         caps = [
             (cap, False) for cap in (self.of_team(marking), *dict(self.of_roles(marking)).values())
@@ -231,8 +231,8 @@ class TeamBudgets:
         caps += [(cap, _is_done(marking, name)) for name, cap in self.of_tasks(marking, paid)]
         for cap, is_done in caps:
             if cap.is_reached:
-                # Of a done task nothing more was to be begun, and it keeps nobody else from it.
-                what = "" if is_done else ": nothing more is begun"
+                # A finished task would start nothing more anyway, and blocks no other task.
+                what = "" if is_done else ": nothing more starts"
                 self._warn(step, f"hard: {cap.name}", f"{cap.told(1.0)}{what}")
             elif cap.is_near(soft):
                 self._warn(step, f"soft: {cap.name}", cap.told(soft))
@@ -244,43 +244,43 @@ class TeamBudgets:
 
 
 def _is_done(marking: Marking, name: str) -> bool:
-    """Return whether task *name* is done, and comes no more."""
+    """Return whether task *name* is done and never runs again."""
     return bool(marking.done.get(name)) and not marking.is_live(name)
 
 
 USD, TOKENS = "usd", "tokens"
 _MICRO = 1_000_000
 FAIR_PART = 2
-"""A share that is smaller than the equal one by more than this is not worth an attempt."""
+"""A share that is smaller than an equal share by more than this is not worth an attempt."""
 
 
 class _Cap(NamedTuple):
-    """One cap, and who is under it."""
+    """One cap, and the nodes under it."""
 
     unit: str
     left: float
     nodes: Collection[str] | None = None
-    """None: all of the graph."""
+    """None: the whole graph."""
     owner: Owner | None = None
-    """Whose attempts count; None: those of all processes."""
+    """The process whose attempts count; None: all processes."""
 
     def covers(self, name: str) -> bool:
         return self.nodes is None or name in self.nodes
 
     def held(self, live: Sequence[Claim]) -> list[Claim]:
-        """Return the claims of *live* that are under it."""
+        """Return the claims in *live* that are under it."""
         return [one for one in live if self.covers(one.step) and self.owner in (None, one.owner)]
 
     def free(self, held: list[Claim]) -> tuple[float, int]:
-        """Return what nobody holds, and how many hold an unknown part of that."""
+        """Return what is free, and how many attempts hold an unknown part of it."""
         shares = [one.share(self.unit) for one in held]
         known = [share for share in shares if share is not None]
         return self.left - math.fsum(known), len(shares) - len(known)
 
     def is_short(self, live: Sequence[Claim]) -> bool:
-        """Return whether what is free is too little to begin with while others hold the rest.
+        """Return whether too little is free to start while others hold the rest.
 
-        When they end they leave what they have not used.
+        When they end, they return what they did not use.
         """
         held = self.held(live)
         if not held:
@@ -290,7 +290,7 @@ class _Cap(NamedTuple):
 
 
 class Shares:
-    """Gives out what the run, its team and this invocation may still use."""
+    """Shares out what the run, its team and this invocation may still use."""
 
     def __init__(
         self,
@@ -301,7 +301,7 @@ class Shares:
     ) -> None:
         """Keep to *limits* and *budgets*; the process is *owner*.
 
-        Steps that are *prepared* hold no more than a limit of their own allows them.
+        Steps that are *prepared* hold no more than their own limit allows.
         """
         self._limits = limits
         self._budgets = budgets
@@ -311,7 +311,7 @@ class Shares:
         """What this invocation may still spend; None: it has no limit."""
 
     def closed(self, head: Head, marking: Marking, gone: frozenset[int]) -> Collection[str]:
-        """Return the agents' nodes that are not to be begun now; *gone* are dead claims."""
+        """Return the agents' nodes that must not start now; *gone* are dead claims."""
         budgets = self._budgets
         closed: Collection[str] = () if budgets is None else budgets.closed(marking)
         if limited := self._limited(marking, closed):
@@ -331,7 +331,7 @@ class Shares:
     ) -> dict[str, float]:
         """Return what is held for an attempt at *name*, by unit; empty: nothing limits it.
 
-        *places* attempts may begin now, this one included.
+        *places* attempts may start now, including this one.
         """
         found: dict[str, float] = {}
         if not self._are_caps_set(marking):
@@ -353,10 +353,10 @@ class Shares:
         return found
 
     def _limited(self, marking: Marking, closed: Collection[str]) -> frozenset[str]:
-        """Return the nodes that are not to be begun while their agent waits for its limit.
+        """Return the nodes that must not start while their agent waits for its limit.
 
-        An attempt that rests without a failure has met one. One may be of a single model;
-        behind two, whoever asks the same agent for the first time would pay to hear it again.
+        An attempt that rests without a failure has met a limit. One limit may be for a single
+        model. After two, another node with the same agent would pay only to hear it again.
         """
         active, prepared = marking.active, self._prepared
         met: Counter[str] = Counter()
@@ -410,9 +410,9 @@ def _rounded_down(share: float, unit: str) -> float:
 
 
 def beside_of(marking: Marking, name: str, busy: Collection[str]) -> Iterator[str]:
-    """Yield the agents' nodes that may begin while *name* runs, but for those that are *busy*.
+    """Yield the agents' nodes that may start while *name* runs, except those that are *busy*.
 
-    Those that may begin at once come first: mostly nobody asks for more.
+    Those that may start at once come first: usually nobody asks for more.
     """
     graph, told = marking.graph, {name, *busy}
     for one in marking.waiting:
@@ -429,7 +429,7 @@ def beside_of(marking: Marking, name: str, busy: Collection[str]) -> Iterator[st
 
 
 def _behind(graph: Graph, names: list[str], without: Collection[str]) -> dict[str, None]:
-    """Return what can be reached from *names* along forward edges, but for what is *without*."""
+    """Return what can be reached from *names* along forward edges, except *without*."""
     found: dict[str, None] = {}
     pending = list(names)
     while pending:

@@ -1,8 +1,8 @@
 """Takes turns in one run: claim, perform, record; the only code that moves step_index.
 
-Accepting a step and claiming the next one is one transition where this worker may go on,
-so that a crash in between can't exist. Everything that decides is called under the
-store's exclusion and is pure; everything that takes time happens outside.
+If this worker may continue, accepting a step and claiming the next one is one transition, so
+a crash in between is not possible. Everything that decides is pure and runs under the store's
+lock; everything that takes time happens outside.
 """
 
 from __future__ import annotations
@@ -54,27 +54,27 @@ from sequencer.store.identity import boottime
 from sequencer.store.protocol import Store
 
 NOT_OURS = (StopReason.CLAIM_LOST, StopReason.LEASE_LOST)
-"""Why an attempt has ended whose word does not count."""
+"""Why an attempt ended whose result does not count."""
 NOT_HERE = (WorkTreeRefused, WorkTreeBusy, RemoteUnreachable)
-"""Why an attempt can't begin in this work tree; another one may do."""
+"""Why an attempt can't start in this work tree; another work tree may do."""
 MayGoOn = Callable[[Head], bool]
-"""Whether the invocation's own limits allow one more step after this head."""
+"""Whether the limits of the invocation allow one more step after this head."""
 
 
 def _where(head: Head) -> tuple[object, ...]:
-    """Return what has to be as it was seen for a prepared step to be the right one."""
+    """Return what must not change if a prepared step is to stay the right one."""
     return head.run_id, head.step_index, head.loop
 
 
 def _begun(changed: tuple[Head, list[int]], prepared: Prepared) -> Running | None:
-    """Return the attempt at *prepared* for which the change of a run has granted a claim."""
+    """Return the attempt at *prepared* for which a change of the run granted a claim."""
     head, granted = changed
     claim = head.claim_with(granted[0]) if granted else None
     return None if claim is None else Running(claim, prepared, head)
 
 
 class Worker(ABC):
-    """One process's part in a run, of whatever kind."""
+    """One process's part in a run of any kind."""
 
     def __init__(self, changes: Changes, performer: Performer, limits: RunLimits) -> None:
         """Work in the run that *changes* changes."""
@@ -89,7 +89,7 @@ class Worker(ABC):
         self.code = CodeMover(performer.carrier, self.patience, performer.project)
 
     def leave(self) -> None:
-        """Leave no process and no descriptor of the work behind."""
+        """Close every process and descriptor of the work."""
         self._changes.patience = None
         self._heartbeat.close()
         self.stop.close()
@@ -98,22 +98,22 @@ class Worker(ABC):
         self.store.close()
 
     def interrupt(self) -> None:
-        """Ask for the end of what runs and of the work; safe in a signal handler."""
+        """Ask the running step and the work to end; safe in a signal handler."""
         self.stop.set(StopReason.INTERRUPTED)
 
     @abstractmethod
     def ensure_startable(self, head: Head | None) -> None:
-        """Return if the run of *head* can start; None: it was never started.
+        """Return if the run of *head* can start; None: it has not started.
 
-        What can't even start must not begin it: the mistake is still to be corrected, and the
-        definition would be fixed already.
+        A first step that can't start must not start the run: you still have to correct the
+        mistake, but the definition would already be recorded.
 
         Raises:
-            ConfigurationError: a prompt or an agent can't be had.
+            ConfigurationError: a prompt or an agent is missing.
         """
 
     def gone(self, head: Head, mine: Collection[int] = ()) -> frozenset[int]:
-        """Return the tokens of claims that may be taken over; those of *mine* may not."""
+        """Return the tokens of claims that may be taken over, except those in *mine*."""
         if not head.claims:
             return frozenset()
         return frozenset(
@@ -123,7 +123,7 @@ class Worker(ABC):
         )
 
     def performed(self, ended: Running) -> Performed:
-        """Return how *ended* ended, where it ended with an exception as well."""
+        """Return how *ended* ended, even if it ended with an exception."""
         performed, error = ended.performed, ended.error
         if performed is not None and error is None:
             return performed
@@ -136,14 +136,14 @@ class Worker(ABC):
     def attempt(
         self, head: Head, token: int, budget: Allowance, cancellation: Cancellation
     ) -> tuple[Ended, BaseException | None]:
-        """Make the attempt that *head* grants *token* for, where somebody else records its end.
+        """Run the attempt that *head* grants *token* for; someone else records its end.
 
-        Returns how it ended and what was raised instead of a result, if anything was.
+        Returns how it ended, and what was raised instead of a result, if anything.
         *cancellation* ends it, and is closed.
 
         Raises:
             StaleClaim: *head* has no such claim.
-            SequencerError: it can't start; nothing has begun.
+            SequencerError: it can't start; nothing has started.
         """
 
     def _room(self, slots: int, gone: frozenset[int], **more: Any) -> Room:
@@ -166,11 +166,11 @@ class LineWorker(Worker):
     ) -> None:
         """Work in the run that *store* keeps; with *positions*, only on their steps.
 
-        *state_path*: the run is known to this process alone; agents are told this path and
-        no token, and so are their logs, which are no trace of a run.
+        *state_path*: only this process knows the run. Agents and their logs get this path and
+        no token, so the logs are not traces of a run.
         """
         self.workflow = performer.workflow
-        """The workflow that this worker believes the run to have."""
+        """The workflow that, as far as this worker knows, the run has."""
         changes = changes_of(store, self.workflow)
         self.kind: Line = cast("Line", changes.kind)
         super().__init__(changes, performer, limits)
@@ -191,10 +191,10 @@ class LineWorker(Worker):
         if self.is_mine(0):
             self.performer.prepare(place(self.workflow, 0))
         left = self.performer.logs.left_behind()
-        # A log of somebody who has begun the run meanwhile is no earlier one.
+        # A log of a process that has just started the run is not an earlier one.
         if left is not None and self.store.view().head is None:
-            text = f"a new run begins at step_index 0, and {left} is of an earlier one; if "
-            text += "its state was removed by mistake, bring it back, or "
+            text = f"a new run starts at step_index 0, but {left} belongs to an earlier one; if "
+            text += "its state was removed by mistake, restore it, or use "
             self.performer.emit(Noticed(f"{text}'sequencer set step_index=N'"))
 
     def interrupt(self) -> None:
@@ -209,7 +209,7 @@ class LineWorker(Worker):
         return self.kind.ready(head, self.limits, at=datetime.now(UTC))
 
     def standing_for_claim(self, head: Head) -> Standing:
-        """Return what may happen next once a holder that is gone is out of the way."""
+        """Return what may happen next once the claims of gone holders are removed."""
         here = self.standing(head)
         if here.claim is None or not self.store.liveness(here.claim).allows_take_over:
             return here
@@ -220,28 +220,28 @@ class LineWorker(Worker):
         return not self.positions or is_among(self.workflow, self.positions, step_index)
 
     def claim(self, seen: Head, prepared: Prepared) -> Running | None:
-        """Claim the step at which *seen* stands for *prepared*; None: the run went on meanwhile.
+        """Claim the current step of *seen* for *prepared*; None: the run has moved on.
 
         Raises:
-            ClaimHeld: somebody holds it and may be alive.
+            ClaimHeld: another process holds it and may be alive.
             StaleClaim: the run's files are gone.
-            WorkTreeRefused: no step may begin in this work tree.
+            WorkTreeRefused: no step may start in this work tree.
         """
         self.code.ensure_ready(seen, lambda: False)
 
         def room(present: Head) -> Room | None:
             if _where(present) != _where(seen):
                 return None
-            # Somebody may have adopted another definition since this worker was started.
+            # Someone may have adopted another definition since this worker started.
             ensure_definition(present, self.workflow)
             return self._room(1, self.gone(present))
 
         return _begun(self._changes.update(None, room), prepared)
 
     def arrive(self, running: Running) -> None:
-        """Bring the work tree to the code that the step of *running* begins on.
+        """Bring the work tree to the code that the step of *running* starts on.
 
-        An earlier attempt at it may have left processes; they are gone then.
+        This also ends processes that an earlier attempt at it may have left.
 
         Raises:
             WorkTreeRefused: see `Carrier.arrive`.
@@ -280,7 +280,7 @@ class LineWorker(Worker):
         """
         self.arrive(running)
         if self.code.moves:
-            # With newer code its prompt may be another one.
+            # Newer code may have another prompt.
             running.prepared = self.performer.prepare(running.prepared.place)
         claim, head, cancellation = running.claim, running.head, running.cancellation
         attempt = Attempt.of(
@@ -304,7 +304,7 @@ class LineWorker(Worker):
                 ),
             )
             if cancellation.reason in NOT_OURS:
-                # Whatever the agent managed to say, this worker's word does not count any more.
+                # Whatever the agent managed to say, this worker's result no longer counts.
                 interrupted = performed.outcome.replace(status=OutcomeStatus.INTERRUPTED)
                 performed = replace(performed, outcome=interrupted)
             running.performed = performed
@@ -318,8 +318,8 @@ class LineWorker(Worker):
     def _ended(self, running: Running, folder: Path | None = None) -> Ended:
         """Return what the end of *running* means for the run, with the record of it.
 
-        Its code moves with it; where it can't, the attempt has failed. A large output goes to
-        *folder*; None: there is none.
+        Its code moves with it; if it can't, the attempt has failed. A large output goes to
+        *folder*; None: there is no folder.
         """
         performed, busy = running.performed, None
         if performed is None or running.error is not None:
@@ -345,7 +345,7 @@ class LineWorker(Worker):
         return self.store.result_folder(running.claim.step_index, running.claim.token)
 
     def begin(self, running: Running) -> None:
-        """Keep the claim of *running* alive until `end`; it hears when its step must end."""
+        """Keep the claim of *running* alive until `end`, and tell it when its step must end."""
         self._current = running.cancellation
         self._heartbeat.begin(running.claim, running.cancellation)
         if self.stop.is_set():
@@ -360,10 +360,10 @@ class LineWorker(Worker):
     def abandon(self, running: Running, error: BaseException) -> None:
         """End the claim of a step that was given up by an exception, if that is possible.
 
-        A bug counts as a failure, so that it can't repeat for ever.
+        A bug counts as a failure, so that it can't repeat forever.
         """
         running.error = error
-        # What is raised already says more than why it could not be recorded.
+        # The exception already says more than why it could not be recorded.
         with contextlib.suppress(SequencerError):
             self.finish(running, self._ended(running))
 
@@ -381,11 +381,11 @@ class LineWorker(Worker):
     def finish(
         self, running: Running, ended: Ended, may_go_on: MayGoOn | None = None
     ) -> tuple[Head, Running | None]:
-        """Record how *running* has *ended*; where *may_go_on* says so, claim the next step.
+        """Record how *running* has *ended*; if *may_go_on* allows it, claim the next step.
 
         Raises:
-            StaleClaim: the step is not this worker's any more; the output was kept.
-            WorkTreeRefused: its code was not taken; that is recorded as a failure.
+            StaleClaim: the step no longer belongs to this worker; the output was kept.
+            WorkTreeRefused: its code was refused, which is recorded as a failure.
         """
         ending: Ending = ended.ending
         upcoming = None
@@ -430,7 +430,7 @@ class LineWorker(Worker):
             if self.code.moves:
                 self.code.leave(*changed)
         except WorkTreeRefused:
-            # Its work is kept by whoever records that.
+            # Whoever records that also keeps its work.
             raise
         except (StateRefused, ClaimHeld):
             with contextlib.suppress(StateRefused):
@@ -445,11 +445,11 @@ class LineWorker(Worker):
     def _keep_stale_output(self, running: Running, outcome: Outcome) -> None:
         head = self.store.view().head
         if head is not None and head.run_id != running.head.run_id:
-            # The attempt with this index and token is that run's own.
+            # The attempt with this index and token belongs to that run.
             return
-        # Of a run that is gone something has to stay, or the next process begins it anew.
+        # Something of a gone run must stay, or the next process starts it over.
         if outcome.output or head is None:
             folder = self._folder(running)
-            # That the step is not this worker's any more is the news, whatever the disk says.
+            # The news is that the step no longer belongs to this worker, whatever the disk says.
             with contextlib.suppress(OSError):
                 results.keep(folder, outcome.output.encode("utf-8", "replace"))

@@ -81,7 +81,7 @@ def _problems(folder: Path, name: str | None) -> Iterator[tuple[Path, str]]:
     while name is not None:
         path = folder / name
         if Path(name).name != name:
-            yield folder, f"{name!r} is no document of a marking"
+            yield folder, f"{name!r} is not a document of a marking"
             return
         try:
             data = read(folder, name)
@@ -98,5 +98,5 @@ def _problems(folder: Path, name: str | None) -> Iterator[tuple[Path, str]]:
         try:
             name = json.loads(data).get("base")
         except (ValueError, AttributeError, RecursionError):
-            yield path, "is no document of a marking"
+            yield path, "is not a document of a marking"
             return

@@ -105,7 +105,7 @@ def by_the_agent(folder: Path, removal: str) -> Iterator[str]:
     shutil.rmtree(folder / "sync")
     ended = sequencer(folder, "tick")
     yield f"after a person has removed it: {ended.wrong(0)}"
-    is_told = "a new run begins" in ended.err
+    is_told = "a new run starts" in ended.err
     yield "" if is_told else f": a run starts over without a word: {ended.err}"
 
 

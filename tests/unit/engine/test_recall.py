@@ -74,7 +74,7 @@ def test_an_output_that_is_not_as_it_was_written_is_refused(
         if made:
             assert memory.output("plan") == made.decode()
             return
-    with pytest.raises(StorageFailed, match="not as it was written"):
+    with pytest.raises(StorageFailed, match="was changed after it was written"):
         memory.output("plan")
 
 

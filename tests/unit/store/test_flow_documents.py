@@ -69,7 +69,9 @@ def test_the_one_that_was_changed_is_named(tmp_path: Path, which: int, data: byt
 
 def test_what_is_no_document_is_no_bug(tmp_path: Path) -> None:
     name = kept(tmp_path, [1, 2])
-    assert problems(tmp_path, head_on(name)) == ((tmp_path / name, "is no document of a marking"),)
+    assert problems(tmp_path, head_on(name)) == (
+        (tmp_path / name, "is not a document of a marking"),
+    )
 
 
 @pytest.mark.parametrize("name", ["../state.json", "/etc/passwd", "a/b", ".."])

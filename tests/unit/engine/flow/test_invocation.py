@@ -121,7 +121,7 @@ def test_an_output_that_can_not_be_kept_ends_the_work_after_one_agent(tmp_path: 
     made = lab(tmp_path, "a --> b", {"a": "much work"})
     made.begun()
     (tmp_path / "sync" / "results").write_text("no folder")
-    with pytest.raises(StorageFailed, match="the output can't be kept"):
+    with pytest.raises(StorageFailed, match="the output can't be saved"):
         made.work()
     assert made.actor.names == ["a"]
     assert made.head.claims == ()

@@ -123,7 +123,7 @@ def test_a_document_that_is_damaged_is_no_fresh_start(tmp_path: Path, spoil: str
     assert isinstance(error, CorruptState)
     assert error.exit_code == 3
     assert flow.base in error.message
-    assert error.hint == "bring the file back, or 'sequencer reset' begins again"
+    assert error.hint == "restore the file, or start over with 'sequencer reset'"
     assert made.actor.names == ["a", "b", "c"]
 
 
@@ -134,7 +134,7 @@ def test_only_documents_of_markings_are_read(tmp_path: Path, name: str) -> None:
     head = made.head
     assert head.flow is not None
     crooked = head.replace(flow=head.flow.replace(base=name))
-    with pytest.raises(CorruptState, match="is no document of a marking"):
+    with pytest.raises(CorruptState, match="is not a document of a marking"):
         keeper(made).look(crooked)
 
 

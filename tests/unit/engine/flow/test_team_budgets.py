@@ -35,7 +35,7 @@ def test_a_soft_cap_warns_once(tmp_path: Path) -> None:
     for _ in range(3):
         made.work(limits={"max_steps": 1})
     near = "the team has used 0.4000 of 1 USD (teams.budget)"
-    over = "the team has used 1.2000 of 1 USD (teams.budget): nothing more is begun"
+    over = "the team has used 1.2000 of 1 USD (teams.budget): nothing more starts"
     assert made.warnings() == [near, over]
     assert made.status == "completed"
 
@@ -47,7 +47,7 @@ def test_what_runs_is_killed_where_the_settings_say_so(tmp_path: Path) -> None:
     made = team(tmp_path, tasks, {"cheap": paid(1.0), "long": hold}, rules=rules, size=2)
     with let_go(hold):
         at_work = made.works()
-        assert "nothing more is begun" in str(at_work.summary().reason)
+        assert "nothing more starts" in str(at_work.summary().reason)
         assert hold.was_stopped
     (released,) = made.facts("released")
     assert (released["step"], released["outcome"]["reason"]) == ("long", "budget")
@@ -115,7 +115,7 @@ def test_only_the_role_that_has_used_its_budget_is_closed(tmp_path: Path) -> Non
     reason = made.ended()
     assert made.accepted() == ["soup", "taste", "more"]
     assert reason == (
-        "role cook has used 0.5000 of 0.5 USD (teams.roles.cook.budget): nothing more is begun"
+        "role cook has used 0.5000 of 0.5 USD (teams.roles.cook.budget): nothing more starts"
     )
     made.under().work()
     assert made.status == "completed"
@@ -133,9 +133,7 @@ def test_a_tasks_own_budget_ends_its_attempts_only(tmp_path: Path) -> None:
     says = {"dear": [failed(**cost(0, 30))] * 5, "c": paid(1.0)}
     made = team(tmp_path, tasks, says)
     reason = made.ended()
-    assert reason == (
-        "task dear has used 60 of 50 tokens (the task's budget): nothing more is begun"
-    )
+    assert reason == ("task dear has used 60 of 50 tokens (the task's budget): nothing more starts")
     assert made.actor.names.count("dear") == 2
     assert made.accepted() == ["c"]
     assert made.status == "running"
@@ -202,7 +200,7 @@ def test_a_cap_makes_no_good_end_of_a_failed_task(tmp_path: Path) -> None:
     tasks = [task("bad"), task("dear"), task("next", blocked_by=("dear",))]
     says = {"bad": failed("no way"), "dear": paid(1.0)}
     made = team(tmp_path, tasks, says, rules={"budget": {"max_cost_usd": 1}}, size=2)
-    told = r"task 'bad' failed: no way; the team has used 1\.0000 of 1 USD .*nothing more is begun"
+    told = r"task 'bad' failed: no way; the team has used 1\.0000 of 1 USD .*nothing more starts"
     for _ in range(2):
         # Nor is it one for a later process.
         with pytest.raises(StepFailed, match=told) as ended:

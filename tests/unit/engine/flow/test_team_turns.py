@@ -298,7 +298,7 @@ def test_the_breaker_opens(tmp_path: Path) -> None:
     error = made.refused()
     assert isinstance(error, TooManyFailures)
     assert error.exit_code == 3
-    assert "3 attempts in a row have failed (teams.max_failures: 3)" in str(error)
+    assert "3 attempts in a row failed (teams.max_failures: 3)" in str(error)
     assert "retry" in (error.hint or "")
     assert made.actor.names == ["a", "a", "a"]
     assert made.status == "running"
@@ -360,7 +360,7 @@ def test_what_still_runs_does_not_close_it(tmp_path: Path) -> None:
     assert made.accepted() == ["slow"]
     assert sorted(made.actor.names) == ["f", "f", "slow"]
     assert made.marking.team.streak == 0
-    assert "2 attempts in a row have failed" in str(made.refused())
+    assert "2 attempts in a row failed" in str(made.refused())
     made.actor.says["f"] = ["ok"]
     made.retry()
     made.work()
