@@ -64,7 +64,7 @@ def _ensure_nobody_runs(head: Head, verb: str) -> None:
         held = head.claims[0]
         raise TransitionRefused(
             f"{verb}: step {held.step!r} is being run by {held.owner.words}",
-            hint="wait for its end, stop it, or 'sequencer takeover --force'",
+            hint="wait until it ends, stop it, or use 'sequencer takeover --force'",
         )
 
 
@@ -111,7 +111,7 @@ def retry(head: Head, *, at: str) -> Transition:
         TransitionRefused: the run has not failed and waits for no date.
     """
     if not head.failures_in_row and head.not_before is None and head.status is not Status.FAILED:
-        raise TransitionRefused("retry: the present step has not failed")
+        raise TransitionRefused("retry: the current step has not failed")
     _ensure_nobody_runs(head, "retry")
     waits = {"not_before": None, "not_before_reason": None, "not_before_since": None}
     loop = None if head.loop is None else head.loop.replace(exhausted=0)
@@ -186,7 +186,7 @@ def rewind(head: Head, place: Place, *, at: str) -> Transition:
     """
     if place.step_index > head.step_index:
         raise TransitionRefused(
-            f"rewind: step_index {place.step_index} lies ahead of {head.step_index}",
+            f"rewind: step_index {place.step_index} is ahead of {head.step_index}",
             hint="'sequencer skip' goes forward",
         )
     _ensure_nobody_runs(head, "rewind")
@@ -226,7 +226,7 @@ def adopt(
     _ensure_nobody_runs(head, "adopt")
     is_same = (head.workflow_name, head.workflow_digest, head.params) == (name, digest, params)
     if is_same:
-        raise TransitionRefused("adopt: the definition and the parameters are those of the run")
+        raise TransitionRefused("adopt: the run already has this definition and these parameters")
     note = f"{head.workflow_name} {dict(head.params)} -> {name} {dict(params)}"
     new = changed(
         head,
@@ -248,7 +248,7 @@ def take_over_by_force(head: Head, *, at: str) -> Transition:
         TransitionRefused: nobody holds a claim.
     """
     if not head.claims:
-        raise TransitionRefused("takeover: nobody holds a step")
+        raise TransitionRefused("takeover: no process holds a step")
     facts = tuple(
         Fact(Event.TAKEN_OVER, c.step, c.step_index, c.token, c.attempt, {"note": "by force"})
         for c in head.claims
@@ -356,7 +356,7 @@ def edit_field(
     """
     if field in Head.model_fields and field not in EDITABLE:
         raise EditRefused(
-            f"{field} is not to be set by hand", hint=f"editable: {', '.join(sorted(EDITABLE))}"
+            f"{field} can't be set by hand", hint=f"editable: {', '.join(sorted(EDITABLE))}"
         )
     try:
         edited = Head.model_validate({**head.model_dump(), field: value})
@@ -377,13 +377,13 @@ def _noted(verdict: str, note: str | None) -> str:
 def _ensure_not_complete(head: Head, verb: str) -> None:
     if head.gate is not None and head.gate.is_open:
         raise TransitionRefused(
-            f"{verb}: the run waits for a decision about {head.gate.step!r}",
+            f"{verb}: the run is waiting for a decision about {head.gate.step!r}",
             hint="'sequencer answer' decides; 'rewind N' goes back",
         )
     if head.status is Status.COMPLETE:
         raise TransitionRefused(
             f"{verb}: the run is complete",
-            hint="'sequencer rewind N' goes back to a step, 'sequencer reset' begins anew",
+            hint="'sequencer rewind N' goes back to a step, 'sequencer reset' starts over",
         )
 
 
@@ -505,7 +505,7 @@ def _ensure_nothing_unused(head: Head, edited: Head) -> None:
             raise EditRefused(
                 f"an edit by hand is refused: usage.{name} went back from {amount} "
                 f"to {told.get(name)}",
-                hint="undo it; 'sequencer reset' begins a new run, which has used nothing",
+                hint="undo it; 'sequencer reset' starts a new run, which has used nothing",
             )
 
 
@@ -526,7 +526,7 @@ def other_kind(head: Head) -> TransitionRefused:
     """Return that the run of *head* can't continue as one of the other kind."""
     return TransitionRefused(
         "adopt: a graph can't take the place of a line of steps, nor the other way round",
-        hint=f"{command(head.run_name, 'reset')} begins again with the new workflow",
+        hint=f"{command(head.run_name, 'reset')} starts over with the new workflow",
     )
 
 

@@ -206,17 +206,17 @@ class Head(Frozen, extra="allow"):
     """ISO 8601 UTC: no step starts earlier (rate limit reset, retry delay)."""
     not_before_reason: str | None = None
     not_before_since: str | None = None
-    """When the program set ``not_before``; None for a date that a person gave. A clock that is
-    behind this was set back since, or the other one was wrong."""
+    """When the program set ``not_before``; None for a date that a person gave. A clock with
+    an earlier time was set back since, or the other one was wrong."""
     session: Session | None = None
     gate: Gate | None = None
     loop: Loop | None = None
     flow: Flow | None = None
-    """Of a graph run; its steps are nodes, and step_index counts those that were accepted."""
+    """For the run of a graph; its steps are nodes, and step_index counts the accepted ones."""
     work: Work | None = None
     """What the last accepted step has left of code; None: code is not moved."""
     has_definition: bool = Field(default=False, strict=True)
-    """The run was made from a request, and can't go on without its definition.json."""
+    """The run was made from a request, and can't continue without its definition.json."""
 
     @property
     def is_at_gate(self) -> bool:

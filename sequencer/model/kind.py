@@ -125,7 +125,7 @@ def _by_people(head: Head, now: datetime) -> tuple[Readiness, str] | None:
     if head.exit:
         return Readiness.STOPPED, _stopped_words(head)
     if head.status is Status.PAUSED or head.pause_requested:
-        return Readiness.PAUSED, "the run is paused; 'sequencer resume' lets it go on"
+        return Readiness.PAUSED, "the run is paused; 'sequencer resume' lets it continue"
     if head.gate is not None and head.gate.is_open:
         return _at_gate(head.gate, now)
     if head.status is Status.WAITING_APPROVAL:
@@ -141,7 +141,7 @@ def _stopped_words(head: Head) -> str:
     if head.moved_to is not None:
         return f"the run was moved to {head.moved_to}; this is a closed copy"
     reason = f": {head.exit_reason}" if head.exit_reason else ""
-    return f"the run was stopped{reason}; 'sequencer resume' lets it go on"
+    return f"the run was stopped{reason}; 'sequencer resume' lets it continue"
 
 
 def _at_gate(gate: Gate, now: datetime) -> tuple[Readiness, str]:

@@ -125,7 +125,7 @@ class Outcome(Frozen):
     denials: tuple[str, ...] = ()
     """Tool calls that the client refused, one short line each."""
     exit_code: int | None = None
-    """Of the agent process; negative for a signal, absent for an in-process executor."""
+    """The agent process's; negative for a signal, absent for an in-process executor."""
     not_before: str | None = None
     """For ``limited``: ISO 8601 UTC time of the reset."""
     quota: Quota | None = None
@@ -148,13 +148,13 @@ class Move(StrEnum):
     """The ways on from a step whose attempt has ended."""
 
     NEXT = "next"
-    """Accept it and go to the step behind it."""
+    """Accept it and go to the next step."""
     RETRY = "retry"
     """Do not accept it: the same step again."""
     GOTO = "goto"
     """Accept it and go to the step that is named."""
     SKIP = "skip"
-    """Accept it and leave out the step behind it."""
+    """Accept it and skip the next step."""
     GATE = "gate"
     """Accept it and wait for a person."""
     FAIL = "fail"

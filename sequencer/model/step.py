@@ -27,7 +27,7 @@ Purpose = Annotated[str, Field(max_length=500)]
 def _refuse_an_option(name: str) -> str:
     if name.startswith("-") or not name.isprintable():
         # A client would take it for one of its options, or cut it at the line's end.
-        raise ValueError("a model's name is one printable line and does not begin with '-'")
+        raise ValueError("a model's name is one printable line and does not start with '-'")
     return name
 
 
@@ -235,7 +235,7 @@ class Step(Frozen, allow_inf_nan=False):
     continue_session: bool = False
     """Continue the conversation of the step before, where the agent is the same."""
     requires_approval: bool = False
-    """A gate: the run goes on behind this step when a person has approved."""
+    """A gate: the run continues after this step once a person has approved."""
     approval: Approval | None = None
     validation: Validation | None = None
     output: Output | None = None

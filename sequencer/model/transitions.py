@@ -177,7 +177,9 @@ def held_claim(head: Head, token: int) -> Claim:
     if claim is None:
         message = f"token {token} is stale: the run is at revision {head.revision}, "
         message += f"step_index {head.step_index}, newest token {head.token}"
-        raise StaleClaim(message, hint="the output was kept; 'sequencer history' shows who went on")
+        raise StaleClaim(
+            message, hint="the output was kept; 'sequencer history' shows who continued"
+        )
     return claim
 
 
@@ -199,12 +201,12 @@ def ensure_claimable(head: Head) -> None:
     if head.exit:
         reason = f": {head.exit_reason}" if head.exit_reason else ""
         raise TransitionRefused(
-            f"the run was stopped{reason}", hint="'sequencer resume' lets it go on"
+            f"the run was stopped{reason}", hint="'sequencer resume' lets it continue"
         )
     if head.status is Status.PAUSED or head.pause_requested:
-        raise TransitionRefused("the run is paused", hint="'sequencer resume' lets it go on")
+        raise TransitionRefused("the run is paused", hint="'sequencer resume' lets it continue")
     if head.status is Status.WAITING_APPROVAL:
-        raise WaitsForPerson("the run waits for an approval")
+        raise WaitsForPerson("the run is waiting for an approval")
 
 
 def claim(

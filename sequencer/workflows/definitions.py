@@ -308,7 +308,7 @@ class WorkflowDefinition(WorkflowChanges):
 
 def _refuse_beside(key: str, others: Collection[str]) -> None:
     if others:
-        raise ValueError(f"{' and '.join(sorted(others))} can't stand beside {key}")
+        raise ValueError(f"{' and '.join(sorted(others))} can't be combined with {key}")
 
 
 class Composition:

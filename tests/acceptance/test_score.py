@@ -54,7 +54,7 @@ def test_the_score_of_a_file_as_a_table(project: Path) -> None:
     ended = cli(project, "plan", "--file", "big.md")
     assert ended.returncode == 0, ended.stderr
     lines = ended.stdout.splitlines()
-    assert lines[0] == "full-development  (it begins with a change to make)"
+    assert lines[0] == "full-development  (it starts with a change to make)"
     assert lines[-6:] == [
         "team: yes  (the score 60 reaches teams.threshold (60))",
         "score: 60 of 100, for a team of 3",

@@ -140,7 +140,7 @@ def tell(
     if head.status is Status.COMPLETE:
         raise TransitionRefused(
             "tell: the run is complete, so nobody would read it",
-            hint="'sequencer rewind N' goes back to a step, 'sequencer reset' begins again",
+            hint="'sequencer rewind N' goes back to a step, 'sequencer reset' starts over",
         )
     known = _to_come(workflow, 0)
     if name is not None and name not in known:

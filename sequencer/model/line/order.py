@@ -48,7 +48,7 @@ def resolve(workflow: Workflow, step_index: int) -> Step:
     Raises:
         ValueError: *step_index* is negative. Python's modulo would accept it and
             silently count from the end of the cycle.
-        UsageRefused: a procedure has no step there; it ends and does not begin again.
+        UsageRefused: a procedure has no step there; it ends and does not start over.
     """
     if step_index < 0:
         raise ValueError(f"step_index is counted from 0, so {step_index} has no meaning")

@@ -83,14 +83,14 @@ def _answer(step: OpenTransition, *, words: Words, by: str, outputs: Outputs) ->
     node, asked = asked_at(step.marking, name)
     if token is not None and asked != token:
         raise TransitionRefused(
-            f"answer: what you saw was answered meanwhile; {name!r} asks again",
+            f"answer: what you saw was answered in the meantime; {name!r} asks again",
             hint="'sequencer inbox' shows the question",
         )
     expires = step.marking.active[name].due
     if expires is not None and datetime.fromisoformat(expires) <= step.now:
         raise TransitionRefused(
             f"answer: the time of {name!r} was over at {expires}",
-            hint="'sequencer run' or 'tick' goes on as the flow says for that",
+            hint="'sequencer run' or 'tick' continues as the flow says for that",
         )
     value = value_said(node, words["text"])
     # Of two answers one counts.
@@ -211,7 +211,7 @@ def _ensure_adds_nothing_twice(marking: Marking, region: Collection[str]) -> Non
         if by in region and task is not None and task.adds is not None:
             raise TransitionRefused(
                 f"rewind: {by!r} has added tasks, and would add them once more",
-                hint="go back to a task after it, or 'sequencer reset' begins again",
+                hint="go back to a task after it, or 'sequencer reset' starts over",
             )
 
 
@@ -239,7 +239,7 @@ def _ensure_nobody_runs(step: OpenTransition, verb: str, names: Collection[str])
         if claim.step in names:
             raise TransitionRefused(
                 f"{verb}: node {claim.step!r} is being run by {claim.owner.words}",
-                hint="wait for its end, stop it, or 'sequencer takeover --force'",
+                hint="wait until it ends, stop it, or use 'sequencer takeover --force'",
             )
 
 
@@ -253,7 +253,7 @@ def _begun(step: OpenTransition, verb: str, words: Words) -> str:
     if marking.status is not FlowStatus.RUNNING:
         raise TransitionRefused(
             f"{verb}: the run has ended as {marking.status}",
-            hint="'sequencer rewind NODE' goes back to a node, 'sequencer reset' begins again",
+            hint="'sequencer rewind NODE' goes back to a node, 'sequencer reset' starts over",
         )
     if name not in marking.active:
         if not marking.may_start(name):
@@ -414,9 +414,9 @@ def _with_growths(marking: Marking, graph: Graph) -> Graph:
         except ValueError as error:
             names = ", ".join(repr(node.id) for node in growth.nodes)
             raise TransitionRefused(
-                f"adopt: the tasks {names} were added under way, and don't fit to the new "
+                f"adopt: the tasks {names} were added during the run, and don't fit the new "
                 f"workflow: {error}",
-                hint="keep the nodes that they hang on, and let no other one have their names",
+                hint="keep the nodes that they depend on, and give no other node their names",
             ) from None
     return graph
 
@@ -435,6 +435,6 @@ def _ensure_there(marking: Marking, graph: Graph) -> None:
         names = ", ".join(map(repr, gone or changed))
         what = "are gone" if gone else "are of another kind now"
         raise TransitionRefused(
-            f"adopt: the run stands at {names}, which {what} in the new workflow",
+            f"adopt: the run is at {names}, which {what} in the new workflow",
             hint="answer what is asked first" if asked else "keep these nodes until they are done",
         )

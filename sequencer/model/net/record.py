@@ -196,7 +196,7 @@ def _read(graph: Graph, flow: Flow, document: Callable[[str], bytes]) -> tuple[M
     segments, name = [list(flow.since)], flow.base
     while True:
         if name in seen:
-            raise ValueError(f"{name} goes on from itself")
+            raise ValueError(f"{name} continues itself")
         seen.add(name)
         content = json.loads(document(name))
         names.append(name)

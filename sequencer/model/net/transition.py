@@ -345,7 +345,9 @@ class OpenTransition:
         for name in failed:
             self.course.do("unblock", name)
         names = ", ".join([*resting, *failed])
-        self._tell_by_hand(f"retry: {names} at once" if names else "retry: failures count anew")
+        self._tell_by_hand(
+            f"retry: {names} at once" if names else "retry: failures count from 0 again"
+        )
 
     def _begin_again(self) -> None:
         """Ask and pass what has begun; agents are claimed like those that nobody holds."""

@@ -124,7 +124,7 @@ def _front(text: str, lines: list[str], findings: Findings) -> Excerpt | None:
             # Its last line break belongs to it: an empty front matter is one of no lines.
             return Excerpt("".join(f"{line}\n" for line in lines[first:place]), first + 1)
     detail = "the front matter is not closed"
-    hint = "put a line '---' behind its last key"
+    hint = "put a line '---' after its last key"
     findings.tell("E-FRONT", findings.file.name, detail, (first, 1), hint)
     return Excerpt("".join(f"{line}\n" for line in lines[first:]), first + 1)
 
@@ -191,7 +191,7 @@ class _Body:
             settings = Excerpt("\n".join(self._lines[first + 1 : begin - 1]), first + 2)
         elif kind == _UNCLOSED:
             detail = "the settings below its heading are not closed"
-            hint = "put a line '---' behind the last of them"
+            hint = "put a line '---' after the last of them"
             self._findings.tell("E-SECTION", heading.text, detail, (first + 1, 1), hint)
         while begin < end and not self._lines[begin].strip():
             begin += 1
@@ -217,7 +217,7 @@ class _Body:
         if not _is_flowchart(text):
             return None
         if not is_closed and not is_told:
-            detail, hint = "the block of the chart is not closed", f"put {fence.markup} behind it"
+            detail, hint = "the block of the chart is not closed", f"put {fence.markup} after it"
             self._findings.tell("E-CHART", self._findings.file.name, detail, (begin + 1, 1), hint)
         return Excerpt(text, begin + 2)
 
@@ -234,7 +234,7 @@ class _Body:
         at = (1, 1)
         if drawn:
             at = (_line(drawn[0]), 1)
-            hint = "a chart begins with 'flowchart TD' or 'graph LR'"
+            hint = "a chart starts with 'flowchart TD' or 'graph LR'"
         elif inside := next((token for token in self._tokens if _is_drawn(token)), None):
             at = (_line(inside), 1)
             hint = "this one belongs to the ### section above it; move it above the first of them"
@@ -263,7 +263,7 @@ class _Body:
             if is_taken or self._chart(token, is_told=True) is None:
                 continue
             if first:
-                detail = f"a second flowchart; the first one begins in line {first}"
+                detail = f"a second flowchart; the first one starts in line {first}"
                 hint = "a workflow has one; charts that explain go into a prompt or a list"
                 self._findings.tell("E-CHART", self._findings.file.name, detail, (line, 1), hint)
             first = first or line

@@ -154,7 +154,7 @@ def _check_state(flow: FlowGraph, findings: Findings) -> None:
     state = flow.graph.state
     for key in state:
         if key.startswith(RESERVED):
-            detail = f"the key {key!r} is the run's own: it begins with {RESERVED!r}"
+            detail = f"the key {key!r} is the run's own: it starts with {RESERVED!r}"
             name = findings.file.name
             findings.tell("E-STATE", name, detail, flow.front.at("state", key))
     for name, node in flow.graph.by_id.items():
@@ -165,9 +165,9 @@ def _check_state(flow: FlowGraph, findings: Findings) -> None:
         if not all(parts):
             problem = "a part between its dots is empty"
         elif parts[0].startswith(RESERVED):
-            problem = f"keys that begin with {RESERVED!r} are the run's own"
+            problem = f"keys that start with {RESERVED!r} are the run's own"
         elif (scalar := _in_the_way(state, parts)) is not None:
-            problem = f"state.{scalar} is no mapping, so nothing can be put below it"
+            problem = f"state.{scalar} isn't a mapping, so nothing can be put below it"
         if problem is not None:
             detail = f"output.key {node.output_key!r}: {problem}"
             findings.tell("E-STATE", name, detail, _key_position(flow, name))

@@ -69,23 +69,23 @@ class Complaints:
         """Return the error for a statement in the header's line."""
         if "\n" in self._tokens.text and self._tokens.kind != "NEWLINE":
             return self.no_statement()
-        hint = "begin statements on a line of their own, or put ';' right after the direction"
-        return self.here(f"{self.shown} stands in the header's line", hint)
+        hint = "start statements on a line of their own, or put ';' right after the direction"
+        return self.here(f"{self.shown} is in the header's line", hint)
 
     def no_statement(self) -> ChartError:
         """Return the error for a token with which no statement begins."""
         if self._tokens.kind in {"LINK", "START_LINK"}:
-            hint = "write the node first; an id that begins with 'x' or 'o' is no arrow's head"
+            hint = "write the node first; an id that starts with 'x' or 'o' is not an arrowhead"
             return self.here(f"{self.shown} has no node before it", hint)
         hint = "expected an id, as in: a[Label] --> b"
-        return self.no_id(f"no statement begins with {self.shown}", hint)
+        return self.no_id(f"no statement starts with {self.shown}", hint)
 
     def no_id(self, message: str, hint: str) -> ChartError:
         """Return the error for what can't be an id; *message*, where the token does not tell."""
         kind, text = self._tokens.kind, self._tokens.text
         if kind in _WORDS:
             word = text.strip() if kind not in {"CLICK", "CALLBACK"} else _WORDS[kind]
-            message = "is a reserved word; no id may be it or begin with it as a whole word"
+            message = "is a reserved word; an id can't be this word or start with it"
             hint = f"join it to something with '_': {word.strip('_')}_node"
             return self.here(f"{word!r} {message}", hint)
         if kind in {"STR", "MD_STR"}:
@@ -101,7 +101,7 @@ class Complaints:
         if self._tokens.kind in {"BAD", "TAGEND", "LINK", "START_LINK", "LINK_ID"}:
             message = f"{self.shown} can't follow a line; it leads to no node"
             return self.no_id(message, _OPERATORS)
-        hint = "write the id of a node behind it; after '|label|' there may be one blank"
+        hint = "write the id of a node after it; '|label|' may have one blank after it"
         return self.no_id(f"the line leads to {self.shown} instead of a node", hint)
 
     def after_node(self) -> ChartError:
@@ -116,7 +116,7 @@ class Complaints:
             return self.here("a node takes one ':::'", "use 'class ID NAME' for another class")
         if kind == "MINUS" or text.startswith((".", "-")):
             return self.here(f"{self.shown} is no line", _OPERATORS)
-        hint = "put a line between two nodes, or begin a new line"
+        hint = "put an edge between two nodes, or start a new line"
         return self.no_id(f"{self.shown} can't follow a node", hint)
 
     def _bad_character(self) -> ChartError:
@@ -132,8 +132,8 @@ class Complaints:
         if self._tokens.previous == "MINUS":
             return self.here("'->' is no line", _OPERATORS)
         if self._tokens.previous == "SPACE":
-            hint = "write the bracket right behind the id: a[Label]"
-            return self.here(f"a blank stands between an id and {self.shown}", hint)
+            hint = "write the bracket right after the id: a[Label]"
+            return self.here(f"there is a blank between an id and {self.shown}", hint)
         return self.here(f"{self.shown} can't follow a node's label", _QUOTE)
 
     def open_label(self, closing: str, start: int) -> ChartError:
@@ -144,7 +144,7 @@ class Complaints:
             hint = "quote the whole label; a quote inside of one is written #quot;"
         if kind in _LAST or kind == "BAD" or self._tokens.text.isspace():
             return self.at(message, start, hint)
-        return self.here(f"{message}; {self.shown} stands in it", hint)
+        return self.here(f"{message}; {self.shown} is in it", hint)
 
     def empty_label(self, closing: str, start: int) -> ChartError:
         """Return the error for a label that does not begin with text."""
@@ -162,14 +162,14 @@ class Complaints:
         hint = f"write: a {operator} label {end} b, without a further {end[0] * 2!r} in the label"
         if self._tokens.kind in {"EDGE_TEXT", "STR", "MD_STR", "BAD"}:
             return self.here(f"the label after {operator!r} does not end with {end!r} here", hint)
-        message = f"{operator!r} begins a line with a label, and {end!r} does not end it"
+        message = f"{operator!r} starts an edge with a label, and {end!r} does not end it"
         return self.at(message, start, hint)
 
     def open_properties(self, start: int) -> ChartError:
         """Return the error for ``@{`` without an end."""
         if self._tokens.kind != "BAD":
             return self.at("'@{' is not closed with '}'", start)
-        message = f"{self._tokens.text!r} can't stand in '@{{ … }}'"
+        message = f"{self._tokens.text!r} is not allowed in '@{{ … }}'"
         return self.here(message, "put it in double quotes")
 
     def no_title(self, start: int) -> ChartError:
@@ -177,7 +177,7 @@ class Complaints:
         if self._tokens.kind in {"NEWLINE", "SEMI", *_LAST}:
             return self.at("the subgraph has no name", start, "write: subgraph name")
         hint = 'write: subgraph name["Title"]'
-        return self.here(f"{self.shown} can't begin a subgraph's name", hint)
+        return self.here(f"{self.shown} can't start a subgraph's name", hint)
 
     def bad_side_statement(self, statement: str) -> ChartError:
         """Return the error for a statement about looks that is not as it should be."""

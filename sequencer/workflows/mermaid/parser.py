@@ -102,7 +102,7 @@ class _Parser:
         while tokens.kind in {"SPACE", "NEWLINE"}:
             tokens.advance()
         if tokens.kind != "GRAPH" or tokens.text == "swimlane-beta":
-            message = "a flowchart begins with 'flowchart' or 'graph', not with"
+            message = "a flowchart starts with 'flowchart' or 'graph', not with"
             hint = "write 'flowchart TD' in the first line"
             raise self._wrong.here(f"{message} {self._wrong.shown}", hint)
         tokens.advance()
@@ -255,7 +255,7 @@ class _Parser:
         kind, operator = tokens.kind, tokens.text.strip(SPACES)
         if kind not in {"LINK", "START_LINK"}:
             message = f"after '@' there is {self._wrong.shown} and no line"
-            hint = "'@' stands between an edge's id and its line, 'a e1@--> b', or before '{'"
+            hint = "'@' goes between an edge's id and its line, 'a e1@--> b', or before '{'"
             raise self._wrong.here(message, hint)
         tokens.advance()
         if kind == "START_LINK":
@@ -319,8 +319,8 @@ class _Parser:
             has_blanks = any(char in SPACES for char in name)
             group = _Group(None if has_blanks else name, name, start)
         if tokens.kind not in SEPARATORS:
-            message = f"{self._wrong.shown} can't stand in a subgraph's line"
-            hint = 'write titles in double quotes: subgraph name["Title"], and nothing behind them'
+            message = f"{self._wrong.shown} is not allowed in a subgraph's line"
+            hint = 'write titles in double quotes: subgraph name["Title"], and nothing after them'
             raise self._wrong.here(message, hint)
         tokens.advance()
         if len(self._open) == MAX_DEPTH:

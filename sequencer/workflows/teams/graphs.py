@@ -304,7 +304,7 @@ def _misplaced(tasks: Sequence[Task], roles: Mapping[str, Role]) -> Iterator[Tas
         least = task.needs if isinstance(task.needs, int) else int(task.needs == "any")
         if least > len(task.blocked_by):
             message = f"it needs {task.needs} of those it waits for, which are "
-            hint = "name them under blocked_by; it begins when all of them have ended"
+            hint = "name them under blocked_by; it starts when all of them have ended"
             yield TaskProblem((place, "needs"), f"{message}{len(task.blocked_by)}", hint)
 
 

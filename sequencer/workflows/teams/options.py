@@ -35,7 +35,7 @@ def _words(text: str) -> str:
 
 def _beside_others(value: object) -> object:
     if isinstance(value, Mapping) and HELD_IN in value:
-        raise ValueError(f"unknown key {HELD_IN!r}; a step's fields stand beside the role's own")
+        raise ValueError(f"unknown key {HELD_IN!r}; put a step's fields next to the role's own")
     return value
 
 

@@ -75,7 +75,7 @@ def test_set_takes_json_or_text(tmp_path: Path, text: str, value: object) -> Non
     [
         ("step_index", 2, "not FIELD=VALUE"),
         ("=1", 2, "not FIELD=VALUE"),
-        ("token=99", 3, "not to be set by hand"),
+        ("token=99", 3, "can't be set by hand"),
         ("step_index=-1", 3, "step_index"),
         ("status=dreaming", 3, "status"),
         ('exit="yes"', 3, "exit"),
@@ -164,7 +164,7 @@ def test_takeover_of_nothing_is_refused(tmp_path: Path, arguments: tuple[str, ..
     worked(tmp_path, 1)
     called = call(tmp_path, "takeover", *arguments)
     assert called.code == 3
-    assert "nobody holds a step" in called.err
+    assert "no process holds a step" in called.err
 
 
 @pytest.mark.parametrize(

@@ -220,7 +220,7 @@ WRONG_FIXER = "{'fixer': {'name': 'f', 'output': {'schema': {'type': 5}}}}"
         ("prompt", "['a']", "a value of type list, expected a text"),
         ("prompt", "'a\\ud800'", "a text that is no UTF-8 at character 1"),
         ("system_prompt", "0", "0 (int), expected a text"),
-        ("model", "'--dangerously-skip-permissions'", "does not begin with '-'"),
+        ("model", "'--dangerously-skip-permissions'", "does not start with '-'"),
         ("model", "'a\\nb'", "one printable line"),
         ("model", "''", "expected the name of a model"),
         ("model", "'m' * 201", "expected the name of a model"),

@@ -203,7 +203,7 @@ def test_what_was_read_is_what_is_decided() -> None:
 
 def test_no_way_by_hand_leads_past_a_gate() -> None:
     head = at_gate()
-    with pytest.raises(TransitionRefused, match="waits for a decision"):
+    with pytest.raises(TransitionRefused, match="is waiting for a decision"):
         decisions.rewind(head, FIX, at=AT)
     end = at_gate(following=END)
     adopted = decisions.adopt(end, "new", "sha256:0", {}, END, at=AT).head
@@ -216,7 +216,7 @@ def test_no_way_by_hand_leads_past_a_gate() -> None:
 
 def test_who_decides_about_a_step_by_hand_has_to_decide_about_the_gate_first() -> None:
     head = at_gate()
-    waits = "waits for a decision about 'ask'"
+    waits = "is waiting for a decision about 'ask'"
     with pytest.raises(TransitionRefused, match=waits):
         decisions.skip(head, FIX, None, at=AT)
     with pytest.raises(TransitionRefused, match=waits):

@@ -120,7 +120,7 @@ def test_a_model_is_never_an_option_nor_several_lines(model: str) -> None:
         lambda: MessagesOptions(model=model),
         lambda: OpencodeOptions(model=model),
     ):
-        with pytest.raises(ValidationError, match="does not begin with '-'"):
+        with pytest.raises(ValidationError, match="does not start with '-'"):
             refusing()
 
 

@@ -213,11 +213,17 @@ workflows:
     [
         ("{tasks: []}", "there is no task in it"),
         ("{size: 3}", "there is no task in it"),
-        ("{tasks: [{id: a, subject: A}], steps: [b]}", "steps can't stand beside tasks"),
-        ("{tasks: [{id: a, subject: A}], kind: procedure}", "kind can't stand beside tasks"),
-        ("{tasks: [{id: a, subject: A}], review: {step: b}}", "review can't stand beside tasks"),
-        ("{tasks: [{id: a, subject: A}], extends: standard}", "extends can't stand beside tasks"),
-        ("{tasks: [{id: a, subject: A}], file: x.md}", "tasks can't stand beside file"),
+        ("{tasks: [{id: a, subject: A}], steps: [b]}", "steps can't be combined with tasks"),
+        ("{tasks: [{id: a, subject: A}], kind: procedure}", "kind can't be combined with tasks"),
+        (
+            "{tasks: [{id: a, subject: A}], review: {step: b}}",
+            "review can't be combined with tasks",
+        ),
+        (
+            "{tasks: [{id: a, subject: A}], extends: standard}",
+            "extends can't be combined with tasks",
+        ),
+        ("{tasks: [{id: a, subject: A}], file: x.md}", "tasks can't be combined with file"),
         ("{tasks: [{id: a, subject: A}], size: 0}", "greater than or equal to 1"),
         ("{tasks: 3}", "expected a list"),
         ("{tasks: [a]}", "expected a mapping"),
@@ -296,7 +302,7 @@ def test_the_step_fields_of_a_role_keep_their_types(tmp_path: Path) -> None:
         ("each: 10", "eech: 10", "12:16: teams.score.subtasks", "did you mean 'each'?"),
         ("refactor: 0", "refactor: x", "10:29: teams.score.keywords.refactor", "a whole number"),
         ("model: haiku", "modle: haiku", "15:16: teams.roles.verifier", "did you mean 'model'?"),
-        ("model: haiku", "model: -x", "15:16: teams.roles.verifier.model", "not begin with '-'"),
+        ("model: haiku", "model: -x", "15:16: teams.roles.verifier.model", "not start with '-'"),
         (
             *("edit: false", "edti: false", "15:38: teams.roles.verifier.tools.edti"),
             "should be 'read'",
@@ -311,7 +317,7 @@ def test_the_step_fields_of_a_role_keep_their_types(tmp_path: Path) -> None:
         ("max_tokens: 5", "max_tokens: 0", "15:78: teams.roles.verifier.budget.max_t", "than 0"),
         ("writes: true", "requires_approval: true", "17:7: teams.roles.tester", "unknown key"),
         ("writes: true", "step: {model: x}", "16:5: teams.roles.tester", "unknown key 'step'"),
-        ("writes: true", "step: 3", "16:5: teams.roles.tester", "stand beside the role's own"),
+        ("writes: true", "step: 3", "16:5: teams.roles.tester", "next to the role's own"),
         ("refactor: 0", '"|": 0', "10:29: teams.score.keywords.|", "has a letter or a digit"),
         (
             *("    keywords", "    procedures: {nope: 20}\n    keywords"),
@@ -338,7 +344,7 @@ def test_a_wrong_value_is_refused_at_its_place(
         ("Teams: true", "Teams: 3", "2:1: enableAgentTeams", "expected true or false, not 3"),
         ("55", "550", "4:3: teamConfig.complexityThreshold", "less than or equal to 100, not 550"),
         ("maxTeamSize: 6", "maxTeamSize: six", "5:3: teamConfig.maxTeamSize", "not 'six'"),
-        ("sonnet", "-sonnet", "6:3: teamConfig.teammateModel", "does not begin with '-'"),
+        ("sonnet", "-sonnet", "6:3: teamConfig.teammateModel", "does not start with '-'"),
         ("leadModel: opus", "leadModel: [a]", "7:3: teamConfig.leadModel", "expected text"),
         ("code]", "cod]", "8:42: teamConfig.enabledClassifications[1]", "'code'"),
         ("[orchestrator, code]", "code", "8:3: teamConfig.enabledClassif", "expected a list"),
@@ -446,7 +452,7 @@ workflows:
             "remove: [concise-summary]",
             "steps: [a]",
             "5:3: workflows.my-dev",
-            "steps can't stand beside extends",
+            "steps can't be combined with extends",
         ),
     ],
 )

@@ -44,8 +44,8 @@ def define(**raw: Any) -> Workflow:
         ({"kind": "procedure"}, r"steps\n  Field required"),
         ({"extends": None}, "at least 1 item"),
         ({"extends": "b", "steps": []}, "at least 1 item"),
-        ({"steps": ["a"], "extends": "b"}, "steps can't stand beside extends"),
-        ({"kind": "cycle", "extends": "b"}, "kind can't stand beside extends"),
+        ({"steps": ["a"], "extends": "b"}, "steps can't be combined with extends"),
+        ({"kind": "cycle", "extends": "b"}, "kind can't be combined with extends"),
         ({"steps": ["a"], "remove": ["a"]}, "remove without extends"),
     ],
 )
@@ -56,7 +56,7 @@ def test_a_wrong_definition_is_refused(raw: dict[str, Any], message: str) -> Non
 
 @pytest.mark.parametrize("more", [{"steps": ["a"]}, {"kind": "procedure"}, {"extends": "standard"}])
 def test_a_flowchart_has_all_of_its_workflow(more: dict[str, object]) -> None:
-    with pytest.raises(ValidationError, match="can't stand beside file"):
+    with pytest.raises(ValidationError, match="can't be combined with file"):
         WorkflowDefinition.model_validate({"file": "x.md", **more})
 
 

@@ -61,7 +61,7 @@ def test_it_does_not_say_everything_of_a_great_change(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a --> b --> c", "stands at 'h', which are gone"),
+        ("a --> b --> c", "is at 'h', which are gone"),
         ("a --> h --> b --> c", "'h', which are of another kind"),
     ],
 )
@@ -81,7 +81,7 @@ def test_where_the_run_stands_must_be_there(tmp_path: Path, text: str, message: 
 def test_a_token_that_waits_must_have_its_node(tmp_path: Path) -> None:
     made = lab(tmp_path, "s --> a & b; a & b --> j")
     made.work(limits={"max_steps": 1})
-    with pytest.raises(TransitionRefused, match="stands at 'b'"):
+    with pytest.raises(TransitionRefused, match="is at 'b'"):
         made.changed(workflow("s --> a; a --> j")).run().control.adopt()
 
 
@@ -89,7 +89,7 @@ def test_what_a_failure_has_stopped_must_have_its_node(tmp_path: Path) -> None:
     """Else a retry would put a token on a node that nobody knows."""
     made = lab(tmp_path, "s --> a", {"a": ValueError()})
     made.refused()
-    with pytest.raises(TransitionRefused, match="stands at 'a'"):
+    with pytest.raises(TransitionRefused, match="is at 'a'"):
         made.changed(workflow("s --> b")).run().control.adopt()
     after = adopted(made, "s --> a --> b")
     assert after.status == "failed"

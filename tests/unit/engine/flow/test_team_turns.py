@@ -318,7 +318,7 @@ def test_retry_closes_a_breaker_that_the_settings_have_opened(tmp_path: Path) ->
     lower = made.under(max_failures=1)
     assert isinstance(lower.refused(), TooManyFailures)
     lower.retry()
-    assert made.facts("resumed")[-1]["outcome"] == {"note": "retry: failures count anew"}
+    assert made.facts("resumed")[-1]["outcome"] == {"note": "retry: failures count from 0 again"}
     lower.work()
     assert made.status == "completed"
     with pytest.raises(TransitionRefused):
