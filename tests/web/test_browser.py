@@ -215,6 +215,29 @@ def test_what_somebody_writes_is_not_swept_away_by_a_change(opened: Opens, shop:
     expect(gate.get_by_role("textbox")).to_have_value("half a sent")
 
 
+def test_a_change_leaves_the_focus_on_what_does_the_same_and_on_nothing_else(
+    opened: Opens, shop: Path
+) -> None:
+    page = opened()
+    gate = page.locator("article", has_text="Approve publish?")
+    approve = gate.get_by_role("button", name="Approve")
+
+    def elsewhere(*arguments: str, project: Path, left: int) -> None:
+        with works(project, "--run", *arguments) as worker:
+            assert worker.wait() == 0
+        expect(page.locator("article.need")).to_have_count(left)
+
+    approve.focus()
+    elsewhere("nightly", "retry", project=shop.parent / "docs", left=2)
+    expect(approve).to_be_focused()
+    gate.get_by_text("Send back…").focus()
+    elsewhere("login-timeout", "answer", "decide", "drop", project=shop, left=1)
+    expect(gate.get_by_text("Send back…")).to_be_focused()
+    approve.focus()
+    elsewhere("release-1.4", "answer", "reject", project=shop, left=0)
+    expect(page.locator(":focus")).to_have_count(0)
+
+
 def test_a_run_is_paused_resumed_and_stopped(opened: Opens) -> None:
     page = opened()
     page.goto("/p/shop/-")

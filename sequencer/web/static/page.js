@@ -23,9 +23,13 @@
   const waiting = new Map(), shown = new Map();
   const isBusy = (part) => {
     const here = document.activeElement;
-    return part.contains(here) && here.matches("textarea, input, select")
+    return part.querySelector(":active") || part.contains(here) && here.matches("textarea, input, select")
       || [...part.querySelectorAll("textarea, input:not([type=hidden]):not([type=search])")].some((f) => f.value !== f.defaultValue);
   };
+  // What a link or a button leads to: the focus never passes to one that decides something else.
+  const does = (one) => one.getAttribute("href") || one.textContent
+    + (one.form ? one.value + one.form.action + new URLSearchParams(new FormData(one.form)) : "");
+  const alike = (part, deed) => [...part.querySelectorAll("a, button, summary")].filter((one) => does(one) === deed);
   const swap = (name, html) => {
     const part = document.getElementById("part-" + name);
     if (!part) return location.reload();
@@ -33,14 +37,15 @@
     waiting.delete(name);
     const open = [...part.querySelectorAll("details")].map((d) => d.open);
     const scrolls = [...part.querySelectorAll(".scroll, .log")].map((e) => [e.scrollLeft, e.scrollTop]);
-    const here = part.contains(document.activeElement) && document.activeElement.getAttribute("href");
+    const here = document.activeElement, deed = part.contains(here) && does(here), nth = deed && alike(part, deed).indexOf(here);
     part.innerHTML = html;
     part.querySelectorAll("details").forEach((d, n) => { d.open = open[n] || false; });
     part.querySelectorAll(".scroll, .log").forEach((e, n) => { if (scrolls[n]) [e.scrollLeft, e.scrollTop] = scrolls[n]; });
-    if (here) for (const link of part.querySelectorAll("a")) if (link.getAttribute("href") === here) link.focus({ preventScroll: true });
+    if (deed) alike(part, deed)[nth]?.focus({ preventScroll: true });
     if (part.querySelector("[data-follow]")) follow(true);
   };
-  document.addEventListener("focusout", () => setTimeout(() => { for (const [n, h] of [...waiting]) swap(n, h); }, 200));
+  for (const ended of ["focusout", "pointerup", "pointercancel", "keyup"])
+    document.addEventListener(ended, () => setTimeout(() => { for (const [n, h] of [...waiting]) swap(n, h); }, 200));
   const lost = document.getElementById("lost");
   const changed = (event) => {
     const parts = JSON.parse(event.data);
