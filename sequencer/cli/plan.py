@@ -17,12 +17,11 @@ from sequencer.cli.options import (
     WORKFLOW,
     NewFile,
     complete_flows,
-    complete_workflows,
     pass_invocation,
     verb,
     with_options,
 )
-from sequencer.cli.requests import FILE, LABEL
+from sequencer.cli.requests import REQUEST
 from sequencer.cli.views.facts import look
 from sequencer.cli.views.states import shown, state_words
 from sequencer.cli.views.tables import columns
@@ -72,7 +71,7 @@ _OPTIONS = with_options(
     click.option("-n", "--count", type=click.IntRange(1, MAX_COUNT), metavar="N",
                  help=f"How many steps to show; default {DEFAULT_COUNT}."),
     click.option("--request", "text", metavar="TEXT",
-                 help="Show where this request would go, and why; - is standard input."),
+                 help="Show what 'start' would make of this, and why; - is standard input."),
     click.option("--simulate", is_flag=True,
                  help="Replay a flow on a virtual clock, without an agent."),
     click.option("--list", "lists", is_flag=True,
@@ -89,10 +88,7 @@ _OPTIONS = with_options(
     click.option("--svg", type=NewFile(), metavar="FILE", help="Draw a flow into FILE."),
     click.option("--png", type=NewFile(), metavar="FILE", help="Draw a flow into FILE."),
     click.option("--chart", type=_PATH, metavar="FILE", help="Show what a Mermaid chart says."),
-    FILE,
-    LABEL,
-    click.option("--procedure", metavar="P", shell_complete=complete_workflows,
-                 help="The procedure of the request, as 'start' would be told."),
+    REQUEST,
 )  # fmt: skip
 
 
@@ -103,8 +99,9 @@ def plan(invocation: Invocation, /, **given: Any) -> int | None:
     """Show what would run next; nothing is run or changed.
 
     With WORKFLOW, a name or a file, show its steps and who performs each; of a flow or a team
-    every node as its run has it. --request shows which procedure a request would get, whether
-    a team would work on it, and why; where an agent classifies requests, it is asked.
+    every node as its run has it. --request shows what 'start' would make of a request and why:
+    the procedure, whether a team would work on it, and the steps; where an agent classifies
+    requests, it is asked.
 
     --workflow and --review-every answer "what if" for the next steps. A script for --simulate
     is a JSON object: nodes (by id: out, a list of answers, {"error": TEXT} for a failure; ms,
@@ -134,14 +131,17 @@ def plan(invocation: Invocation, /, **given: Any) -> int | None:
 
 _DRAWINGS = ("diagram", "mermaid", "svg", "png")
 _WAYS: Mapping[str, tuple[str, ...]] = {
-    "request": ("text", "file", "labels", "procedure"),
+    "request": ("text", "file", "labels", "comments", "attachments", "procedure", "agent", "team",
+                "team_size", "diagram", "mermaid"),
     "commit": ("commit",),
     "chart": ("chart",),
     "simulate": ("simulate", "name", "script"),
     "workflow": ("lists", "name", *_DRAWINGS),
     "steps": ("count", "workflow", "review_every", "step_index"),
-}
+}  # fmt: skip
 """What can be shown, each with its options; the first that has one is meant."""
+_WORDS = {"text": "--request", "labels": "--label", "comments": "--comment", "name": "WORKFLOW",
+          "attachments": "--attach", "lists": "--list"}  # fmt: skip
 _FLAGS = ("commit", "simulate", "lists")
 _ROOMS = {"request": "start", "commit": "commit", "chart": "show", "simulate": "simulate",
           "workflow": "show"}  # fmt: skip
@@ -153,19 +153,19 @@ def _way(given: Mapping[str, Any]) -> str:
     Raises:
         UsageRefused: an option has nothing to do with it.
     """
-    asked = [name for name, value in given.items() if value not in (None, False, ())]
-    way = next((way for way, names in _WAYS.items() if {*asked} & {*names} - {"name"}), "steps")
-    way = "workflow" if way == "steps" and asked == ["name"] else way
+    # Of --team and --no-team each says something; of a flag only that it was given.
+    asked = [
+        name
+        for name, value in given.items()
+        if value not in (None, ()) and (value is not False or name == "team")
+    ]
+    several = {"name", *_DRAWINGS}
+    found = (way for way, names in _WAYS.items() if {*asked} & {*names} - several)
+    way = next(found, "workflow" if several & {*asked} else "steps")
     for name in asked:
         if name not in _WAYS[way] or (name == "name" and given["lists"]):
-            words = {
-                "text": "--request",
-                "labels": "--label",
-                "lists": "--list",
-                "name": "WORKFLOW",
-            }
             first = next((one for one in asked if one in _WAYS[way]), way)
-            said = [words.get(one, f"--{one.replace('_', '-')}") for one in (name, first)]
+            said = [_WORDS.get(one, f"--{one.replace('_', '-')}") for one in (name, first)]
             raise UsageRefused(
                 f"{said[0]} and {said[1]} do not go together", where="sequencer plan"
             )

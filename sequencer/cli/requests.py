@@ -12,7 +12,14 @@ from typing import Any
 import click
 
 from sequencer.cli.context import Invocation
-from sequencer.cli.options import MAX_BYTES, decoded, read_text
+from sequencer.cli.options import (
+    AGENT,
+    MAX_BYTES,
+    complete_workflows,
+    decoded,
+    read_text,
+    with_options,
+)
 from sequencer.errors import UnsafePath, UsageRefused
 from sequencer.logs import current_branch
 from sequencer.model.request import Request
@@ -140,15 +147,25 @@ def attached(name: str, project: Path) -> str:
     return real.relative_to(root).as_posix()
 
 
-FILE = click.option(
-    "--file",
-    type=click.Path(path_type=Path),
-    metavar="F",
-    help="Read the request from a file: text, or the JSON of an issue; - is standard input.",
-)
-LABEL = click.option(
-    "--label", "labels", multiple=True, metavar="L", help="A label for the request; repeatable."
-)
+REQUEST = with_options(
+    click.option("--file", type=click.Path(path_type=Path), metavar="F",
+                 help="Read the request from a file: text, or the JSON of an issue; "
+                      "- is standard input."),
+    click.option("--label", "labels", multiple=True, metavar="L",
+                 help="A label for the request; repeatable."),
+    click.option("--comment", "comments", multiple=True, metavar="TEXT",
+                 help="A comment on the request; repeatable."),
+    click.option("--attach", "attachments", multiple=True, metavar="PATH",
+                 help="A file of the project that belongs to it; repeatable."),
+    click.option("--procedure", metavar="P", shell_complete=complete_workflows,
+                 help="This procedure, whatever the request says."),
+    AGENT,
+    click.option("--team/--no-team", "team", default=None,
+                 help="Share it out among a team, or don't, whatever its score is."),
+    click.option("--team-size", type=click.IntRange(1, 64), metavar="N",
+                 help="Agents at once in the team; asks for one."),
+)  # fmt: skip
+"""What `start` and `plan --request` take."""
 
 
 def request_from(

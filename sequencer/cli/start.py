@@ -1,4 +1,4 @@
-"""`start` and `plan --request`: from a request to the run of a procedure."""
+"""`start` and `plan --request`: from a request to its run, or to what it would be."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ from msgspec.structs import asdict
 from sequencer.cli import run_work
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import (
-    AGENT,
     MAX_COST,
     REHEARSE,
-    complete_workflows,
     pass_invocation,
     verb,
     with_options,
 )
-from sequencer.cli.requests import FILE, LABEL, request_from
+from sequencer.cli.requests import REQUEST, request_from
 from sequencer.cli.show import present
 from sequencer.cli.views.mermaid import chart
 from sequencer.cli.views.states import shown
@@ -28,10 +26,10 @@ from sequencer.cli.views.text import one_line
 from sequencer.engine.starting import WantedTeam
 from sequencer.engine.stint import Mode
 from sequencer.engine.view import view_of
-from sequencer.errors import UsageRefused
+from sequencer.errors import ConfigurationError, UsageRefused
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.net.graph import Graph
-from sequencer.model.request import Definition, Route
+from sequencer.model.request import Definition, Request, Route
 from sequencer.model.step import Step
 from sequencer.project import Project
 from sequencer.workflows.requests.issues import free_name
@@ -39,32 +37,16 @@ from sequencer.workflows.teams import scoring
 from sequencer.workflows.teams.scoring import TeamChoice
 
 _START_OPTIONS = with_options(
-    click.option("--comment", "comments", multiple=True, metavar="TEXT",
-                 help="A comment on the request; repeatable."),
-    click.option("--attach", "attachments", multiple=True, metavar="PATH",
-                 help="A file of the project that belongs to it; repeatable."),
-    click.option("--procedure", metavar="P", shell_complete=complete_workflows,
-                 help="This procedure, whatever the request says."),
-    AGENT,
     MAX_COST,
-    click.option("--team/--no-team", "team", default=None,
-                 help="Share it out among a team, or don't, whatever its score is."),
-    click.option("--team-size", type=click.IntRange(1, 64), metavar="N",
-                 help="Agents at once in the team; asks for one."),
     click.option("--no-run", is_flag=True,
                  help="Make the run, and leave its steps to 'run' or 'tick'."),
     REHEARSE,
-    click.option("--dry-run", is_flag=True, help="Show what would be made; change nothing."),
-    click.option("--mermaid", is_flag=True, help="Show it as a Mermaid chart."),
-    click.option("--diagram", is_flag=True,
-                 help="Show a team's tasks as a drawing in the terminal."),
 )  # fmt: skip
 
 
 @verb("start", first=("--file", "--label", "--procedure", "--team", "--max-cost", "--no-run"))
 @click.argument("text", required=False)
-@FILE
-@LABEL
+@REQUEST
 @_START_OPTIONS
 @pass_invocation
 def start(
@@ -78,45 +60,48 @@ def start(
     team_size: int | None,
     no_run: bool,
     rehearse: bool,
-    dry_run: bool,
-    mermaid: bool,
-    diagram: bool,
     **given: Any,
 ) -> int:
     """Make a run of a request, and work on it until its end or until a person is asked.
 
     TEXT is the request, its first line the title, or an issue of GitHub or Linear as JSON; -
     reads it from standard input. Labels, or an agent that classifies it, choose the procedure;
-    'sequencer plan --request' explains the choice. The run keeps the steps as they are now. Its
-    name is made from the title, unless --run gives one; 'sequencer --run NAME run' continues it.
+    'sequencer plan --request' shows it all before you start. The run keeps the steps as they
+    are now. Its name is made from the title, unless --run gives one; 'sequencer --run NAME run'
+    continues it.
 
     \b
     Examples:
       sequencer start "Debug login timeout" --label bug
       sequencer start --file issue.md --procedure full-development --no-run
       gh issue view 7 --json title,body,labels,comments | sequencer start -
-      sequencer start --file issue.md --team --dry-run --mermaid
     """
-    draw = {"mermaid": mermaid, "diagram": diagram}
-    _ensure_drawable(invocation, draw, shows=dry_run or no_run)
     project = invocation.project({"agent": agent}, rehearses=rehearse)
-    if not dry_run:
-        project.ensure_may_act()
+    project.ensure_may_act()
     request = request_from(invocation, project, "start", **given)
-    invocation.run_name = name = invocation.run_name or free_name(
-        request.title, project.run_names()
-    )
-    if team is False and team_size is not None:
+    name = _named(invocation, project, request)
+    definition = project.starter.define(request, procedure, _wanted(team, team_size))
+    if not no_run:
+        # One that is to be worked on at once needs its agents.
+        project.starter.ensure_installed(definition)
+    project.run(name, definition).control.start(definition)
+    if no_run or not invocation.is_json:
+        _show_made(invocation, project, definition, name)
+    return 0 if no_run else _work(invocation, project, max_cost)
+
+
+def _named(invocation: Invocation, project: Project, request: Request) -> str:
+    """Return what the run of *request* is called; *invocation* then means that run."""
+    name = invocation.run_name or free_name(request.title, project.run_names())
+    invocation.run_name = name
+    return name
+
+
+def _wanted(team: bool | None, size: int | None) -> WantedTeam:
+    """Return what the options say about a team."""
+    if team is False and size is not None:
         raise UsageRefused("--team-size asks for a team, and --no-team for none")
-    definition = project.starter.define(request, procedure, WantedTeam(team, team_size))
-    if not dry_run:
-        if not no_run:
-            # One that is to be worked on at once needs its agents.
-            project.starter.ensure_installed(definition)
-        project.run(name, definition).control.start(definition)
-    if dry_run or no_run or not invocation.is_json:
-        show_made(invocation, project, definition, name, draw, is_made=not dry_run)
-    return 0 if dry_run or no_run else _work(invocation, project, max_cost)
+    return WantedTeam(team, size)
 
 
 def _work(invocation: Invocation, project: Project, max_cost: float | None) -> int:
@@ -131,33 +116,64 @@ def _work(invocation: Invocation, project: Project, max_cost: float | None) -> i
     return run_work.work(invocation, project, run_work.Plan(Mode.COMBINED, limits))
 
 
-def _ensure_drawable(invocation: Invocation, draw: Mapping[str, bool], *, shows: bool) -> None:
+def _ensure_drawable(invocation: Invocation, draw: Mapping[str, bool]) -> None:
     """Return if what is to be drawn can be; the ways exclude each other, and so does JSON."""
     names = [f"--{name}" for name, is_asked in draw.items() if is_asked]
     if len(names) > 1:
         raise UsageRefused(f"{' and '.join(names)} can't be used together")
     if names and invocation.is_json:
         raise UsageRefused("a drawing is no JSON", where="--json", hint="leave it out")
-    if names and not shows:
-        hint = "add --dry-run or --no-run"
-        raise UsageRefused("shows what would be made", where=names[0], hint=hint)
 
 
-def plan_request(invocation: Invocation, **given: Any) -> None:
-    """Explain which procedure a request would go to, how much a team would help, and why."""
-    project = invocation.project()
-    procedure = given.pop("procedure")
+def plan_request(
+    invocation: Invocation,
+    *,
+    procedure: str | None,
+    agent: str | None,
+    team: bool | None,
+    team_size: int | None,
+    mermaid: bool,
+    diagram: bool,
+    **given: Any,
+) -> None:
+    """Show what `start` would make of a request, and why; nothing is made."""
+    draw = {"mermaid": mermaid, "diagram": diagram}
+    _ensure_drawable(invocation, draw)
+    wanted = _wanted(team, team_size)
+    project = invocation.project({"agent": agent})
+    starter = project.starter
     request = request_from(invocation, project, "plan", **given)
-    route = project.starter.route(request, procedure)
-    choice = project.starter.choose_team(request, route)
+    route = starter.route(request, procedure)
+    choice = starter.choose_team(request, route, wanted)
+    if any(draw.values()):
+        drawn = starter.made_of(request, route, choice)
+        _draw(invocation, drawn, _named(invocation, project, request), draw)
+        return
+    definition: Definition | None = None
+    try:
+        definition = starter.made_of(request, route, choice)
+    except ConfigurationError as error:
+        # Where it would go is worth knowing on a machine that can't start it.
+        invocation.say(f"notice: its steps can't be shown: {error}")
     if invocation.is_json:
-        team = None if choice is None else _team_json(project, choice)
-        found = {"request": request.model_dump(mode="json"), **route.model_dump(mode="json")}
         kind = scoring.classification_of(request, route, project.settings.routing)
-        invocation.print_json({**found, "classification": kind, "team": team})
+        facts = {"request": request.model_dump(mode="json"), **route.model_dump(mode="json")}
+        facts |= {"team": None if choice is None else _team_json(project, choice)}
+        made = {"steps": None} if definition is None else _facts(project, definition)
+        invocation.print_json({**made, **facts, "classification": kind})
         return
     for line in explained(route):
         invocation.echo(line)
+    if definition is not None and definition.workflow.description:
+        invocation.echo(one_line(definition.workflow.description))
+    _show_score(invocation, choice)
+    if definition is not None:
+        invocation.echo("")
+        _show_work(invocation, project, definition)
+
+
+def _show_score(invocation: Invocation, choice: TeamChoice | None) -> None:
+    """Say whether a team would work on it, and how much each reason counts."""
     if choice is None or _HAS_NO_TEAMS in choice.why:
         return
     invocation.echo(f"team: {'yes' if choice.uses_team else 'no'}  ({choice.why})")
@@ -198,45 +214,42 @@ def explained(chosen: Route) -> list[str]:
     return lines
 
 
-def show_made(
-    invocation: Invocation,
-    project: Project,
-    definition: Definition,
-    name: str,
-    draw: Mapping[str, bool],
-    *,
-    is_made: bool,
-) -> None:
-    """Print what the run called *name* is made of, or only a drawing if one was asked for."""
-    if any(draw.values()):
-        _draw(invocation, definition, name, draw)
-        return
-    graph = definition.workflow.graph
-    resolved = enumerate(definition.workflow.steps)
-    steps = [_described(project, step, index, graph) for index, step in resolved]
+def _show_made(invocation: Invocation, project: Project, definition: Definition, name: str) -> None:
+    """Print what the run called *name* is made of."""
+    route = definition.route
     if invocation.is_json:
-        invocation.print_json(
-            {
-                "run": name,
-                "created": is_made,
-                "procedure": definition.route.get("procedure"),
-                "classification": definition.route.get("classification"),
-                "request": definition.request.model_dump(mode="json"),
-                "route": definition.route,
-                "team": definition.team,
-                "steps": steps,
-                "substitutions": definition.substitutions,
-                "notes": list(definition.notes),
-            }
-        )
+        kinds = {key: route.get(key) for key in ("procedure", "classification")}
+        facts = {**_facts(project, definition), "route": route, "team": definition.team}
+        invocation.print_json({"run": name, **kinds, **facts})
         return
-    invocation.echo(f"run        {one_line(name)}{'' if is_made else '  (not made: --dry-run)'}")
-    chosen = Route.model_validate(definition.route)
-    invocation.echo(f"procedure  {explained(chosen)[0]}")
+    invocation.echo(f"run        {one_line(name)}")
+    invocation.echo(f"procedure  {explained(Route.model_validate(route))[0]}")
     if about := one_line(definition.workflow.description):
         invocation.echo(f"           {about}")
     _show_team(invocation, definition)
-    (_show_tasks if graph else _show_steps)(invocation, steps)
+    _show_work(invocation, project, definition)
+
+
+def _facts(project: Project, definition: Definition) -> dict[str, Any]:
+    """Return what programs ask for about the request and the steps that it gets."""
+    return {
+        "request": definition.request.model_dump(mode="json"),
+        "steps": _steps(project, definition),
+        "substitutions": definition.substitutions,
+        "notes": list(definition.notes),
+    }
+
+
+def _steps(project: Project, definition: Definition) -> list[dict[str, Any]]:
+    graph = definition.workflow.graph
+    resolved = enumerate(definition.workflow.steps)
+    return [_described(project, step, index, graph) for index, step in resolved]
+
+
+def _show_work(invocation: Invocation, project: Project, definition: Definition) -> None:
+    """Print the steps or tasks, and what differs from how they are written."""
+    show = _show_tasks if definition.workflow.graph else _show_steps
+    show(invocation, _steps(project, definition))
     for note in definition.notes:
         invocation.say(f"notice: {note}")
 

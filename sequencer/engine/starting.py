@@ -112,8 +112,11 @@ class Starter(Struct, frozen=True):
             Raises also what `route` and `TeamStarter.choose` do.
         """
         chosen = self.route(request, explicit)
+        return self.made_of(request, chosen, self.choose_team(request, chosen, wanted))
+
+    def made_of(self, request: Request, chosen: Route, choice: TeamChoice | None) -> Definition:
+        """Return what a run of *request* is to be made of, where all is *chosen*; see `define`."""
         notes: list[str] = []
-        choice = self.choose_team(request, chosen, wanted)
         if choice is not None and choice.uses_team and self.team is not None:
             workflow = self._tasks(
                 self.team.workflow(chosen.procedure, choice.size), request, notes

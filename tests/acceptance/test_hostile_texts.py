@@ -107,8 +107,7 @@ def test_names_in_files_and_on_the_command_line_reach_a_pipe_as_plain_text(tmp_p
         first, *rest = words.split() or [odd]
         typed = [first, odd, *rest] if words else [odd]
         assert "red" in told(folder, *typed)
-    told(folder, "start", f"fix {odd}", "--dry-run")
-    told(folder, "plan", "--request", f"fix {odd}", "--label", odd)
+    told(folder, "plan", "--request", f"fix {odd}", "--label", odd, "--comment", odd)
     configuration = (folder / "orchestration.yaml").read_text()
     escaped = "".join(f"\\U{ord(character):08x}" for character in odd)
     (folder / "orchestration.yaml").write_text(f'{configuration}"{escaped}": 1\n')

@@ -55,7 +55,7 @@ def test_the_score_of_a_file_as_a_table(project: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     lines = ended.stdout.splitlines()
     assert lines[0] == "full-development  (it starts with a change to make)"
-    assert lines[-6:] == [
+    assert lines[lines.index("") - 6 : lines.index("")] == [
         "team: yes  (the score 60 reaches teams.threshold (60))",
         "score: 60 of 100, for a team of 3",
         "POINTS  FOR",
@@ -126,11 +126,25 @@ def test_start_does_what_the_score_says(
         (project / "prompts").mkdir()
         (project / "prompts" / "a.md").write_text("a\n")
     found = told(project, *arguments)
-    ended = cli(project, "start", *arguments, "--dry-run", "--json")
+    ended = cli(project, "start", *arguments, "--no-run", "--json")
     assert ended.returncode == 0, ended.stderr
     started = json.loads(ended.stdout)["team"]
     assert (found["uses_team"], found["why"]) == (started["uses_team"], started["why"])
     assert (found["score"], found["uses_team"]) == (started["score"], uses_team)
+
+
+def test_a_machine_without_an_agent_still_tells_where_a_request_would_go(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "orchestration.yaml").write_text("routing: {classifier: rules}\n")
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    asked = ("plan", "--request", "Fix the bug", "--label", "bug")
+    ended = cli(project, *asked)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith("debugger-full")
+    assert "its steps can't be shown: agent 'auto'" in ended.stderr
+    assert json.loads(cli(project, *asked, "--json").stdout)["steps"] is None
+    assert cli(project, *asked, "--mermaid").returncode == 2
 
 
 def test_nothing_is_begun(project: Path) -> None:

@@ -348,7 +348,7 @@ def test_start_gives_a_big_request_to_a_team_and_says_why(tmp_path: Path) -> Non
     plan: dict[str, Any] = {"verify": {"says": YES}}
     project = make_project(tmp_path, DIAMOND, plan, teams={"enabled": True})
     text = "Debug the flaky login: a race condition, intermittent data loss"
-    shown = cli(project, "start", text, "--label", "bug", "--dry-run", "--json")
+    shown = cli(project, "plan", "--request", text, "--label", "bug", "--json")
     made = json.loads(shown.stdout)
     assert made["team"]["uses_team"], made["team"]
     ran = cli(project, "--run", "bug", "start", text, "--label", "bug")
@@ -360,7 +360,7 @@ def test_start_gives_a_big_request_to_a_team_and_says_why(tmp_path: Path) -> Non
     assert sorted(order[:4]) == ["history", "hypothesis-a", "hypothesis-b", "hypothesis-c"]
     assert order[4:] == ["fix", "verify", "commit", "summary"]
     assert text in told(project, "fix")[0]
-    alone = cli(project, "start", text, "--label", "bug", "--no-team", "--dry-run", "--json")
+    alone = cli(project, "plan", "--request", text, "--label", "bug", "--no-team", "--json")
     assert json.loads(alone.stdout)["team"]["why"] == "--no-team was given"
     refused = cli(project, "start", "How are you?", "--procedure", "plan-mode", "--team")
     assert refused.returncode == 2

@@ -116,7 +116,7 @@ def test_the_label_of_an_event_reaches_its_gate(event: dict[str, Any], project: 
     started = piped(project, event, "start", "-")
     assert started.returncode == 4, started.stderr
     assert "get-approval" in started.stdout + started.stderr
-    again = piped(project, event, "start", "--file", "-", "--dry-run", "--json")
+    again = piped(project, event, "plan", "--file", "-", "--json")
     assert json.loads(again.stdout)["procedure"] == "debugger-full"
 
 
@@ -203,7 +203,7 @@ def test_what_steps_are_for_is_shown(project: Path) -> None:
     shown = cli(project, "plan", "own").stdout
     assert shown.splitlines()[1] == "Look at it and judge"
     assert "\nlook  Looks at everything\n" in shown
-    planned = cli(project, "start", "x", "--procedure", "own", "--dry-run").stdout
+    planned = cli(project, "plan", "--request", "x", "--procedure", "own").stdout
     assert "Look at it and judge" in planned
     assert "look  Looks at everything" in planned
     assert cli(project, "start", "x", "--procedure", "own", "--no-run").returncode == 0

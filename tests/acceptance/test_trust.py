@@ -101,7 +101,7 @@ def clone(tmp_path: Path) -> Clone:
         ("run", "--mode", "sync", "--position", "main", "--max-wait", "1"),
         ("tick",),
         ("start", "Fix the bug"),
-        ("start", "Fix the bug", "--dry-run"),
+        ("start", "Fix the bug", "--no-run"),
         ("plan", "--request", "Fix the bug"),
         ("answer", "approve"),
         ("skip",),

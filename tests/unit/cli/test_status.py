@@ -232,7 +232,7 @@ def test_refused_tool_calls_of_a_graph_are_seen_too(tmp_path: Path) -> None:
     assert "permissions refused 2 tool calls" in ended.err
 
 
-# --- what `start` shows before it works: tasks in words, as a chart, as a drawing -------------
+# --- what a request would become: tasks in words, as a chart, as a drawing ---------------------
 
 CONFIGURATION = """\
 agent: {default: rehearsal}
@@ -246,66 +246,71 @@ def folder(tmp_path: Path) -> Path:
     return project(tmp_path / "p", CONFIGURATION)
 
 
-def started(folder: Path, *options: str) -> str:
-    ended = call(folder, "start", REQUEST, *options)
+PLAN = ("plan", "--request", REQUEST)
+
+
+def planned(folder: Path, *options: str) -> str:
+    ended = call(folder, *PLAN, *options)
     assert ended.code == 0, ended.err
-    assert not (folder / "sync").exists() or "--no-run" in options
+    assert not (folder / "sync").exists()
     return ended.out
 
 
 def test_a_team_as_json_says_who_waits_for_whom(folder: Path) -> None:
-    ended = call(folder, "start", REQUEST, "--team", "--dry-run", "--json")
+    ended = call(folder, *PLAN, "--team", "--json")
     steps = {step["step"]: step for step in ended.json["steps"]}
     assert steps["implement"]["blocked_by"] == ["research", "plan"]
     assert steps["verify"]["role"] == "verifier"
     assert steps["verify"]["subject"] == "Verify the change"
-    plain = call(folder, "start", REQUEST, "--no-team", "--dry-run", "--json").json["steps"]
+    plain = call(folder, *PLAN, "--no-team", "--json").json["steps"]
     assert "blocked_by" not in plain[0]
 
 
 def test_a_team_as_a_drawing(folder: Path) -> None:
-    drawn = started(folder, "--team", "--dry-run", "--diagram")
+    drawn = planned(folder, "--team", "--diagram")
     assert "Make the change" in drawn
     assert "(implement)" in drawn
     assert "+--" in drawn
 
 
 def test_a_procedure_as_a_chart(folder: Path) -> None:
-    lines = started(folder, "--no-team", "--dry-run", "--mermaid").splitlines()
+    lines = planned(folder, "--no-team", "--mermaid").splitlines()
     assert lines[0] == "flowchart TD"
     assert '    s0["coding-activity"]' in lines
-    ended = call(folder, "start", REQUEST, "--no-team", "--dry-run", "--diagram")
+    ended = call(folder, *PLAN, "--no-team", "--diagram")
     assert ended.code == 2
     assert "--diagram: is for teams" in ended.err
 
 
-def test_a_run_that_is_made_can_be_drawn_as_well(folder: Path) -> None:
-    made = started(folder, "--team", "--no-run", "--mermaid")
-    assert made.startswith("flowchart TD\n")
-    (name,) = [run["run"] for run in call(folder, "status", "--all", "--json").json]
-    # The same as it is drawn later, when no task has begun.
-    assert call(folder, "--run", name, "plan", "--mermaid").out == made
+def test_the_run_that_is_made_is_drawn_as_it_was_planned(folder: Path) -> None:
+    drawn = planned(folder, "--team", "--mermaid")
+    assert drawn.startswith("flowchart TD\n")
+    name = call(folder, "start", REQUEST, "--team", "--no-run", "--json").json["run"]
+    assert call(folder, "--run", name, "plan", "--mermaid").out == drawn
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--mermaid",), "add --dry-run or --no-run"),
-        (("--diagram",), "--diagram: shows what would be made"),
-        (("--dry-run", "--mermaid", "--diagram"), "can't be used together"),
-        (("--dry-run", "--mermaid", "--json"), "a drawing is no JSON"),
+        (("--mermaid", "--diagram"), "can't be used together"),
+        (("--mermaid", "--json"), "a drawing is no JSON"),
+        (("--no-team", "--team-size", "3"), "--no-team for none"),
+        (("--svg", "x.svg"), "--svg and --request do not go together"),
+        (("--comment", "x", "--count", "3"), "--count and --request do not go together"),
     ],
 )
-def test_what_is_refused_makes_no_run(folder: Path, options: tuple[str, ...], words: str) -> None:
-    ended = call(folder, "start", REQUEST, "--team", *options)
+def test_what_does_not_go_together(folder: Path, options: tuple[str, ...], words: str) -> None:
+    ended = call(folder, *PLAN, "--team", *options)
     assert (ended.code, ended.out) == (2, "")
     assert words in ended.err
-    assert not (folder / "sync").exists()
+    ended = call(folder, "plan", "--no-team", "--count", "3")
+    assert (ended.code, ended.out) == (2, "")
+    assert "do not go together" in ended.err
 
 
 @pytest.mark.parametrize("columns", [80, 200])
 def test_tasks_fit_on_the_terminal(folder: Path, columns: int) -> None:
-    text = seen_on_terminal(folder, columns, "start", REQUEST, "--team", "--dry-run")
+    text = seen_on_terminal(folder, columns, *PLAN, "--team")
     lines = text.splitlines()
     table = lines[next(n for n, line in enumerate(lines) if line.startswith("TASK ")) :]
     assert len(table) == 9
