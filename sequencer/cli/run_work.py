@@ -513,7 +513,7 @@ def end_line(summary: Summary) -> str:
     if usage.steps or summary.failures or usage.seconds:
         failed = f"{summary.failures} failed" if summary.failures else ""
         steps = plural(usage.steps, "step")
-        is_said = f" {steps} " in f" {summary.reason} "
+        is_said = any(words in f"{summary.reason} " for words in (" steps ", " 1 step "))
         used = ("" if is_said else steps, failed, spent(usage), duration(usage.seconds))
         parts += filter(None, used)
     return one_line(" · ".join(parts))

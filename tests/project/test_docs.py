@@ -233,7 +233,12 @@ def test_every_piece_of_json_is_json(fence: Fence) -> None:
     assert json.loads(fence.text)
 
 
-@pytest.mark.parametrize("fence", in_language("python"), ids=by_place)
+@pytest.mark.parametrize(
+    "fence",
+    # A file of a page is run by the page's commands.
+    [fence for fence in in_language("python") if not (fence.is_run and fence.file)],
+    ids=by_place,
+)
 def test_every_piece_of_python_runs(fence: Fence, tmp_path: Path) -> None:
     config = "workflow: {name: procedure}\nagent: {default: rehearsal}\n"
     config += "workflows: {procedure: {steps: [supervisor, main, last]}}\n"
@@ -258,6 +263,21 @@ def test_what_a_page_runs_works_as_it_says(page: Path, tmp_path: Path) -> None:
 def test_the_readme_and_the_tutorial_are_run() -> None:
     assert [shown(page) for page in RUN_PAGES] == [
         "README.md",
+        "docs/coming-from/flowchestra.md",
+        "docs/coming-from/ralph.md",
+        "docs/coming-from/tmux-and-cron.md",
+        "docs/cookbook/ask-before-release.md",
+        "docs/cookbook/backlog.md",
+        "docs/cookbook/desk-and-server.md",
+        "docs/cookbook/fix-when-red.md",
+        "docs/cookbook/issue-to-fix.md",
+        "docs/cookbook/nightly-repair.md",
+        "docs/cookbook/one-prompt.md",
+        "docs/cookbook/one-step-an-hour.md",
+        "docs/cookbook/second-opinion.md",
+        "docs/cookbook/several-issues.md",
+        "docs/cookbook/tests-decide.md",
+        "docs/cookbook/two-terminals.md",
         "docs/how-to/answer-a-flow.md",
         "docs/how-to/checks-as-steps.md",
         "docs/how-to/draw-a-flow-and-run-it.md",
@@ -299,7 +319,7 @@ def test_every_folder_of_examples_is_listed() -> None:
 
 # --- what the how-to says about turns that were taken on the branch of the code, typed in clones
 
-PAGE = ROOT / "docs" / "how-to" / "from-hoidn-orchestration.md"
+PAGE = ROOT / "docs" / "coming-from" / "hoidn-orchestration.md"
 
 
 def as_theirs(folder: Path) -> Shared:
