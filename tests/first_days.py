@@ -1,4 +1,4 @@
-"""``python -m tests.first_days``: four first days, from ``pip install`` to the morning after.
+"""``python -m tests.first_days``: six first days, from ``pip install`` to the morning after.
 
 Each day is played with real processes and a stand-in ``claude`` on PATH, by at most five
 commands, and ends with what the person has to see. Times are printed, and mean little: the
@@ -66,6 +66,27 @@ DAYS = (
             "sequencer inbox",
         ),
         ("Is this report right?", "answer decide approve"),
+    ),
+    Day(
+        "a request with a gate",
+        (
+            "sequencer init",
+            'sequencer start "Debug the login timeout" --label bug; test $? = 4',
+            "sequencer inbox",
+            "sequencer answer approve",
+            "sequencer status --all",
+        ),
+        ("debug-the-login-timeout", "debugger-fix"),
+    ),
+    Day(
+        "a team",
+        (
+            "sequencer init --example teams",
+            "sequencer trust --yes",
+            "sequencer run greeting",
+            "sequencer report",
+        ),
+        ("greeting · complete", "critical path", "verify-fix-1"),
     ),
 )
 

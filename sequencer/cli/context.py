@@ -152,6 +152,24 @@ class Invocation(Struct):
             self._runs[name] = project.run(name)
         return self._runs[name]
 
+    def run_to_show(self) -> Run:
+        """Return the run that a person means who only looks.
+
+        Without ``--run`` it is the default run. Where that has not started and there is one
+        other, a person means that one. Programs (``--json``) get what they ask for.
+        """
+        run = self.run()
+        known = () if self.run_name is not None or self.is_json else self.project().run_names()
+        if not known or (view := run.view()).head is not None:
+            return run
+        self.notices(view.notices)
+        if len(known) == 1:
+            self.say(f"notice: run {known[0]!r} is meant, the only one that has started")
+            self.run_name = known[0]
+            return self.run()
+        self.say(f"notice: 'sequencer status --all' lists {len(known)} other runs")
+        return run
+
     # --- speaking ------------------------------------------------------------------
 
     @property

@@ -42,7 +42,7 @@ def history(invocation: Invocation, limit: int | None) -> None:
       sequencer history --json | jq 'select(.event == "failed")'
       sequencer --run nightly history
     """
-    run = invocation.run()
+    run = invocation.run_to_show()
     facts: Iterable[dict[str, Any]] = _accepted(run)
     kept = facts if limit is None else deque(facts, maxlen=limit)
     if invocation.is_json:

@@ -77,7 +77,8 @@ def log(
         raise click.UsageError(f"-f shows what is written as it comes; it has no {others[0]}")
     if prompt and len(others) > 1:
         raise click.UsageError(f"--prompt prints the prompts; with it there is no {others[-1]}")
-    project, run = invocation.project(), invocation.run()
+    project = invocation.project()
+    run = invocation.run() if follow else invocation.run_to_show()
     asked = AskedLogs(project, run, steps, count=count, lines=lines)
     if follow:
         follow_logs(invocation, asked)

@@ -59,7 +59,7 @@ def _seen(invocation: Invocation, *, all_runs: bool) -> tuple[list[Seen], list[s
     """
     project, unreadable = invocation.project(), list[str | None]()
     if not all_runs:
-        run = invocation.run()
+        run = invocation.run_to_show()
         if (head := run.head) is None:
             invocation.say("nothing has happened yet: the run has not started")
             return [], []

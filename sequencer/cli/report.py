@@ -82,7 +82,7 @@ def _write(invocation: Invocation, html: Path | None, svg: Path | None, png: Pat
     # No other command may pay for this.
     from sequencer.web.report import is_report, plots_svg, report_html  # noqa: PLC0415
 
-    run, settings = invocation.run(), invocation.project().settings
+    run, settings = invocation.run_to_show(), invocation.project().settings
     if html is not None:
         save(html, report_html(settings, run.name).encode(), is_ours=is_report, what="a report")
         invocation.say(f"{html} was written")

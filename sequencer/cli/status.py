@@ -53,10 +53,10 @@ def status(invocation: Invocation, *, watch: bool, lists: bool, ended: bool) -> 
     if lists:
         _list(invocation, with_ended=ended)
         return
-    run = invocation.run()
     if watch:
-        _watch(invocation, run)
+        _watch(invocation, invocation.run())
         return
+    run = invocation.run_to_show()
     snapshot = next(_looks(invocation, run))
     if invocation.is_json:
         invocation.print_json(snapshot.as_json())

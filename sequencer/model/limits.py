@@ -31,11 +31,13 @@ class RunLimits(Frozen, allow_inf_nan=False):
         """Return which limit *head* has reached, in words, or nothing."""
         usage = head.usage
         if self.steps is not None and usage.steps >= self.steps:
-            return f"the run's limit of {self.steps} steps is reached"
+            return f"the run's limit of {self.steps} steps is reached (limits.steps)"
         if self.cost_usd is not None and usage.cost_usd >= self.cost_usd:
-            return f"the run's limit of {self.cost_usd} USD is reached ({usage.cost_usd:.4f})"
+            used = f"{usage.cost_usd:.4f}; limits.cost_usd"
+            return f"the run's limit of {self.cost_usd} USD is reached ({used})"
         if self.seconds is not None and usage.seconds >= self.seconds:
-            return f"the run's limit of {self.seconds:g} s is reached ({usage.seconds:.0f} s)"
+            used = f"{usage.seconds:.0f} s; limits.seconds"
+            return f"the run's limit of {self.seconds:g} s is reached ({used})"
         return None
 
     def ensure_may_try(self, head: Head) -> None:

@@ -260,34 +260,19 @@ def test_what_a_page_runs_works_as_it_says(page: Path, tmp_path: Path) -> None:
     ensure_true(run_region(page, tmp_path))
 
 
-def test_the_readme_and_the_tutorial_are_run() -> None:
-    assert [shown(page) for page in RUN_PAGES] == [
-        "README.md",
-        "docs/coming-from/flowchestra.md",
-        "docs/coming-from/ralph.md",
-        "docs/coming-from/tmux-and-cron.md",
-        "docs/cookbook/ask-before-release.md",
-        "docs/cookbook/backlog.md",
-        "docs/cookbook/desk-and-server.md",
-        "docs/cookbook/fix-when-red.md",
-        "docs/cookbook/issue-to-fix.md",
-        "docs/cookbook/nightly-repair.md",
-        "docs/cookbook/one-prompt.md",
-        "docs/cookbook/one-step-an-hour.md",
-        "docs/cookbook/second-opinion.md",
-        "docs/cookbook/several-issues.md",
-        "docs/cookbook/tests-decide.md",
-        "docs/cookbook/two-terminals.md",
-        "docs/how-to/answer-a-flow.md",
-        "docs/how-to/checks-as-steps.md",
-        "docs/how-to/draw-a-flow-and-run-it.md",
-        "docs/how-to/gantt.md",
-        "docs/how-to/metrics.md",
-        "docs/how-to/teams.md",
-        "docs/how-to/trust-a-project.md",
-        "docs/how-to/two-machines.md",
-        "docs/tutorial.md",
-    ]
+def test_the_readme_the_tutorial_and_how_tos_are_run() -> None:
+    needs_more = {
+        "docs/how-to/many-machines.md",  # a Temporal server; the tests of the fleet have one
+        "docs/how-to/temporal-in-production.md",
+        "docs/how-to/use-from-python.md",  # each piece of its Python is run
+        "docs/how-to/windows-and-macos.md",
+        "docs/coming-from/hoidn-orchestration.md",  # clones take these turns, see below
+        "docs/cookbook/README.md",
+    }
+    folders = ("coming-from", "cookbook", "how-to")
+    expected = {shown(page) for name in folders for page in (ROOT / "docs" / name).glob("*.md")}
+    assert expected - needs_more <= {shown(page) for page in RUN_PAGES}
+    assert {"README.md", "docs/tutorial.md"} <= {shown(page) for page in RUN_PAGES}
 
 
 def test_a_page_that_shows_something_else_is_caught() -> None:

@@ -46,7 +46,7 @@ def test_a_cap_holds_an_agent_that_denies_what_it_cost(tmp_path: Path) -> None:
     folder = liar(tmp_path / "p", limits={"max_cost_usd": 6})
     ended = call(folder, "run", "--max-steps", "10")
     assert ended.code == 0
-    assert "limit of 6.0 USD is reached (10.0000)" in ended.out
+    assert "limit of 6.0 USD is reached (10.0000; limits.cost_usd)" in ended.out
     assert "warning" not in ended.err
     usage = state(folder)["usage"]
     assert (usage["steps"], usage["cost_usd"], usage["unpriced"]) == (2, 10, 0)

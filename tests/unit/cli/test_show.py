@@ -144,3 +144,19 @@ def test_a_link_out_of_the_project_is_not_read(tmp_path: Path, asked: tuple[str,
     assert (called.code, called.out) == (2, "")
     assert "a link leads out of the project" in called.err
     assert call(folder, *asked, str(outside)).code == 0
+
+
+def test_the_only_run_that_has_started_is_shown_where_the_default_run_has_not(
+    tmp_path: Path,
+) -> None:
+    folder = project(tmp_path / "p", "agent: rehearsal\nlimits: {steps: 9}\n")
+    assert call(folder, "run", "--run", "docs", "--max-steps", "1", "--quiet").code == 0
+    for verb in ("status", "history", "log", "report"):
+        ended = call(folder, verb)
+        assert (ended.code, "run 'docs' is meant" in ended.err) == (0, True), verb
+        assert ("run         docs" if verb == "status" else "supervisor") in ended.out, verb
+    assert call(folder, "status", "--json").json["run"] is None
+    assert call(folder, "run", "--run", "more", "--max-steps", "1", "--quiet").code == 0
+    assert "lists 2 other runs" in call(folder, "status").err
+    assert call(folder, "run", "--max-steps", "1", "--quiet").code == 0
+    assert call(folder, "status").err == ""
