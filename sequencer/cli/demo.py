@@ -62,6 +62,7 @@ Children = list[tuple[str, "subprocess.Popen[bytes]", threading.Thread]]
 @click.option(
     "--steps",
     type=click.IntRange(2, MAX_STEPS),
+    metavar="N",
     default=8,
     show_default=True,
     help="Number of steps.",
@@ -69,6 +70,7 @@ Children = list[tuple[str, "subprocess.Popen[bytes]", threading.Thread]]
 @click.option(
     "--seconds",
     type=click.FloatRange(0, 60),
+    metavar="S",
     default=0.2,
     show_default=True,
     help="How long each step takes.",

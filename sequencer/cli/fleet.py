@@ -57,7 +57,7 @@ def _store(invocation: Invocation) -> FleetStore:
 @click.option(
     "--queue",
     metavar="NAME",
-    help="Serve the runs of this queue or machine; default store.queue, else see there.",
+    help="Serve the runs of this queue or machine; default store.queue.",
 )
 @click.option(
     "--trial", is_flag=True, help="Start a Temporal server for a trial instead, until Ctrl-C."
@@ -68,9 +68,9 @@ def worker(
 ) -> None:
     """Make attempts for every run of the project, until a signal ends it.
 
-    It helps whoever runs a run: 'sequencer run' says how far it may go on, and the workers make
-    the attempts. The first Ctrl-C or SIGTERM lets running attempts end and takes no other; the
-    second one stops them, and others make them again.
+    It makes what a 'sequencer run' permits, here or on another machine. After the first Ctrl-C
+    or SIGTERM it ends when its running attempts have ended; the second one stops them, and
+    other workers make them again.
 
     \b
     Examples:

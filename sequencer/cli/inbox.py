@@ -393,8 +393,8 @@ def tell_(invocation: Invocation, words: tuple[str, ...]) -> None:
     """Send a message to a step, from outside or from another step.
 
     STEP is a step or position, in a flowchart or a team a node or task; without one whatever
-    comes next. The message stands in the prompt of its next attempt, until one is accepted.
-    A step that runs goes on without it. TEXT - reads it from standard input.
+    comes next. The message is in the prompt of its next attempts until one is accepted. A
+    step that is already running does not see it. TEXT - reads it from standard input.
 
     \b
     Examples:

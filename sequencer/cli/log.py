@@ -58,10 +58,10 @@ def log(
     path: bool,
     prompt: bool,
 ) -> None:
-    """Show the newest step logs, oldest of them first.
+    """Show the newest step logs, in order.
 
-    STEP is the name of a step or the number of an iteration. -f goes on with the log that
-    is being written, and with the next when a step begins; Ctrl-C ends it.
+    STEP is the name of a step or the number of an iteration. -f follows the log that is
+    being written, then the one of the next step; Ctrl-C ends it.
 
     \b
     Examples:

@@ -52,6 +52,14 @@ _RUN_OPTIONS = with_options(
                  help="Return at once; workers do the steps. For runs on Temporal."),
     click.option("--step-index", type=click.IntRange(0, 2**62), metavar="I",
                  help="Where mode async starts; default 0."),
+    click.option("--max-steps", type=click.IntRange(min=1), metavar="N",
+                 help="At most N steps in this invocation; default 20, in mode sync 500."),
+    click.option("--max-cycles", type=click.IntRange(min=1), metavar="N",
+                 help="At most N cycles in this invocation."),
+    click.option("--max-wait", type=click.FloatRange(min=0), metavar="S",
+                 help="Seconds to wait for a turn; default 0, in mode sync without limit."),
+    click.option("--max-parallel", type=click.IntRange(1, 1000), metavar="N",
+                 help="At most N flowchart nodes at the same time; default 4."),
     click.option("--start-at", metavar="STEP",
                  help="Start with the next step that has this name or prompt; skip the steps "
                  "before it. A new flow or team starts at this node."),
@@ -62,13 +70,7 @@ _OPTIONS = with_options(
                  help="Run only the steps at this position, by name or place from 0; repeatable."),
     WORKFLOW(help="The workflow for a new run."),
     REVIEW_EVERY,
-    click.option("--max-steps", type=click.IntRange(min=1), metavar="N",
-                 help="At most N steps in this invocation; default 20, in mode sync 500."),
-    click.option("--max-cycles", type=click.IntRange(min=1), metavar="N",
-                 help="At most N cycles in this invocation."),
     MAX_COST,
-    click.option("--max-wait", type=click.FloatRange(min=0), metavar="S",
-                 help="Seconds to wait for a turn; default 0, in mode sync without limit."),
     click.option("--step-timeout", type=MONEY, metavar="S",
                  help="Time limit in seconds for a step without timeout_s."),
     AGENT,
@@ -79,8 +81,6 @@ _OPTIONS = with_options(
                  help="The agent for one prompt; overrides all others; repeatable."),
     click.option("--router/--no-router", default=None,
                  help="Let the router choose prompts, or not."),
-    click.option("--max-parallel", type=click.IntRange(1, 1000), metavar="N",
-                 help="At most N flowchart nodes at the same time; default 4."),
     REHEARSE,
     click.option("--dry-run", is_flag=True,
                  help="Show what would run and what blocks it; change nothing."),
@@ -127,7 +127,7 @@ _LOG = click.option(
 )
 
 
-@verb("tick", first=("--position", "--max-steps", "--max-cost", "--agent", "--log"))
+@verb("tick", first=("--position", "--max-cost", "--agent", "--log"))
 @_OPTIONS
 @_LOG
 @pass_invocation

@@ -132,7 +132,7 @@ def planned(
     if not dry_run and source is not None:
         project.ensure_may_act(source, may_ask=not is_tick)
     mode = Mode.TICK if is_tick else Mode(project.settings.run.mode)
-    _ensure_meant(mode, step_index, positions, options["max_wait"])
+    _ensure_meant(mode, step_index, positions, options.get("max_wait"))
     plan = Plan(mode, _limits(project, mode), positions, step_index, source, is_detached=detach)
     if start_at is not None:
         plan = _started_at(invocation, project, plan, start_at, dry_run)
@@ -172,11 +172,6 @@ def _ensure_meant(
     mode: Mode, step_index: int | None, positions: tuple[str, ...], max_wait: float | None
 ) -> None:
     """Return if every option makes sense in *mode*; refuse one that doesn't."""
-    if mode is Mode.TICK and max_wait:
-        raise UsageRefused(
-            "tick never waits", where="--max-wait",
-            hint=f"'sequencer run --max-steps 1 --max-wait {max_wait:g}' does",
-        )  # fmt: skip
     if step_index is not None and mode is not Mode.ASYNC:
         raise UsageRefused(
             f"mode {mode} continues where the run is", where="--step-index",

@@ -30,7 +30,7 @@ def trust(
     Programs, permissions, hooks, stores, addresses and caps are remembered. If one of them
     changes, you see the difference and are asked again. Steps, prompts and lower caps are
     free to change. On a machine without people, SEQUENCER_TRUST names folders, or all. FLOW is
-    a workflow of this project that stands outside of its folders of workflows.
+    a workflow file of this project outside its workflow folders.
 
     \b
     Examples:

@@ -36,6 +36,7 @@ LOOPBACK = ("127.0.0.1", "::1")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
+    metavar="PORT",
     default=8420,
     show_default=True,
     help="0: any that is free.",
@@ -71,8 +72,8 @@ def web(
     """Show the runs of this project, or of the projects in DIR..., in a browser.
 
     What needs you, every run with its graph, steps, logs and costs, and the buttons of approve,
-    answer, pause, stop and retry. Only this machine can reach it, and only who opens the link
-    that is printed. Needs the extra 'web'.
+    answer, pause, stop and retry. Only this machine can reach it, and only a browser
+    that has opened the printed link. Needs the extra 'web'.
 
     \b
     Examples:

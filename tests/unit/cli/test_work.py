@@ -128,11 +128,8 @@ def test_a_failed_step(tmp_path: Path) -> None:
 
 def test_a_tick_never_waits(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", TWO_AGENTS + "run: {max_wait_s: 60}\n")
-    ended = call(folder, "tick", "--max-wait", "3")
-    assert ended.code == 2
-    assert "run --max-steps 1 --max-wait 3" in ended.err
-    assert call(folder, "tick", "--max-wait", "0", "--quiet").code == 0
-    for option in ("--mode", "--step-index"):
+    assert call(folder, "tick", "--quiet").code == 0
+    for option in ("--mode", "--step-index", "--max-wait", "--max-steps", "--max-cycles"):
         assert f"No such option '{option}'" in call(folder, "tick", option, "1").err
 
 
