@@ -358,6 +358,13 @@ def stop(invocation: Invocation, *, reason: str | None, pause: bool, now: bool) 
     if pause and reason is not None:
         raise UsageRefused("works only without --pause", where="--reason")
     run = invocation.run()
+    if run.name is None and run.head is None and (others := invocation.project().run_names()):
+        # Whoever types this means one that runs.
+        raise TransitionRefused(
+            "stop: the default run has not started",
+            hint=f"'sequencer --run {others[0]} stop' stops that one; "
+            "'sequencer status --all' lists the runs",
+        )
     head = run.control.pause() if pause else run.control.stop(reason)
     done = "paused" if pause else "stopped"
     if now and head.claims:

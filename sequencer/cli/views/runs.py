@@ -144,7 +144,9 @@ def waiting(project: Project) -> tuple[list[Open], dict[Run, SequencerError]]:
 
 
 def open_at(run: Run, head: Head) -> Open | None:
-    """Return what *run*, which is at *head*, asks people; None: nothing."""
+    """Return what *run*, which is at *head*, asks people; None: nothing, or it was stopped."""
+    if head.exit:
+        return None
     if head.is_at_gate and head.status != "complete":
         return Open(run, head.gate, head.workflow_name)
     questions = run.flow.questions(head) if head.asks else ()

@@ -223,3 +223,26 @@ def test_resume_of_a_run_that_goes_on_is_refused(tmp_path: Path) -> None:
     called = call(tmp_path, "resume")
     assert called.code == 3
     assert "neither paused nor stopped" in called.err
+
+
+def test_a_stop_is_for_a_run_that_has_started_where_there_is_one(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", CONFIGURATION + "limits: {steps: 9}\n")
+    assert call(folder, "run", "--run", "docs", "--max-steps", "1", "--quiet").code == 0
+    for options in ((), ("--pause",)):
+        refused = call(folder, "stop", *options)
+        assert refused.code == 3
+        assert "sequencer --run docs stop" in refused.err
+    assert not (folder / "sync" / "state.json").exists()
+    assert call(folder, "--run", "docs", "stop").code == 0
+
+
+def test_a_run_that_was_stopped_asks_nobody(tmp_path: Path) -> None:
+    gate = "{name: main, requires_approval: true}"
+    steps = f"workflows: {{careful: {{kind: procedure, steps: [{gate}, reviewer]}}}}\n"
+    folder = project(tmp_path / "p", CONFIGURATION + steps)
+    assert call(folder, "--run", "g", "run", "--workflow", "careful", "--quiet").code == 4
+    assert [one["run"] for one in call(folder, "inbox", "--json").json] == ["g"]
+    assert call(folder, "--run", "g", "stop").code == 0
+    assert call(folder, "inbox", "--json").json == []
+    assert call(folder, "--run", "g", "resume").code == 0
+    assert [one["run"] for one in call(folder, "inbox", "--json").json] == ["g"]
