@@ -239,6 +239,25 @@ def witness_of(logs_dir: Path, run_folder: str | None) -> Witness:
     return witness
 
 
+def old_logs(folder: Path, before: float, keep: int = MAX_LOOKS) -> list[Path]:
+    """Return the step logs in *folder* that were last written *before* a time (Unix).
+
+    The newest *keep* are left out: a witness looks at them.
+
+    Raises:
+        UnsafeFolder: a part of the path is a link.
+    """
+    listed = sorted(filter(_LOG.fullmatch, folders.names(folder)), key=_iteration)
+    if not listed:
+        return []
+    fd, found = folders.opened(folder), []
+    for name in listed[: max(len(listed) - keep, 0)]:
+        about = os.stat(name, dir_fd=fd.fd, follow_symlinks=False)
+        if stat.S_ISREG(about.st_mode) and about.st_mtime < before:
+            found.append(folder / name)
+    return found
+
+
 def _iteration(name: str) -> int:
     number = name.removeprefix("iter-").partition("_")[0]
     return int(number) if number.isdigit() and len(number) <= _TOKEN_DIGITS else 0

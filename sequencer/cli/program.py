@@ -147,6 +147,7 @@ COMMANDS: Mapping[str, Command] = {
     "repair": Command(_FIX, "repair", "Show what is damaged, and save what can be.", "--apply"),
     "schedule": Command(_AUTO, "schedule", "Run steps by a timer, or the pages as a service."),
     "sync": Command(_AUTO, "sync", "Show both sides of a run that is kept in git.", "--to"),
+    "clean": Command(_AUTO, "clean", "Remove old step logs and ended runs.", "--yes"),
     "worker": Command(_AUTO, "fleet", "Make attempts for runs on Temporal."),
     "mcp": Command(_AUTO, "mcp", "Serve the runs to an editor or an agent (MCP)."),
     "help": Command(_START, "help", "Explain a command, or all of them."),

@@ -16,6 +16,7 @@ SCHEMAS: dict[str, Any] = json.loads((ROOT / "docs" / "reference" / "json.schema
 CONFIGURATION = """\
 agent: rehearsal
 workflows:
+  short: {kind: procedure, steps: [supervisor]}
   careful: {kind: procedure, steps: [supervisor, {name: main, requires_approval: true}, reviewer]}
 """
 
@@ -25,6 +26,7 @@ def worked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = project(tmp_path_factory.mktemp("json") / "p", CONFIGURATION)
     assert call(folder, "run", "--max-steps", "3", "--quiet").code == 0
     assert call(folder, "run", "--run", "gate", "--workflow", "careful", "--quiet").code == 4
+    assert call(folder, "run", "--run", "ended", "--workflow", "short", "--quiet").code == 0
     return folder
 
 

@@ -1,0 +1,162 @@
+"""`clean` removes what ended long ago, and nothing that anybody needs."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from sequencer.assembly.cleaning import unneeded
+from sequencer.project import open_project
+from sequencer.store import folder as folders
+from sequencer.store.file import FileStore
+from tests.unit.cli.calling import call, project
+
+CONFIGURATION = """\
+agent: rehearsal
+steps: [supervisor, main]
+limits: {steps: 900}
+workflows:
+  short: {kind: procedure, steps: [supervisor, main]}
+  careful: {kind: procedure, steps: [supervisor, {name: main, requires_approval: true}]}
+"""
+LONG_AGO = 1_700_000_000
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Make a project with runs that ended, one that waits, one that was stopped."""
+    made = project(tmp_path / "p", CONFIGURATION)
+    for name, workflow, code in (
+        ("old", "short", 0),
+        ("new", "short", 0),
+        ("asks", "careful", 4),
+    ):
+        ended = call(made, "--run", name, "run", "--workflow", workflow, "--quiet")
+        assert ended.code == code, ended.err
+    assert call(made, "--run", "stopped", "run", "--max-steps", "1", "--quiet").code == 0
+    assert call(made, "--run", "stopped", "stop").code == 0
+    assert call(made, "run", "--max-steps", "2", "--quiet").code == 0
+    for name in ("old", "asks", "stopped"):
+        age(made / "sync" / "runs" / name)
+    age(made / "logs")
+    return made
+
+
+def age(path: Path) -> None:
+    """Let all of *path* look as if it was last changed long ago."""
+    for each in (path, *path.rglob("*")):
+        os.utime(each, (LONG_AGO, LONG_AGO), follow_symlinks=False)
+
+
+def runs(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in (folder / "sync" / "runs").iterdir())
+
+
+def removed(folder: Path, *options: str) -> list[tuple[str, str | None]]:
+    ended = call(folder, "clean", "--yes", "--json", *options)
+    assert ended.code == 0, ended.err
+    assert all(one["removed"] for one in ended.json)
+    return [(one["what"], one["run"]) for one in ended.json]
+
+
+def test_only_what_ended_long_ago_goes_and_only_on_request(folder: Path) -> None:
+    shown = call(folder, "clean")
+    assert (shown.code, "add --yes" in shown.err) == (0, True)
+    assert [line.split()[:3] for line in shown.out.splitlines()[1:]] == [["ended", "run", "old"]]
+    assert runs(folder) == ["asks", "new", "old", "stopped"]
+    assert removed(folder, "--logs") == []
+    assert removed(folder, "--run", "new") == []
+    assert removed(folder) == [("ended run", "old")]
+    assert runs(folder) == ["asks", "new", "stopped"]
+    assert not list(folder.glob("logs/*/runs/old/steps/*"))
+    assert list(folder.glob("logs/*/runs/asks/steps/*"))
+    assert removed(folder) == []
+    assert "nothing is older than 30 days" in call(folder, "clean").out
+    assert call(folder, "--run", "asks", "answer", "approve").code == 0
+    assert removed(folder, "--older-than", "0") == [("ended run", "asks"), ("ended run", "new")]
+
+
+def test_a_run_that_continues_keeps_its_newest_logs(folder: Path) -> None:
+    logs = next(folder.glob("logs/*/steps"))
+    for number in range(3, 133):
+        (logs / f"iter-{number:05d}_main.log").write_text("x\n")
+    (logs / "notes.log").write_text("mine\n")
+    age(logs)
+    assert removed(folder, "--logs") == [("step logs", None)]
+    left = sorted(path.name for path in logs.iterdir())
+    assert (len(left), left[0], left[-1]) == (101, "iter-00033_main.log", "notes.log")
+    assert call(folder, "run", "--max-steps", "1", "--quiet").code == 0
+
+
+def test_no_link_is_followed(folder: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    (outside / "steps").mkdir(parents=True)
+    (outside / "steps" / "iter-00001_main.log").write_text("x\n")
+    age(outside)
+    runs_folder = folder / "sync" / "runs"
+    (folder / "sync" / f"removed-{'0' * 16}").symlink_to(outside)
+    (folder / "sync" / "removed-yours").mkdir()
+    (runs_folder / "linked").symlink_to(runs_folder / "old")
+    (runs_folder / "old" / "more").symlink_to(outside)
+    age(runs_folder / "old")
+    assert removed(folder) == [("ended run", "old")]
+    assert (folder / "sync" / "removed-yours").is_dir()
+    (folder / "logs" / "branch").symlink_to(outside)
+    refused = call(folder, "clean", "--yes")
+    assert (refused.code, "link" in refused.err) == (3, True)
+    assert (outside / "steps" / "iter-00001_main.log").read_text() == "x\n"
+
+
+def test_a_run_that_is_started_over_meanwhile_stays(folder: Path) -> None:
+    (one,) = unneeded(open_project(folder), LONG_AGO + 1)
+    assert call(folder, "--run", "old", "reset", "--yes").code == 0
+    assert not one.remove()
+    assert "old" in runs(folder)
+
+
+def test_a_run_that_is_changed_while_the_lock_is_waited_for_stays(folder: Path) -> None:
+    (one,) = unneeded(open_project(folder), LONG_AGO + 1)
+    held = open_project(folder).run("old").store
+    assert isinstance(held, FileStore)
+    gone: list[bool] = []
+    with held.locked():
+        remover = threading.Thread(target=lambda: gone.append(one.remove()))
+        remover.start()
+        # It waits for the lock: it has removed the logs, and looked at the state before.
+        while list(folder.glob("logs/*/runs/old/steps/*")):
+            pass
+        remover.join(0.5)
+        assert remover.is_alive()
+        os.utime(folder / "sync" / "runs" / "old" / "state.json")
+    remover.join()
+    assert gone == [False]
+    assert "old" in runs(folder)
+
+
+def test_a_kill_leaves_no_half_of_a_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(_: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(folders, "remove_tree", killed)
+        assert call(folder, "clean", "--yes").code == 130
+    assert "old" not in runs(folder)
+    assert call(folder, "--run", "old", "status").code == 2
+    assert list((folder / "sync").glob("removed-*/state.json"))
+    assert removed(folder) == [("rest of a removal", None)]
+    assert folders.names(folder / "sync" / "runs") != []
+    assert not list((folder / "sync").glob("removed-*"))
+
+
+def test_worktrees_and_agents_keep_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "sync" / "runs" / "old" / "worktrees" / "build-1").mkdir(parents=True)
+    age(folder / "sync" / "runs" / "old")
+    assert removed(folder) == []
+    (folder / "sync" / "runs" / "old" / "worktrees" / "build-1").rmdir()
+    monkeypatch.setenv("SEQUENCER_TOKEN", "1")
+    assert call(folder, "clean").code == 0
+    assert call(folder, "clean", "--yes").code == 2
+    assert "old" in runs(folder)
