@@ -12,7 +12,8 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -33,6 +34,7 @@ from sequencer.executors.redaction import Redaction
 
 if TYPE_CHECKING:
     from sequencer.assembly.agents import AgentOverrides
+    from sequencer.documents.reader import KeyPath
     from sequencer.engine.run import Run
     from sequencer.project import Project
     from sequencer.store.protocol import View
@@ -115,18 +117,21 @@ class Invocation(Struct):
             from sequencer.settings.sources import Given  # noqa: PLC0415
 
             given = options or {}
-            project = open_project(
+            flags = {key: Given(said, value) for key, said, value in _laid_over(given)}
+            opened = partial(
+                open_project,
                 config=self.config,
-                flags={
-                    key: Given(_typed(name, value), value)
-                    for name, key in _OPTIONS.items()
-                    if (value := given.get(name)) is not None
-                },
                 overrides=overrides,
                 acts=self.acts,
                 rehearses=rehearses,
                 trust=lambda refused: ask(self, refused),
             )
+            project = opened(flags=flags)
+            scheduled = project.settings.schedules.get(self.run_name or "")
+            if scheduled is not None and given.get("workflow") is None:
+                said = f"schedules.{self.run_name}.workflow"
+                flags["workflow", "name"] = Given(said, scheduled.workflow)
+                project = opened(flags=flags)
             if not may_be_none:
                 project.ensure_is_one()
             self.notices(in_short(project.settings.notices))
@@ -145,7 +150,7 @@ class Invocation(Struct):
         """
         project, name = self.project(), self.run_name
         if name is not None and not may_begin:
-            known = project.run_names()
+            known = [*project.run_names(), *project.settings.schedules]
             if slug(name) not in map(slug, known):
                 raise UnknownName("run", name, known, where="--run")
         if name not in self._runs:
@@ -276,6 +281,13 @@ def refuse(verb_name: str, hint: str) -> None:
         "(SEQUENCER_TOKEN is set)",
         hint=f"{hint}; nothing was changed",
     )
+
+
+def _laid_over(given: Mapping[str, object]) -> Iterator[tuple[KeyPath, str, object]]:
+    """Yield the settings that *given* options lie over, each as it was typed, and its value."""
+    for name, key in _OPTIONS.items():
+        if (value := given.get(name)) is not None:
+            yield key, _typed(name, value), value
 
 
 def _typed(option: str, value: object) -> str:

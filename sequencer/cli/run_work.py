@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
@@ -31,6 +31,7 @@ from sequencer.assembly.agents import (
 from sequencer.assembly.costs import cost_warnings
 from sequencer.assembly.flows import locate, written_of
 from sequencer.assembly.flows import run_of as flow_run_of
+from sequencer.assembly.schedules import next_start, start_due, starts_at
 from sequencer.cli import idle, inbox
 from sequencer.cli.context import Invocation, in_short, json_text, near
 from sequencer.cli.options import hide_in
@@ -313,6 +314,10 @@ def work(invocation: Invocation, project: Project, plan: Plan) -> int:
     Raises:
         SequencerError: see `Run.work`; with ``--json`` the summary is printed before.
     """
+    run = invocation.run(may_begin=True) if plan.mode is Mode.TICK else None
+    if run and (date := start_due(project, run)):
+        _tell_end(invocation, run, plan, Summary(starts_at(date)), is_idle=True)
+        return 0
     while True:
         before = _usage_of(invocation, plan)
         try:
@@ -386,6 +391,8 @@ def _tell_end(
 ) -> str:
     """Say how it ended and return the text."""
     if is_idle and not summary.reason.startswith("nothing due"):
+        if run.head is not None and (date := next_start(invocation.project(), run)):
+            summary.reason += f"; {starts_at(date)}"
         summary.reason = f"nothing due: {summary.reason}"
     invocation.news = _news(run, plan, summary)
     text = json_text(as_json(run, summary, 0)) if invocation.is_json else end_line(summary)
@@ -469,8 +476,8 @@ def _news(run: Run, plan: Plan, summary: Summary) -> News:
     if plan.mode is not Mode.TICK or head is None:
         return News()
     here = standing(head, run.workflow_for(head), run.limits, datetime.now(UTC))
-    text = here.message if here.kind in RESTS else ""
-    return News(text, has_moved=bool(summary.usage.steps))
+    is_rest = here.kind in RESTS
+    return News(here.message if is_rest else "", has_moved=bool(summary.usage.steps))
 
 
 def _remember(invocation: Invocation, run: Run, text: str) -> None:
@@ -488,17 +495,16 @@ def _remember(invocation: Invocation, run: Run, text: str) -> None:
         return
     notices = () if invocation.is_quiet else in_short(invocation.project().settings.notices)
     said = "".join(near(f"notice: {notice}\n") for notice in notices)
-    due = parse_time(here.until) if here.until else None
-    until = due.timestamp() if due else None
+    due = parse_time(here.until or "")
+    until = due.timestamp() if due else next_start(invocation.project(), run)
     answer = idle.IdleAnswer(near(f"{text}\n"), said, until)
     idle.remember(run.store.state_path, answer, invocation.arguments)
 
 
 def _head_or_none(run: Run) -> Head | None:
-    try:
+    with suppress(SequencerError):
         return run.head
-    except SequencerError:
-        return None
+    return None
 
 
 def end_line(summary: Summary) -> str:
@@ -516,8 +522,7 @@ def end_line(summary: Summary) -> str:
 
 def as_json(run: Run, summary: Summary, exit_code: int) -> dict[str, Any]:
     """Return what ``--json`` prints at the end."""
-    usage, head = summary.usage, summary.head
-    names = ("step_index", "status", "expected_step")
+    usage, head, names = summary.usage, summary.head, ("step_index", "status", "expected_step")
     return {
         "reason": summary.reason,
         "exit_code": exit_code,

@@ -11,6 +11,7 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
+from sequencer.assembly.schedules import next_start, starts_at
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.nodes import Frame
@@ -71,6 +72,8 @@ def _looks(invocation: Invocation, run: Run) -> Iterator[Snapshot]:
     logs = project.logs(run.name, lambda _: None)
     while True:
         snapshot = take(run, logs)
+        if (date := next_start(project, run)) is not None:
+            snapshot = replace(snapshot, notices=(*snapshot.notices, starts_at(date)))
         if snapshot.head is not None and (posting := project.posting) is not None:
             snapshot = replace(snapshot, posts=posting.pending(run, snapshot.head))
         yield snapshot

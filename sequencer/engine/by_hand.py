@@ -222,10 +222,17 @@ class Control:
         """See `by_hand.edit_field`."""
         return self._by_hand("set", field=field, value=value)
 
-    def reset(self) -> Head:
-        """Start over with the configured workflow."""
+    def reset(self, *, ended: str | None = None) -> Head:
+        """Start over with the configured workflow.
+
+        Raises:
+            TransitionRefused: the run with the id *ended* is complete no more, or another has
+                been started since.
+        """
 
         def change(head: Head) -> Transition:
+            if ended is not None and (head.run_id != ended or head.status != "complete"):
+                raise TransitionRefused("reset: the run was started over meanwhile")
             made = self._decided(head, verb="reset", by="", words={"fresh": self._fresh_head()})
             # Not if it is refused: the run then continues from what it started with.
             self._keep_source()

@@ -66,6 +66,7 @@ class Check:
         """Return what doesn't fit together."""
         parts: tuple[Callable[[], Iterator[Found]], ...] = (
             self._workflow,
+            self._schedules,
             self._store,
             self._agent_entries,
             self._agents_named,
@@ -93,6 +94,14 @@ class Check:
         if every > 0 and not is_option and self._registry.get(name).review is None:
             message = f"workflow {name!r} has no review step, so review_every_n has no effect"
             self._layers.notices.append(f"{self._at(cadence)}: {message}")
+
+    def _schedules(self) -> Iterator[Found]:
+        known = self._registry.names
+        for run, schedule in self._schema.schedules.items():
+            path = ("schedules", run, "workflow")
+            if schedule.workflow not in known and schedule.workflow not in self._definitions:
+                where = self._at(path)
+                yield path, UnknownName("workflow", schedule.workflow, known, where=where)
 
     def _store(self) -> Iterator[Found]:
         path = ("store", "journal", "rotate_bytes")

@@ -17,6 +17,7 @@ from sequencer.model.frozen import Frozen
 from sequencer.model.limits import RunLimits
 from sequencer.model.step import Approval, ModelName, Name, Retry, Step, Validation
 from sequencer.posting.options import ActivityOptions
+from sequencer.settings.schedules import Schedule
 from sequencer.settings.webhooks import WebhookOptions
 from sequencer.workflows.definitions import ReviewDefinition, StepEntry, WorkflowDefinition
 from sequencer.workflows.requests.routing import RoutingSettings
@@ -408,6 +409,8 @@ class Schema(Section):
     routing: RoutingSettings = RoutingSettings()
     agents: dict[Name, AgentEntry] = Field(default_factory=dict)
     workflows: dict[Name, WorkflowDefinition] = Field(default_factory=dict)
+    schedules: dict[Name, Schedule] = Field(default_factory=dict)
+    """By the name of the run that starts at their dates."""
     hooks: tuple[PathText, ...] = ()
     """Python files of the project with hooks, in the order in which they are called."""
     prices: dict[ModelName, ModelPrice] = Field(default_factory=dict)

@@ -26,6 +26,7 @@ from sequencer.model.workflow import Workflow
 from sequencer.posting.options import ActivityOptions
 from sequencer.settings import legacy
 from sequencer.settings.checks import Check, Found, roles_of, task_lists
+from sequencer.settings.schedules import Schedule
 from sequencer.settings.schema import (
     AgentSelection,
     CommitOptions,
@@ -72,6 +73,7 @@ _AS_THEY_ARE = (
         "agents_may_decide",
         "worktree",
         "setup",
+        "schedules",
     ),
     "setup_timeout_s",
 )
@@ -127,6 +129,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     logs: LogOptions
     activity: ActivityOptions
     webhooks: WebhookOptions
+    schedules: Mapping[str, Schedule]
     teams: TeamOptions
     run: RunDefaults
     agents_may_decide: tuple[str, ...]

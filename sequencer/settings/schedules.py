@@ -1,0 +1,53 @@
+"""``schedules:`` in orchestration.yaml: at which dates a run starts by itself.
+
+Dates are those of cron, in the machine's local time. In the hour that a clock change skips, a
+date comes when the clock has moved on; in the hour that comes twice, only the first time.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Annotated
+
+from sequencer.model.fields import AfterValidator, Field
+from sequencer.model.frozen import Frozen
+from sequencer.model.step import Name
+
+_FIELDS = 5
+
+
+def _is_cron(value: str) -> str:
+    from cronsim import CronSim, CronSimError  # noqa: PLC0415 - few projects have schedules
+
+    if len(value.split()) != _FIELDS:
+        raise ValueError("is not 'MINUTE HOUR DAY MONTH WEEKDAY', such as \"0 2 * * *\"")
+    try:
+        next(CronSim(value, datetime(2027, 1, 1)))  # noqa: DTZ001 - cron's dates have no zone
+    except (CronSimError, StopIteration) as error:
+        reason = str(error) or "it never comes"
+        raise ValueError(f'is no date of cron: {reason}; "0 2 * * *" is 2:00 each day') from None
+    return value
+
+
+class Schedule(Frozen):
+    """One of ``schedules:``; its name is that of its run."""
+
+    workflow: Name
+    """What the run works on."""
+    at: Annotated[str, Field(max_length=200), AfterValidator(_is_cron)]
+    """Five fields of cron: minute, hour, day, month, weekday."""
+
+    def last(self, now: float) -> float:
+        """Return the newest date up to *now*; both in seconds since 1970."""
+        return self._from(now, 1, is_reverse=True)
+
+    def next(self, now: float) -> float:
+        """Return the first date after *now*."""
+        return self._from(now, 0, is_reverse=False)
+
+    def _from(self, now: float, more_s: int, *, is_reverse: bool) -> float:
+        from cronsim import CronSim  # noqa: PLC0415 - see above
+
+        start = datetime.fromtimestamp(now) + timedelta(seconds=more_s)  # noqa: DTZ006 - local
+        # Without a zone: what it is on this machine that day is the system's to say.
+        return next(CronSim(self.at, start, reverse=is_reverse)).timestamp()

@@ -1,0 +1,234 @@
+"""`schedules:`: a run starts once for each date that comes while it rests."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sequencer.assembly import schedules
+from sequencer.errors import TransitionRefused
+from sequencer.project import open_project
+from sequencer.settings.schedules import Schedule
+from tests.unit.cli.calling import Called, call, project
+
+CONFIGURATION = """\
+agent: rehearsal
+limits: {cost_usd: 9}
+workflows:
+  two: {kind: procedure, steps: [supervisor, main]}
+schedules:
+  night: {workflow: two, at: "0 2 * * *"}
+"""
+DAY_S = 24 * 60 * 60
+Later = Callable[[float], None]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return project(tmp_path / "p", CONFIGURATION)
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Later:
+    """Return what moves the clock of schedules that many seconds after now."""
+
+    def move(seconds: float) -> None:
+        moved = SimpleNamespace(time=lambda: time.time() + seconds)
+        monkeypatch.setattr(schedules, "time", moved)
+
+    return move
+
+
+def tick(folder: Path) -> Called:
+    ended = call(folder, "--run", "night", "tick")
+    assert ended.code == 0, ended.err
+    return ended
+
+
+def events(folder: Path) -> list[str]:
+    listed = call(folder, "--run", "night", "history", "--json").out.splitlines()
+    return [json.loads(line)["event"] for line in listed]
+
+
+def test_it_starts_at_its_date_and_again_at_the_next_but_not_between(
+    folder: Path, later: Later
+) -> None:
+    for _ in range(3):
+        assert "nothing due: it starts at" in tick(folder).out
+    assert "it starts at" in call(folder, "--run", "night", "status").err
+    assert not (folder / "sync" / "runs").exists()
+    later(DAY_S)
+    for _ in range(2):
+        tick(folder)
+    assert events(folder).count("succeeded") == 2
+    # The run has ended now, and not at the date that the clock of schedules pretends.
+    later(0)
+    for _ in range(3):
+        assert "complete after 2 steps; it starts at" in tick(folder).out
+    assert "it starts at" in call(folder, "--run", "night", "status").err
+    # Two dates were missed: one start makes up for them.
+    later(2 * DAY_S)
+    for _ in range(2):
+        tick(folder)
+    later(0)
+    tick(folder)
+    assert events(folder).count("reset") == 1
+    assert events(folder).count("succeeded") == 4
+
+
+def test_dates_that_come_while_it_is_under_way_are_left_out(folder: Path, later: Later) -> None:
+    tick(folder)
+    later(DAY_S)
+    tick(folder)
+    later(5 * DAY_S)
+    tick(folder)
+    assert events(folder).count("succeeded") == 2
+    assert "reset" not in events(folder)
+
+
+def test_of_many_ticks_at_one_moment_one_starts_it(folder: Path, later: Later) -> None:
+    tick(folder)
+    later(DAY_S)
+    tick(folder)
+    tick(folder)
+    barrier = threading.Barrier(8)
+
+    def one() -> None:
+        opened = open_project(folder)
+        run = opened.run("night")
+        barrier.wait()
+        schedules.start_due(opened, run)
+
+    for turn in range(1, 4):
+        later(2 * DAY_S * turn)
+        threads = [threading.Thread(target=one) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert events(folder).count("reset") == turn
+        tick(folder)
+        tick(folder)
+
+
+def test_a_tick_that_decided_long_ago_starts_nothing(folder: Path, later: Later) -> None:
+    tick(folder)
+    later(DAY_S)
+    tick(folder)
+    tick(folder)
+    run = open_project(folder).run("night")
+    assert run.head is not None
+    ended = run.head.run_id
+    run.control.reset(ended=ended)
+    tick(folder)
+    tick(folder)
+    with pytest.raises(TransitionRefused):
+        run.control.reset(ended=ended)
+
+
+def test_a_clock_that_was_set_back_starts_nothing(folder: Path, later: Later) -> None:
+    tick(folder)
+    later(DAY_S)
+    tick(folder)
+    tick(folder)
+    later(-400 * DAY_S)
+    assert "it starts at" in tick(folder).out
+    assert "reset" not in events(folder)
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("berlin")
+def test_clock_changes() -> None:
+    def at(text: str) -> float:
+        return datetime.fromisoformat(text).timestamp()
+
+    nightly = Schedule(workflow="two", at="30 2 * * *")
+    # 2027-03-28 has no 2:30.
+    assert nightly.next(at("2027-03-28T00:00+01:00")) == at("2027-03-28T03:30+02:00")
+    assert nightly.next(at("2027-03-28T03:31+02:00")) == at("2027-03-29T02:30+02:00")
+    # 2027-10-31 has two.
+    first, second = at("2027-10-31T02:30+02:00"), at("2027-10-31T02:30+01:00")
+    assert nightly.next(at("2027-10-31T00:00+02:00")) == first
+    assert nightly.last(second + 60) == first
+    assert nightly.last(at("2027-11-01T02:30+01:00")) == at("2027-11-01T02:30+01:00")
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ('{workflow: two, at: "every night"}', "MINUTE HOUR DAY MONTH WEEKDAY"),
+        ('{workflow: two, at: "0 25 * * *"}', "Bad hour"),
+        ('{workflow: two, at: "0 2 30 2 *"}', "is no date of cron"),
+        ('{workflow: twoo, at: "0 2 * * *"}', "unknown workflow 'twoo'"),
+        ("{workflow: two}", "at"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line(folder: Path, entry: str, says: str) -> None:
+    text = CONFIGURATION.replace('{workflow: two, at: "0 2 * * *"}', entry)
+    (folder / "orchestration.yaml").write_text(text)
+    refused = call(folder, "--run", "night", "tick")
+    assert refused.code == 2
+    assert says in refused.err
+    assert "orchestration.yaml:6" in refused.err
+
+
+def test_another_date_asks_for_trust_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SEQUENCER_TRUST", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder.parent / "state"))
+    assert call(folder, "trust", "--yes").code == 0
+    tick(folder)
+    often = CONFIGURATION.replace("0 2", "*/5 *")
+    (folder / "orchestration.yaml").write_text(often)
+    refused = call(folder, "--run", "night", "tick")
+    assert refused.code == 2
+    assert "schedules" in refused.err
+
+
+def test_a_timer_can_be_installed_before_the_first_start(folder: Path) -> None:
+    shown: Any = call(folder, "--run", "night", "schedule", "print", "--every", "5")
+    assert shown.code == 0, shown.err
+    assert "--run=night" in shown.out
+    assert call(folder, "--run", "nite", "status").code == 2
+
+
+def test_what_a_tick_remembers_ends_with_the_next_date(folder: Path, later: Later) -> None:
+    tick(folder)
+    later(DAY_S)
+    tick(folder)
+    tick(folder)
+    later(0)
+    tick(folder)
+    kept = json.loads((folder / "sync" / "runs" / "night" / "idle.json").read_text())
+    (answer,) = kept["answers"].values()
+    assert answer["until"] == Schedule(workflow="two", at="0 2 * * *").next(time.time())
+
+
+def test_a_flow_starts_over_too(folder: Path, later: Later) -> None:
+    chart = "```mermaid\nflowchart TD\n    a[A] --> b[B]\n```\n\n### a\nDo a.\n\n### b\nDo b.\n"
+    (folder / "chart.md").write_text(f"# Chart\n\n{chart}")
+    text = CONFIGURATION.replace("workflow: two", "workflow: chart")
+    text = text.replace("schedules:", "  chart: chart.md\nschedules:")
+    (folder / "orchestration.yaml").write_text(text)
+    tick(folder)
+    for days in (1, 2):
+        later(days * DAY_S)
+        tick(folder)
+        tick(folder)
+    assert events(folder).count("succeeded") == 4, events(folder)
+    assert events(folder).count("reset") == 1
