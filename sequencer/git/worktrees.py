@@ -22,6 +22,7 @@ from sequencer.documents.files import ref_part, slug
 from sequencer.git.tree import read_note, write_note
 from sequencer.model.frozen import Frozen
 from sequencer.model.head import Counter, Owner
+from sequencer.store import folder as folders
 from sequencer.store.identity import is_proven_dead, is_same_boot, pid_namespace
 
 FOLDER = "worktrees"
@@ -96,10 +97,11 @@ class Worktrees:
 
     def prepare(self) -> None:
         """Make the folder, with everything in it ignored."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        ignore = self.path / ".gitignore"
-        if not ignore.exists():
-            ignore.write_text(_IGNORED)
+        folder = folders.made(self.path)
+        with contextlib.suppress(FileExistsError):
+            fd = folder.open(".gitignore", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            with os.fdopen(fd, "w") as file:
+                file.write(_IGNORED)
 
     def folder(self, worktree: Worktree) -> Path:
         """Return the top of *worktree*."""

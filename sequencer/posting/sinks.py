@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from sequencer.errors import ConfigurationError, UnsafePath
+from sequencer.errors import ConfigurationError, UnsafeFolder, UnsafePath
 from sequencer.posting.options import ActivityOptions, SinkOptions, SinkPlace
 from sequencer.posting.protocol import Post, Sink, Unreachable
 from sequencer.posting.trackers import (
@@ -28,6 +28,7 @@ from sequencer.posting.trackers import (
     LinearSink,
 )
 from sequencer.posting.web import WebhookSink
+from sequencer.store import folder as folders
 
 DEFAULT_FILE = "activity.jsonl"
 MAX_ISSUE = 2**53
@@ -183,11 +184,13 @@ class JsonlSink:
             self._append(line, is_result=post.key is not None)
         except OSError as error:
             raise Unreachable(f"{self.path}: {error.strerror or error}") from error
+        except UnsafeFolder as error:
+            raise Unreachable(f"{self.path}: {error.message}") from error
 
     def _append(self, line: bytes, *, is_result: bool) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        fd = os.open(self.path, flags, 0o644)
+        # An agent may put a link in the place of a folder while it works.
+        folder = folders.made(self.path.parent)
+        fd = folder.open(self.path.name, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 message = "is no plain file"

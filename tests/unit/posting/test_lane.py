@@ -268,7 +268,7 @@ def test_a_line_that_was_torn_does_not_tear_the_next(tmp_path: Path) -> None:
     assert texts[1] == '{"half": '
 
 
-@pytest.mark.parametrize("kind", ["folder", "link", "pipe", "no-folder"])
+@pytest.mark.parametrize("kind", ["folder", "link", "pipe", "no-folder", "linked-folder"])
 def test_what_is_no_plain_file_is_an_outage(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "a.jsonl"
     if kind == "folder":
@@ -277,12 +277,17 @@ def test_what_is_no_plain_file_is_an_outage(tmp_path: Path, kind: str) -> None:
         path.symlink_to(tmp_path / "elsewhere")
     elif kind == "pipe":
         os.mkfifo(path)
+    elif kind == "linked-folder":
+        (tmp_path / "outside").mkdir()
+        (tmp_path / "run").symlink_to(tmp_path / "outside")
+        path = tmp_path / "run" / "a.jsonl"
     else:
         (tmp_path / "x").write_text("")
         path = tmp_path / "x" / "a.jsonl"
     with pytest.raises(Unreachable, match=r"a\.jsonl"):
         JsonlSink("file", path).post(result(1))
     assert not (tmp_path / "elsewhere").exists()
+    assert not (tmp_path / "outside" / "a.jsonl").exists()
 
 
 # --- one thought in so many seconds, over all processes that work on a run --------------------
