@@ -57,7 +57,7 @@ def test_the_keys_of_a_file_and_of_a_task() -> None:
 
 
 def test_the_step_fields_that_a_task_has_not() -> None:
-    said = "every [step field](configuration.md#step-fields) but `name`, `description`"
+    said = "every [step field](configuration.md#step-fields) except `name`, `description`"
     assert f"{said}, `requires_approval` and `approval`" in TEXT
     assert set(known_keys(TaskEntry, ())) >= STEP_FIELDS
     assert not {"name", "requires_approval", "approval"} & set(known_keys(TaskEntry, ()))
