@@ -380,6 +380,7 @@ DecidingVerb = Literal[
     "resume",
     "run",
     "sync",
+    "clean",
 ]
 """Commands for decisions by people: also `run` with --start-at, and `sync` with --to. `trust` is
 not among them, because you can't delegate it."""
