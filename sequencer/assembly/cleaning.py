@@ -100,7 +100,12 @@ def _log_folders(project: Project, run: str | None) -> list[Path]:
 
 
 def _is_over(project: Project, run: Run) -> bool:
-    """Return whether *run* is complete, in files of its own, and nobody waits for it."""
+    """Return whether *run* is complete, in files of its own, and nobody waits for it.
+
+    A schedule does: without the run's end, its newest date would start it again.
+    """
+    if run.name in project.settings.schedules:
+        return False
     try:
         head = run.head
     except SequencerError:

@@ -33,9 +33,9 @@ DAYS = 30
 def clean(invocation: Invocation, *, days: int, only_logs: bool, yes: bool) -> None:
     """Show which old step logs and ended runs can go; --yes removes them.
 
-    A named run goes when it is complete, its results are posted and it has no worktrees left;
-    its history and costs go with it. A run that may continue loses old logs only, never the
-    newest 100. With --run it is about that run.
+    A named run goes when it is complete, its results are posted and it has neither worktrees
+    nor a schedule; its history and costs go with it. A run that may continue loses old logs
+    only, never the newest 100. With --run it is about that run.
 
     \b
     Examples:

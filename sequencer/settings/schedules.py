@@ -6,7 +6,8 @@ date comes when the clock has moved on; in the hour that comes twice, only the f
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from collections.abc import Iterator
+from datetime import datetime
 from typing import Annotated
 
 from sequencer.model.fields import AfterValidator, Field
@@ -14,6 +15,8 @@ from sequencer.model.frozen import Frozen
 from sequencer.model.step import Name
 
 _FIELDS = 5
+_SHIFT_S = 3 * 60 * 60
+"""More than any clock change takes back."""
 
 
 def _is_cron(value: str) -> str:
@@ -39,15 +42,19 @@ class Schedule(Frozen):
 
     def last(self, now: float) -> float:
         """Return the newest date up to *now*; both in seconds since 1970."""
-        return self._from(now, 1, is_reverse=True)
+        return next(date for date in self._from(now + _SHIFT_S, is_reverse=True) if date <= now)
 
     def next(self, now: float) -> float:
         """Return the first date after *now*."""
-        return self._from(now, 0, is_reverse=False)
+        return next(date for date in self._from(now, is_reverse=False) if date > now)
 
-    def _from(self, now: float, more_s: int, *, is_reverse: bool) -> float:
+    def _from(self, now: float, *, is_reverse: bool) -> Iterator[float]:
+        """Yield dates from *now* on, in the order of the clock on the wall.
+
+        In an hour that comes twice, that is not the order of time.
+        """
         from cronsim import CronSim  # noqa: PLC0415 - see above
 
-        start = datetime.fromtimestamp(now) + timedelta(seconds=more_s)  # noqa: DTZ006 - local
+        start = datetime.fromtimestamp(now)  # noqa: DTZ006 - local
         # Without a zone: what it is on this machine that day is the system's to say.
-        return next(CronSim(self.at, start, reverse=is_reverse)).timestamp()
+        return (date.timestamp() for date in CronSim(self.at, start, reverse=is_reverse))

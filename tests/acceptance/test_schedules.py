@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from sequencer.assembly import schedules
+from sequencer.assembly.cleaning import unneeded
 from sequencer.errors import TransitionRefused
 from sequencer.project import open_project
 from sequencer.settings.schedules import Schedule
@@ -167,6 +168,30 @@ def test_clock_changes() -> None:
     assert nightly.next(at("2027-10-31T00:00+02:00")) == first
     assert nightly.last(second + 60) == first
     assert nightly.last(at("2027-11-01T02:30+01:00")) == at("2027-11-01T02:30+01:00")
+
+
+@pytest.mark.usefixtures("berlin")
+@pytest.mark.parametrize("at", ["*/5 * * * *", "30 * * * *", "30 2 * * *", "0 2 * * *"])
+@pytest.mark.parametrize("day", ["2027-03-28T00:00+01:00", "2027-10-31T00:00+02:00"])
+def test_each_date_comes_once_on_a_day_of_a_clock_change(at: str, day: str) -> None:
+    every, midnight = Schedule(workflow="two", at=at), datetime.fromisoformat(day).timestamp()
+    minutes = [midnight + 60 * minute + 1 for minute in range(6 * 60)]
+    for now in minutes:
+        assert every.last(now) <= now < every.next(now)
+        assert every.last(every.next(now)) == every.next(now)
+    newest = [every.last(now) for now in minutes]
+    assert newest == sorted(newest)
+
+
+def test_clean_leaves_a_run_that_has_a_schedule(folder: Path, later: Later) -> None:
+    tick(folder)
+    later(DAY_S)
+    tick(folder)
+    tick(folder)
+    assert not [one for one in unneeded(open_project(folder), time.time() + DAY_S) if one.folder]
+    text = CONFIGURATION.replace("  night:", "  other:")
+    (folder / "orchestration.yaml").write_text(text)
+    assert [one for one in unneeded(open_project(folder), time.time() + DAY_S) if one.folder]
 
 
 @pytest.mark.parametrize(
