@@ -239,6 +239,7 @@ class Project(Struct, frozen=True, dict=True):
         """
         self.ensure_may_act()
         settings, hooks = self.settings, self.hooks
+        team, place = _where(self, workflow, run, definition, emit)
         return Performer(
             workflow=workflow,
             agents=self.agents,
@@ -252,8 +253,8 @@ class Project(Struct, frozen=True, dict=True):
             hooks=None if isinstance(hooks, NoHooks) else hooks,
             definition=definition,
             carrier=carrier,
-            team=_team(self, workflow, run, definition),
-            place=_place(self, workflow, run, emit),
+            team=team,
+            place=place,
             comment_tools=settings.activity.comment_tools,
             max_attempts=settings.limits.attempts,
         )
@@ -381,17 +382,16 @@ def _packages_may_add(group: str) -> bool:
 def _carrier(project: Project, run: str | None, store: Store, emit: Emit) -> Carrier:
     """Return what moves the code of the run in *store*, or what keeps it on a branch."""
     settings = project.settings
-    mover: Carrier | None = None
-    if settings.store.kind == "temporal" and settings.store.work.branch != NONE:
-        from sequencer.git import attempt_refs  # noqa: PLC0415 - most runs are in files
+    kind, branch = settings.store.kind, settings.store.work.branch
+    if kind not in ("git", "temporal") or (kind == "temporal" and branch == NONE):
+        return guard_of(settings) or NOTHING_CARRIED
+    from sequencer.git import attempt_refs, carry  # noqa: PLC0415 - most runs are in files
 
-        tell = lambda text: emit(Noticed(text))  # noqa: E731
-        mover = attempt_refs.carrier_of(settings, run, project.allowed, project.redaction, tell)
-    if settings.store.kind != "git":
-        return mover or guard_of(settings) or NOTHING_CARRIED
-    from sequencer.git.carry import carrier_of  # noqa: PLC0415 - most runs are in files
-
-    return carrier_of(settings, run, store, project.redaction)
+    if kind == "git":
+        return carry.carrier_of(settings, run, store, project.redaction)
+    tell = lambda text: emit(Noticed(text))  # noqa: E731
+    mover = attempt_refs.carrier_of(settings, run, project.allowed, project.redaction, tell)
+    return mover or guard_of(settings) or NOTHING_CARRIED
 
 
 def guard_of(settings: Settings) -> BranchGuard | None:
@@ -402,25 +402,27 @@ def guard_of(settings: Settings) -> BranchGuard | None:
     return BranchGuard(branch, partial(current_branch, settings.project_dir))
 
 
-def _team(
-    project: Project, workflow: Workflow, run: str | None, definition: Definition | None
-) -> Team | None:
-    """Return the team that works on the tasks of *workflow*; None: it has no team."""
-    if not workflow.tasks:
-        return None
-    from sequencer.assembly.teams import team_of  # noqa: PLC0415 - most runs are no team's
+def _where(
+    project: Project,
+    workflow: Workflow,
+    run: str | None,
+    definition: Definition | None,
+    emit: Emit,
+) -> tuple[Team | None, RunPlace | None]:
+    """Return the team of *workflow*, or else the run's own worktree.
 
-    return team_of(project, run, None if definition is None else definition.agent)
+    A team has a worktree for each task. Without either, the agents work in the project's folder.
+    """
+    has_own = project.settings.worktree and not project.rehearses
+    if not (workflow.tasks or has_own):
+        return None, None
+    from sequencer.assembly import teams  # noqa: PLC0415 - most runs need neither
 
-
-def _place(project: Project, workflow: Workflow, run: str | None, emit: Emit) -> RunPlace | None:
-    """Return the run's own worktree; None: it has none. Tasks of a team have their own."""
-    if not project.settings.worktree or project.rehearses or workflow.tasks:
-        return None
-    from sequencer.assembly.teams import run_place_of  # noqa: PLC0415 - few runs have one
-
+    if workflow.tasks:
+        agent = None if definition is None else definition.agent
+        return teams.team_of(project, run, agent), None
     hide = project.redaction.hide_text
-    return run_place_of(project, run, lambda text: emit(Noticed(hide(text))))
+    return None, teams.run_place_of(project, run, lambda text: emit(Noticed(hide(text))))
 
 
 def _was_asked_for(project: Project) -> bool:

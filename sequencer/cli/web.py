@@ -84,8 +84,7 @@ def web(
         refuse(invocation.verb, "its buttons decide for a person")
     ensure_extra()
     # No other command may pay for these.
-    from sequencer.web import guard, server, site  # noqa: PLC0415
-    from sequencer.web.hooks import door  # noqa: PLC0415
+    from sequencer.web import door, guard, server, site  # noqa: PLC0415
 
     own = None if folders else invocation.project().settings
     shown = site.Site(folders) if own is None else site.Site((own.project_dir,), own.config_path)

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from sequencer.engine.patience import Changes
 from sequencer.engine.recall import read_output
+from sequencer.engine.shares import TeamBudgets
 from sequencer.engine.values import values_of
 from sequencer.errors import (
     CorruptState,
@@ -26,6 +27,7 @@ from sequencer.model.net.record import Chain
 from sequencer.model.net.rules import takes_other_answers
 from sequencer.model.net.source import FlowSource
 from sequencer.model.net.transition import OpenTransition
+from sequencer.model.team import TeamRules
 from sequencer.model.workflow import Workflow, graph_of
 from sequencer.store import results
 from sequencer.store.documents import is_whole
@@ -80,6 +82,12 @@ class NetChanges(Changes):
             CorruptState: the run has no readable marking.
         """
         return self._keeper.look(head)
+
+    def stopped_by(self, head: Head, rules: TeamRules) -> list[str]:
+        """Return which budgets or failures of a team keep its tasks from starting."""
+        budgets, marking = TeamBudgets(rules), self.marking(head)[1]
+        broken = budgets.broken(marking)
+        return [*budgets.reached(marking), *([] if broken is None else [broken])]
 
     def text(self, reference: Reference | None) -> str:
         """Return the output at *reference*.

@@ -261,11 +261,7 @@ class Run:
         """Return which budgets or failures of a team keep its tasks from starting."""
         if not self.workflow.tasks:
             return []
-        from sequencer.engine.shares import TeamBudgets  # noqa: PLC0415 - teams only
-
-        caps, marking = TeamBudgets(self._at(head).rules), self.flow.marking(head)[1]
-        broken = caps.broken(marking)
-        return [*caps.reached(marking), *([] if broken is None else [broken])]
+        return self.flow.stopped_by(head, self._at(head).rules)
 
     # --- changing by hand ----------------------------------------------------------
 

@@ -260,10 +260,9 @@ class FileStore:
 
     def _before(self, found: Recovered) -> Transition | None:
         """Return the transition that has to come first: an edit by hand, or a migration."""
-        at = utc_now()
         if found.edited is not None and found.head is not None:
             self._notices.append(f"{self._state_path} was edited by hand; the edit is recorded")
-            return self._edit(found.head, found.edited, at)
+            return self._edit(found.head, found.edited, utc_now())
         return None if found.legacy is None else self._migration(found.legacy)
 
     def _edit(self, head: Head, edited: Head, at: str) -> Transition:

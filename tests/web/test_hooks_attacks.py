@@ -18,8 +18,8 @@ import pytest
 
 from sequencer.model.head import Status
 from sequencer.project import open_project
-from sequencer.web import checks
-from sequencer.web.hooks import acting, box, door
+from sequencer.web import checks, door
+from sequencer.web.hooks import acting, box
 from sequencer.web.site import Site
 from tests.web.deliveries import (
     LABEL,
