@@ -409,7 +409,7 @@ def tell_(invocation: Invocation, words: tuple[str, ...]) -> None:
     after = run.control.tell(step, hidden(invocation, said(text)), by=decider())
     runs = any(step in (None, claim.step) for claim in after.claims)
     if invocation.is_json:
-        invocation.print_json({"task": step, "is_running": runs, "revision": after.revision})
+        invocation.print_json({"step": step, "is_running": runs, "revision": after.revision})
         return
     when = "it will read it when it starts"
     if runs:

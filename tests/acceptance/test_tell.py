@@ -100,7 +100,7 @@ def test_while_it_runs(tmp_path: Path, at_work: Forked) -> None:
         "or else the tasks that wait for it\n"
     )
     said = as_json(cli(tmp_path, "--json", "tell", "sum", "Hello"))
-    assert (said["task"], said["is_running"]) == ("sum", False)
+    assert (said["step"], said["is_running"]) == ("sum", False)
     assert said["revision"] > 0
     (tmp_path / "go").touch()
     assert at_work.wait(20) == 0
@@ -247,7 +247,7 @@ def test_a_step_of_a_line_that_is_named(tmp_path: Path) -> None:
     has_begun(make_line(tmp_path))
     for text in ("one", "two"):
         said = as_json(cli(tmp_path, "--json", "tell", "plan", text))
-        assert (said["task"], said["is_running"]) == ("plan", False)
+        assert (said["step"], said["is_running"]) == ("plan", False)
     assert steps(tmp_path, 2) == 0
     assert cli(tmp_path, "tell", "plan", "three").returncode == 0
     assert steps(tmp_path, 4) == 0

@@ -169,7 +169,7 @@ def _newest_facts(run: Run) -> Iterator[dict[str, Any]]:
 
 
 def question_json(run: Run, question: Question) -> dict[str, Any]:
-    """Return a question as ``gates --json`` prints it."""
+    """Return a question as ``inbox --json`` prints it."""
     return {
         "run": run.name,
         "node": question.node.id,
