@@ -5,13 +5,13 @@ all that lead to it without closing a loop, and the rows are put in an order in 
 lines cross. An edge that passes a row has a place in it, and so has an edge's label, so
 that nothing is drawn over anything else.
 
-Not promised: the fewest crossings there could be; finding them takes for ever.
+Not promised: the fewest crossings there could be; finding them takes forever.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
 from msgspec import Struct, field
@@ -22,7 +22,7 @@ SWEEPS = 12
 
 
 class Item(Struct):
-    """Something that takes up room in a row: a node, or an edge that passes."""
+    """Something that takes up room in a row: a node, an edge that passes, or a blank."""
 
     row: int
     width: int = 1
@@ -30,13 +30,18 @@ class Item(Struct):
     height: int = 1
     node: str | None = None
     place: int = -1
-    """Of the edge in ``graph.edges``; -1 for a node."""
+    """Of the edge in ``graph.edges``; -1 for a node and a blank."""
     is_label: bool = False
     path: tuple[int, ...] = ()
     """The groups that it is in, the outermost first."""
     above: list[int] = field(default_factory=list)
     """Items of the row above that a line comes from."""
     below: list[int] = field(default_factory=list)
+
+    @property
+    def is_blank(self) -> bool:
+        """Return whether it only keeps room for a group that has nothing else in this row."""
+        return self.node is None and self.place < 0
 
 
 class Group(Struct, frozen=True):
@@ -109,16 +114,44 @@ def arranged(
     What is in one of *groups* stands side by side in its row.
     """
     found = _rows(graph, sizes, label_room)
-    found.groups = sorted(groups, key=lambda group: -len(group.nodes))
-    for item in found.items:
-        edge = graph.edges[item.place] if item.node is None else None
-        ends = {item.node} if edge is None else {edge.source, edge.target}
-        item.path = tuple(n for n, g in enumerate(found.groups) if g.nodes.issuperset(ends))
+    found.groups = sorted(groups, key=lambda group: (-len(group.nodes), -group.levels))
+    _note_groups(found, graph)
     _first_order(found, graph)
-    for row in found.rows:
-        row[:] = _gathered(row, found.items)
+    _add_blanks(found)
+    _gather(found)
     _untangle(found)
     return found
+
+
+def _note_groups(found: Rows, graph: Graph) -> None:
+    paths: dict[str, list[int]] = {name: [] for name in found.of_node}
+    for number, group in enumerate(found.groups):
+        for name in group.nodes:
+            paths[name].append(number)
+    for item in found.items:
+        edge = graph.edges[item.place] if item.node is None else None
+        ends = (item.node, item.node) if edge is None else (edge.source, edge.target)
+        both = zip(*(paths[end or ""] for end in ends), strict=False)
+        item.path = tuple(a for a, b in both if a == b)
+
+
+def _add_blanks(found: Rows) -> None:
+    """Give each group something in every row of its frame, so that all rows know its side."""
+    for number, group in reversed(list(enumerate(found.groups))):
+        nodes = [found.items[found.of_node[name]] for name in group.nodes]
+        path = nodes[0].path[: nodes[0].path.index(number) + 1]
+        rows = [item.row for item in nodes]
+        inside = {
+            row: [n for n in found.rows[row] if number in found.items[n].path]
+            for row in range(min(rows), max(rows) + 1)
+        }
+        for row, members in inside.items():
+            if not members:
+                below = inside[row + 1]
+                blank = Item(row, path=path, above=inside[row - 1], below=below)
+                members.append(len(found.items))
+                found.rows[row].append(len(found.items))
+                found.items.append(blank)
 
 
 def _rows(
@@ -169,7 +202,7 @@ def _first_order(found: Rows, graph: Graph) -> None:
 
 
 def _untangle(found: Rows) -> None:
-    """Sort each row by the middle of its neighbours, to and fro; keep the best order."""
+    """Sort each row by the middle of its neighbors, down and up; keep the best order."""
     items, rows = found.items, found.rows
     best, fewest = [list(row) for row in rows], crossings(found)
     for sweep in range(SWEEPS):
@@ -178,6 +211,7 @@ def _untangle(found: Rows) -> None:
         is_down = sweep % 2 == 0
         for row in rows if is_down else reversed(rows):
             _sort(row, rows, items, is_down=is_down)
+        _gather(found)
         if (count := crossings(found)) < fewest:
             best, fewest = [list(row) for row in rows], count
     found.rows = best
@@ -200,17 +234,52 @@ def _sort(row: list[int], rows: list[list[int]], items: list[Item], *, is_down: 
     row[:] = _gathered([number for _, number in sorted(enumerate(row), key=middle)], items)
 
 
-def _gathered(row: list[int], items: list[Item], level: int = 0) -> list[int]:
-    """Return *row* with what is in one group side by side, and so within each group."""
+def _gather(found: Rows) -> None:
+    """Put what is in one group side by side, and the groups into one order in all rows.
+
+    So a frame can be drawn around each of them: none has to be left of another in one row
+    and right of it in the next.
+    """
+    if not found.groups:
+        return
+    places: dict[int, list[float]] = {}
+    for row in found.rows:
+        row[:] = _gathered(row, found.items)
+        for place, number in enumerate(row):
+            for group in found.items[number].path:
+                places.setdefault(group, []).append((place + 0.5) / len(row))
+    order = {group: (mean(values), group) for group, values in places.items()}
+    for row in found.rows:
+        row[:] = _gathered(row, found.items, order)
+
+
+_Order = dict[int, tuple[float, int]]
+"""Of groups, from left to right."""
+
+
+def key_of(item: Item, number: int, level: int) -> int:
+    """Return the group that an item is in at *level*, or a number of its own below 0."""
+    return item.path[level] if len(item.path) > level else -1 - number
+
+
+def _gathered(
+    row: list[int], items: list[Item], order: _Order | None = None, level: int = 0
+) -> list[int]:
+    """Return *row* with what is in one group side by side, and so within each group.
+
+    Groups that stand beside each other are in this *order*, or where their middles are.
+    """
     if all(len(items[number].path) <= level for number in row):
         return row
     together: dict[int, list[tuple[int, int]]] = {}
     for place, number in enumerate(row):
-        path = items[number].path
-        key = path[level] if len(path) > level else -1 - number
-        together.setdefault(key, []).append((place, number))
-    clusters = sorted(together.values(), key=lambda one: mean(place for place, _ in one))
-    return [n for one in clusters for n in _gathered([n for _, n in one], items, level + 1)]
+        together.setdefault(key_of(items[number], number, level), []).append((place, number))
+    keys = sorted(together, key=lambda key: mean(place for place, _ in together[key]))
+    if order is not None:
+        ordered = iter(sorted((key for key in keys if key >= 0), key=order.__getitem__))
+        keys = [key if key < 0 else next(ordered) for key in keys]
+    inner = ([number for _, number in together[key]] for key in keys)
+    return [n for one in inner for n in _gathered(one, items, order, level + 1)]
 
 
 def mean(values: Iterable[float]) -> float:
@@ -231,231 +300,3 @@ def crossings(found: Rows) -> int:
             for end in ends:
                 insort(seen, end)
     return total
-
-
-SETTLING_SWEEPS = 10
-CLEARING_SWEEPS = 50
-GAP = 3
-"""Blank columns between two boxes."""
-NARROW_GAP = 1
-"""Blank columns between two lines."""
-PORT_STEP = 2
-STRAIGHT = 8.0
-"""How much more a line that passes many rows wants to be straight than another."""
-
-
-def spread(
-    wanted: Sequence[float], apart: Sequence[int], weights: Sequence[float] | None = None
-) -> list[int]:
-    """Return whole numbers near *wanted*, each at least ``apart[i]`` above the one before.
-
-    Least squares under these distances, which are taken out first so that what is left
-    need only not fall (pool adjacent violators).
-
-    >>> spread([5.0, 5.0, 20.0], [2, 2])
-    [4, 6, 20]
-    """
-    weight = list(weights) if weights is not None else [1.0] * len(wanted)
-    offset, offsets = 0, []
-    for place in range(len(wanted)):
-        offset += apart[place - 1] if place else 0
-        offsets.append(offset)
-    pools: list[tuple[float, float, int]] = []
-    for place, value in enumerate(wanted):
-        level, heavy, count = value - offsets[place], weight[place], 1
-        while pools and pools[-1][0] > level:
-            other, mass, more = pools.pop()
-            level = (level * heavy + other * mass) / (heavy + mass)
-            heavy, count = heavy + mass, count + more
-        pools.append((level, heavy, count))
-    levels = [round(level) for level, _, count in pools for _ in range(count)]
-    return [level + offset for level, offset in zip(levels, offsets, strict=True)]
-
-
-def _apart(left: Item, right: Item) -> int:
-    """Return how far the middles of two neighbours are apart at least."""
-    are_lines = left.node is None and right.node is None
-    is_label = left.is_label or right.is_label
-    gap = NARROW_GAP if are_lines and not is_label else GAP - 1 if are_lines else GAP
-    shared = sum(1 for a, b in zip(left.path, right.path, strict=False) if a == b)
-    frames = len(left.path) + len(right.path) - 2 * shared
-    return left.width // 2 + right.width // 2 + gap + frames + 1
-
-
-def middles(found: Rows) -> list[int]:
-    """Return the column of the middle of each item; the leftmost column is 0."""
-    items = found.items
-    column = [0] * len(items)
-    for row in found.rows:
-        _settle(items, row, column, [0.0] * len(row), [1.0] * len(row))
-    for sweep in range(SETTLING_SWEEPS):
-        is_last = sweep >= SETTLING_SWEEPS - 2
-        for row in found.rows if sweep % 2 == 0 else reversed(found.rows):
-            wanted, weights = [], []
-            for number in row:
-                above, below = items[number].above, items[number].below
-                near = above + below if is_last else below if sweep % 2 else above
-                wanted.append(mean(column[n] for n in near) if near else float(column[number]))
-                weights.append(_weight(items, number, near))
-            _settle(items, row, column, wanted, weights)
-        if sweep >= SETTLING_SWEEPS // 2:
-            _straighten(found, column)
-    _clear(found, column)
-    left = min(column[n] - items[n].width // 2 for n in range(len(items)))
-    frames = (extent(found, column, group)[0] - group.levels for group in found.groups)
-    left = min([left, *frames])
-    return [value - left for value in column]
-
-
-def _clear(found: Rows, column: list[int]) -> None:
-    """Move to the right what would stand in a frame that it does not belong to."""
-    for _ in range(CLEARING_SWEEPS):
-        # Each of them, also after one that was cleared.
-        if not sum(_is_cleared(found, column, group) for group in found.groups):
-            return
-
-
-def extent(found: Rows, column: list[int], group: Group) -> tuple[int, int, range]:
-    """Return the columns from which and to which *group* reaches, and its rows."""
-    inside = [found.of_node[name] for name in group.nodes]
-    left = min(column[n] - found.items[n].width // 2 for n in inside)
-    right = max(column[n] + found.items[n].width // 2 for n in inside)
-    rows = [found.items[n].row for n in inside]
-    return left, max(right, left + group.width), range(min(rows), max(rows) + 1)
-
-
-def _is_cleared(found: Rows, column: list[int], group: Group) -> bool:
-    """Return whether something that stood in the frame of *group* was moved out of it."""
-    items = found.items
-    left, right, rows = extent(found, column, group)
-    for row in (found.rows[number] for number in rows):
-        members = [p for p, n in enumerate(row) if items[n].node in group.nodes]
-        for place, number in enumerate(row):
-            item, half = items[number], items[number].width // 2
-            if item.node is None or item.node in group.nodes:
-                continue
-            gap = group.levels + len(item.path) + 1
-            if column[number] + half + gap < left or column[number] - half - gap > right:
-                continue
-            if not members or place > members[0]:
-                moved, by = row[place:], right + gap + 1 - (column[number] - half)
-            else:
-                # The whole group makes room, with all that stands right of it.
-                by = column[number] + half + gap + 1 - left
-                moved = []
-                for other in (found.rows[number] for number in rows):
-                    inside = (p for p, n in enumerate(other) if items[n].node in group.nodes)
-                    moved += other[next(inside, len(other)) :]
-            for one in moved:
-                column[one] += by
-            return True
-    return False
-
-
-def _weight(items: list[Item], number: int, near: list[int]) -> float:
-    if not near:
-        return 0.1
-    passes = items[number].node is None and any(items[n].node is None for n in near)
-    return STRAIGHT if passes else 1.0
-
-
-def _settle(
-    items: list[Item], row: list[int], column: list[int], wanted: list[float], weights: list[float]
-) -> None:
-    apart = [_apart(items[a], items[b]) for a, b in pairwise(row)]
-    for number, value in zip(row, spread(wanted, apart, weights), strict=True):
-        column[number] = value
-
-
-def _straighten(found: Rows, column: list[int]) -> None:
-    """Put what follows one another alone into one column, where neighbours leave room for it."""
-    items = found.items
-    beside: dict[int, tuple[int | None, int | None]] = {}
-    for row in found.rows:
-        ends = [None, *row, None]
-        for place, number in enumerate(row, start=1):
-            beside[number] = (ends[place - 1], ends[place + 1])
-    far = 10**9
-    for run in _straight_runs(items):
-        low, high = -far, far
-        group: list[int] = []
-        for number in run:
-            left, right = beside[number]
-            at_least = -far if left is None else column[left] + _apart(items[left], items[number])
-            at_most = far if right is None else column[right] - _apart(items[number], items[right])
-            if group and max(low, at_least) > min(high, at_most):
-                _align(items, group, low, high, column)
-                group, low, high = [], -far, far
-            group.append(number)
-            low, high = max(low, at_least), min(high, at_most)
-        _align(items, group, low, high, column)
-
-
-def _straight_runs(items: list[Item]) -> Iterator[list[int]]:
-    """Yield the longest ways on which each has one above and one below."""
-
-    def follows(upper: int, lower: int) -> bool:
-        return len(items[upper].below) == 1 and len(items[lower].above) == 1
-
-    for first, item in enumerate(items):
-        if len(item.above) == 1 and follows(item.above[0], first):
-            continue
-        run = [first]
-        while len(below := items[run[-1]].below) == 1 and follows(run[-1], below[0]):
-            run.append(below[0])
-        if len(run) > 1:
-            yield run
-
-
-def _align(items: list[Item], group: list[int], low: int, high: int, column: list[int]) -> None:
-    """Put *group* where the one with most lines is: the others have nothing to be between."""
-    if not group:
-        return
-    busiest = max(group, key=lambda n: len(items[n].above) + len(items[n].below))
-    wanted = min(max(column[busiest], low), high)
-    for number in group:
-        column[number] = wanted
-
-
-class Port(Struct, frozen=True):
-    """The end of a line at a node's border."""
-
-    place: int
-    """Of the edge."""
-    wanted: int | None
-    """The column of the line's other end; None: it goes off to the right."""
-    reach: int = 0
-    """Of those that go off to the right: its place among them; the outermost is leftmost."""
-
-
-def ports(middle: int, width: int, lines: Sequence[Port]) -> dict[int, int]:
-    """Return the column in which each line meets the border of a box.
-
-    A line that can go straight does; the others keep their order, so that they don't cross.
-
-    >>> ports(5, 9, [Port(0, 4), Port(1, None), Port(2, -9)])
-    {2: 2, 0: 4, 1: 7}
-    """
-    low, high = middle - width // 2 + 1, middle + width // 2 - 1
-
-    def wish(port: Port) -> float:
-        if port.wanted is None:
-            return middle + PORT_STEP
-        if low <= port.wanted <= high:
-            return port.wanted
-        return middle + (PORT_STEP if port.wanted > high else -PORT_STEP) * (len(lines) > 1)
-
-    def rank(port: Port) -> tuple[float, int, int]:
-        far = float("inf")
-        return (far if port.wanted is None else port.wanted, -port.reach, port.place)
-
-    ordered = sorted(lines, key=rank)
-    # What can't go straight makes room for what can.
-    weights = [100.0 if low <= (port.wanted or -1) <= high else 1.0 for port in ordered]
-    apart = [PORT_STEP] * (len(ordered) - 1)
-    columns = spread([wish(port) for port in ordered], apart, weights)
-    result, last = {}, len(ordered) - 1
-    for place, (port, column) in enumerate(zip(ordered, columns, strict=True)):
-        bottom, top = low + PORT_STEP * place, high - PORT_STEP * (last - place)
-        result[port.place] = min(max(column, bottom), top)
-    return result

@@ -14,7 +14,8 @@ from itertools import pairwise
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from sequencer.cli.views.layers import Group, Port, Rows, arranged, extent, middles, ports
+from sequencer.cli.views.columns import Port, extents, middles, ports
+from sequencer.cli.views.layers import Group, Rows, arranged
 from sequencer.model.net.graph import Graph
 
 
@@ -245,22 +246,26 @@ def laid_out(
     if is_across:
         sizes = {name: size[::-1] for name, size in words.sizes.items()}
         words = replace(words, sizes=sizes, is_across=True)
-    plan = _Plan(graph, words, groups).layout()
+    # A title runs across the drawing: there the plan's columns are its rows.
+    measured = [replace(group, width=0) for group in groups] if is_across else groups
+    plan = _Plan(graph, words, measured).layout()
     found = plan if way == WAYS["TB"] else _turned(plan, way)
-    return replace(found, frames=tuple(_titled(found, frame) for frame in found.frames))
+    by_name = {group.name: group for group in groups}
+    frames = (_titled(found, frame, by_name[frame.group.name]) for frame in found.frames)
+    return replace(found, frames=tuple(frames))
 
 
-def _titled(layout: Layout, frame: GroupFrame) -> GroupFrame:
-    """Return *frame* with its title where nothing else is drawn."""
+def _titled(layout: Layout, frame: GroupFrame, group: Group) -> GroupFrame:
+    """Return the *frame* of *group* with its title where nothing else is drawn."""
     taken: set[int] = set()
     for line in layout.lines:
         for (x, y), (to_x, to_y) in pairwise(line.points):
             if min(y, to_y) <= frame.y <= max(y, to_y):
                 taken.update(range(min(x, to_x), max(x, to_x) + 1))
-    wide = min(frame.group.width, frame.width - 2)
+    wide = min(group.width, frame.width - 2)
     places = range(1, frame.width - wide)
     free = (p for p in places if not taken & set(range(frame.x + p, frame.x + p + wide)))
-    return replace(frame, title=next(free, 1))
+    return replace(frame, group=group, title=next(free, 1))
 
 
 def _turned(plan: Layout, way: tuple[int, int]) -> Layout:
@@ -315,7 +320,7 @@ class _Plan:
         self.rows: Rows = arranged(graph, sizes, lambda text: words.room(words.label(text)), groups)
         self.items = self.rows.items
         self.column = middles(self.rows)
-        self.extents = [extent(self.rows, self.column, group) for group in self.rows.groups]
+        self.extents = extents(self.rows, self.column)
         self.loops = self._loops()
         self.leaves: dict[int, int] = {}
         self.enters: dict[int, int] = {}

@@ -1,26 +1,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from sequencer.cli.views.columns import GAP, Port, middles, ports, spread
 from sequencer.cli.views.diagram import Drawn, Texts
-from sequencer.cli.views.layers import (
-    GAP,
-    Group,
-    Port,
-    Rows,
-    arranged,
-    crossings,
-    middles,
-    ports,
-    spread,
-)
-from sequencer.cli.views.layout import WAYS, Channel, EdgeLine, Layout, laid_out
+from sequencer.cli.views.layers import Group, Rows, arranged, crossings
+from sequencer.cli.views.layout import WAYS, Channel, EdgeLine, GroupFrame, Layout, laid_out
 from sequencer.engine.view import FlowView
 from tests.unit.cli.flow.views import RELEASE, cells, flows, graph, of, view, views
 
@@ -108,7 +99,11 @@ def grouped(shown: FlowView, cuts: list[int]) -> list[Group]:
     parts = [frozenset(names[a:b]) for a, b in pairwise(bounds)]
     found = [Group(f"g{n}", f"Group {n}", part, 1, 9) for n, part in enumerate(parts)]
     inner = frozenset(names[: max(1, len(parts[0]) // 2)])
-    return [Group("in", "Inner", inner, 1, 7), replace(found[0], levels=2), *found[1:]]
+    return [
+        Group("in", "The title of an inner group", inner, 1, 29),
+        replace(found[0], levels=2),
+        *found[1:],
+    ]
 
 
 @given(views(), st.lists(st.integers(0, 30), max_size=3), st.sampled_from(sorted(WAYS)))
@@ -120,6 +115,17 @@ def test_frames_hold_their_own_and_nobody_else(
     groups = grouped(shown, cuts)
     found = laid_out(shown.graph, words, direction, groups)
     ensure_sound(shown, found)
+    assert {frame.group.name for frame in found.frames} == {group.name for group in groups}
+    for one, other in combinations(found.frames, 2):
+        if one.group.nodes & other.group.nodes:
+            assert one.x < other.x
+            assert other.x + other.width < one.x + one.width, "a frame sticks out of another"
+        else:
+            assert are_apart(one, other), "two frames cross"
+    # Never wider than all of it side by side, with its frames, titles, lines and labels.
+    sizes = words.sizes.values()
+    wide = sum(max(size) + 8 for size in sizes) + sum(group.width + 8 for group in groups)
+    assert min(found.width, found.height) <= wide + 60 * (1 + len(shown.graph.edges))
     for frame in found.frames:
         assert 0 <= frame.x <= frame.x + frame.width <= found.width
         assert 0 <= frame.y <= frame.y + frame.height <= found.height
@@ -127,6 +133,36 @@ def test_frames_hold_their_own_and_nobody_else(
             across = frame.x < box.x and box.x + box.width < frame.x + frame.width
             down = frame.y < box.y and box.y + box.height < frame.y + frame.height
             assert (across and down) is (box.node in frame.group.nodes), (frame, box)
+
+
+def are_apart(one: GroupFrame, other: GroupFrame) -> bool:
+    across = one.x + one.width <= other.x or other.x + other.width <= one.x
+    return across or one.y + one.height <= other.y or other.y + other.height <= one.y
+
+
+@pytest.mark.parametrize("direction", sorted(WAYS))
+def test_groups_whose_lines_cross_have_room_in_a_small_drawing(direction: str) -> None:
+    # Each group once pushed the other to the right, and so on: 2,936,012,707 columns.
+    shown = view("s --> a & b\na --> x --> d\nb --> y --> c\nc & d --> e")
+    words = Texts(shown, 18, Drawn(None), is_ascii=False).words()
+    groups = [Group("g", "One", frozenset("axc"), 1, 5), Group("h", "Two", frozenset("byd"), 1, 5)]
+    found = laid_out(shown.graph, words, direction, groups)
+    ensure_sound(shown, found)
+    assert [frame.group.name for frame in found.frames] == ["g", "h"]
+    assert max(found.width, found.height) <= 60
+
+
+def test_a_long_title_makes_no_frame_higher() -> None:
+    shown = view("a --> b")
+    words = Texts(shown, 18, Drawn(None), is_ascii=False).words()
+    (frame,) = laid_out(
+        shown.graph, words, "LR", [Group("g", "x" * 40, frozenset("ab"), 1, 42)]
+    ).frames
+    assert frame.height <= 8
+    (frame,) = laid_out(
+        shown.graph, words, "TB", [Group("g", "x" * 40, frozenset("ab"), 1, 42)]
+    ).frames
+    assert frame.width >= 42
 
 
 @pytest.mark.parametrize("direction", sorted(WAYS))
