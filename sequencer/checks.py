@@ -9,6 +9,7 @@ Not promised: that an agent's account works, or that its model exists. Only a st
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from importlib.resources import files
@@ -22,7 +23,7 @@ from sequencer.assembly.costs import cost_warnings
 from sequencer.assembly.flows import own_flows
 from sequencer.assembly.runs import state_path_of, witness_for
 from sequencer.assembly.teams import workplaces_of
-from sequencer.assembly.timers import lost
+from sequencer.assembly.timers import installed, lost, without_timer
 from sequencer.documents.files import SCHEMA_NAME
 from sequencer.engine.fitting import fitted, optional_of
 from sequencer.engine.run import Run
@@ -369,14 +370,22 @@ def _check_schema(project: Project) -> Iterator[Finding]:
 
 
 def _check_timers(project: Project) -> Iterator[Finding]:
-    """Yield the programs that a timer's tick does not find, or finds somewhere else.
+    """Yield what no timer starts, and the programs that a timer's tick does not find.
 
     The tick of an untrusted project starts no program, so its crontab is not read.
     """
     is_trusted = False
     with suppress(ConfigurationError):  # `_check_code` says which
         is_trusted = project.trust.refusal() is None
-    for entry, program, here, there in lost(project.settings, os.environ) if is_trusted else ():
+    if not is_trusted:
+        return
+    settings = project.settings
+    entries = installed(settings, os.environ)
+    for run in without_timer(settings, entries):
+        message = "no timer on this machine runs its ticks, so it never starts"
+        hint = f"sequencer --run {shlex.quote(run)} schedule install"
+        yield Finding(Level.WARNING, Area.CONFIGURATION, message, f"schedules.{run}", hint)
+    for entry, program, here, there in lost(settings, entries, os.environ):
         message = f"a timer's tick does not find {program!r}, which is {here} in this shell"
         if there is not None:
             message = f"{program!r} is {here} in this shell, but {there} for a timer's tick"

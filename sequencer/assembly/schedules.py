@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import os
 import time
-from datetime import datetime
+from collections.abc import Iterator
+from datetime import UTC, datetime
 
 from sequencer.documents.files import slug
 from sequencer.engine.run import Run
 from sequencer.errors import TransitionRefused
-from sequencer.model.limits import parse_time
+from sequencer.model.limits import parse_time, utc
 from sequencer.project import Project
 from sequencer.store import folder as folders
 
@@ -36,9 +37,26 @@ def next_start(project: Project, run: Run, now: float | None = None) -> float | 
     return due if since is not None and since < due else schedule.next(now)
 
 
+def scheduled(project: Project) -> Iterator[tuple[Run, float | None]]:
+    """Yield each run of ``schedules:`` with its `next_start`."""
+    for name in project.settings.schedules:
+        run = project.run(name)
+        yield run, next_start(project, run)
+
+
+def clock(date: float) -> str:
+    """Return a date on this machine's clock."""
+    return f"{datetime.fromtimestamp(date).astimezone():%Y-%m-%d %H:%M}"
+
+
+def as_utc(date: float) -> str:
+    """Return a date as programs read it."""
+    return utc(datetime.fromtimestamp(date, UTC))
+
+
 def starts_at(date: float) -> str:
-    """Return in words when a run starts, on this machine's clock."""
-    return f"it starts at {datetime.fromtimestamp(date).astimezone():%Y-%m-%d %H:%M}"
+    """Return in words when a run starts."""
+    return f"it starts at {clock(date)}"
 
 
 def start_due(project: Project, run: Run) -> float | None:

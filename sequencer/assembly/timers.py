@@ -10,17 +10,19 @@ Not promised: what an agent calls by itself, and entries that nobody printed in 
 from __future__ import annotations
 
 import os
+import plistlib
 import re
 import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
+from xml.parsers.expat import ExpatError
 
 from sequencer.assembly.agents import CLIENTS
 from sequencer.documents.files import slug
@@ -32,7 +34,7 @@ ALWAYS = ("git", "node")
 """What agents and the program itself look for; node starts most clients."""
 STANDARD_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
 _LIST_S = 5
-"""crontab -l reads a file; one that asks for a password would wait for ever."""
+"""crontab -l reads a file; one that asks for a password would wait forever."""
 Which = Callable[[str], str | None]
 _STAMP = re.compile(r"(?m)^(\d{4}(?:-\d\d){2} \d\d(?::\d\d){2}[+-]\d{4})  ")
 TAIL_BYTES = 8 * 1024
@@ -44,10 +46,11 @@ LATE, LATE_S = 2.0, 60.0
 
 
 class Entry(NamedTuple):
-    """A timer's entry: what it is, and the PATH that its tick gets."""
+    """A timer's entry: what it is, the PATH that its tick gets, and the run that it names."""
 
     name: str
     path: str
+    run: str | None
 
 
 class Lost(NamedTuple):
@@ -86,16 +89,32 @@ def path_for(programs: list[str], present: str, which: Which) -> str:
     return os.pathsep.join(dict.fromkeys([*wanted, *STANDARD_PATH]))
 
 
-def lost(settings: Settings, env: Mapping[str, str]) -> Iterator[Lost]:
-    """Yield what the ticks of installed entries do not find as this process does.
+def installed(settings: Settings, env: Mapping[str, str]) -> list[Entry]:
+    """Return the entries of this machine whose ticks work on the project."""
+    found = (_of_cron(settings), _of_systemd(settings, env), _of_launchd(settings, env))
+    return [entry for entries in found for entry in entries]
+
+
+def without_timer(settings: Settings, entries: Sequence[Entry]) -> Iterator[str]:
+    """Yield the runs of ``schedules:`` that no timer of this machine starts.
+
+    Whatever calls ticks leaves its log, so another kind of timer is known by that.
+    """
+    for run in settings.schedules:
+        pace = pace_of(settings, run)
+        if all(entry.run != run for entry in entries) and (pace is None or pace.is_missed):
+            yield run
+
+
+def lost(settings: Settings, entries: Sequence[Entry], env: Mapping[str, str]) -> Iterator[Lost]:
+    """Yield what the ticks of installed *entries* do not find as this process does.
 
     Where none is installed, the entry that would be printed counts.
     """
     programs, present = programs_of(settings), env.get("PATH", "")
-    entries = [*_of_cron(settings), *_of_systemd(settings, env)]
     if not entries:
         path = path_for(programs, present, partial(shutil.which, path=present))
-        entries = [Entry("what 'sequencer schedule install' installs", path)]
+        entries = [Entry("what 'sequencer schedule install' installs", path, None)]
     for entry in entries:
         for program in programs:
             here = shutil.which(program, path=present)
@@ -140,8 +159,14 @@ def entries_of(crontab: str, folder: Path) -> Iterator[Entry]:
             continue
         at_folder = ("cd", str(folder)) in pairwise(words)
         if at_folder and "tick" in words:
-            own = [word.partition("=")[2] for word in words if word.startswith("PATH=")]
-            yield Entry("the crontab", own[0] if own else above)
+            yield Entry("the crontab", _value("PATH", words) or above, _value("--run", words))
+
+
+def _value(name: str, words: Sequence[str]) -> str | None:
+    """Return what is given in *words* as ``name=value``, or as an option's next word."""
+    joined = (word.partition("=")[2] for word in words if word.startswith(f"{name}="))
+    apart = (value for word, value in pairwise(words) if word == name)
+    return next(joined, None) or next(apart, None)
 
 
 def _of_systemd(settings: Settings, env: Mapping[str, str]) -> Iterator[Entry]:
@@ -154,11 +179,27 @@ def _of_systemd(settings: Settings, env: Mapping[str, str]) -> Iterator[Entry]:
         folder = re.search(r"(?m)^WorkingDirectory=(.*?)\s*$", text)
         if folder is None or folder[1] != str(settings.project_dir):
             continue
-        if re.search(r"(?m)^ExecStart=.*\btick\b", text) is None:
-            continue
         own = re.search(r'(?m)^Environment=.*?"?\bPATH=([^"\n]*)', text)
-        if own is not None:
-            yield Entry(str(unit), own[1])
+        command = re.search(r"(?m)^ExecStart=(.*)", text)
+        try:
+            words = shlex.split(command[1]) if command is not None else []
+        except ValueError:
+            continue
+        if own is not None and "tick" in words:
+            yield Entry(str(unit), own[1], _value("--run", words))
+
+
+def _of_launchd(settings: Settings, env: Mapping[str, str]) -> Iterator[Entry]:
+    agents = Path(env.get("HOME", "/"), "Library", "LaunchAgents")
+    for path in sorted(agents.glob("*.plist")):
+        try:
+            told = plistlib.loads(path.read_bytes())
+            words = shlex.split(told["ProgramArguments"][-1])
+        except (OSError, ValueError, TypeError, LookupError, ExpatError):
+            continue  # it is another program's
+        if told.get("WorkingDirectory") == str(settings.project_dir) and "tick" in words:
+            path_of_tick = _value("PATH", words) or os.pathsep.join(STANDARD_PATH[1:])
+            yield Entry(str(path), path_of_tick, _value("--run", words))
 
 
 class TickPace(NamedTuple):

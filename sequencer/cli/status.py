@@ -11,7 +11,7 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
-from sequencer.assembly.schedules import next_start, starts_at
+from sequencer.assembly.schedules import as_utc, next_start, scheduled, starts_at
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.nodes import Frame
@@ -21,8 +21,10 @@ from sequencer.cli.views.tables import columns
 from sequencer.cli.views.text import age_s, columns_of, one_line
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, UsageRefused
+from sequencer.model.limits import parse_time
 from sequencer.model.outcome import Usage, cost_words, duration
 from sequencer.posting.results import Pending
+from sequencer.project import Project
 
 RECHECK_S = 60.0
 AGE_S = 1.0
@@ -73,7 +75,7 @@ def _looks(invocation: Invocation, run: Run) -> Iterator[Snapshot]:
     while True:
         snapshot = take(run, logs)
         if (date := next_start(project, run)) is not None:
-            snapshot = replace(snapshot, notices=(*snapshot.notices, starts_at(date)))
+            snapshot = replace(snapshot, starts=date)
         if snapshot.head is not None and (posting := project.posting) is not None:
             snapshot = replace(snapshot, posts=posting.pending(run, snapshot.head))
         yield snapshot
@@ -175,6 +177,7 @@ def _list(invocation: Invocation, *, with_ended: bool) -> None:
         or not facts["ended"]
         or any(post["pending"] or post["error"] for post in facts["posts"])
     ]
+    shown = [*_with_dates(project, shown)]
     if invocation.is_json:
         invocation.print_json(shown)
         return
@@ -191,6 +194,18 @@ def _list(invocation: Invocation, *, with_ended: bool) -> None:
             invocation.echo(f"{_name(facts)}: {one_line(told)}")
 
 
+def _with_dates(project: Project, shown: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the runs that are *shown*, and those that only wait for their date."""
+    dates = {run.name: as_utc(date) for run, date in scheduled(project) if date is not None}
+    for facts in shown:
+        date = dates.pop(facts["run"], None)
+        yield facts if date is None else {**facts, "starts_at": date}
+    for name, date in dates.items():
+        workflow = project.settings.schedules[name or ""].workflow
+        told = {"run": name, "ended": False, "workflow": workflow, "status": "scheduled"}
+        yield {**told, "starts_at": date, "posts": []}
+
+
 def _name(facts: Mapping[str, Any]) -> str:
     return one_line(facts["run"] or "(default)")
 
@@ -199,10 +214,14 @@ def _row(facts: dict[str, Any]) -> tuple[str, ...]:
     name = _name(facts)
     if "error" in facts:
         return (name, "", "", facts["status"], "", "", one_line(facts["error"]))
+    date = parse_time(facts.get("starts_at", ""))
+    starts = starts_at(date.timestamp()) if date else ""
+    if "step_index" not in facts:
+        return (name, one_line(facts["workflow"]), "", facts["status"], "", "", starts)
     of = f"/{facts['steps']}" if facts["steps"] else ""
     step = f"{facts['step_index'] + (0 if facts['ended'] else 1)}{of} {facts['step']}".rstrip()
     age = duration(facts["age_s"]) if facts["age_s"] is not None else ""
     usage = {key: facts[key] for key in ("unpriced", "estimated_usd")}
     cost = cost_words(Usage(cost_usd=facts["cost_usd"] or 0.0, **usage), 2)
-    title = one_line(facts["title"] or "")
+    title = starts or one_line(facts["title"] or "")
     return (name, one_line(facts["workflow"]), one_line(step), facts["status"], age, cost, title)

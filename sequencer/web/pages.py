@@ -8,6 +8,7 @@ ago something was, a browser says itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -15,14 +16,17 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
+from sequencer.assembly.schedules import scheduled
 from sequencer.cli.views.runs import Open
 from sequencer.cli.views.standing import holder_words
 from sequencer.cli.views.states import amount
+from sequencer.documents.files import slug
 from sequencer.errors import RemoteUnreachable, SequencerError
 from sequencer.model.limits import parse_time
 from sequencer.model.outcome import Usage, duration
+from sequencer.settings.schedules import Schedule
 from sequencer.web.records import Tried
-from sequencer.web.site import RunRow, Site
+from sequencer.web.site import RunRow, ShownProject, Site
 
 Query = Mapping[str, str]
 RUNS_A_PAGE = 50
@@ -236,8 +240,30 @@ def runs(site: Site, query: Query) -> Page:
         "total": len(shown),
         "hits": [*islice(_hits(rows, search), MOST_HITS)] if by_journal else None,
         "size": RUNS_A_PAGE,
+        "schedules": [*_schedules(site)] if not (state or search) else [],
     }
     return Page("runs.html", "Runs", context, **every_folder(site), tab="runs")
+
+
+class Scheduled(NamedTuple):
+    """A run that starts by itself."""
+
+    project: ShownProject
+    name: str
+    url: str | None
+    """None: it has not started yet."""
+    schedule: Schedule
+    date: float | None
+    """Of its next start; None: it is under way."""
+
+
+def _schedules(site: Site) -> Iterator[Scheduled]:
+    for shown in site.projects.values():
+        with suppress(SequencerError):
+            for run, date in scheduled(shown.project):
+                name = run.name or ""
+                url = f"/p/{shown.address}/{slug(name)}" if run.head else None
+                yield Scheduled(shown, name, url, shown.project.settings.schedules[name], date)
 
 
 class Hit(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -64,7 +65,12 @@ def test_it_starts_at_its_date_and_again_at_the_next_but_not_between(
 ) -> None:
     for _ in range(3):
         assert "nothing due: it starts at" in tick(folder).out
-    assert "it starts at" in call(folder, "--run", "night", "status").err
+    shown = call(folder, "--run", "night", "status").out
+    assert re.search(r"(?m)^starts      20\d\d-\d\d-\d\d 02:00$", shown)
+    listed = call(folder, "status", "--all")
+    assert re.search(
+        r"night .* two .* scheduled .* it starts at 20\d\d-\d\d-\d\d 02:00", listed.out
+    )
     assert not (folder / "sync" / "runs").exists()
     later(DAY_S)
     for _ in range(2):
@@ -74,7 +80,13 @@ def test_it_starts_at_its_date_and_again_at_the_next_but_not_between(
     later(0)
     for _ in range(3):
         assert "complete after 2 steps; it starts at" in tick(folder).out
-    assert "it starts at" in call(folder, "--run", "night", "status").err
+    (facts,) = call(folder, "status", "--all", "--json").json
+    assert facts["status"] == "scheduled"
+    (ended,) = call(folder, "status", "--all", "--ended", "--json").json
+    assert (ended["status"], ended["starts_at"]) == ("complete", facts["starts_at"])
+    assert (
+        call(folder, "--run", "night", "status", "--json").json["starts_at"] == facts["starts_at"]
+    )
     # Two dates were missed: one start makes up for them.
     later(2 * DAY_S)
     for _ in range(2):

@@ -30,6 +30,9 @@ workflows:
   short: {kind: procedure, steps: [supervisor]}
   careful: {kind: procedure, steps: [supervisor, {name: main, requires_approval: true}, reviewer]}
   bad: {kind: procedure, steps: [{name: main, agent: broken}]}
+schedules:
+  ended: {workflow: short, at: "0 2 * * *"}
+  yearly: {workflow: short, at: "0 2 1 1 *"}
 """
 FLOW = """\
 ---

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -123,6 +124,53 @@ def test_check_asks_what_the_unit_finds(tmp_path: Path, monkeypatch: pytest.Monk
     )
     (found,) = findings(folder)
     assert found.startswith(f"{unit}: a timer's tick does not find 'our-tests'")
+
+
+@pytest.mark.parametrize("kind", ["cron", "systemd", "launchd"])
+def test_check_says_which_schedule_no_timer_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    dates = "schedules: {good night: {workflow: standard, at: 0 2 * * *}}\n"
+    folder, programs = project(tmp_path / "50% p", CONFIGURATION + dates), tmp_path / "programs"
+    program(programs / "our-tests")
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    (found,) = findings(folder)
+    assert found == (
+        "schedules.good night: no timer on this machine runs its ticks, so it never starts; "
+        "sequencer --run 'good night' schedule install"
+    )
+    place = {
+        "cron": programs / "crontab",
+        "systemd": tmp_path / ".config/systemd/user/t.service",
+        "launchd": tmp_path / "Library/LaunchAgents/t.plist",
+    }[kind]
+    place.parent.mkdir(parents=True, exist_ok=True)
+    for run, lacks in (("other", True), ("good night", False)):
+        (folder / "sync/runs" / run).mkdir(parents=True, exist_ok=True)
+        text = call(folder, "--run", run, "schedule", "print", "--with", kind).out
+        if kind == "cron":
+            installed(programs, text)
+        else:
+            whole = text.partition("# Put this into ")[2].partition("\n")[2]
+            place.write_text(whole.partition("\n\n# ")[0] + "\n")
+        assert bool(findings(folder)) is lacks, run
+
+
+def test_a_timer_of_another_kind_is_known_by_its_ticks(tmp_path: Path) -> None:
+    dates = "schedules: {night: {workflow: standard, at: 0 2 * * *}}\n"
+    folder, now = project(tmp_path / "p", CONFIGURATION + dates), time.time()
+    log = folder / "logs" / "tick.night.log"
+    log.parent.mkdir(exist_ok=True)
+
+    def ticked(*ago_s: float) -> list[str]:
+        times = (time.strftime("%Y-%m-%d %H:%M:%S%z", time.localtime(now - ago)) for ago in ago_s)
+        log.write_text("".join(f"{one}  nothing due\n" for one in times))
+        return findings(folder)
+
+    assert ticked(7800, 4200, 600) == []
+    assert "no timer" in ticked(70000, 66400, 62800)[0], "they have stopped"
 
 
 def test_check_says_which_program_no_entry_could_find(

@@ -62,6 +62,23 @@ def test_a_run_that_has_not_started_says_so_and_needs_nobody(
         assert said in words(client.get(path).text)
 
 
+def test_runs_that_start_by_themselves_are_listed_with_their_next_date(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEQUENCER_TRUST", "all")
+    folder = make_project(tmp_path / "new")
+    with (folder / "orchestration.yaml").open("a") as file:
+        file.write("schedules:\n  yearly: {workflow: standard, at: 0 2 1 1 *}\n")
+    client = Client([folder])
+    page = client.get("/runs").text
+    date = datetime(datetime.now().astimezone().year + 1, 1, 1, 2).astimezone(UTC)
+    assert f'<time datetime="{date.isoformat()}" data-due>' in page
+    assert "yearly new standard 0 2 1 1 *" in words(page)
+    assert "No run yet" not in words(page)
+    assert 'href="/p/new/yearly"' not in page, "it has no page before its first start"
+    assert "yearly" not in words(client.get("/runs?q=other").text)
+
+
 def test_runs_are_listed_with_what_they_cost_the_newest_first(looking: Client) -> None:
     page = looking.get("/runs").text
     assert words(page).count("shop") == 4

@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from sequencer.assembly.schedules import as_utc, clock
 from sequencer.cli.views.facts import look_closely
 from sequencer.cli.views.nodes import Heard, node_table, nodes_json
 from sequencer.cli.views.states import shown
@@ -71,6 +72,8 @@ class Snapshot(Struct, frozen=True):
     """Who runs the attempts, by token, if the claims don't say it; empty: nobody yet."""
     detached: Sequence[Mapping[str, Any]] = ()
     """Detached permissions to work, which no process waits for."""
+    starts: float | None = None
+    """When it starts by itself, in seconds since 1970; None: by no schedule, or it is under way."""
 
     @property
     def busy(self) -> bool:
@@ -99,6 +102,8 @@ class Snapshot(Struct, frozen=True):
             seen["makers"] = {str(token): who or None for token, who in self.makers.items()}
         if self.detached:
             seen["detached"] = list(self.detached)
+        if self.starts is not None:
+            seen["starts_at"] = as_utc(self.starts)
         if self.graph_view is None:
             return seen
 
@@ -154,6 +159,7 @@ class Snapshot(Struct, frozen=True):
         yield "run", f"{self.name or 'default'}, workflow {self._workflow_words()}"
         since = "idle: not started; 'sequencer run' starts it"
         yield "status", since if head is None else f"{head.status} since {head.last_update}"
+        yield "starts", "" if self.starts is None else clock(self.starts)
         yield "next step", self.next_words()
         yield "what for", self._next_description()
         if head is None:
