@@ -246,7 +246,7 @@ def problems(project: Path) -> list[str]:
 
 
 def test_each_agent_that_the_readme_names_can_do_what_the_nodes_ask(project: Path) -> None:
-    (named,) = re.findall(r"they run with (\w+), (\w+) and (\w+) alike", README)
+    (named,) = re.findall(r"they run with (\w+), (\w+) and (\w+)\.", README)
     before = "stand-in"
     for agent in named:
         edit(project / "orchestration.yaml", f"agent: {before}\n", f"agent: {agent}\n")
