@@ -49,5 +49,5 @@ def test_the_keys_of_a_role() -> None:
     assert told == [f"teams.roles.NAME.{key}" for key in fields]
     refused = set(Step.model_fields) - STEP_FIELDS
     assert refused == {"name", "description", "requires_approval", "approval"}
-    listed = "fields of a step but for `name`, `description`, `requires_approval` and `approval`"
+    listed = "fields of a step except `name`, `description`, `requires_approval` and `approval`"
     assert listed in REFERENCE
