@@ -44,7 +44,7 @@ from bench.rows import FAMILIES, Setting, measure
     default=CHECKOUT / "build" / "bench",
     help="Where to measure: on the disk that counts.",
 )
-@click.option("--install-peers", is_flag=True, help="Make bench/.venv-peers, and do nothing else.")
+@click.option("--install-peers", is_flag=True, help="Install the peers, and do nothing else.")
 def main(
     more_rows: tuple[str, ...],
     *,

@@ -77,8 +77,11 @@ def check_project(project: Project, run: str | None) -> list[Finding]:
         *_check_run_worktree(project),
         *check_folders(project, run),
     )
-    # An agent that a step names is found twice.
-    return list(dict.fromkeys(found))
+    # An agent that a step names is found twice, and the first time is the worse one.
+    once: dict[tuple[Area, str, str | None], Finding] = {}
+    for finding in found:
+        once.setdefault((finding.area, finding.message, finding.where), finding)
+    return list(once.values())
 
 
 def check_by_looking(project: Project) -> Iterator[Finding]:

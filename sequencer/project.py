@@ -43,7 +43,7 @@ from sequencer.model.head import Head
 from sequencer.model.request import Definition
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
-from sequencer.settings.schema import CURRENT, NONE
+from sequencer.settings.schema import CURRENT, MOVES_CODE, NONE
 from sequencer.settings.settings import Settings, load
 from sequencer.settings.sources import Given
 from sequencer.store import folder as folders
@@ -383,7 +383,7 @@ def _carrier(project: Project, run: str | None, store: Store, emit: Emit) -> Car
     """Return what moves the code of the run in *store*, or what keeps it on a branch."""
     settings = project.settings
     kind, branch = settings.store.kind, settings.store.work.branch
-    if kind not in ("git", "temporal") or (kind == "temporal" and branch == NONE):
+    if kind not in MOVES_CODE or (kind == "temporal" and branch == NONE):
         return guard_of(settings) or NOTHING_CARRIED
     from sequencer.git import attempt_refs, carry  # noqa: PLC0415 - most runs are in files
 

@@ -186,7 +186,8 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
         moves = self.settings.store.kind == "git"
         missing = executor.missing(None if moves else self.settings.project_dir)
         if missing is not None:
-            raise AgentMissing(missing, hint="no step was claimed; install it and start again")
+            hint = "no step was claimed; install it or set it, and start again"
+            raise AgentMissing(missing, hint=hint)
         self._there.add(name)
 
     def _stand_in(self, name: str) -> Executor:
@@ -405,7 +406,7 @@ def resolve_auto(
         ConfigurationError: no client is on PATH and no key is set.
     """
     there = [client for client in CLIENTS if which(client) is not None]
-    if env.get("ANTHROPIC_API_KEY") or env.get("ANTHROPIC_AUTH_TOKEN"):
+    if env.get("ANTHROPIC_API_KEY"):
         there.append("anthropic")
     if there:
         return next(filter(suits, there), there[0])

@@ -29,6 +29,7 @@ from msgspec import Struct, ValidationError, convert, field
 
 from sequencer.documents.files import CONFIG_NAME, is_inside_agent
 from sequencer.errors import NotTrusted, StorageFailed, UnsafePath
+from sequencer.settings.schema import MOVES_CODE
 from sequencer.settings.settings import Settings
 from sequencer.settings.trust import Acts, acts_of, fingerprint
 
@@ -68,7 +69,7 @@ class Trust:
 
         store = self._settings.store
         # Code travels through the remote where the run itself is elsewhere, too.
-        remote = store.remote if store.kind in ("git", "temporal") else None
+        remote = store.remote if store.kind in MOVES_CODE else None
         return acting_settings(self._settings.project_dir, remote)
 
     @property

@@ -129,12 +129,14 @@ def _init(written: _Written) -> None:
         clients = [client for client in CLIENTS if shutil.which(client)]
         command = tests_of(written.folder)
         written.write(config, configuration(clients, command))
-        written.write(written.folder / SCHEMA_NAME, _built_in("orchestration.schema.json"))
         agents = ", ".join(clients) or "none"
         written.found = f"found    agents: {agents}; tests: {' '.join(command) or 'none'}"
     elif CONFIG_NAME not in written.created:
         written.kept.append(CONFIG_NAME)
     settings = load(written.folder, config=config, env={})
+    if SCHEMA_NAME.encode() in read_bytes(config):
+        # Its first line names the schema for editors.
+        written.write(written.folder / SCHEMA_NAME, _built_in("orchestration.schema.json"))
     _write_prompts(written, settings, settings.registry.get(settings.workflow.name))
     if CONFIG_NAME in written.created:
         _trust(written)

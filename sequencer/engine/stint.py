@@ -119,6 +119,7 @@ class LineStint:
         self.positions = frozenset(positions)
         self.summary = Summary(head=head)
         self._cycle_length = len(workflow.steps)
+        self._first_index = head.step_index
         self._first_cycle = head.step_index // self._cycle_length
         self._failing_at, self._failures_seen = head.step_index, head.failures_in_row
         own, run = limits, run_limits
@@ -132,7 +133,9 @@ class LineStint:
     def reached(self, head: Head) -> str | None:
         """Return which limit of this invocation is reached."""
         if self.mode is Mode.TICK and self.summary.usage.steps:
-            return "the step that was due is done"
+            # After a "no" the step stays, and its fixer or the next round is due.
+            is_accepted = head.step_index != self._first_index
+            return f"the {'step' if is_accepted else 'attempt'} that was due is done"
         if (done := self.summary.used_up(self.limits)) is not None:
             return done
         cycles = head.step_index // self._cycle_length - self._first_cycle

@@ -157,9 +157,8 @@ class Conversation:
         self._model = step.model or options.model
         self._price = price_of(self._model, options.prices)
         """None: the cost is not known."""
-        idle_s = request.idle_timeout_s
-        self._idle_s = None if idle_s is None or idle_s > options.stall_timeout_s else idle_s
-        """The step's own limit of silence, if it is what breaks a call off: not tried again."""
+        self._idle_s = request.idle_timeout_s
+        """The step's own limit of silence, in place of the agent's: not tried again."""
 
     async def hold(self, key: str, base_url: str | None) -> Outcome:
         """Return how the conversation ended: by itself, by the deadline, or cancelled."""

@@ -38,7 +38,7 @@ _PEM = {"ca": b"CERTIFICATE--", "cert": b"CERTIFICATE--", "key": b"PRIVATE KEY--
 
 
 class FleetOptions(Struct, frozen=True):
-    """Where the runs of a project are; see ``store:`` in docs/configuration.md."""
+    """Where the runs of a project are; see ``store:`` in docs/reference/configuration.md."""
 
     project: str
     address: str = "127.0.0.1:7233"

@@ -60,7 +60,7 @@ LOCK_LEASES = 4
 
 
 class GitOptions(Struct, frozen=True):
-    """What a git store may be told; see ``store:`` in docs/configuration.md."""
+    """What a git store may be told; see ``store:`` in docs/reference/configuration.md."""
 
     remote: str = "origin"
     branch: str = "sequencer/{run}"

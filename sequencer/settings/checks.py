@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
 from sequencer.model.step import Step
-from sequencer.settings.schema import BUILTIN_AGENTS, Schema
+from sequencer.settings.schema import BUILTIN_AGENTS, MOVES_CODE, Schema
 from sequencer.settings.sources import Layers
 from sequencer.workflows.definitions import WorkflowDefinition
 from sequencer.workflows.prompts import relative_name
@@ -111,7 +111,7 @@ class Check:
             message = f"is at most {MAX_PUSHED_BYTES} with kind git, not {written}"
             hint = "each transition pushes the whole open journal"
             yield path, ConfigurationError(message, where=self._at(path), hint=hint)
-        if self._schema.worktree and self._schema.store.kind == "git":
+        if self._schema.worktree and self._schema.store.kind in MOVES_CODE:
             message = "code that moves with the state is in the checkout, not in a worktree"
             hint = "leave worktree out, or keep the run in files (store.kind: file)"
             where = self._at(("worktree",))

@@ -18,7 +18,7 @@ from msgspec import Struct, field
 from sequencer.documents import keys, reader
 from sequencer.documents.reader import Document, KeyPath, Position
 from sequencer.model.step import FORMER_AGENT, tries
-from sequencer.settings.schema import Schema
+from sequencer.settings.schema import MOVES_CODE, Schema
 
 PREFIX = "SEQUENCER_"
 IDENTITY_VARIABLES = frozenset(
@@ -335,12 +335,12 @@ def notice_commits(layers: Layers) -> None:
     `store.work.branch` has one everywhere.
     """
     store = layers.values.get("store")
-    if isinstance(store, dict) and store.get("kind") == "git":
+    if isinstance(store, dict) and store.get("kind") in MOVES_CODE:
         return
     told = set()
     for path in layers.sources:
         if path[0] == "commit" or path[:3] == ("store", "work", "tolerated"):
             where, key = layers.where(path), reader.dotted(layers.origin(path))
             if key not in told:
-                layers.notices.append(f"{where}: {key!r} has no effect where store.kind is not git")
+                layers.notices.append(f"{where}: {key!r} has no effect with store.kind file")
                 told.add(key)

@@ -70,8 +70,10 @@ def made() -> str:
 
 def rows(title: str) -> dict[str, str]:
     section = PAGE.read_text(encoding="utf-8").split(f"\n## {title}\n")[1].split("\n## ")[0]
+    # A sentence that is nothing but a link leads nowhere from an editor.
+    bare = re.compile(r"(?<=\.) (?:\[[^\]]+\]\([^)]+\)\.?|See below\.)(?= |$)")
     links = re.compile(r"\[([^\]]+)\]\([^)]+\)")
-    return {key: links.sub(r"\1", text) for key, text in ROW.findall(section)}
+    return {key: links.sub(r"\1", bare.sub("", text)) for key, text in ROW.findall(section)}
 
 
 def describe(whole: dict[str, Any]) -> None:

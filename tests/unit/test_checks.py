@@ -159,6 +159,13 @@ def test_the_agent_of_a_fixer_has_to_be_there(tmp_path: Path) -> None:
     }
 
 
+def test_an_agent_that_a_step_names_and_nobody_has_is_told_once(tmp_path: Path) -> None:
+    text = "agent: mine\nagents: {mine: {kind: command, argv: [no-such-program]}}\n"
+    project(tmp_path, text, "main.md", "supervisor.md")
+    lost = [one for one in findings(tmp_path) if "no-such-program" in one.message]
+    assert [one.level for one in lost] == [Level.ERROR]
+
+
 def test_without_any_agent_it_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -187,6 +187,12 @@ def test_the_schema_stands_beside_the_file(tmp_path: Path) -> None:
     (tmp_path / SCHEMA_NAME).write_text(printed.replace("review", "revue"))
     checked = call(tmp_path, "check")
     assert ".schema.json is of another release" in checked.out + checked.err
+    # A file that came without it, and names it.
+    (tmp_path / SCHEMA_NAME).unlink()
+    assert f"created  {SCHEMA_NAME}" in call(tmp_path, "init").out
+    (tmp_path / SCHEMA_NAME).unlink()
+    (tmp_path / "orchestration.yaml").write_text("workflow: standard\n")
+    assert SCHEMA_NAME not in call(tmp_path, "init").out
 
 
 def test_the_prompts_are_whole_and_name_real_variables() -> None:

@@ -43,6 +43,17 @@ def test_a_step_that_is_done_is_no_news_and_is_in_the_log(tmp_path: Path) -> Non
     assert (folder / "logs" / "tick.log").stat().st_mode & 0o777 == 0o600
 
 
+def test_a_step_that_said_no_is_not_done(tmp_path: Path) -> None:
+    judge = "{max_attempts: 3, fixer: {name: repair, prompt: supervisor.md}}"
+    step = f"{{name: main, agent: says_no, validation: {judge}}}"
+    text = f"agent: rehearsal\nworkflows: {{check: {{kind: procedure, steps: [{step}]}}}}\n"
+    text += 'agents: {says_no: {kind: command, argv: ["false"], free: true}}\nworkflow: check\n'
+    folder = project(tmp_path / "p", text)
+    tick(folder)
+    assert logged(folder)[-1].startswith("the attempt that was due is done")
+    assert call(folder, "status", "--json").json["step_index"] == 0
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [

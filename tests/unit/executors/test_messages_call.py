@@ -130,7 +130,10 @@ def test_a_limit_that_outlasts_the_deadline_is_not_waited_for(desk: Desk) -> Non
     outcome = desk.ask([{"error": 429, "retry_after": 30}], timeout_s=5.0)
     assert outcome.status is OutcomeStatus.LIMITED
     assert outcome.not_before == "2026-11-21T12:00:30Z"
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 20, "it waited for what the server asked"
+
+
+SHORTEST_S = 20
 
 
 @pytest.mark.parametrize(
@@ -144,7 +147,10 @@ def test_a_limit_that_outlasts_the_deadline_is_not_waited_for(desk: Desk) -> Non
     ids=["before-the-headers", "in-the-stream", "in-a-command", "between-tries"],
 )
 class TestStops:
-    """Deadline and cancellation reach a conversation wherever it is."""
+    """Deadline and cancellation reach a conversation wherever it is.
+
+    The shortest of them would last `SHORTEST_S` by itself; how busy the machine is decides nothing.
+    """
 
     def test_the_deadline(self, desk: Desk, script: list[dict[str, Any]]) -> None:
         started = time.monotonic()
@@ -155,9 +161,11 @@ class TestStops:
         else:
             assert "timed out after 1.2 s" in outcome.error
             assert outcome.status is OutcomeStatus.FAILED
-        assert time.monotonic() - started < 4
+        assert time.monotonic() - started < SHORTEST_S
 
     def test_the_cancellation(self, desk: Desk, script: list[dict[str, Any]]) -> None:
+        started = time.monotonic()
+
         def stop() -> None:
             desk.model.wait_for_requests(1)
             time.sleep(0.3)
@@ -166,11 +174,10 @@ class TestStops:
         thread = threading.Thread(target=stop)
         thread.start()
         outcome = desk.ask(script, entry={"tools": ["bash"]})
-        ended = time.monotonic()
         thread.join()
         assert outcome.status is OutcomeStatus.INTERRUPTED
         assert outcome.error == "stopped: claim-lost"
-        assert time.monotonic() - ended < 3
+        assert time.monotonic() - started < SHORTEST_S
         _wait(lambda: not _hears(desk))
 
 
@@ -190,7 +197,8 @@ def test_a_cancelled_call_is_hung_up_and_charged(desk: Desk) -> None:
 
 
 def test_the_steps_own_limit_of_silence_is_not_tried_again(desk: Desk) -> None:
-    outcome = desk.ask([{"text": "half", "stall": 30}], idle_timeout_s=1.0)
+    entry = {"stall_timeout_s": 0.2}
+    outcome = desk.ask([{"text": "half", "stall": 30}], entry=entry, idle_timeout_s=1.0)
     assert outcome.status is OutcomeStatus.FAILED
     assert outcome.error is not None
     assert "no progress for 1 s" in outcome.error

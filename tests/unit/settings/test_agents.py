@@ -66,7 +66,7 @@ def resolved(installed: set[str], env: Mapping[str, str]) -> str:
     return resolve_auto(lambda name: f"/bin/{name}" if name in installed else None, env)
 
 
-@pytest.mark.parametrize("variable", ["ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"])
+@pytest.mark.parametrize("variable", ["ANTHROPIC_API_KEY"])
 def test_auto_is_the_api_where_only_a_key_is_there(variable: str) -> None:
     assert resolved({"bash"}, {variable: "k"}) == "anthropic"
 

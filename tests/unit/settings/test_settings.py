@@ -11,6 +11,20 @@ from sequencer.settings.settings import HIDDEN, load
 from tests.unit.settings.loading import loaded, refusal, refusals
 
 
+@pytest.mark.parametrize("kind", ["file", "git", "temporal"])
+def test_commits_and_worktrees_go_by_where_the_code_moves(tmp_path: Path, kind: str) -> None:
+    text = f"store: {{kind: {kind}}}\ncommit: {{paths: [docs/]}}\n"
+    (tmp_path / "orchestration.yaml").write_text(text)
+    notices = load(tmp_path, env={}).notices
+    assert any("'commit.paths' has no effect" in one for one in notices) is (kind == "file")
+    (tmp_path / "orchestration.yaml").write_text(f"store: {{kind: {kind}}}\nworktree: true\n")
+    if kind == "file":
+        assert load(tmp_path, env={}).notices == ()
+        return
+    with pytest.raises(ConfigurationError, match="not in a worktree"):
+        load(tmp_path, env={})
+
+
 @pytest.mark.parametrize("mode", ["0755", "0000", "rw", "06", "0620", "4600"])
 def test_a_file_mode_that_helps_nobody_is_refused(tmp_path: Path, mode: str) -> None:
     (tmp_path / "orchestration.yaml").write_text(f"file_mode: '{mode}'\n", encoding="utf-8")
