@@ -122,6 +122,10 @@ def answer(invocation: Invocation, words: tuple[str, ...], note: str | None) -> 
     if len(words) > 2:  # noqa: PLR2004 - a question and an answer
         raise UsageRefused("expected [QUESTION] ANSWER", hint="quote an answer of several words")
     question, said = words[0] if len(words) > 1 else None, words[-1]
+    if question == "feedback" and not any(
+        question in _asked_in(one) for one in waiting(invocation.project())[0]
+    ):
+        question = None  # the kind of answer, as 'approve' is one
     run = _run_that_waits(invocation, question)
     head = run.head
     gate = head.gate if head is not None and head.gate is not None and head.gate.is_open else None

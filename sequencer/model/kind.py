@@ -152,7 +152,7 @@ def _at_gate(gate: Gate, now: datetime) -> tuple[Readiness, str]:
     until = f" until {gate.expires_at}, then {gate.on_timeout}" if expires else ""
     return Readiness.PERSON, (
         f"{gate.step!r} waits for a decision{until}; "
-        "'sequencer answer approve', 'reject' or \"feedback\" decides"
+        "'sequencer inbox' shows it, 'sequencer answer' decides"
     )
 
 

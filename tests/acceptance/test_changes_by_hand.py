@@ -130,6 +130,10 @@ def test_a_second_approval_says_that_no_run_waits(folder: Path) -> None:
     config.write_text(config.read_text() + text)
     asked = cli(folder, "run", "--run", "docs", "--workflow", "gated")
     assert asked.returncode == 4
+    # The kind of answer in front of it, where nothing asked is called that.
+    told = cli(folder, "answer", "feedback", "Say how to test it.")
+    assert "feedback was given to 'main'" in told.stdout
+    assert cli(folder, "run", "--run", "docs").returncode == 4
     first = cli(folder, "answer", "approve")
     assert first.returncode == 0
     assert "run 'docs' is the one that waits" in first.stderr
