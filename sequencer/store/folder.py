@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -118,7 +119,7 @@ class Folder:
 
     def sync(self) -> None:
         """Make created and renamed entries survive a power loss."""
-        os.fsync(self.fd)
+        synced(self.fd)
 
 
 _held: dict[str, Folder] = {}
@@ -198,7 +199,18 @@ def write_durably(path: Path, data: bytes) -> None:
     with open_new(path) as file:
         file.write(data)
         file.flush()
-        os.fsync(file.fileno())
+        synced(file.fileno())
+
+
+def synced(fd: int) -> None:
+    """Make what was written survive a power loss.
+
+    On macOS `fsync` leaves it in the disk's own cache (man 2 fsync).
+    """
+    try:
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # type: ignore[attr-defined,unused-ignore]
+    except (AttributeError, OSError):
+        os.fsync(fd)  # another system, or a file system that does not know it
 
 
 def put(path: Path, data: bytes, *, durably: bool = True) -> None:
@@ -208,7 +220,7 @@ def put(path: Path, data: bytes, *, durably: bool = True) -> None:
         file.write(data)
         if durably:
             file.flush()
-            os.fsync(file.fileno())
+            synced(file.fileno())
     folder.replace(fresh, path.name)
     if durably:
         folder.sync()

@@ -137,7 +137,7 @@ def keep_copy(path: Path, suffix: str) -> Path:
     # The original is replaced next; who made the copy may have been killed before this.
     fd = folders.open_file(copy, os.O_RDONLY)
     try:
-        os.fsync(fd)
+        folders.synced(fd)
     finally:
         os.close(fd)
     sync_folder(copy.parent)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sequencer.errors import CorruptState, NewerSchema
 from sequencer.store import folder as folders
-from sequencer.store.folder import read_regular, sync_folder, write_durably
+from sequencer.store.folder import read_regular, sync_folder, synced, write_durably
 from sequencer.store.strictjson import parse_object
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ NAME = "journal.jsonl"
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 """What a file system without hard links answers."""
 _ROTATED = re.compile(r"journal-(\d{6,})\.jsonl")
-_fdatasync = getattr(os, "fdatasync", os.fsync)
+_fdatasync = getattr(os, "fdatasync", synced)
 
 
 class JournalMoved(Exception):
@@ -520,7 +520,7 @@ class JournalFile:
 def _sync_above(folder: Path) -> None:
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(fd)
+        synced(fd)
     finally:
         os.close(fd)
 
