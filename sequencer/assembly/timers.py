@@ -46,11 +46,18 @@ LATE, LATE_S = 2.0, 60.0
 
 
 class Entry(NamedTuple):
-    """A timer's entry: what it is, the PATH that its tick gets, and the run that it names."""
+    """A timer's entry: what it is, and the PATH that its tick gets."""
 
     name: str
     path: str
-    run: str | None
+    run: str | None = None
+    """The run that it names."""
+    is_all: bool = False
+    """It is for all runs."""
+
+    def serves(self, run: str) -> bool:
+        """Return whether its ticks start *run*."""
+        return self.is_all or self.run == run
 
 
 class Lost(NamedTuple):
@@ -102,7 +109,7 @@ def without_timer(settings: Settings, entries: Sequence[Entry]) -> Iterator[str]
     """
     for run in settings.schedules:
         pace = pace_of(settings, run)
-        if all(entry.run != run for entry in entries) and (pace is None or pace.is_missed):
+        if not any(entry.serves(run) for entry in entries) and (pace is None or pace.is_missed):
             yield run
 
 
@@ -114,7 +121,7 @@ def lost(settings: Settings, entries: Sequence[Entry], env: Mapping[str, str]) -
     programs, present = programs_of(settings), env.get("PATH", "")
     if not entries:
         path = path_for(programs, present, partial(shutil.which, path=present))
-        entries = [Entry("what 'sequencer schedule install' installs", path, None)]
+        entries = [Entry("what 'sequencer schedule install' installs", path)]
     for entry in entries:
         for program in programs:
             here = shutil.which(program, path=present)
@@ -159,7 +166,11 @@ def entries_of(crontab: str, folder: Path) -> Iterator[Entry]:
             continue
         at_folder = ("cd", str(folder)) in pairwise(words)
         if at_folder and "tick" in words:
-            yield Entry("the crontab", _value("PATH", words) or above, _value("--run", words))
+            yield _entry("the crontab", words, _value("PATH", words) or above)
+
+
+def _entry(name: str, words: Sequence[str], path: str) -> Entry:
+    return Entry(name, path, _value("--run", words), "--all" in words)
 
 
 def _value(name: str, words: Sequence[str]) -> str | None:
@@ -186,7 +197,7 @@ def _of_systemd(settings: Settings, env: Mapping[str, str]) -> Iterator[Entry]:
         except ValueError:
             continue
         if own is not None and "tick" in words:
-            yield Entry(str(unit), own[1], _value("--run", words))
+            yield _entry(str(unit), words, own[1])
 
 
 def _of_launchd(settings: Settings, env: Mapping[str, str]) -> Iterator[Entry]:
@@ -199,7 +210,7 @@ def _of_launchd(settings: Settings, env: Mapping[str, str]) -> Iterator[Entry]:
             continue  # it is another program's
         if told.get("WorkingDirectory") == str(settings.project_dir) and "tick" in words:
             path_of_tick = _value("PATH", words) or os.pathsep.join(STANDARD_PATH[1:])
-            yield Entry(str(path), path_of_tick, _value("--run", words))
+            yield _entry(str(path), words, path_of_tick)
 
 
 class TickPace(NamedTuple):

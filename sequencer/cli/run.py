@@ -23,6 +23,7 @@ from sequencer.cli.options import (
     with_options,
 )
 from sequencer.cli.unattended import OPTION
+from sequencer.errors import UsageRefused
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -127,22 +128,41 @@ _LOG = click.option(
 )
 
 
-@verb("tick", first=("--position", "--max-cost", "--agent", "--log"))
+_LINE = with_options(
+    click.option("--all", "is_all", is_flag=True,
+                 help="The due step of any run: the one that started first has its turn first."),
+    click.option("--at-most", type=click.IntRange(1, 100), metavar="N",
+                 help="With --all: so many runs at the same time; default 1."),
+)  # fmt: skip
+
+
+@verb("tick", first=("--all", "--position", "--max-cost", "--agent", "--log"))
+@_LINE
 @_OPTIONS
 @_LOG
 @pass_invocation
-def tick(invocation: Invocation, /, **options: Any) -> int:
+def tick(invocation: Invocation, /, *, is_all: bool, at_most: int | None, **options: Any) -> int:
     """Run the step that is due, if any, and never wait: for cron and systemd timers.
 
     Exit code 0 also means that nothing was due; 75 means that another process runs the step.
     'sequencer schedule install' installs a timer that calls this.
+
+    With --all the runs stand in line: requests that 'start --no-run' has made, runs of
+    schedules, and all that are not complete.
 
     \b
     Examples:
       sequencer tick
       sequencer tick --quiet --max-cost 2
       sequencer --run nightly tick --json
+      sequencer tick --all --at-most 2
     """
+    if is_all:
+        from sequencer.cli.every_run import tick_all  # noqa: PLC0415 - few ticks do
+
+        return tick_all(invocation, at_most or 1)
+    if at_most is not None:
+        raise UsageRefused("goes with --all", where="--at-most")
     return _perform(invocation, is_tick=True, **options)
 
 

@@ -41,6 +41,10 @@ from sequencer.settings.settings import Settings
 _OPTIONS = with_options(
     click.option("--every", type=click.IntRange(1, DAY_MIN), metavar="MINUTES", default=HOUR_MIN,
                  show_default=True, help="How often a step may run."),
+    click.option("--all", "is_all", is_flag=True,
+                 help="Steps of any run, one run after the other; see 'tick --all'."),
+    click.option("--at-most", type=click.IntRange(1, 100), metavar="N",
+                 help="With --all: so many runs at the same time; default 1."),
     click.option("--env-file", type=click.Path(dir_okay=False, path_type=Path), metavar="PATH",
                  help="A file of NAME=value lines (keys, secrets); mode 600."),
     click.option("--with", "kind", type=click.Choice(KINDS),
@@ -58,7 +62,7 @@ _OPTIONS = with_options(
 )  # fmt: skip
 
 
-@verb("schedule", has_json=False)
+@verb("schedule", has_json=False, first=("--every", "--all", "--env-file", "--with", "--web"))
 @click.argument("action", type=click.Choice(("install", "show", "remove", "print")))
 @click.argument(
     "folders",
@@ -103,7 +107,7 @@ def schedule(
         was_there = installer_of(kind).removed(name)
         invocation.say(f"{name} {'is removed' if was_there else 'was not installed'}")
         return 0
-    log = str(tick_log(settings, invocation.run_name))
+    log = str(_log(settings, invocation.run_name, given))
     tick = partial(_tick, settings, name, invocation.run_name, log)
     job = _pages(settings, name, folders, given) if is_web else tick(given)
     if action == "print":
@@ -117,6 +121,21 @@ def schedule(
     else:
         invocation.say(f"one due step runs {_often(job)}; the full record: {log}")
     return 0
+
+
+def _log(settings: Settings, run: str | None, given: Mapping[str, Any]) -> Path:
+    """Return the log of the ticks of *run*; of those of all runs, which have their own too.
+
+    Raises:
+        UsageRefused: the options contradict each other.
+    """
+    if not given["is_all"]:
+        if given["at_most"] is not None:
+            raise UsageRefused("goes with --all", where="--at-most")
+        return tick_log(settings, run)
+    if run is not None:
+        raise UsageRefused("is one run", where="--run", hint="leave --all out")
+    return settings.logs_dir / "tick-all.log"
 
 
 def _names(
@@ -158,6 +177,8 @@ def _tick(
     if settings.config_path is not None:
         argv.append(f"--config={settings.config_path.absolute()}")
     argv += [f"--run={run}"] if run is not None else []
+    argv += ["--all"] if given["is_all"] else []
+    argv += [f"--at-most={given['at_most']}"] if given["at_most"] is not None else []
     about, folder = f"One due step of {settings.project_dir}", str(settings.project_dir)
     return _job(settings, name, argv, about, folder, given, every=given["every"])
 

@@ -180,6 +180,8 @@ class Attempt(Struct, frozen=True, kw_only=True):
     """File name of the prompt."""
     state_path: Path
     result_path: Path
+    run_name: str | None = None
+    """None: the default run."""
     lock_path: Path | None = None
     """Of the step's processes; None where there is no claim."""
     subject: str | None = None
@@ -203,6 +205,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
         """
         return cls(
             run_id=head.run_id,
+            run_name=head.run_name,
             workflow=head.workflow_name,
             step=prepared.step,
             position=prepared.position,
@@ -230,6 +233,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
         """
         return {
             "SEQUENCER_RUN_ID": self.run_id,
+            "SEQUENCER_RUN_NAME": self.run_name or "",
             "SEQUENCER_WORKFLOW": self.workflow,
             "SEQUENCER_STEP": self.step.name,
             "SEQUENCER_POSITION": self.position,

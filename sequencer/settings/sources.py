@@ -25,6 +25,7 @@ IDENTITY_VARIABLES = frozenset(
     f"{PREFIX}{name}"
     for name in (
         "RUN_ID",
+        "RUN_NAME",
         "WORKFLOW",
         "STEP",
         "POSITION",

@@ -29,6 +29,7 @@ def test_it_knows_which_step_it_is(project: Project) -> None:
     numbers = [found[f"SEQUENCER_{n}"] for n in ("STEP_INDEX", "ITERATION", "TOKEN", "ATTEMPT")]
     assert numbers == ["1", "2", "2", "1"]
     assert found["SEQUENCER_RUN_ID"] == head["run_id"]
+    assert found["SEQUENCER_RUN_NAME"] == ""
     assert found["SEQUENCER_STATE"] == str(project.state)
 
 
