@@ -156,7 +156,7 @@ def _of_cron(settings: Settings) -> Iterator[Entry]:
 def entries_of(crontab: str, folder: Path) -> Iterator[Entry]:
     """Yield the entries of *crontab* whose ticks work in *folder*."""
     above = "/usr/bin:/bin"
-    for line in crontab.splitlines():
+    for line in crontab.split("\n"):
         if (found := re.match(r"\s*PATH\s*=\s*(.*?)\s*$", line)) is not None:
             above = found[1].strip("\"'")
             continue

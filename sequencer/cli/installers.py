@@ -34,6 +34,8 @@ REGULAR = {
     DAY_MIN: "0 0 * * *",
 }
 """Every so many minutes, and what cron calls that."""
+NO_CRONTAB = ("no crontab for", "no such file")
+"""What crontab -l says where there is none; busybox has the second."""
 CRON_CHARS = 990
 """Classic cron refuses longer commands."""
 PROGRAM_S = 30
@@ -297,8 +299,20 @@ class Cron:
         return line
 
     def _lines(self) -> list[str]:
+        """Return the lines that are there.
+
+        Raises:
+            UsageRefused: they can't be read, so they would be lost.
+        """
         done = _run("crontab", "-l")
-        return done.stdout.splitlines() if done.returncode == 0 else []
+        said = done.stderr.strip()
+        if done.returncode and not any(words in said.lower() for words in NO_CRONTAB):
+            raise UsageRefused(
+                f"crontab -l: {said or f'exit code {done.returncode}'}",
+                hint="your crontab is as it was; choose another timer with --with",
+            )
+        # As cron does: another line end in a comment would make a command of its rest.
+        return [] if done.returncode else done.stdout.removesuffix("\n").split("\n")
 
     def _without(self, name: str) -> tuple[list[str], bool]:
         lines = self._lines()
@@ -381,7 +395,13 @@ def _run(*argv: str, text: str | None = None) -> subprocess.CompletedProcess[str
     """
     try:
         return subprocess.run(  # noqa: S603 - programs of the system, an argv list
-            argv, input=text, capture_output=True, text=True, timeout=PROGRAM_S, check=False
+            argv,
+            input=text,
+            capture_output=True,
+            encoding="utf-8",
+            errors="surrogateescape",  # a crontab may have any bytes, and keeps them
+            timeout=PROGRAM_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageRefused(

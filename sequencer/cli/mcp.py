@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import secrets
 import subprocess
-import sys
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +24,7 @@ from pydantic import Field
 from sequencer import __version__
 from sequencer.cli.context import ALWAYS, Invocation, hidden
 from sequencer.cli.options import pass_invocation, verb
+from sequencer.cli.schedule import program_argv
 from sequencer.cli.views.runs import decider, name_of
 from sequencer.cli.views.text import one_line, plain
 from sequencer.documents.files import INSIDE_AGENT
@@ -185,7 +185,8 @@ class Desk:
         options = [] if self._config is None else [f"--config={self._config}"]
         options += [] if run is None else [f"--run={run}"]
         done = subprocess.run(  # noqa: S603 - this program again
-            [sys.executable, "-m", "sequencer", *options, verb_name, *arguments],
+            # Never what a project's folder calls itself: it may hold a "sequencer" of its own.
+            [*program_argv(), *options, verb_name, *arguments],
             input=said.encode("utf-8", "replace"),
             capture_output=True,
             check=False,

@@ -91,7 +91,7 @@ def calls(
     """Return what each tool says to one client, or ``error: `` and the error."""
     started = StdioServerParameters(
         command=sys.executable,
-        args=["-m", "sequencer", "mcp"],
+        args=["-P", "-m", "sequencer", "mcp"],
         cwd=folder,
         env=environment() if variables is None else dict(variables),
     )
@@ -246,6 +246,15 @@ ATTACKS: list[Call] = [
     ("start_run", {"request": "x", "run": "a\nb"}),
     ("start_run", {"request": "x", "attachments": ["/etc/passwd"], "procedure": "nobody's"}),
 ]
+
+
+def test_a_project_with_a_package_of_our_name_runs_none_of_it(project: Path) -> None:
+    (project / "sequencer").mkdir()
+    for name in ("__init__.py", "__main__.py"):
+        (project / "sequencer" / name).write_text("open('obeyed', 'w')\n")
+    (project / "click.py").write_text("open('obeyed', 'w')\n")
+    assert "release" in call(project, "list_runs")
+    assert not (project / "obeyed").exists()
 
 
 def test_what_can_not_be_meant_is_an_error_and_changes_nothing(sample: Path) -> None:

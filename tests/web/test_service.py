@@ -25,7 +25,10 @@ ODD = "my 50% \"app\" $HOME & 'x'"
 FAKE = """#!/bin/sh
 echo "$(basename "$0") $*" >> "$HOME/calls"
 case "$(basename "$0") $*" in
-  "crontab -l") cat "$HOME/crontab" 2>/dev/null ;;
+  "crontab -l")
+    [ ! -e "$HOME/broken" ] || { echo "crontab: Input/output error" >&2; exit 1; }
+    [ -e "$HOME/crontab" ] || { echo "no crontab for me" >&2; exit 1; }
+    cat "$HOME/crontab" ;;
   "crontab -") cat > "$HOME/crontab" ;;
   *is-active*) echo active ;;
 esac
@@ -110,6 +113,30 @@ def test_a_service_is_installed_shown_and_removed(home: Home, kind: str) -> None
     assert "was not installed" in home.schedule("remove", "--web", "--with", kind).stderr
     if kind == "cron":
         assert (home.folder / "crontab").read_text(encoding="utf-8") == "0 1 * * * other\n"
+
+
+def test_the_lines_of_a_crontab_stay_to_the_byte(home: Home) -> None:
+    table = home.folder / "crontab"
+    # A line end for Python and none for cron, a byte that is no UTF-8, an empty line.
+    before = b"# old:\f* * * * * evil\n\n0 4 * * * echo \xe9 \xe2\x80\xa8 \x85\n"
+    table.write_bytes(before)
+    assert home.schedule("install", "--with", "cron").returncode == 0
+    assert table.read_bytes().startswith(before)
+    assert home.schedule("remove", "--with", "cron").returncode == 0
+    assert table.read_bytes() == before
+    table.unlink()
+    assert home.schedule("install", "--with", "cron").returncode == 0
+    assert table.read_text().count("\n") == 1
+
+
+@pytest.mark.parametrize("action", ["install", "remove", "show"])
+def test_a_crontab_that_can_not_be_read_is_not_replaced(home: Home, action: str) -> None:
+    (home.folder / "crontab").write_text("0 1 * * * other\n")
+    (home.folder / "broken").touch()
+    done = home.schedule(action, "--with", "cron")
+    assert done.returncode == 2
+    assert "Input/output error" in done.stderr
+    assert (home.folder / "crontab").read_text() == "0 1 * * * other\n"
 
 
 def test_a_unit_is_one_that_systemd_takes(home: Home) -> None:
