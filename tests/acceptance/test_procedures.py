@@ -206,7 +206,7 @@ def test_a_request_from_a_file_with_everything(project: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("start",), 2, "what should be done?"),
+        (("start",), 2, "there is no request"),
         (("start", "  "), 2, "the request is empty"),
         (("start", "x", "--file", "agent.py"), 2, "not both"),
         (("start", "--file", "nothing.md"), 2, "nothing.md: can't be read"),

@@ -180,7 +180,7 @@ class Snapshot(Struct, frozen=True):
         if head.failures_in_row:
             yield (
                 "failures",
-                f"{head.failures_in_row} in a row of {self.limits.failures_in_row}",
+                f"{head.failures_in_row} in a row, limit {self.limits.failures_in_row}",
             )
         used = filter(None, (spent(head.usage), f"{duration(head.usage.seconds)} of work"))
         yield "used", ", ".join((plural(head.usage.steps, "step"), *used))
