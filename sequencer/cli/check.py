@@ -42,8 +42,8 @@ def check(invocation: Invocation, has_settings: bool, asks: bool, schema: bool) 
     Checks the configuration, the workflow with its prompts and agents, the run's state
     and journal, the folders, and the repository of a run that is kept in git; --remote
     also asks its remote. Shows what the agents may do, and which settings have no effect.
-    Exit code 0: no errors, at most warnings; 2: an error in the configuration; 3: an error
-    in the run's files.
+    Exit code 0: no errors, at most warnings; 3: errors only in the run's state or journal;
+    2: any other error.
 
     \b
     Examples:

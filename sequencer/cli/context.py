@@ -277,7 +277,7 @@ def ensure_may_change(invocation: Invocation, project: Project) -> None:
 def refuse(verb_name: str, hint: str) -> None:
     """Raise that an agent uses a verb for people."""
     raise DecisionRefused(
-        f"{verb_name}: only a person may decide this, and an agent called it "
+        f"{verb_name}: this is for a person to decide, but an agent called it "
         "(SEQUENCER_TOKEN is set)",
         hint=f"{hint}; nothing was changed",
     )

@@ -208,7 +208,7 @@ def test_an_agent_does_not_approve_its_own_gate(project: Path, told: list[str]) 
         capture_output=True,
         text=True,
     )
-    assert "only a person may decide this" in done.stdout, done.stderr
+    assert "this is for a person to decide" in done.stdout, done.stderr
     assert "nothing was changed" in done.stdout
     assert head(project).is_at_gate
 

@@ -283,7 +283,7 @@ def test_a_decision_stands_whatever_becomes_of_the_news(project: Path) -> None:
         "secret_env: NOPE_SECRET}}}\n"
     )
     approved = cli(project, "answer", "approve")
-    assert (approved.returncode, "it was not posted" in approved.stderr) == (0, True)
+    assert (approved.returncode, "the decision was not posted" in approved.stderr) == (0, True)
 
 
 def test_activity_goes_to_a_file(project: Path) -> None:
