@@ -186,7 +186,9 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
         moves = self.settings.store.kind == "git"
         missing = executor.missing(None if moves else self.settings.project_dir)
         if missing is not None:
-            raise AgentMissing(missing, hint="no step was claimed; install it and start again")
+            raise AgentMissing(
+                missing, hint="no step was claimed; install the agent and start again"
+            )
         self._there.add(name)
 
     def _stand_in(self, name: str) -> Executor:

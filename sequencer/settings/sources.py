@@ -325,7 +325,7 @@ def notice_former_agents(layers: Layers) -> None:
         if path[-1] == FORMER_AGENT and path[0] in ("steps", "review", "workflows", "teams"):
             where = document.where(path) if document else ""
             layers.notices.append(
-                f"{where}: {reader.dotted(path)!r} is read as 'agent', its name today"
+                f"{where}: {reader.dotted(path)!r} is read as 'agent', its present name"
             )
 
 
@@ -342,5 +342,5 @@ def notice_commits(layers: Layers) -> None:
         if path[0] == "commit" or path[:3] == ("store", "work", "tolerated"):
             where, key = layers.where(path), reader.dotted(layers.origin(path))
             if key not in told:
-                layers.notices.append(f"{where}: {key!r} has no effect where store.kind is not git")
+                layers.notices.append(f"{where}: {key!r} has no effect unless store.kind is git")
                 told.add(key)

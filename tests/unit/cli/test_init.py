@@ -186,7 +186,7 @@ def test_the_schema_stands_beside_the_file(tmp_path: Path) -> None:
     assert "another release" not in call(tmp_path, "check").out
     (tmp_path / SCHEMA_NAME).write_text(printed.replace("review", "revue"))
     checked = call(tmp_path, "check")
-    assert ".schema.json is of another release" in checked.out + checked.err
+    assert ".schema.json is from another release" in checked.out + checked.err
 
 
 def test_the_prompts_are_whole_and_name_real_variables() -> None:
