@@ -230,7 +230,7 @@ def _check_graph(project: Project, flow: GraphFile) -> Iterator[Finding]:
             yield Finding(Level.WARNING, Area.AGENT, problem, f"agent {executor.kind}")
     for name, fields in left_out.items():
         if fields:
-            message = f"the agent does not support {', '.join(sorted(fields))}"
+            message = f"it does not support {', '.join(sorted(fields))}"
             where = f"workflow {flow.workflow.name}, agent {name}"
             hint = "the nodes run without these fields; remove them, or name another agent"
             if flow.workflow.tasks:

@@ -68,9 +68,9 @@ def worker(
 ) -> None:
     """Make attempts for every run of the project, until a signal ends it.
 
-    It makes what a 'sequencer run' permits, here or on another machine. After the first Ctrl-C
-    or SIGTERM it ends when its running attempts have ended; the second one stops them, and
-    other workers make them again.
+    It makes the attempts that a 'sequencer run' permits, here or on another machine. After the
+    first Ctrl-C or SIGTERM, it waits for its running attempts and then ends; the second one
+    stops them, and other workers make them again.
 
     \b
     Examples:

@@ -66,7 +66,7 @@ _TICK = (
 Type=oneshot
 # 75: another tick is at work; 130: it was ended in order. Neither is a failure.
 SuccessExitStatus=75 130
-# The step's agent is ended in order first; what is left then is killed.
+# First the step's agent is asked to end; then whatever is left is killed.
 KillMode=mixed
 TimeoutStopSec=30
 """,
@@ -312,7 +312,7 @@ class Cron:
         _ensured("crontab", "-", text="\n".join([*lines, line]) + "\n")
         if job.every is None:
             return ("it starts with the machine; until then start it by hand: sequencer web",)
-        return ("a line was added to your crontab", "cron mails what a person has to know")
+        return ("a line was added to your crontab", "cron mails what you have to know")
 
     def shown(self, name: str) -> tuple[bool, str]:
         """See `Systemd.shown`."""

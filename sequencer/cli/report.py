@@ -21,7 +21,7 @@ _OPTIONS = with_options(
                  help="Draw the plots into FILE; with --gantt, who worked when."),
     click.option("--png", type=NewFile(), metavar="FILE", help="The same, as PNG."),
     click.option("--metrics", is_flag=True, help="Print metrics, for Prometheus."),
-    click.option("--all-runs", is_flag=True, help="With --metrics: of every run of the project."),
+    click.option("--all-runs", is_flag=True, help="With --metrics: those of every run."),
     click.option("--format", "text_format", metavar="F",
                  type=click.Choice(["openmetrics", "prometheus"]),
                  help="How metrics are written: openmetrics (default), or prometheus for a node "
@@ -39,10 +39,10 @@ _OPTIONS = with_options(
 def report(invocation: Invocation, /, *, gantt: bool, metrics: bool, **given: Any) -> None:
     """Show what a run did: who worked when, the critical path, and the speedup.
 
-    While a run continues, what runs now ends now. The page has the graph, the steps and what
-    they cost; it needs no server and no network. The plots show cost, tokens and time as they
-    grew, and what reviews found. The page and the plots need the extra 'web', --png the extra
-    'picture'.
+    While a run continues, running attempts count as if they ended now. The page has the graph,
+    the steps and what they cost; it needs no server and no network. The plots show cost, tokens
+    and time as they grew, and what reviews found. The page and the plots need the extra 'web',
+    --png the extra 'picture'.
 
     \b
     Examples:

@@ -44,11 +44,11 @@ _OPTIONS = with_options(
     click.option("--env-file", type=click.Path(dir_okay=False, path_type=Path), metavar="PATH",
                  help="A file of NAME=value lines (keys, secrets); mode 600."),
     click.option("--with", "kind", type=click.Choice(KINDS),
-                 help="What to use; by default what this machine has, and cron for 'print'."),
+                 help="Timer to use; by default what this machine has, and cron for 'print'."),
     click.option("--web", "is_web", is_flag=True,
                  help="Keep the pages ('sequencer web') of this project or DIR... running."),
     click.option("--port", type=click.IntRange(1, 65535), metavar="PORT", default=8420,
-                 show_default=True, help="With --web, as for 'web'. So are the next three."),
+                 show_default=True, help="With --web: as for 'web'; the next three too."),
     click.option("--bind", default="127.0.0.1", show_default=True, metavar="ADDRESS",
                  help="Address to listen at."),
     click.option("--name", "names", multiple=True, metavar="HOST[:PORT]",
@@ -94,7 +94,7 @@ def schedule(
     if folders and not is_web:
         raise UsageRefused("works only with --web", where="DIR", hint="add --web, or use --config")
     if is_inside_agent() and action != "print":
-        refuse(invocation.verb, "what runs unattended is for a person to decide")
+        refuse(invocation.verb, "a person has to decide what runs unattended")
     settings = invocation.project().settings
     names = _names(invocation, settings, folders)
     if action == "show":

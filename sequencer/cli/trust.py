@@ -70,7 +70,7 @@ def _trust(invocation: Invocation, folder: Path | None, *, is_sure: bool) -> Non
     changed = refused.changed if refused else ()
     if not invocation.is_json:
         lines = [f"{trusting.key} can:", *(f"  {line}" for line in (*acts.described, BUILT_IN))]
-        lines += ["what has changed since it was trusted:"] if changed else []
+        lines += ["what has changed since you trusted it:"] if changed else []
         for line in (*lines, *(f"  {line}" for line in changed)):
             invocation.echo(safe_line(project.redaction.hide_text(line)))
     is_new = refused is not None or is_sure

@@ -85,7 +85,7 @@ def web(
       sequencer web ~/shop ~/docs --port 0 --no-browser
     """
     if is_inside_agent():
-        refuse(invocation.verb, "its buttons decide for a person")
+        refuse(invocation.verb, "its buttons make decisions that only a person may make")
     ensure_extra()
     # No other command may pay for these.
     from sequencer.web import door, guard, server, site  # noqa: PLC0415
