@@ -151,7 +151,9 @@ def check_workflow(project: Project, workflow: Workflow) -> Iterator[Finding]:
     where = f"workflow {workflow.name}"
     yield from check_prompts(project, workflow, Level.ERROR)
     if workflow.review is not None and not workflow.review_every:
-        message = "it has a review step but no review interval, so it never reviews"
+        message = (
+            "the workflow has a review step, but review_every_n is not set, so it never reviews"
+        )
         hint = "set workflow.review_every_n, or choose a workflow without a review"
         yield Finding(Level.WARNING, Area.WORKFLOW, message, where, hint)
     yield from _check_router(project, workflow)
@@ -233,10 +235,12 @@ def _check_graph(project: Project, flow: GraphFile) -> Iterator[Finding]:
         if fields:
             message = f"it does not support {', '.join(sorted(fields))}"
             where = f"workflow {flow.workflow.name}, agent {name}"
-            hint = "its nodes run without it; remove it from their sections, or name another agent"
+            hint = "the nodes run without these fields; remove them, or name another agent"
             if flow.workflow.tasks:
                 message += ", which roles of its tasks set"
-                hint = "they work without it; change the fields of a role below teams.roles"
+                hint = (
+                    "the tasks run without these fields; change them in the role below teams.roles"
+                )
             yield Finding(Level.WARNING, Area.AGENT, message, where, hint)
 
 
@@ -256,7 +260,7 @@ def _check_worktrees(project: Project, flow: GraphFile) -> Iterator[Finding]:
     store = project.settings.store
     if store.kind == "git" and store.work.branch == NONE:
         message = "each machine merges its tasks' work only locally: store.work.branch is 'none'"
-        hint = "set it to 'current' or to a branch; or use one machine, and push by hand"
+        hint = "set it to 'current' or to a branch, or use only one machine and push by hand"
         where = place_of(project.settings, "store", "work", "branch")
         yield Finding(Level.WARNING, Area.WORKFLOW, message, where, hint)
 
@@ -346,7 +350,7 @@ def _check_webhooks(project: Project) -> Iterator[Finding]:
     for name, hook in project.settings.webhooks.taken():
         where = f"webhooks.{name}"
         if lack := hook.lack(os.environ):
-            hint = "'sequencer web' ignores it without the key for its signatures"
+            hint = "'sequencer web' needs the key to check signatures; it ignores the tracker"
             yield Finding(Level.WARNING, Area.CONFIGURATION, lack, f"{where}.secret_env", hint)
         if not (hook.people or hook.may_start or hook.may_answer or hook.may_stop):
             text = "no people are listed, so nobody may start, answer or stop anything"
@@ -367,8 +371,8 @@ def _check_schema(project: Project) -> Iterator[Finding]:
     path, schema = config.with_name(SCHEMA_NAME), editors_schema().encode()
     with suppress(OSError, SequencerError):
         if read_regular(path, max_bytes=len(schema)) != schema:
-            text = f"{SCHEMA_NAME} is of another release, so editors may mark the wrong keys"
-            hint = f"'sequencer check --schema > {SCHEMA_NAME}' writes this one's"
+            text = f"{SCHEMA_NAME} is from another release, so editors may mark the wrong keys"
+            hint = f"'sequencer check --schema > {SCHEMA_NAME}' writes the one of this release"
             yield Finding(Level.NOTICE, Area.CONFIGURATION, text, str(path), hint)
 
 
@@ -385,14 +389,14 @@ def _check_timers(project: Project) -> Iterator[Finding]:
     settings = project.settings
     entries = installed(settings, os.environ)
     for run in without_timer(settings, entries):
-        message = "no timer on this machine runs its ticks, so it never starts"
+        message = "no timer on this machine runs the ticks of this run, so it never starts"
         hint = f"sequencer --run {shlex.quote(run)} schedule install"
         yield Finding(Level.WARNING, Area.CONFIGURATION, message, f"schedules.{run}", hint)
     for entry, program, here, there in lost(settings, entries, os.environ):
         message = f"a timer's tick does not find {program!r}, which is {here} in this shell"
         if there is not None:
-            message = f"{program!r} is {here} in this shell, but {there} for a timer's tick"
-        hint = f"its PATH is {entry.path}; run 'sequencer schedule install' again"
+            message = f"{program!r} is {here} in this shell, but {there} in a timer's tick"
+        hint = f"the tick's PATH is {entry.path}; run 'sequencer schedule install' again"
         if not Path(here).is_absolute():
             hint = "a timer uses only the absolute folders of PATH: give the program's full path"
         yield Finding(Level.WARNING, Area.AGENT, message, entry.name, hint)
@@ -408,7 +412,7 @@ def _check_code(project: Project, run: str | None) -> Iterator[Finding]:
         if refused is None:
             _ = project.hooks
         else:
-            where, hint = refused.project, "'sequencer trust' shows this and asks"
+            where, hint = refused.project, "'sequencer trust' shows what it can do, and asks you"
             yield Finding(Level.WARNING, Area.CONFIGURATION, refused.message, where, hint)
     except (ConfigurationError, NotTrusted) as error:
         yield from of_error(Area.CONFIGURATION, error)
@@ -447,7 +451,7 @@ def check_state(state_path: Path, witness: Witness = no_witness) -> Iterator[Fin
     elif found.pending is not None:
         yield Finding(Level.NOTICE, Area.STATE, found.pending, str(state_path))
     for path, why in found.documents:
-        hint = "'sequencer repair' shows what to do"
+        hint = "'sequencer repair' shows what you can do"
         yield Finding(Level.ERROR, Area.STATE, why, str(path), hint)
     yield from _check_journals(found)
 
@@ -460,11 +464,15 @@ def _check_journals(found: Diagnosis) -> Iterator[Finding]:
         for gap in report.found.gaps:
             message = f"revisions {gap.first} to {gap.last} are missing before byte {gap.offset}"
             yield Finding(
-                Level.ERROR, Area.JOURNAL, message, where, "'sequencer repair' continues after it"
+                Level.ERROR,
+                Area.JOURNAL,
+                message,
+                where,
+                "'sequencer repair' can continue after the gap",
             )
         for offset, reason in report.misfits[:MAX_BAD_LINES]:
             message = f"two histories meet at byte {offset}: {reason}"
-            hint = "restore the run's folder of one of them; 'sequencer history' shows both mixed"
+            hint = "restore the run's folder of only one; 'sequencer history' shows both, mixed"
             yield Finding(Level.ERROR, Area.JOURNAL, message, where, hint)
         for offset, reason in report.found.skipped[:MAX_BAD_LINES]:
             message = f"the line at byte {offset} does not count: {reason}"

@@ -42,21 +42,21 @@ def cost_warnings(
             found.setdefault(name, reason)
     named = ", ".join(dict.fromkeys(caps))
     for name, (why, hint) in found.items():
-        yield f"agent {name!r} may never tell what it costs, so {named} can't count it: {why}", hint
+        yield f"agent {name!r} may never report its cost, so {named} can't count it: {why}", hint
 
 
 def _why_untold(step: Step, name: str, executor: Executor) -> tuple[str, str] | None:
     options = getattr(executor, "options", None)
     if executor.kind == "command" and not getattr(options, "free", False):
-        reason = "a command's cost is known only where it writes one to its result file"
+        reason = "a command's cost is known only if it writes it to its result file"
         return reason, f"write agents.{name}.free: true if it costs nothing"
     if executor.kind in TELLS_TOKENS:
         model = step.model or getattr(options, "model", None)
         if model is None:
-            reason = f"{executor.kind} tells tokens and no cost, and the entry names no model"
+            reason = f"{executor.kind} reports tokens but no cost, and the entry names no model"
             return reason, f"name agents.{name}.model and its price in prices"
         if price_of(model, getattr(options, "prices", {})) is None:
-            reason = f"{executor.kind} tells tokens and no cost, and {model!r} has no price"
+            reason = f"{executor.kind} reports tokens but no cost, and {model!r} has no price"
             hint = f"add prices: {{{model}: {{input: USD, output: USD}}}} (per million tokens)"
             return reason, hint
     return None

@@ -207,8 +207,8 @@ def run_of(
         raise missing_source(project.settings, head)
     if before is None or (before.file, before.workflow.name) != (source.file, called):
         raise TransitionRefused(
-            f"run {chosen or 'default'!r} has another workflow: {_began(head, before)}",
-            hint="--new starts a separate run, --run NAME gives it a name",
+            f"run {chosen or 'default'!r} has a different workflow: {_began(head, before)}",
+            hint="--new starts a separate run; --run NAME gives it a name",
         )
     if state and dict(state) != before.state:
         raise UsageRefused(

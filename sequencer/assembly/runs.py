@@ -134,7 +134,7 @@ def _without_source(settings: Settings, head: Head) -> Workflow:
 def missing_source(settings: Settings, head: Head) -> CorruptState:
     """Return the error of a graph run whose source is missing."""
     return CorruptState(
-        f"is missing, and the run of {head.workflow_name!r} can't continue without it",
+        f"is missing; the run of {head.workflow_name!r} can't continue without it",
         where=str(_folder(settings, head) / FLOW_DOCUMENT),
         hint=f"restore the file; or {_way_out(settings, head)}",
     )
@@ -147,7 +147,7 @@ def _folder(settings: Settings, head: Head) -> Path:
 
 def _way_out(settings: Settings, head: Head) -> str:
     again = command(head.run_name, "reset --yes --workflow WORKFLOW")
-    text = f"{again} starts another workflow in its place"
+    text = f"{again} starts another workflow instead"
     if head.run_name is None:
         return text
     return f"{text}; or remove {_folder(settings, head)} to delete the run"
@@ -169,7 +169,7 @@ def workflow_of_source(settings: Settings, source: FlowSource, head: Head | None
         if not path.is_file():
             hint = "restore it; the run has kept everything that was done"
             raise ConfigurationError(
-                "the workflow's file is gone",
+                "the workflow's file is missing",
                 where=str(path),
                 hint=hint if head is None else f"{hint}. Or {_way_out(settings, head)}",
             )
@@ -259,7 +259,7 @@ def ensure_covered(settings: Settings, run: str, store: Store) -> None:
     given = set() if definition is None else set(_granted(_dumped(definition.workflow)))
     if given and (more := given - _own_grants(settings)):
         text = "the run gives its agents tools that no workflow of this project gives"
-        hint = "start it again from the files of this project"
+        hint = "start a new run from the files of this project"
         raise UsageRefused(f"{text}: {', '.join(sorted(more))}", where=run, hint=hint)
 
 

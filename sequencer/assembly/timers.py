@@ -121,7 +121,7 @@ def lost(settings: Settings, entries: Sequence[Entry], env: Mapping[str, str]) -
     programs, present = programs_of(settings), env.get("PATH", "")
     if not entries:
         path = path_for(programs, present, partial(shutil.which, path=present))
-        entries = [Entry("what 'sequencer schedule install' installs", path)]
+        entries = [Entry("the timer that 'sequencer schedule install' installs", path)]
     for entry in entries:
         for program in programs:
             here = shutil.which(program, path=present)

@@ -194,7 +194,7 @@ def ensure_unchanged(path: Path, trusted: str, owner: str) -> None:
 _NAME = re.compile(r"[0-9a-f]{32}\.json")
 _RECORD_BYTES = 4 * 1024 * 1024
 _OTHERS = 0o077
-_HINT = "remove it, then 'sequencer trust' asks again"
+_HINT = "remove it; then 'sequencer trust' asks again"
 
 
 class Trusted(Struct, frozen=True):
@@ -307,10 +307,10 @@ def _ensure_own(fd: int, shown: Path) -> None:
         raise UnsafePath("belongs to another user", where=str(shown), hint=_HINT)
     is_folder = stat.S_ISDIR(facts.st_mode)
     if not is_folder and not stat.S_ISREG(facts.st_mode):
-        raise UnsafePath("is no regular file", where=str(shown), hint=_HINT)
+        raise UnsafePath("is not a regular file", where=str(shown), hint=_HINT)
     if stat.S_IMODE(facts.st_mode) & _OTHERS:
-        hint = f"'chmod go= {shown}' if nobody else has changed it; or {_HINT}"
-        raise UnsafePath("others may read or write it", where=str(shown), hint=hint)
+        hint = f"run 'chmod go= {shown}' if nobody else has changed it; or {_HINT}"
+        raise UnsafePath("other users can read or write it", where=str(shown), hint=hint)
 
 
 def _read(folder: int, name: str) -> Trusted | None:

@@ -307,7 +307,7 @@ def takeover(invocation: Invocation, force: bool) -> None:
 
     \b
     Examples:
-      sequencer takeover             who holds the step, and how alive they are
+      sequencer takeover             who holds the step, and whether they are alive
       sequencer takeover --force
     """
     run = invocation.run()

@@ -31,17 +31,19 @@ PLACES = 3
 
 @verb("check")
 @click.option("--settings", "has_settings", is_flag=True, help="Print each value and its source.")
-@click.option("--remote", "asks", is_flag=True, help="Ask the remote of a run in git, too.")
+@click.option(
+    "--remote", "asks", is_flag=True, help="Also ask the remote of a run that is kept in git."
+)
 @click.option("--schema", is_flag=True, help="Print the JSON schema of orchestration.yaml.")
 @pass_invocation
 def check(invocation: Invocation, has_settings: bool, asks: bool, schema: bool) -> int:
-    """Look for everything that is wrong, and change nothing.
+    """Find everything that is wrong, and change nothing.
 
-    Looks at the configuration, the workflow with its prompts and agents, the run's state
-    and journal, the folders, and the repository of a run that is kept in git; its remote
-    is asked with --remote. Says what the agents may do, and which settings have no effect.
-    Exit code 0: nothing, or warnings only; 2: something that has to be configured; 3: the
-    run's files.
+    Checks the configuration, the workflow with its prompts and agents, the run's state
+    and journal, the folders, and the repository of a run that is kept in git; --remote
+    also asks its remote. Shows what the agents may do, and which settings have no effect.
+    Exit code 0: no errors, at most warnings; 3: errors only in the run's state or journal;
+    2: any other error.
 
     \b
     Examples:

@@ -25,17 +25,19 @@ DAYS = 30
     metavar="DAYS",
     default=DAYS,
     show_default=True,
-    help="What was last changed that long ago.",
+    help="Only what last changed at least this many days ago.",
 )
-@click.option("--logs", "only_logs", is_flag=True, help="Only step logs; every run stays.")
-@click.option("--yes", is_flag=True, help="Remove it.")
+@click.option(
+    "--logs", "only_logs", is_flag=True, help="Remove only step logs, and keep every run."
+)
+@click.option("--yes", is_flag=True, help="Remove them; without --yes, they are only shown.")
 @pass_invocation
 def clean(invocation: Invocation, *, days: int, only_logs: bool, yes: bool) -> None:
     """Show which old step logs and ended runs can go; --yes removes them.
 
     A named run goes when it is complete, its results are posted and it has neither worktrees
-    nor a schedule; its history and costs go with it. A run that may continue loses old logs
-    only, never the newest 100. With --run it is about that run.
+    nor a schedule; its history and costs go with it. A run that may continue loses only old
+    logs, never the newest 100. With --run, only that run is cleaned.
 
     \b
     Examples:
@@ -65,7 +67,7 @@ def clean(invocation: Invocation, *, days: int, only_logs: bool, yes: bool) -> N
     invocation.say(f"{size} removed")
     for one in found:
         if one not in gone:
-            invocation.say(f"notice: run {_whose(one)} has changed meanwhile and stays")
+            invocation.say(f"notice: run {_whose(one)} has changed in the meantime and was kept")
 
 
 def _what(one: Unneeded) -> str:

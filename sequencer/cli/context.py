@@ -50,7 +50,7 @@ REHEARSING = (
 )
 
 
-BUILT_IN = "steps can use these agents, and those that are built in as they come"
+BUILT_IN = "steps can use these agents, and the built-in ones without changes"
 _OPTIONS: Mapping[str, tuple[str, str]] = {
     "workflow": ("workflow", "name"),
     "review_every": ("workflow", "review_every_n"),
@@ -169,7 +169,7 @@ class Invocation(Struct):
             return run
         self.notices(view.notices)
         if len(known) == 1:
-            self.say(f"notice: run {known[0]!r} is meant, the only one that has started")
+            self.say(f"notice: this uses run {known[0]!r}, the only one that has started")
             self.run_name = known[0]
             return self.run()
         self.say(f"notice: 'sequencer status --all' lists {len(known)} other runs")
@@ -231,7 +231,7 @@ def ask(invocation: Invocation, refused: NotTrusted) -> bool:
     if agrees():
         return True
     raise UsageRefused(
-        "you did not trust it; nothing of it was run",
+        "you did not trust the project, so nothing was run",
         where=refused.project,
         hint="'sequencer trust' asks again",
     )
@@ -277,7 +277,7 @@ def ensure_may_change(invocation: Invocation, project: Project) -> None:
 def refuse(verb_name: str, hint: str) -> None:
     """Raise that an agent uses a verb for people."""
     raise DecisionRefused(
-        f"{verb_name}: this is for a person to decide, and an agent calls it "
+        f"{verb_name}: this is for a person to decide, but an agent called it "
         "(SEQUENCER_TOKEN is set)",
         hint=f"{hint}; nothing was changed",
     )

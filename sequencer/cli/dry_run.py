@@ -121,7 +121,7 @@ def _in_the_way(plan: Plan, run: Run, head: Head | None, workflow: Workflow) -> 
     mine = {names[int(p)] if p not in names and p.isdecimal() else p for p in plan.positions}
     position = describe(workflow, head.step_index)["position"]
     if mine and position not in mine:
-        yield f"the step is at position {position}, which is not among --position"
+        yield f"the step is at position {position}, which --position does not name"
 
 
 def _step(project: Project, workflow: Workflow, index: int, obstacles: list[str]) -> Report:
@@ -148,7 +148,9 @@ def _step(project: Project, workflow: Workflow, index: int, obstacles: list[str]
         obstacles += built[1].problems()
     report["prompt"] = _tried(obstacles, lambda: _prompt(project, step, built and built[1]))
     if settings.router.is_active and not project.rehearses:
-        report["router"] = f"{settings.router.mode}: {settings.router.prompt} may choose another"
+        report["router"] = (
+            f"{settings.router.mode}: {settings.router.prompt} may choose another prompt"
+        )
     budget = {"timeout_s": step.timeout_s, "max_cost_usd": step.max_cost_usd}
     report["budget"] = {key: value for key, value in budget.items() if value is not None}
     return report

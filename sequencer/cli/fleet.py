@@ -40,7 +40,7 @@ def _store(invocation: Invocation) -> FleetStore:
     project = invocation.project()
     if (kind := project.settings.store.kind) != "temporal":
         raise UsageRefused(
-            f"{invocation.verb} is for runs on Temporal, and these are in a {kind} store",
+            f"{invocation.verb} works only with runs on Temporal, but the store of these is {kind}",
             where="store.kind",
             hint="'store: {kind: temporal}' in orchestration.yaml; 'sequencer run' works here",
         )
@@ -52,7 +52,7 @@ def _store(invocation: Invocation) -> FleetStore:
     "--max-parallel",
     type=click.IntRange(1, 1000),
     metavar="N",
-    help="Attempts at once in this process; default run.max_parallel.",
+    help="Most attempts at the same time; default run.max_parallel.",
 )
 @click.option(
     "--queue",
@@ -68,9 +68,9 @@ def worker(
 ) -> None:
     """Make attempts for every run of the project, until a signal ends it.
 
-    It makes what a 'sequencer run' permits, here or on another machine. After the first Ctrl-C
-    or SIGTERM it ends when its running attempts have ended; the second one stops them, and
-    other workers make them again.
+    It makes the attempts that a 'sequencer run' permits, here or on another machine. After the
+    first Ctrl-C or SIGTERM, it waits for its running attempts and then ends; the second one
+    stops them, and other workers make them again.
 
     \b
     Examples:
@@ -79,7 +79,7 @@ def worker(
     """
     if trial:
         if max_parallel is not None or queue is not None:
-            raise UsageRefused("goes with no other option of worker", where="--trial")
+            raise UsageRefused("can't be used with another option of worker", where="--trial")
         _serve_trial(invocation)
         return
     store, project = _store(invocation), invocation.project()
@@ -118,7 +118,7 @@ def _serve_trial(invocation: Invocation) -> None:
     host, _, port = options.address.rpartition(":")
     if host not in _LOOPBACK:
         raise UsageRefused(
-            f"a trial's server listens on this machine, and store.address is {options.address}",
+            f"a trial server listens on this machine, but store.address is {options.address}",
             where="store.address",
         )
     ended = threading.Event()

@@ -29,7 +29,7 @@ def report_gantt(
 ) -> None:
     """Show who worked when, a line a task, with the critical path and the speedup."""
     if invocation.is_json and (svg or png or width):
-        raise UsageRefused("a drawing is no JSON", where="--json", hint="leave it out")
+        raise UsageRefused("can't be used with a drawing", where="--json", hint="leave it out")
     run = invocation.run_to_show()
     head = run.head
     chart, timeline = gantt_of(run, head, invocation.say)

@@ -40,7 +40,7 @@ _SCRIPTS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 @click.option(
     "--completion",
     type=click.Choice(tuple(_PLACES)),
-    help="Print what completes commands and options in this shell.",
+    help="Print the script that completes commands and options in this shell.",
 )
 @click.option("--install", is_flag=True, help="Install it for you instead of printing it.")
 @pass_invocation
@@ -63,7 +63,10 @@ def help_(
       sequencer help --man > ~/.local/share/man/man1/sequencer.1
     """
     if sum((topic is not None, man, completion is not None)) > 1 or (install and not completion):
-        raise UsageRefused("one thing at a time", where="sequencer help")
+        raise UsageRefused(
+            "use only one of COMMAND, --man and --completion; --install needs --completion",
+            where="sequencer help",
+        )
     if completion is not None:
         text = _SCRIPTS[completion](program.group(), {}, program.NAME, VARIABLE).source()
         if install:
@@ -110,7 +113,12 @@ def _install(invocation: Invocation, shell: str, text: str) -> None:
     folder = Path(given) if given.startswith("/") else Path.home() / below_home
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    save(path, f"{text}\n".encode(), is_ours=lambda data: b"sequencer" in data, what="ours")
+    save(
+        path,
+        f"{text}\n".encode(),
+        is_ours=lambda data: b"sequencer" in data,
+        what="a completion of sequencer",
+    )
     invocation.say(f"{path} was written; a new {shell} completes 'sequencer'")
     if shell == "zsh":
         invocation.say(f"if it does not: 'fpath+=({path.parent})' before compinit in ~/.zshrc")

@@ -63,7 +63,7 @@ def _run_that_waits(invocation: Invocation, question: str | None) -> Run:
         why = (f"{name_of(run)} can't be read: {error.message}" for run, error in unread.items())
         raise TransitionRefused(
             "; ".join(["answer: no run waits for a decision", *why]),
-            hint="'sequencer status --all' lists the runs and where each stands",
+            hint="'sequencer status --all' lists the runs and their status",
         )
     return _only(invocation, list(asked) or [project.run(None)])
 
@@ -84,10 +84,10 @@ def _only(invocation: Invocation, found: list[Run]) -> Run:
         names = ", ".join(sorted(run.name or "the default run" for run in found))
         raise TransitionRefused(
             f"answer: {len(found)} runs wait for a decision: {names}",
-            hint="'sequencer --run NAME answer …' decides about one",
+            hint="'sequencer --run NAME answer …' answers one of them",
         )
     if found[0].name is not None:
-        invocation.say(f"run {found[0].name!r} is the one that waits")
+        invocation.say(f"this answers run {found[0].name!r}, the only one that waits")
     return found[0]
 
 
@@ -98,19 +98,19 @@ _UNCLEAR = frozenset({"yes", "no", "y", "n", "ok", "later", "feedback", "accept"
 
 @verb("answer")
 @click.argument("words", nargs=-1, required=True, metavar="[QUESTION] ANSWER")
-@click.option("--note", metavar="TEXT", help="Why; it is kept in the history.")
+@click.option("--note", metavar="TEXT", help="Why. Kept in the history.")
 @pass_invocation
 def answer(invocation: Invocation, words: tuple[str, ...], note: str | None) -> None:
     """Answer what a run waits for; 'sequencer inbox' shows it.
 
-    At a gate ANSWER is approve, reject, or your feedback: then the step before the gate runs
-    again with it in its prompt, and the gate comes again. A node of a flow takes one of its
-    options, or a text where it takes any; reject ends the run where no question has it as an
-    option.
+    At a gate, ANSWER is approve, reject, or your feedback. With feedback, the step before the
+    gate runs again with it in its prompt, and the gate asks again. At a node of a flow, ANSWER
+    is one of its options, or any text if the node takes one. If no question has reject as an
+    option, reject ends the run.
 
-    Without --run the only run that waits is meant. QUESTION is the step at the gate, or the
-    node, and is needed where a flow asks several things. The run continues with the next 'run'
-    or 'tick'.
+    Without --run, you answer the only run that waits. QUESTION is the step at the gate, or the
+    node; you need it if a flow asks several things. The run continues with the next 'run' or
+    'tick'.
 
     \b
     Examples:
@@ -120,7 +120,9 @@ def answer(invocation: Invocation, words: tuple[str, ...], note: str | None) -> 
       sequencer --run release answer review approve
     """
     if len(words) > 2:  # noqa: PLR2004 - a question and an answer
-        raise UsageRefused("expected [QUESTION] ANSWER", hint="quote an answer of several words")
+        raise UsageRefused(
+            "expected [QUESTION] ANSWER", hint="put an answer of several words in quotes"
+        )
     question, said = words[0] if len(words) > 1 else None, words[-1]
     if question == "feedback" and not any(
         question in _asked_in(one) for one in waiting(invocation.project())[0]
@@ -134,7 +136,7 @@ def answer(invocation: Invocation, words: tuple[str, ...], note: str | None) -> 
         node = _node_of(run, head, said)
     if node is not None:
         if note is not None:
-            raise UsageRefused("is for approve and reject", where="--note")
+            raise UsageRefused("works only with approve and reject", where="--note")
         said = hidden(invocation, said)
         after = run.answer(node, said, by=decider())
         tell(invocation, run, after, f"{node} was answered: {one_line(said)[:80]}")
@@ -184,7 +186,7 @@ def _decide(
         done += ": "
     else:
         if note is not None:
-            raise UsageRefused("is for approve and reject", where="--note")
+            raise UsageRefused("works only with approve and reject", where="--note")
         if word in _UNCLEAR or get_close_matches(word, DECISIONS, cutoff=0.8):
             raise UsageRefused(
                 f"{said!r} is neither 'approve' nor 'reject'",
@@ -197,7 +199,7 @@ def _decide(
         if (posting := invocation.project().posting) is not None:
             posting.deliver(run.name, invocation.say)
     except SequencerError as error:
-        invocation.say(f"notice: it was not posted: {error.message}")
+        invocation.say(f"notice: the decision was not posted: {error.message}")
     tell(invocation, run, after, f"{done}{'the run' if gate is None else repr(gate.step)}")
 
 
@@ -206,7 +208,7 @@ def _decide(
 def inbox(invocation: Invocation) -> None:
     """List what waits for a person in all runs, and what to type.
 
-    With --run only those of that run.
+    With --run, list only what that run waits for.
 
     \b
     Examples:
@@ -380,7 +382,7 @@ def _answered(invocation: Invocation, run: Run, token: int) -> bool:
         run.approve(by=decider(), token=token)
         invocation.say("approved")
     elif chosen == "feedback":
-        text = click.prompt("What is to be different", err=True)
+        text = click.prompt("What should be different", err=True)
         run.feedback(hidden(invocation, text), by=decider(), token=token)
         invocation.say("feedback was given")
     elif chosen == "reject":
@@ -396,9 +398,10 @@ def _answered(invocation: Invocation, run: Run, token: int) -> bool:
 def tell_(invocation: Invocation, words: tuple[str, ...]) -> None:
     """Send a message to a step, from outside or from another step.
 
-    STEP is a step or position, in a flowchart or a team a node or task; without one whatever
-    comes next. The message is in the prompt of its next attempts until one is accepted. A
-    step that is already running does not see it. TEXT - reads it from standard input.
+    STEP is a step or position; in a flowchart or a team, a node or task. Without STEP, the
+    message goes to whatever comes next. It is in the prompt of each next attempt until one is
+    accepted. A step that is already running does not see it. If TEXT is -, it is read from
+    standard input.
 
     \b
     Examples:
@@ -407,7 +410,7 @@ def tell_(invocation: Invocation, words: tuple[str, ...]) -> None:
       git diff | sequencer --run big-refactoring tell verify -
     """
     if not 1 <= len(words) <= 2:  # noqa: PLR2004 - a name and a text
-        raise UsageRefused("expected [STEP] TEXT", hint="quote a text of several words")
+        raise UsageRefused("expected [STEP] TEXT", hint="put a text of several words in quotes")
     step, text = words[0] if len(words) > 1 else None, words[-1]
     run = invocation.run()
     after = run.control.tell(step, hidden(invocation, said(text)), by=decider())
@@ -415,9 +418,9 @@ def tell_(invocation: Invocation, words: tuple[str, ...]) -> None:
     if invocation.is_json:
         invocation.print_json({"step": step, "is_running": runs, "revision": after.revision})
         return
-    when = "it will read it when it starts"
+    when = "it will read this when it starts"
     if runs:
         other = "" if run.kind.has_one_place else " at it"
-        when = f"it runs now and does not hear it; another attempt{other} will"
-        when += ", or else the tasks that wait for it" if other else ""
+        when = f"it is running and does not see this; another attempt{other} will"
+        when += ", or the tasks that wait for it" if other else ""
     invocation.say(f"told {one_line(step or 'whatever comes next')}: {when}")

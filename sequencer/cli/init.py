@@ -68,7 +68,7 @@ class _Written(Struct):
 
 
 def _refused(error: OSError, path: Path) -> UsageRefused:
-    why = "is no folder" if isinstance(error, FileExistsError) else error.strerror
+    why = "it is not a folder" if isinstance(error, FileExistsError) else error.strerror
     return UsageRefused(f"can't be written: {why}", where=str(path))
 
 
@@ -81,9 +81,9 @@ def _refused(error: OSError, path: Path) -> UsageRefused:
 def init(invocation: Invocation, folder: Path, example: str | None) -> None:
     """Create orchestration.yaml and prompts/ in DIR (default: here), ready to run.
 
-    Asks nothing: finds the agents that are installed, and how the project is tested. Files
-    that exist are kept as they are, so you can use it again to add what is missing; a folder
-    with an orchestration.yaml keeps it, and gets the prompts that its workflow needs.
+    It asks nothing. It finds the installed agents, and the command that tests the project.
+    It keeps existing files, so you can run it again to add what is missing. If there is an
+    orchestration.yaml, it adds the prompts that its workflow needs.
     Examples: two-terminals, review-cadence, cron, flows, procedures, teams.
 
     \b
@@ -93,7 +93,8 @@ def init(invocation: Invocation, folder: Path, example: str | None) -> None:
     """
     if invocation.config is not None or invocation.run_name is not None:
         raise UsageRefused(
-            "init takes neither --config nor --run", hint="name the folder: 'sequencer init DIR'"
+            "--config and --run can't be used with init",
+            hint="name the folder: 'sequencer init DIR'",
         )
     written = _Written(folder.absolute())
     try:
@@ -108,7 +109,7 @@ def init(invocation: Invocation, folder: Path, example: str | None) -> None:
         facts = {name: getattr(written, name) for name in names}
         invocation.print_json({"folder": str(written.folder), **facts})
     else:
-        more = " (write it: no prompt of that name comes along)"
+        more = " (write it: no prompt with this name is built in)"
         told = [written.found] if written.found else []
         told += [f"created  {name}" for name in written.created]
         told += [f"kept     {name}" for name in written.kept]
@@ -149,8 +150,10 @@ def _copy(written: _Written, example: str) -> None:
     if example not in EXAMPLES:
         raise UnknownName("example", example, EXAMPLES, where="--example")
     if os.path.lexists(written.folder / CONFIG_NAME):
-        hint = f"name a folder that has none, for example 'sequencer init {example}'"
-        raise UsageRefused("there is a project already", where=str(written.folder), hint=hint)
+        hint = f"name another folder, for example 'sequencer init {example}'"
+        raise UsageRefused(
+            "this folder already has a project", where=str(written.folder), hint=hint
+        )
     source = Path(str(files("sequencer"))).joinpath("builtin", "examples", example)
     left_out = {"sync", "logs", "__pycache__"}
     for path in sorted(source.rglob("*")):
@@ -169,7 +172,7 @@ def _trust(written: _Written) -> None:
     if all(line.startswith(own) and foreign not in line for line in trust.acts.lines):
         trust.keep()
     else:
-        written.notes.append("more than 'init' has made can act here: 'sequencer trust' shows it")
+        written.notes.append("more than what 'init' wrote can act here: 'sequencer trust' shows it")
 
 
 def _write_prompts(written: _Written, settings: Settings, workflow: Workflow) -> None:
@@ -213,7 +216,7 @@ def _write_ignore(written: _Written, settings: Settings, kind: str, folder: Path
         for entry in folder.iterdir()
     )
     if is_foreign and not (folder / ".gitignore").exists():
-        written.notes.append(f"{folder} holds other files too: no .gitignore was written")
+        written.notes.append(f"{folder} has other files, so no .gitignore was written")
         return
     written.write(folder / ".gitignore", IGNORE_ALL)
 

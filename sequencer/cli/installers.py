@@ -51,7 +51,7 @@ ExecStart={argv}
 _PAGES = (
     "After=network.target\n",
     """\
-# The link is no news for a log; everything else goes to the journal.
+# The link does not belong in a log; everything else goes to the journal.
 StandardOutput=null
 Restart=on-failure
 RestartSec=5
@@ -63,12 +63,12 @@ WantedBy=default.target
 """,
 )
 _TICK = (
-    "# The journal gets what a person has to know, once a change; OnFailure= can mail it.\n",
+    "# The journal tells you once of each change that you have to know; OnFailure= can mail it.\n",
     """\
 Type=oneshot
 # 75: another tick is at work; 130: it was ended in order. Neither is a failure.
 SuccessExitStatus=75 130
-# The step's agent is ended in order first; what is left then is killed.
+# First the step's agent is asked to end; then whatever is left is killed.
 KillMode=mixed
 TimeoutStopSec=30
 """,
@@ -108,8 +108,8 @@ class Job(Struct, frozen=True):
         for text in (*self.argv, self.folder, *self.variables.values(), self.env_file or ""):
             if not text.isprintable():
                 raise UsageRefused(
-                    f"{text!a} holds a line end or another control character",
-                    hint="no crontab or unit file can hold it; rename the folder",
+                    f"{text!a} has a line break or another control character",
+                    hint="a crontab or unit file can't have it; rename the folder",
                 )
 
     @property
@@ -202,7 +202,7 @@ class Systemd(_Files):
         _ensured("systemctl", "--user", "restart", unit)
         return (
             f"{said} and started",
-            f"what it says: journalctl --user -u {job.name}.service",
+            f"its messages: journalctl --user -u {job.name}.service",
             "so that it runs while nobody is logged in: loginctl enable-linger",
         )
 
@@ -258,7 +258,7 @@ class Launchd(_Files):
         _run("launchctl", "bootout", f"{domain}/{job.name}")
         said = self._write(job)
         _ensured("launchctl", "bootstrap", domain, str(self._paths(job.name)[0]))
-        return f"{said} and started", f"what it says: {self._log(job.name)}"
+        return f"{said} and started", f"its messages: {self._log(job.name)}"
 
     def shown(self, name: str) -> tuple[bool, str]:
         """See `Systemd.shown`."""
@@ -293,7 +293,7 @@ class Cron:
         line = f"{when} {command} # {job.name}"
         if len(line) > CRON_CHARS:
             raise UsageRefused(
-                f"the entry would have {len(line)} characters, more than cron takes",
+                f"the entry would have {len(line)} characters, more than cron accepts",
                 hint="use --with systemd, or a shorter path",
             )
         return line
@@ -326,7 +326,7 @@ class Cron:
         _ensured("crontab", "-", text="\n".join([*lines, line]) + "\n")
         if job.every is None:
             return ("it starts with the machine; until then start it by hand: sequencer web",)
-        return ("a line of your crontab is installed", "cron mails what a person has to know")
+        return ("a line was added to your crontab", "cron mails what you have to know")
 
     def shown(self, name: str) -> tuple[bool, str]:
         """See `Systemd.shown`."""
@@ -367,7 +367,7 @@ def cron_times(every: int) -> str:
     raise UsageRefused(
         f"cron can't run something every {every} minutes",
         where="--every",
-        hint=f"one of {', '.join(map(str, REGULAR))}; --with systemd takes any",
+        hint=f"use one of {', '.join(map(str, REGULAR))}; --with systemd takes any number",
     )
 
 

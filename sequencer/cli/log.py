@@ -26,7 +26,9 @@ DEFAULT_LINES = 40
 
 @verb("log")
 @click.argument("steps", nargs=-1, metavar="[STEP]...", shell_complete=complete_steps)
-@click.option("-f", "--follow", is_flag=True, help="Stay, and show what is written.")
+@click.option(
+    "-f", "--follow", is_flag=True, help="Keep running, and show new lines as they are written."
+)
 @click.option(
     "-n",
     "--count",
@@ -34,7 +36,7 @@ DEFAULT_LINES = 40
     default=DEFAULT_LOGS,
     show_default=True,
     metavar="N",
-    help="How many logs, the newest; with -f one is shown before it follows.",
+    help="Show the N newest logs; -f shows one before it follows.",
 )
 @click.option(
     "--lines",
@@ -42,7 +44,7 @@ DEFAULT_LINES = 40
     default=DEFAULT_LINES,
     show_default=True,
     metavar="L",
-    help="Only the last L lines of each log; 0 shows all of it.",
+    help="Show only the last L lines of each log; 0 shows all lines.",
 )
 @click.option("--path", is_flag=True, help="Print the paths of the logs instead.")
 @click.option("--prompt", is_flag=True, help="Print the prompts as they were sent instead.")
@@ -61,7 +63,7 @@ def log(
     """Show the newest step logs, in order.
 
     STEP is the name of a step or the number of an iteration. -f follows the log that is
-    being written, then the one of the next step; Ctrl-C ends it.
+    being written, then the next step's log; Ctrl-C ends it.
 
     \b
     Examples:
@@ -74,9 +76,9 @@ def log(
     given = {"--path": path, "--prompt": prompt, "--json": invocation.is_json}
     others = [option for option, is_given in given.items() if is_given]
     if follow and others:
-        raise click.UsageError(f"-f shows what is written as it comes; it has no {others[0]}")
+        raise click.UsageError(f"-f and {others[0]} can't be used together")
     if prompt and len(others) > 1:
-        raise click.UsageError(f"--prompt prints the prompts; with it there is no {others[-1]}")
+        raise click.UsageError(f"--prompt and {others[-1]} can't be used together")
     project = invocation.project()
     run = invocation.run() if follow else invocation.run_to_show()
     asked = AskedLogs(project, run, steps, count=count, lines=lines)

@@ -56,7 +56,7 @@ def mcp(invocation: Invocation) -> None:
     """Serve this project to a client of the Model Context Protocol, on stdin and stdout.
 
     A client such as Claude Code or an editor starts it and gets tools to look at runs, to
-    answer what waits for a person, and to start a run of a request. Works only in a project
+    answer what waits for a person, and to start a run from a request. Works only in a project
     that you trust. Needs the extra 'mcp'.
 
     \b
@@ -131,7 +131,7 @@ class Desk:
     ) -> str:
         """Give the user's decision about a question of 'inbox'. Only ever the user's own.
 
-        At a gate: approve or reject, with an optional note as text, or feedback with what is to
+        At a gate: approve or reject, with an optional note as text, or feedback with what should
         be different as text. For the question of a flow's node: answer, with the node, and an
         option's value or free text as text.
         """
@@ -148,7 +148,7 @@ class Desk:
     def start_run(
         self, request: Text, run: Run = None, procedure: Word | None = None, *, team: bool = False
     ) -> str:
-        """Make a run of the user's request, its first line the title; no step runs yet.
+        """Make a run from the user's request, whose first line is the title; no step runs yet.
 
         The run starts with 'sequencer --run NAME run', or with the project's next tick.
         """

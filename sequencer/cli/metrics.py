@@ -45,7 +45,7 @@ def report_metrics(
         output,
         data,
         is_ours=lambda text: not text.strip() or text.startswith(b"# "),
-        what="metrics",
+        what="a metrics file",
         mode=FILE_MODE,
     )
     invocation.say(f"{output} was written")
@@ -148,7 +148,7 @@ _COUNTS: tuple[tuple[str, str, Callable[[Total], int]], ...] = (
     ("attempts_taken_over", "Attempts taken over from a lost process.", lambda t: t.taken_over),
 )
 _USED: tuple[tuple[str, str, str, Callable[[Usage], float | None]], ...] = (
-    ("agent_seconds", "Time of agents, over all attempts.", "seconds", lambda u: u.seconds),
+    ("agent_seconds", "Agent time over all attempts.", "seconds", lambda u: u.seconds),
     ("input_tokens", "Tokens sent.", "tokens", lambda u: u.input_tokens),
     ("cache_read_tokens", "Tokens sent that came from a cache.", "tokens",
      lambda u: u.cache_read_tokens),

@@ -42,7 +42,7 @@ def _keep_run(context: click.Context, parameter: click.Parameter, name: str | No
             that it is shown on.
     """
     if name is not None and not name.isprintable():
-        text = f"{name!a} holds a line end or another control character"
+        text = f"{name!a} has a line break or another control character"
         raise click.BadParameter(text, ctx=context, param=parameter)
     _keep("run_name")(context, parameter, name)
 
@@ -131,7 +131,7 @@ def global_options(*, has_json: bool = True) -> list[click.Option]:
             "config",
             type=click.Path(path_type=Path),
             metavar="PATH",
-            help="Use this file instead of searching orchestration.yaml upward.",
+            help="Use this file instead of the orchestration.yaml here or in a folder above.",
         ),
         _kept(
             "--run",
@@ -142,7 +142,9 @@ def global_options(*, has_json: bool = True) -> list[click.Option]:
             help="A named run instead of the default one.",
         ),
         _kept("--json", JSON_OPTION, is_flag=True, help="Print facts as JSON on standard output."),
-        _kept("--quiet", "is_quiet", is_flag=True, help="Say only errors and what was asked for."),
+        _kept(
+            "--quiet", "is_quiet", is_flag=True, help="Print only errors and what you asked for."
+        ),
         _kept("--verbose", "is_verbose", is_flag=True, help="Show the traceback of an error."),
         _kept(
             "--version",
@@ -158,7 +160,7 @@ def global_options(*, has_json: bool = True) -> list[click.Option]:
             _print_all_help,
             is_flag=True,
             is_eager=True,
-            help="Explain everything, rare options too.",
+            help="Explain everything, including rare options.",
         ),
     ]
     return [option for option in options if has_json or option.name != JSON_OPTION]
@@ -293,8 +295,7 @@ def with_options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 REHEARSE = click.option(
     "--rehearse",
     is_flag=True,
-    help="Let no agent run, whatever names one: each step says what it would ask, and counts "
-    "as done.",
+    help="Run no agent, whatever names one: each step shows what it would ask, and counts as done.",
 )
 WORKFLOW = partial(click.option, "--workflow", metavar="NAME", shell_complete=complete_workflows)
 REVIEW_EVERY = click.option(
@@ -307,10 +308,12 @@ AGENT = click.option(
     "--agent",
     metavar="A",
     shell_complete=complete_agents,
-    help="The agent of steps that name none.",
+    help="The agent for steps that do not name one.",
 )
 MONEY = click.FloatRange(min=0, min_open=True)
-MAX_COST = click.option("--max-cost", type=MONEY, metavar="USD", help="Cost of this invocation.")
+MAX_COST = click.option(
+    "--max-cost", type=MONEY, metavar="USD", help="Limit for the cost of this invocation."
+)
 pass_invocation = click.make_pass_decorator(Invocation, ensure=True)
 """Gives a verb's function the `Invocation` as its first argument."""
 
@@ -328,7 +331,7 @@ class NewFile(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the path; ``-`` elsewhere is standard output, so nobody means a file by it."""
         if os.fspath(value) == "-":
-            self.fail("'-' is no file; './-' would be one of that name", param, ctx)
+            self.fail("'-' is not a file; write './-' for a file with that name", param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -349,7 +352,7 @@ def save(
         target = path.resolve()
         if target.exists() and not (target.is_file() and is_ours(_beginning(target))):
             raise UsageRefused(
-                f"there is something else than {what}; it is left as it is",
+                f"the file exists and is not {what}, so it was left as it is",
                 where=str(path),
                 hint="name another file",
             )

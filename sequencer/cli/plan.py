@@ -44,7 +44,7 @@ _PATH = click.Path(path_type=Path)
 def _why_none(run: Run) -> str:
     head = run.head
     if head is not None and head.begun_at and head.status != "complete":
-        return "no node can start now: 'sequencer status' shows what it waits for"
+        return "no node can start now: 'sequencer status' shows what the run waits for"
     return "no step is left: the run is complete"
 
 
@@ -71,7 +71,7 @@ _OPTIONS = with_options(
     click.option("-n", "--count", type=click.IntRange(1, MAX_COUNT), metavar="N",
                  help=f"How many steps to show; default {DEFAULT_COUNT}."),
     click.option("--request", "text", metavar="TEXT",
-                 help="Show what 'start' would make of this, and why; - is standard input."),
+                 help="Show what 'start' would do with this request and why; - is standard input."),
     click.option("--simulate", is_flag=True,
                  help="Replay a flow on a virtual clock, without an agent."),
     click.option("--list", "lists", is_flag=True,
@@ -79,7 +79,7 @@ _OPTIONS = with_options(
     click.option("--commit", is_flag=True, help="Show what a step would commit now."),
     click.option("--diagram", is_flag=True, help="Draw a flow in the terminal."),
     click.option("--mermaid", is_flag=True, help="Draw it as a Mermaid chart."),
-    WORKFLOW(help="What if: another workflow than the run's."),
+    WORKFLOW(help="Show the steps as if the run had this workflow."),
     REVIEW_EVERY,
     click.option("--step-index", type=click.IntRange(0, 2**63 - 1 - MAX_COUNT), metavar="I",
                  help="Start at this step_index instead of where the run is."),
@@ -98,15 +98,15 @@ _OPTIONS = with_options(
 def plan(invocation: Invocation, /, **given: Any) -> int | None:
     """Show what would run next; nothing is run or changed.
 
-    With WORKFLOW, a name or a file, show its steps and who performs each; of a flow or a team
-    every node as its run has it. --request shows what 'start' would make of a request and why:
-    the procedure, whether a team would work on it, and the steps; where an agent classifies
-    requests, it is asked.
+    With WORKFLOW, a name or a file, show its steps and who performs each; for a flow or a team,
+    show every node with its state in the run. --request shows what 'start' would do with a
+    request and why: the procedure, whether a team would work on it, and the steps. If an agent
+    classifies requests, it is asked.
 
     --workflow and --review-every answer "what if" for the next steps. A script for --simulate
     is a JSON object: nodes (by id: out, a list of answers, {"error": TEXT} for a failure; ms,
     how long; timeout), entry, onError, retry, maxIterations, timeout. Nodes that it leaves out
-    take 10 ms, a task as often as it weighs; choices go the first way that leads forward.
+    take 10 ms, tasks 10 ms times their weight. A choice takes the first way that leads forward.
     --svg and --png need the extra 'picture'.
 
     \b
@@ -167,7 +167,7 @@ def _way(given: Mapping[str, Any]) -> str:
             first = next((one for one in asked if one in _WAYS[way]), way)
             said = [_WORDS.get(one, f"--{one.replace('_', '-')}") for one in (name, first)]
             raise UsageRefused(
-                f"{said[0]} and {said[1]} do not go together", where="sequencer plan"
+                f"{said[0]} and {said[1]} can't be used together", where="sequencer plan"
             )
     return way
 

@@ -121,11 +121,11 @@ _START, _RUN, _LOOK, _YOU, _FIX, _AUTO = "Start", "Run", "Look", "You", "Fix", "
 COMMANDS: Mapping[str, Command] = {
     "init": Command(_START, "init", "Create a project's files."),
     "demo": Command(_START, "demo", "Watch two processes take turns; no agent needed."),
-    "check": Command(_START, "check", "Look for everything that is wrong."),
-    "trust": Command(_START, "trust", "Say that a project may act on this machine."),
+    "check": Command(_START, "check", "Find everything that is wrong."),
+    "trust": Command(_START, "trust", "Allow a project to act on this machine."),
     "run": Command(_RUN, "run", "Run steps until a limit.", "--start-at"),
     "tick": Command(_RUN, "run", "Run one step if one is due; for cron and timers."),
-    "start": Command(_RUN, "start", "Make a run of a request, and work on it."),
+    "start": Command(_RUN, "start", "Make a run from a request, and work on it."),
     "stop": Command(_RUN, "change", "Stop or pause the run.", "--now"),
     "resume": Command(_RUN, "change", "Let a paused or stopped run continue.", ALWAYS),
     "status": Command(_LOOK, "status", "Show where the run stands."),
@@ -145,7 +145,7 @@ COMMANDS: Mapping[str, Command] = {
     "adopt": Command(_FIX, "change", "Continue under a changed definition.", ALWAYS),
     "takeover": Command(_FIX, "change", "Show who holds a step, or take it away.", "--force"),
     "repair": Command(_FIX, "repair", "Show what is damaged, and save what can be.", "--apply"),
-    "schedule": Command(_AUTO, "schedule", "Run steps by a timer, or the pages as a service."),
+    "schedule": Command(_AUTO, "schedule", "Run steps with a timer, or the pages as a service."),
     "sync": Command(_AUTO, "sync", "Show both sides of a run that is kept in git.", "--to"),
     "clean": Command(_AUTO, "clean", "Remove old step logs and ended runs.", "--yes"),
     "worker": Command(_AUTO, "fleet", "Make attempts for runs on Temporal."),
@@ -169,10 +169,10 @@ _FIRST = ("init", "check", "run", "tick", "start", "stop",
 _HELP = """Run AI agents step by step, in the order that a workflow decides. Progress is kept in
 files; an accepted step is never lost, doubled or reordered."""
 _EXIT_CODES = """0 done or nothing due, 1 a step failed, 2 usage or configuration, 3 state
-refused, 4 waits for a person, 75 somebody else holds the step or this machine is too busy for
+refused, 4 waits for a person, 75 somebody else holds the step, or this machine is too busy for
 it, 130 interrupted, 70 a bug."""
 _FOOT = """Before or after any command: --run NAME, --config PATH, --json, --quiet.
-'sequencer COMMAND --help' explains one, 'sequencer help all' everything."""
+'sequencer COMMAND --help' explains one; 'sequencer help all' explains all."""
 
 
 _ADDED = "sequencer.commands"
@@ -242,7 +242,7 @@ class Verbs(click.Group):
             others = [name for name in self.list_commands(ctx) if name not in _FIRST]
             formatter.write_text(f"More: {', '.join(others)}")
         formatter.write(
-            "\n'sequencer COMMAND --help' explains one, 'sequencer help all' everything.\n"
+            "\n'sequencer COMMAND --help' explains one; 'sequencer help all' explains all.\n"
         )
 
     def _format_all(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -256,7 +256,7 @@ class Verbs(click.Group):
                 formatter.write_dl([(name, "") for name in sorted(added)])
         # A group's own method would list the verbs once more, cut off.
         click.Command.format_options(self, ctx, formatter)
-        formatter.write("\nThe options stand before or after the command.\n")
+        formatter.write("\nYou can write these options before or after the command.\n")
         with formatter.section("Exit codes"):
             formatter.write_text(self.epilog or "")
 

@@ -15,13 +15,13 @@ from sequencer.cli.web import ensure_extra
 from sequencer.errors import UsageRefused
 
 _OPTIONS = with_options(
-    click.option("--gantt", is_flag=True, help="Who worked when; what is shown by default."),
+    click.option("--gantt", is_flag=True, help="Show who worked when (the default)."),
     click.option("--html", type=NewFile(), metavar="FILE", help="Write a page into FILE."),
     click.option("--svg", type=NewFile(), metavar="FILE",
-                 help="Draw the plots into FILE, or with --gantt who worked when."),
-    click.option("--png", type=NewFile(), metavar="FILE", help="The same as PNG."),
+                 help="Draw the plots into FILE; with --gantt, who worked when."),
+    click.option("--png", type=NewFile(), metavar="FILE", help="The same, as PNG."),
     click.option("--metrics", is_flag=True, help="Print metrics, for Prometheus."),
-    click.option("--all-runs", is_flag=True, help="The metrics of every run of the project."),
+    click.option("--all-runs", is_flag=True, help="With --metrics: those of every run."),
     click.option("--format", "text_format", metavar="F",
                  type=click.Choice(["openmetrics", "prometheus"]),
                  help="How metrics are written: openmetrics (default), or prometheus for a node "
@@ -29,7 +29,7 @@ _OPTIONS = with_options(
     click.option("--output", type=NewFile(), metavar="FILE",
                  help="Write the metrics into FILE, whole or not at all."),
     click.option("--width", type=click.IntRange(min=60, max=1000), metavar="N",
-                 help="Columns of the text."),
+                 help="Width of the text, in columns."),
 )  # fmt: skip
 
 
@@ -39,10 +39,10 @@ _OPTIONS = with_options(
 def report(invocation: Invocation, /, *, gantt: bool, metrics: bool, **given: Any) -> None:
     """Show what a run did: who worked when, the critical path, and the speedup.
 
-    While a run continues, what runs now ends now. The page has the graph, the steps and what
-    they cost; it needs no server and no network. The plots show cost, tokens and time as they
-    grew, and what reviews found. The page and the plots need the extra 'web', --png the extra
-    'picture'.
+    While a run continues, running attempts count as if they ended now. The page has the graph,
+    the steps and what they cost; it needs no server and no network. The plots show cost, tokens
+    and time as they grew, and what reviews found. The page and the plots need the extra 'web',
+    --png the extra 'picture'.
 
     \b
     Examples:
@@ -58,11 +58,12 @@ def report(invocation: Invocation, /, *, gantt: bool, metrics: bool, **given: An
         raise UsageRefused("--gantt and --metrics can't be used together")
     for name in sorted(asked - may):
         option = "format" if name == "text_format" else name.replace("_", "-")
-        with_it = "--metrics" if name in of_metrics else "none of the other reports"
-        raise UsageRefused(f"goes with {with_it}", where=f"--{option}")
+        refusal = "works only with" if name in of_metrics else "can't be used with"
+        other = "--metrics" if metrics or name in of_metrics else "--gantt"
+        raise UsageRefused(f"{refusal} {other}", where=f"--{option}")
     if metrics:
         if invocation.is_json:
-            raise UsageRefused("metrics are no JSON", where="--json", hint="leave it out")
+            raise UsageRefused("can't be used with --metrics", where="--json", hint="leave it out")
         options = {name: given[name] for name in sorted(of_metrics)}
         options["text_format"] = options["text_format"] or "openmetrics"
         # prometheus_client is slow to load.
@@ -77,7 +78,9 @@ def report(invocation: Invocation, /, *, gantt: bool, metrics: bool, **given: An
 def _write(invocation: Invocation, html: Path | None, svg: Path | None, png: Path | None) -> None:
     """Write the page of the run, and its plots."""
     if invocation.is_json:
-        raise UsageRefused("a page or a drawing is no JSON", where="--json", hint="leave it out")
+        raise UsageRefused(
+            "can't be used with a page or a drawing", where="--json", hint="leave it out"
+        )
     ensure_extra()
     # No other command may pay for this.
     from sequencer.web.report import is_report, plots_svg, report_html  # noqa: PLC0415

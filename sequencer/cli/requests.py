@@ -79,7 +79,7 @@ def _issue_of_prose(text: str) -> TrackerIssue:
     """Return the request that a person wrote: its first line is the title."""
     lines = text.strip().splitlines()
     if not lines:
-        raise UsageRefused("the request is empty", hint="say on its first line what to do")
+        raise UsageRefused("the request is empty", hint="write on its first line what to do")
     return TrackerIssue(title=_HEADING.sub("", lines[0].strip()), text="\n".join(lines[1:]).strip())
 
 
@@ -156,14 +156,14 @@ REQUEST = with_options(
     click.option("--comment", "comments", multiple=True, metavar="TEXT",
                  help="A comment on the request; repeatable."),
     click.option("--attach", "attachments", multiple=True, metavar="PATH",
-                 help="A file of the project that belongs to it; repeatable."),
+                 help="A file of the project to attach to the request; repeatable."),
     click.option("--procedure", metavar="P", shell_complete=complete_workflows,
-                 help="This procedure, whatever the request says."),
+                 help="Use this procedure, whatever the request says."),
     AGENT,
     click.option("--team/--no-team", "team", default=None,
-                 help="Share it out among a team, or don't, whatever its score is."),
+                 help="Let a team work on it, or not, whatever its score is."),
     click.option("--team-size", type=click.IntRange(1, 64), metavar="N",
-                 help="Agents at once in the team; asks for one."),
+                 help="How many agents of the team work at the same time; implies --team."),
 )  # fmt: skip
 """What `start` and `plan --request` take."""
 
@@ -185,7 +185,7 @@ def request_from(
     """
     if text is None and file is None:
         raise UsageRefused(
-            "no request: what should be done?", where=f"sequencer {verb}",
+            "there is no request", where=f"sequencer {verb}",
             hint="give the text, --file F, or - for standard input",
         )  # fmt: skip
     return request_of(

@@ -48,17 +48,18 @@ _OPTIONS = with_options(
     click.option("--env-file", type=click.Path(dir_okay=False, path_type=Path), metavar="PATH",
                  help="A file of NAME=value lines (keys, secrets); mode 600."),
     click.option("--with", "kind", type=click.Choice(KINDS),
-                 help="What starts it; by default what this machine has, and cron for 'print'."),
+                 help="Timer to use; by default what this machine has, and cron for 'print'."),
     click.option("--web", "is_web", is_flag=True,
-                 help="The pages ('sequencer web') instead, for this project or DIR..."),
+                 help="Keep the pages ('sequencer web') of this project or DIR... running."),
     click.option("--port", type=click.IntRange(1, 65535), metavar="PORT", default=8420,
-                 show_default=True, help="With --web, as for 'web'; the same for the next three."),
+                 show_default=True, help="With --web: as for 'web'; the next three too."),
     click.option("--bind", default="127.0.0.1", show_default=True, metavar="ADDRESS",
-                 help="Where it listens."),
+                 help="Address to listen at."),
     click.option("--name", "names", multiple=True, metavar="HOST[:PORT]",
                  help="What browsers and trackers call this machine."),
     click.option("--token-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-                 metavar="FILE", help="Has the key of the link; without it one is made and kept."),
+                 metavar="FILE",
+                  help="Read the key of the link from FILE; without it, one is made and kept."),
 )  # fmt: skip
 
 
@@ -86,7 +87,7 @@ def schedule(
 
     'install' installs a timer that runs one due step every hour, or replaces it; 'show' says
     what is installed for this project; 'remove' removes it; 'print' prints what 'install' would
-    install. With --web, all of them are about the pages.
+    install. With --web, all four are for the pages.
 
     \b
     Examples:
@@ -95,9 +96,9 @@ def schedule(
       sequencer schedule install --web --env-file ~/.config/sequencer.env
     """
     if folders and not is_web:
-        raise UsageRefused("is for the pages", where="DIR", hint="add --web, or use --config")
+        raise UsageRefused("works only with --web", where="DIR", hint="add --web, or use --config")
     if is_inside_agent() and action != "print":
-        refuse(invocation.verb, "what runs unattended is for a person to decide")
+        refuse(invocation.verb, "a person has to decide what runs unattended")
     settings = invocation.project().settings
     names = _names(invocation, settings, folders)
     if action == "show":
@@ -105,7 +106,7 @@ def schedule(
     name = names[is_web]
     if action == "remove":
         was_there = installer_of(kind).removed(name)
-        invocation.say(f"{name} {'is removed' if was_there else 'was not installed'}")
+        invocation.say(f"{name} {'was removed' if was_there else 'was not installed'}")
         return 0
     log = str(_log(settings, invocation.run_name, given))
     tick = partial(_tick, settings, name, invocation.run_name, log)

@@ -54,8 +54,8 @@ def plan_workflow(invocation: Invocation, /, name: str | None, **draw: Any) -> N
             return
         if any(draw.values()):
             raise UsageRefused(
-                "a drawing is of one workflow, and the run is none of a flowchart or a team",
-                hint="name it: 'sequencer plan WORKFLOW'",
+                "there is nothing to draw: the run's workflow is neither a flowchart nor a team",
+                hint="name a workflow: 'sequencer plan WORKFLOW'",
             )
         _list(invocation, project)
         return
@@ -64,7 +64,11 @@ def plan_workflow(invocation: Invocation, /, name: str | None, **draw: Any) -> N
         return
     for option in ("diagram", "svg", "png"):
         if draw[option]:
-            raise UsageRefused("is for flowcharts", where=f"--{option}", hint="--mermaid draws it")
+            raise UsageRefused(
+                "works only with a flowchart or a team",
+                where=f"--{option}",
+                hint="--mermaid draws this workflow",
+            )
     _show_steps(invocation, project, name, mermaid=draw["mermaid"])
 
 
@@ -209,7 +213,7 @@ def _sentence(workflow: Workflow) -> str:
     if workflow.review is None:
         return text
     if not workflow.review_every:
-        return f"{text}; it could review, but the number of cycles is not set (review_every_n)"
+        return f"{text}; it has a review step, but never reviews: review_every_n is not set"
     cycles = (
         "every cycle"
         if workflow.review_every == 1
@@ -274,7 +278,7 @@ def _limits(step: Step) -> str:
     if step.validation is not None:
         fixer = step.validation.fixer
         said.append(
-            f"{step.validation.max_attempts} judgements"
+            f"{step.validation.max_attempts} judgments"
             + (f", {fixer.name!r} between them" if fixer is not None else "")
         )
     if step.retry is not None and step.retry.max_attempts > 1:
@@ -326,7 +330,7 @@ def _chart(path: Path) -> Chart:
     parts = split(text, findings)
     if parts.chart is None:
         findings.ensure_none()
-        raise ConfigurationError("there is no flowchart in it", where=str(path))
+        raise ConfigurationError("the file has no flowchart", where=str(path))
     return read_chart(parts.chart.text, file=path, first_line=parts.chart.line)
 
 
@@ -385,7 +389,7 @@ def present(
             invocation.echo(node_table(view, datetime.now(UTC), columns_of(sys.stdout)))
         return
     if invocation.is_json:
-        raise UsageRefused("a drawing is no JSON", where="--json", hint="leave it out")
+        raise UsageRefused("can't be used with a drawing", where="--json", hint="leave it out")
     chart = None if source is None else source.chart
     if draw["mermaid"]:
         drawn = classed(source.mermaid, view) if source and source.chart else charted(view)

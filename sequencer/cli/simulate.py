@@ -58,7 +58,7 @@ def _script(path: Path | None) -> Script:
     try:
         content = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"is no JSON: {error}", where=str(path)) from None
+        raise ConfigurationError(f"is not JSON: {error}", where=str(path)) from None
     return read_script(content, str(path))
 
 
@@ -116,7 +116,7 @@ def _of_run(invocation: Invocation) -> Workflow:
     workflow = run.workflow_for(head)
     if not workflow.nodes:
         raise UsageRefused(
-            f"the run's workflow {workflow.name!r} is no flowchart and no team",
+            f"the run's workflow {workflow.name!r} is neither a flowchart nor a team",
             hint="name a flow; 'sequencer plan' shows what a cycle or a procedure does",
         )
     return workflow if head is None else run.kind.workflow_of(head)

@@ -39,7 +39,7 @@ from sequencer.workflows.teams.scoring import TeamChoice
 _START_OPTIONS = with_options(
     MAX_COST,
     click.option("--no-run", is_flag=True,
-                 help="Make the run, and leave its steps to 'run' or 'tick'."),
+                 help="Only make the run; 'run' or 'tick' runs its steps later."),
     REHEARSE,
 )  # fmt: skip
 
@@ -62,13 +62,13 @@ def start(
     rehearse: bool,
     **given: Any,
 ) -> int:
-    """Make a run of a request, and work on it until its end or until a person is asked.
+    """Make a run from a request, and work on it until it ends or asks a person.
 
-    TEXT is the request, its first line the title, or an issue of GitHub or Linear as JSON; -
-    reads it from standard input. Labels, or an agent that classifies it, choose the procedure;
-    'sequencer plan --request' shows it all before you start. The run keeps the steps as they
-    are now. Its name is made from the title, unless --run gives one; 'sequencer --run NAME run'
-    continues it.
+    TEXT is the request, with the title on its first line, or an issue of GitHub or Linear as
+    JSON; - reads it from standard input. Labels, or an agent that classifies the request, choose
+    the procedure; 'sequencer plan --request' shows all of this before you start. The run keeps
+    the steps as they are now. Its name is made from the title, unless --run gives one;
+    'sequencer --run NAME run' continues it.
 
     \b
     Examples:
@@ -100,7 +100,7 @@ def _named(invocation: Invocation, project: Project, request: Request) -> str:
 def _wanted(team: bool | None, size: int | None) -> WantedTeam:
     """Return what the options say about a team."""
     if team is False and size is not None:
-        raise UsageRefused("--team-size asks for a team, and --no-team for none")
+        raise UsageRefused("--team-size and --no-team can't be used together")
     return WantedTeam(team, size)
 
 
@@ -122,7 +122,7 @@ def _ensure_drawable(invocation: Invocation, draw: Mapping[str, bool]) -> None:
     if len(names) > 1:
         raise UsageRefused(f"{' and '.join(names)} can't be used together")
     if names and invocation.is_json:
-        raise UsageRefused("a drawing is no JSON", where="--json", hint="leave it out")
+        raise UsageRefused("can't be used with a drawing", where="--json", hint="leave it out")
 
 
 def plan_request(
@@ -264,9 +264,9 @@ def _draw(
         invocation.echo(chart(definition.workflow), is_verbatim=True)
     else:
         raise UsageRefused(
-            "is for teams, and this would be a procedure",
+            "works only with a team, and this request would start a procedure",
             where="--diagram",
-            hint="--mermaid draws it; --team shares it out",
+            hint="--mermaid draws the procedure; --team lets a team work on it",
         )
 
 

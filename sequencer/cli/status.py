@@ -52,7 +52,10 @@ def status(invocation: Invocation, *, watch: bool, lists: bool, ended: bool) -> 
       sequencer status --all
     """
     if (lists and watch) or (ended and not lists):
-        raise UsageRefused("--all works only with --ended", where="sequencer status")
+        raise UsageRefused(
+            "--all and --watch can't be used together, and --ended works only with --all",
+            where="sequencer status",
+        )
     if lists:
         _list(invocation, with_ended=ended)
         return
@@ -182,7 +185,7 @@ def _list(invocation: Invocation, *, with_ended: bool) -> None:
         invocation.print_json(shown)
         return
     if not shown:
-        more = f"; {len(begun)} have ended: --ended" if begun else ""
+        more = f"; {len(begun)} have ended (add --ended)" if begun else ""
         invocation.echo(f"no run is in progress{more}")
         return
     rows = [_row(facts) for facts in shown]

@@ -51,12 +51,13 @@ from sequencer.store.leases import Leases
 @click.option(
     "--take-theirs",
     is_flag=True,
-    help="If the two have diverged: set the files here aside and take the branch's. Fetches.",
+    help="If the two have diverged: set the files here aside and take those of the branch. Implies "
+    "--fetch.",
 )
 @click.option(
     "--to",
     type=click.Choice(("temporal", "file")),
-    help="Move the run to a Temporal server, or from there into files. Asks you first.",
+    help="Move the run to a Temporal server, or from there into files.",
 )
 @click.option(
     "--copy",
@@ -123,7 +124,9 @@ def _beyond_git(invocation: Invocation, to: str | None, copy: Path | None) -> No
     if to is None:
         run = invocation.run()
         if copy is None or not isinstance(run.store, client.FleetStore):
-            raise UsageRefused(f"--copy is for runs on Temporal, and this one is in {own}")
+            raise UsageRefused(
+                f"--copy works only with a run on Temporal; the store of this run is {own}"
+            )
         head = export.write_copy(run.store, copy.absolute())
         invocation.say(f"the files of revision {head.revision} are in {copy}")
         return
@@ -135,7 +138,7 @@ def _beyond_git(invocation: Invocation, to: str | None, copy: Path | None) -> No
     if to == "temporal" and (project.settings.worktree or source.workflow_for(source.head).tasks):
         raise UsageRefused(
             "this run needs worktrees on one machine, which Temporal can't provide",
-            hint="keep its runs in files or git",
+            hint="keep it in files or in git",
         )
     sides = moves.Side(source.store, origin), moves.Side(target.store, to)
     head = moves.move(*sides)
@@ -197,8 +200,8 @@ _WORDS = {
     Relation.BEHIND: "this folder had older state and is now up to date with the branch",
     Relation.EQUAL: "both are the same",
     Relation.GONE: "the branch is gone from the remote",
-    Relation.DIVERGED: "the branch has diverged from what is here",
-    Relation.ANOTHER_RUN: "the branch has another run than this folder",
+    Relation.DIVERGED: "the branch and this folder have diverged",
+    Relation.ANOTHER_RUN: "the branch and this folder have different runs",
     Relation.UNREADABLE: "the branch does not contain a valid run",
     Relation.DAMAGED: "the files here are damaged; the branch is fine",
     Relation.UNKNOWN: "the remote did not answer; this is the last known state",
@@ -278,7 +281,9 @@ def _advice(
 ) -> str:
     """Return what can be done in this clone next."""
     if sides.relation is Relation.DAMAGED:
-        return f"{command(name, 'sync --take-theirs')} sets them aside and takes the branch's"
+        return (
+            f"{command(name, 'sync --take-theirs')} sets them aside and takes those of the branch"
+        )
     if (error := sides.problem or refusal) is not None:
         return error.hint or ""
     here = None if seen is None else seen.standing
@@ -439,11 +444,11 @@ def _code_words(code: dict[str, Any]) -> str:
     if code["commit"] is None:
         moved = "no step has changed the code yet"
     elif code["behind"] is None:
-        moved = f"{there} comes with the next step"
+        moved = f"the next step brings {there}"
     elif (code["ahead"], code["behind"]) == (0, 0):
         moved = "same code as the state"
     else:
-        moved = f"{code['ahead']} ahead of the state's code and {code['behind']} missing, {there}"
+        moved = f"{code['ahead']} ahead of the state's code ({there}) and {code['behind']} missing"
     dirty = code["dirty"]
     changed = f"{plural(len(dirty), 'path')} changed" if dirty else "clean"
     return f"{here} is here, {moved}, {changed}"

@@ -18,18 +18,18 @@ from sequencer.project import open_project
 
 @verb("trust")
 @click.argument("folder", metavar="[DIR|FLOW]", required=False, type=click.Path(path_type=Path))
-@click.option("--yes", "is_sure", is_flag=True, help="Trust it without a question; for scripts.")
+@click.option("--yes", "is_sure", is_flag=True, help="Trust it without asking; for scripts.")
 @click.option("--list", "lists", is_flag=True, help="List the projects that are trusted here.")
-@click.option("--remove", "removes", is_flag=True, help="Trust it no longer.")
+@click.option("--remove", "removes", is_flag=True, help="Stop trusting it.")
 @pass_invocation
 def trust(
     invocation: Invocation, folder: Path | None, is_sure: bool, lists: bool, removes: bool
 ) -> None:
-    """Show what a project can do on this machine, and say that it may.
+    """Show what a project can do on this machine, and allow it.
 
     Programs, permissions, hooks, stores, addresses and caps are remembered. If one of them
     changes, you see the difference and are asked again. Steps, prompts and lower caps are
-    free to change. On a machine without people, SEQUENCER_TRUST names folders, or all. FLOW is
+    free to change. On a machine without people, set SEQUENCER_TRUST to folders or to all. FLOW is
     a workflow file of this project outside its workflow folders.
 
     \b
@@ -41,7 +41,7 @@ def trust(
     """
     # An agent that could trust would need nothing else.
     if is_inside_agent():
-        refuse("trust", "a person runs it")
+        refuse("trust", "ask a person to run it")
     if sum((is_sure, lists, removes)) > 1:
         raise UsageRefused("use only one of --yes, --list and --remove", where="sequencer trust")
     if lists:
@@ -58,7 +58,9 @@ def _trust(invocation: Invocation, folder: Path | None, *, is_sure: bool) -> Non
         project = open_project(Path() if flow else folder or Path(), config=invocation.config)
     except ConfigurationError:
         # What it can do is not known yet, and nothing of it runs before somebody has fixed it.
-        invocation.say("nothing runs until the configuration is right; then trust it:")
+        invocation.say(
+            "nothing runs until you fix the configuration; trust the project after that:"
+        )
         raise
     project.ensure_is_one()
     if flow is not None:
@@ -68,7 +70,7 @@ def _trust(invocation: Invocation, folder: Path | None, *, is_sure: bool) -> Non
     changed = refused.changed if refused else ()
     if not invocation.is_json:
         lines = [f"{trusting.key} can:", *(f"  {line}" for line in (*acts.described, BUILT_IN))]
-        lines += ["what has changed since it was trusted:"] if changed else []
+        lines += ["what has changed since you trusted it:"] if changed else []
         for line in (*lines, *(f"  {line}" for line in changed)):
             invocation.echo(safe_line(project.redaction.hide_text(line)))
     is_new = refused is not None or is_sure
@@ -80,7 +82,7 @@ def _trust(invocation: Invocation, folder: Path | None, *, is_sure: bool) -> Non
         told = {"project": trusting.key, "digest": acts.digest, "acts": acts.described}
         invocation.print_json({**told, "changed": list(changed)})
         return
-    invocation.echo("trusted" if is_new else "it is trusted, and nothing has changed")
+    invocation.echo("trusted" if is_new else "it was trusted before, and nothing has changed")
 
 
 def _list(invocation: Invocation) -> None:

@@ -39,23 +39,27 @@ LOOPBACK = ("127.0.0.1", "::1")
     metavar="PORT",
     default=8420,
     show_default=True,
-    help="0: any that is free.",
+    help="Port of the pages; 0 takes any free one.",
 )
 @click.option(
-    "--bind", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where it listens."
+    "--bind",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="ADDRESS",
+    help="Address to listen at.",
 )
 @click.option(
     "--name",
     "names",
     multiple=True,
     metavar="NAME",
-    help="What browsers call it: HOST[:PORT], or https://HOST where something encrypts.",
+    help="Name of this machine in browsers: HOST[:PORT], or https://HOST if a proxy encrypts.",
 )
 @click.option(
     "--token-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Has the key of the link; without it each start makes one.",
+    help="Read the key of the link from FILE; without it, each start makes one.",
 )
 @click.option("--no-browser", is_flag=True, help="Only print the link.")
 @pass_invocation
@@ -71,9 +75,9 @@ def web(
 ) -> None:
     """Show the runs of this project, or of the projects in DIR..., in a browser.
 
-    What needs you, every run with its graph, steps, logs and costs, and the buttons of approve,
-    answer, pause, stop and retry. Only this machine can reach it, and only a browser
-    that has opened the printed link. Needs the extra 'web'.
+    The pages show what needs you, and every run with its graph, steps, logs and costs. They
+    have buttons to approve, answer, pause, stop and retry. Only this machine can reach them,
+    and only a browser that has opened the printed link. Needs the extra 'web'.
 
     \b
     Examples:
@@ -81,7 +85,7 @@ def web(
       sequencer web ~/shop ~/docs --port 0 --no-browser
     """
     if is_inside_agent():
-        refuse(invocation.verb, "its buttons decide for a person")
+        refuse(invocation.verb, "its buttons make decisions that only a person may make")
     ensure_extra()
     # No other command may pay for these.
     from sequencer.web import door, guard, server, site  # noqa: PLC0415
@@ -103,8 +107,8 @@ def web(
         invocation.echo(link, is_verbatim=True)
         if guard.OWN_NAME in link:
             # Not the link again: under a service this goes to a log.
-            invocation.say(f"if your browser does not know {guard.OWN_NAME}, say 127.0.0.1")
-        invocation.say("Ctrl-C ends these pages; the runs continue")
+            invocation.say(f"if your browser does not find {guard.OWN_NAME}, use 127.0.0.1")
+        invocation.say("Ctrl-C ends the pages; the runs continue")
         if way is not None:
             webbrowser.open(Path(way.name).as_uri())
         server.serve(app, listeners)
@@ -170,6 +174,6 @@ def _listening(bind: str, port: int) -> list[socket.socket]:
             raise UsageRefused(
                 f"can't listen at {address}, port {own}: {error.strerror or error}",
                 where="sequencer web",
-                hint="--port 0 takes one that is free",
+                hint="--port 0 takes a free port",
             ) from error
     return found

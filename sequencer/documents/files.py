@@ -59,7 +59,7 @@ def find_config(start: Path, explicit: Path | None = None) -> Path | None:
             raise ConfigurationError(
                 "file not found",
                 where=str(path),
-                hint=f"without --config, {CONFIG_NAME} is searched upward",
+                hint=f"without --config, {CONFIG_NAME} is looked for here and in the folders above",
             )
         return path
     here = Path(os.path.realpath(start))

@@ -141,7 +141,7 @@ _TEXTS = {
     "dict_type": "expected a mapping ('key: value' lines)",
     "model_type": "expected a mapping ('key: value' lines)",
     "missing": "has to be there",
-    "too_short": "has to have at least one item",
+    "too_short": "must have at least one item",
 }
 _MISSING = ("missing", "too_short", "extends_missing", "sink_missing")
 """In a later round these are what taking a wrong value out has left behind."""

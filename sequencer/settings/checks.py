@@ -108,11 +108,11 @@ class Check:
         written = self._schema.store.journal.rotate_bytes
         is_meant = self._schema.store.kind == "git" and path in self._layers.sources
         if is_meant and written > MAX_PUSHED_BYTES:
-            message = f"is at most {MAX_PUSHED_BYTES} with kind git, not {written}"
+            message = f"must be at most {MAX_PUSHED_BYTES} with kind git, not {written}"
             hint = "each transition pushes the whole open journal"
             yield path, ConfigurationError(message, where=self._at(path), hint=hint)
         if self._schema.worktree and self._schema.store.kind in MOVES_CODE:
-            message = "code that moves with the state is in the checkout, not in a worktree"
+            message = "this store moves the run's code in the checkout, not in a worktree"
             hint = "leave worktree out, or keep the run in files (store.kind: file)"
             where = self._at(("worktree",))
             yield ("worktree",), ConfigurationError(message, where=where, hint=hint)
@@ -205,10 +205,10 @@ class Check:
             return
         path = ("router", "prompt")
         if router.mode is RouterMode.ONLY:
-            message = "mode router_only needs a prompt that chooses"
+            message = "mode router_only needs a prompt for the router"
             yield path, ConfigurationError(message, where=self._at(path))
         else:
-            text = "the router is enabled but has no prompt, so the workflow selects"
+            text = "the router is enabled but has no prompt, so the workflow chooses"
             self._layers.notices.append(f"{self._at(path)}: {text}")
 
     def _procedures_named(self) -> Iterator[Found]:
@@ -250,7 +250,7 @@ def ensure_procedure(
     if name in known:
         return
     if name in registry.names:
-        message = f"workflow {name!r} is a cycle, and what a request starts has to end"
+        message = f"workflow {name!r} is a cycle, but a request can start only a procedure"
         hint = f"known procedures: {', '.join(known)}"
         yield path, ConfigurationError(message, where=where, hint=hint)
     else:

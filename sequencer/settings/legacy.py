@@ -104,9 +104,7 @@ def notice_variables(layers: Layers, env: Mapping[str, str]) -> None:
         known = known if any(name.startswith(OWN_VARIABLES) for name in known) else []
     for name in known:
         use = old.variables[name]
-        instead = (
-            f"use {use}" if use else "nothing replaces it, because nothing of the kind is needed"
-        )
+        instead = f"use {use}" if use else "nothing replaces it, because it is not needed"
         layers.notices.append(f"the variable {name} has no effect here: {instead}")
 
 
@@ -150,7 +148,7 @@ def key_problems(document: Document) -> Iterator[Found]:
         path = own if is_file and kept[:2] == own else kept
         if written in document.positions and path in document.positions:
             line = document.positions[path][0]
-            message = f"{dotted(path)} in line {line} says the same"
+            message = f"{dotted(path)} in line {line} is the same setting"
             hint = f"leave out {dotted(written)} or {dotted(path)}"
             yield (
                 written,

@@ -28,7 +28,9 @@ def _is_cron(value: str) -> str:
         next(CronSim(value, datetime(2027, 1, 1)))  # noqa: DTZ001 - cron's dates have no zone
     except (CronSimError, StopIteration) as error:
         reason = str(error) or "it never comes"
-        raise ValueError(f'is no date of cron: {reason}; "0 2 * * *" is 2:00 each day') from None
+        raise ValueError(
+            f'is not a cron schedule: {reason}; "0 2 * * *" is 2:00 each day'
+        ) from None
     return value
 
 

@@ -326,7 +326,7 @@ def notice_former_agents(layers: Layers) -> None:
         if path[-1] == FORMER_AGENT and path[0] in ("steps", "review", "workflows", "teams"):
             where = document.where(path) if document else ""
             layers.notices.append(
-                f"{where}: {reader.dotted(path)!r} is read as 'agent', its name today"
+                f"{where}: {reader.dotted(path)!r} is read as 'agent', its present name"
             )
 
 

@@ -30,7 +30,7 @@ def _token(form: Form) -> int:
 def _text(form: Form, what: str) -> str:
     text = form.get("text", "").strip()
     if not text:
-        raise UsageRefused(f"there is no {what} in the form", hint="go back and write it")
+        raise UsageRefused(f"the form has no {what}", hint="go back and write it")
     return text
 
 

@@ -72,9 +72,12 @@ def _checks(site: Site, shown: ShownProject) -> Iterator[HealthCheck]:
         return
     yield HealthCheck(Level.NOTICE, "Settings", str(settings.config_path or "defaults"))
     if refused is None:
-        yield HealthCheck(Level.NOTICE, "Trust", "it may act on this machine")
+        yield HealthCheck(Level.NOTICE, "Trust", "the project may act on this machine")
     else:
-        text = "it is shown and not acted on: " + refused.message.partition("\n")[0]
+        text = (
+            "these pages show the project, but can't change anything: "
+            + refused.message.partition("\n")[0]
+        )
         yield HealthCheck(Level.ERROR, "Trust", text, "sequencer trust")
     free = shutil.disk_usage(settings.project_dir).free
     level = Level.NOTICE if free > LEAST_FREE_BYTES else Level.ERROR

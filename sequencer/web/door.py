@@ -115,16 +115,16 @@ class Door:
         headers, tracker = request.headers, TRACKERS.get(name)
         for one in ("host", *(tracker or ())):
             if len(headers.getlist(one)) > 1:
-                raise Answered(400, f"header {one} is there twice")
+                raise Answered(400, f"header {one} is there more than once")
         if headers.get("host", "").lower() not in self._hosts:
-            raise Answered(421, "not called by that name; --name says by which")
+            raise Answered(421, "this is not the name of these pages; --name sets it")
         if tracker is None:
-            raise Answered(404, f"there are {ADDRESS}github and {ADDRESS}linear")
+            raise Answered(404, f"use {ADDRESS}github or {ADDRESS}linear")
         if request.method != "POST":
             raise Answered(405, "deliveries are POST requests")
         signature = headers.get(tracker.signature, "")
         if not signature.startswith(tracker.prefix) or len(signature) < 2 * 32:
-            raise Answered(401, f"there is no {tracker.signature}")
+            raise Answered(401, f"header {tracker.signature} is missing or is not a signature")
         if not headers.get("content-type", "").lower().startswith("application/json"):
             raise Answered(415, "choose the content type application/json")
         await anyio.to_thread.run_sync(self._keep, name, headers, body)
@@ -161,7 +161,7 @@ class Door:
         signature = headers[tracker.signature].removeprefix(tracker.prefix)
         signed = [*self._signed(name, signature, body)]
         if not signed:
-            raise Answered(401, "the signature matches no secret that is set here")
+            raise Answered(401, "the signature does not match any secret that is set here")
         now, kind = time.monotonic(), headers.get(tracker.kind, "")
         if len(self._times) == self._times.maxlen and now - self._times[0] < 60:  # noqa: PLR2004
             raise Answered(429, "too many deliveries in a minute")

@@ -46,11 +46,11 @@ HEADERS = {
 }
 _TEXTS = {
     400: "This request can't be read.",
-    401: "Open the link that 'sequencer web' has printed: it has the key to these pages.",
+    401: "Open the link that 'sequencer web' printed: it has the key to these pages.",
     403: "This request does not come from these pages, so nothing was done.",
     408: "The form did not arrive in time.",
     413: "The form is too large.",
-    421: "These pages are not called by that name.",
+    421: "These pages do not have that name.",
 }
 
 
@@ -167,7 +167,9 @@ class PageGuard:
         """
         asked = parse_qs(request.scope["query_string"].decode("latin-1")).get("token", [""])[-1]
         if request.method != "GET" or not _is_same(asked, self._keys.link):
-            return PlainTextResponse("This link is of an earlier start, or not whole.", 403)
+            return PlainTextResponse(
+                "This link is from an earlier start, or it is incomplete.", 403
+            )
         if self._opened is not None:
             self._opened()
         cookie = f"{self.cookie}={self._keys.session}; HttpOnly; SameSite=Strict; Path=/"

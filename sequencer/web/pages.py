@@ -180,15 +180,17 @@ def needs_of(row: RunRow) -> Iterator[Need]:
         command = f"sequencer {option}retry"
         yield Need("failed", row, head.last_update, title, _failure(row), None, command)
     if (pace := row.pace) is not None and pace.is_missed:
-        title, since = "Its timer has stopped", iso(pace.last)
+        title, since = "The timer has stopped", iso(pace.last)
         yield Need("missed", row, since, title, MISSED, None, f"sequencer {option}tick")
     for post in row.facts.get("posts", ()):
         if post["error"]:
-            title = f"{post['sink']} has not taken {post['pending']} posts"
+            title = f"{post['sink']} has not accepted {post['pending']} posts"
             yield Need("posts", row, head.last_update, title, str(post["error"]), None)
 
 
-MISSED = "Ticks came before, and at least two were missed since. Look whether the timer still runs."
+MISSED = (
+    "Ticks came before, but at least two were missed since. Check whether the timer still runs."
+)
 
 
 def _questions(row: RunRow, ask: Open) -> Iterator[Need]:

@@ -37,7 +37,7 @@ def report_html(settings: Settings, run: str | None) -> str:
     address = DEFAULT_RUN if run is None else slug(run)
     page = run_page.run(site, {"whole": "1"}, project, address)
     if page.template != "run.html":
-        raise TransitionRefused("report: the run was never started, so there is nothing to tell")
+        raise TransitionRefused("report: the run was never started, so there is nothing to report")
     made = environment()
     template = made.get_template(page.template)
     # Without buttons: whoever gets the file has not got the run.
@@ -87,7 +87,7 @@ def plots_svg(settings: Settings, run: str | None) -> str:
     y += LINE * (len(reviews) + 1) if reviews else 0
     if not parts:
         raise TransitionRefused(
-            "report: the run has used nothing, or all of it at once, so there is nothing to draw"
+            "report: there is nothing to draw: the run has used nothing, or everything at one time"
         )
     title = f"{one_line(settings.project_dir.name)}: {one_line(row.name)}"
     opening = beginning(PLOT_WIDE + 2 * LEFT, y, title)

@@ -153,7 +153,7 @@ class Answers:
         if isinstance(error, UnknownName):
             code, title = 404, "There is no such page"
         elif isinstance(error, RemoteUnreachable):
-            code, title = 503, "The server of these runs is away"
+            code, title = 503, "The server of these runs can't be reached"
             text = f"{error.where}: {text}" if error.where else text
         values = {"title": title, "text": text, "hint": error.hint or "", "back": _back(request)}
         template = self._templates.get_template("problem.html")

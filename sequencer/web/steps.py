@@ -164,7 +164,7 @@ def _prompts(
         ]
         if sent.texts[-1].name == "prompt":
             return found
-        note = "what the step's agent then got is in the log"
+        note = "the log has what the step's agent then got"
         return [one._replace(note=f"as it was sent; {note}") for one in found]
     file, text = _prompt_file(row, name, outcome)
     note = "as it is now, before values are filled in"

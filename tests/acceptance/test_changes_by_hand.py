@@ -136,7 +136,7 @@ def test_a_second_approval_says_that_no_run_waits(folder: Path) -> None:
     assert cli(folder, "run", "--run", "docs").returncode == 4
     first = cli(folder, "answer", "approve")
     assert first.returncode == 0
-    assert "run 'docs' is the one that waits" in first.stderr
+    assert "this answers run 'docs', the only one that waits" in first.stderr
     second = cli(folder, "answer", "approve")
     assert second.returncode == 3
     assert "no run waits for a decision" in second.stderr

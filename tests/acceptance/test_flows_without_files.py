@@ -162,7 +162,7 @@ def test_a_file_that_moved_is_named(begun: Path) -> None:
     said = refused(begun, "run", "flows/new.md")
     assert "it was started from flows/review.md" in said
     said = refused(begun, "--run", "review", "run", code=2)
-    assert "error: flows/review.md: the workflow's file is gone" in said
+    assert "error: flows/review.md: the workflow's file is missing" in said
     assert "sequencer --run review reset" in said
 
 

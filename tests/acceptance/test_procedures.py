@@ -206,7 +206,7 @@ def test_a_request_from_a_file_with_everything(project: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("start",), 2, "what should be done?"),
+        (("start",), 2, "there is no request"),
         (("start", "  "), 2, "the request is empty"),
         (("start", "x", "--file", "agent.py"), 2, "not both"),
         (("start", "--file", "nothing.md"), 2, "nothing.md: can't be read"),
@@ -283,7 +283,7 @@ def test_a_decision_stands_whatever_becomes_of_the_news(project: Path) -> None:
         "secret_env: NOPE_SECRET}}}\n"
     )
     approved = cli(project, "answer", "approve")
-    assert (approved.returncode, "it was not posted" in approved.stderr) == (0, True)
+    assert (approved.returncode, "the decision was not posted" in approved.stderr) == (0, True)
 
 
 def test_activity_goes_to_a_file(project: Path) -> None:

@@ -211,7 +211,7 @@ def test_clean_leaves_a_run_that_has_a_schedule(folder: Path, later: Later) -> N
     [
         ('{workflow: two, at: "every night"}', "MINUTE HOUR DAY MONTH WEEKDAY"),
         ('{workflow: two, at: "0 25 * * *"}', "Bad hour"),
-        ('{workflow: two, at: "0 2 30 2 *"}', "is no date of cron"),
+        ('{workflow: two, at: "0 2 30 2 *"}', "is not a cron schedule"),
         ('{workflow: twoo, at: "0 2 * * *"}', "unknown workflow 'twoo'"),
         ("{workflow: two}", "at"),
     ],

@@ -112,7 +112,7 @@ def test_a_cycle_is_refused_with_what_shows_it(tmp_path: Path) -> None:
     (tmp_path / "orchestration.yaml").write_text("agent: {default: rehearsal}\n")
     ended = cli(tmp_path, "plan", "--simulate")
     assert ended.returncode == 2
-    assert "'standard' is no flowchart and no team" in ended.stderr
+    assert "'standard' is neither a flowchart nor a team" in ended.stderr
     assert "sequencer plan" in ended.stderr
     unknown = cli(tmp_path, "--run", "nobody", "plan", "--simulate")
     assert (unknown.returncode, "unknown run 'nobody'" in unknown.stderr) == (2, True)

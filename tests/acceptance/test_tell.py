@@ -96,8 +96,8 @@ def at_work(tmp_path: Path) -> Iterator[Forked]:
 def test_while_it_runs(tmp_path: Path, at_work: Forked) -> None:
     told = cli(tmp_path, "tell", "build", "Hurry")
     assert told.stderr == (
-        "told build: it runs now and does not hear it; another attempt at it will, "
-        "or else the tasks that wait for it\n"
+        "told build: it is running and does not see this; another attempt at it will, "
+        "or the tasks that wait for it\n"
     )
     said = as_json(cli(tmp_path, "--json", "tell", "sum", "Hello"))
     assert (said["step"], said["is_running"]) == ("sum", False)
@@ -232,7 +232,7 @@ def test_the_next_step_of_a_line_reads_it_once(tmp_path: Path) -> None:
     told = cli(tmp_path, "tell", "Mind the gap")
     assert (told.returncode, told.stderr) == (
         0,
-        "told whatever comes next: it will read it when it starts\n",
+        "told whatever comes next: it will read this when it starts\n",
     )
     assert "messages    waiting for the next step\n" in cli(tmp_path, "status").stdout
     assert as_json(cli(tmp_path, "--json", "status"))["status"] == "waiting-next"
@@ -276,7 +276,7 @@ def test_a_message_to_a_step_of_a_line_that_runs(tmp_path: Path) -> None:
     try:
         until(lambda: heard(tmp_path, "plan"))
         told = cli(tmp_path, "tell", "plan", "Hurry")
-        assert "it runs now and does not hear it; another attempt will" in told.stderr
+        assert "it is running and does not see this; another attempt will" in told.stderr
     finally:
         (tmp_path / "go").touch()
         assert child.wait(20) == 0

@@ -207,7 +207,7 @@ def test_what_steps_are_for_is_shown(project: Path) -> None:
     assert "Look at it and judge" in planned
     assert "look  Looks at everything" in planned
     assert cli(project, "start", "x", "--procedure", "own", "--no-run").returncode == 0
-    assert "what for    Looks at everything" in cli(project, "--run", "x", "status").stdout
+    assert "purpose     Looks at everything" in cli(project, "--run", "x", "status").stdout
     dry = json.loads(cli(project, "--run", "x", "run", "--dry-run", "--json").stdout)
     assert dry["description"] == "Looks at everything"
 

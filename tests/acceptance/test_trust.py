@@ -132,7 +132,7 @@ def test_a_wrong_configuration_is_fixed_first_and_then_trusted(clone: Clone) -> 
     right = path.read_text()
     path.write_text(right + "limts: {steps: 3}\n")
     refused = clone.cli("trust", "--yes", code=2).stderr
-    assert "nothing runs until the configuration is right; then trust it" in refused
+    assert "nothing runs until you fix the configuration; trust the project after that" in refused
     assert "unknown key 'limts'" in refused
     path.write_text(right)
     assert "agents.script.argv" in clone.cli("tick", code=2).stderr

@@ -94,7 +94,7 @@ def test_check_asks_what_the_installed_line_finds(
         programs, call(folder, "schedule", "print").out.replace(str(programs), f"{tmp_path}/older")
     )
     (found,) = findings(folder)
-    assert f"but {tmp_path}/older/our-tests for a timer's tick" in found
+    assert f"but {tmp_path}/older/our-tests in a timer's tick" in found
 
 
 def test_check_starts_nothing_for_a_project_that_nobody_trusts(
@@ -138,8 +138,8 @@ def test_check_says_which_schedule_no_timer_starts(
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     (found,) = findings(folder)
     assert found == (
-        "schedules.good night: no timer on this machine runs its ticks, so it never starts; "
-        "sequencer --run 'good night' schedule install"
+        "schedules.good night: no timer on this machine runs the ticks of this run, so it never "
+        "starts; sequencer --run 'good night' schedule install"
     )
     place = {
         "cron": programs / "crontab",

@@ -22,7 +22,7 @@ def test_costs_are_summed_by_run_and_agent(looking: Client) -> None:
     page = looking.get("/costs").text
     total = sum(row.head.usage.cost_usd for row in looking.site.rows() if row.head)
     assert f"${total:.2f}+?" in words(page)
-    assert "2 attempts have no known cost (+?); the sums are without them." in words(page)
+    assert "2 attempts have no known cost (+?); the sums do not include them." in words(page)
     assert '<svg class="plot"' in page
 
 

@@ -203,14 +203,14 @@ def test_what_a_run_says_is_on_its_issue_and_is_no_answer(folder: Path, tmp_path
             taker.send("github", labeled())
             tracker.wait_for(2)
             until(folder, Status.WAITING_APPROVAL)
-            taker.until("ended with 4")
+            taker.until("ended with exit code 4")
             posted = [one for one in tracker.seen if one.method == "POST"]
             assert len(posted) == 2
             assert {one.path for one in posted} == {"/repos/acme/app/issues/7/comments"}
             # The account that posts is on the list, and the agent has said the word.
             for one in posted:
                 said = comment("approve\n\n" + one.body["body"])
-                assert taker.send("github", said) == (200, "nothing to do: a run has posted it")
+                assert taker.send("github", said) == (200, "nothing to do: a run posted it")
             taker.send("github", comment("approve"))
             until(folder, Status.COMPLETE)
             tracker.wait_for(len(facts(folder, "succeeded")))
@@ -232,7 +232,7 @@ def test_what_a_run_says_in_linear_is_known_by_its_id(folder: Path, tmp_path: Pa
                 said = linear_comment("approve")
                 said["data"]["id"] = one["id"]
                 taker.send("linear", said)
-            wait_for(lambda: taker.said.count("a run has posted it") == 2, lambda: taker.said)
+            wait_for(lambda: taker.said.count("a run posted it") == 2, lambda: taker.said)
             head = head_of(folder, LINEAR_RUN)
             assert head is not None
             assert head.is_at_gate
@@ -286,7 +286,7 @@ def test_two_deliveries_at_the_same_time_start_one_run(taker: Taker, folder: Pat
     # Equal bodies are one delivery.
     assert sorted(answers) == [200] * 6 + [202] * 2
     until(folder, Status.WAITING_APPROVAL)
-    taker.until("exists already")
+    taker.until("already exists and continues")
     assert open_project(folder, trust=True).run_names() == [RUN]
     assert calls(folder) == ["look", "ask"]
 
@@ -338,7 +338,7 @@ def test_a_server_that_is_killed_answers_exactly_once(
     with taking(folder, state) as taker:
         taker.send("github", labeled())
         until(folder, Status.WAITING_APPROVAL)
-        taker.until("ended with 4")
+        taker.until("ended with exit code 4")
     with taking_until_it_dies(folder, state, "drop") as taker:
         said = comment(verb)
         deliver(taker, said)
@@ -362,7 +362,7 @@ def test_guidance_is_told_once_though_the_server_was_killed(folder: Path, tmp_pa
         deliver(taker, said)
     with taking(folder, state) as taker:
         assert taker.send("github", said) == (200, "it was taken before")
-        taker.until("it was done before")
+        taker.until("this was already done")
         (folder / "hold-look").unlink()
         until(folder, Status.WAITING_APPROVAL)
     assert len(facts(folder, "told")) == 1
@@ -584,7 +584,7 @@ def test_a_run_that_was_ended_from_outside_is_continued_by_the_next_server(
         head = head_of(folder)
         assert head is not None
         os.kill(head.claims[0].owner.pid, signal.SIGTERM)
-        taker.until("work on run acme-app-7 ended with 130")
+        taker.until("work on run acme-app-7 ended with exit code 130")
     (folder / "hold-look").unlink()
     with taking(folder, state):
         until(folder, Status.WAITING_APPROVAL)

@@ -58,7 +58,7 @@ def test_a_run_that_has_not_started_says_so_and_needs_nobody(
     answer = client.get("/p/new/-")
     assert answer.status == 200
     assert "This run has not started." in words(answer.text)
-    for path, said in (("/", "Nothing waits for you."), ("/runs", "No run yet.")):
+    for path, said in (("/", "Nothing waits for you."), ("/runs", "There are no runs yet.")):
         assert said in words(client.get(path).text)
 
 
@@ -109,12 +109,12 @@ def test_runs_are_found(looking: Client, query: str, found: list[str] | None) ->
 
 def test_journals_are_searched_for_what_was_said(looking: Client) -> None:
     page = looking.get("/runs?q=Deploy.EXAMPLE&journal=1")
-    assert "1 attempt says" in words(page.text)
+    assert "1 attempt mentions" in words(page.text)
     assert 'href="/p/docs/nightly/step/1?try=1"' in page.text
     assert "the server at deploy.example says 503" in words(page.text)
     several = words(looking.get("/runs?q=test_login&journal=1").text)
     assert "tests login-timeout" in several
-    assert "0 attempts say" in words(looking.get("/runs?q=%3Cnothing&journal=1").text)
+    assert "0 attempts mention" in words(looking.get("/runs?q=%3Cnothing&journal=1").text)
 
 
 def test_a_flow_has_its_graph_with_states_and_links(looking: Client) -> None:
@@ -192,7 +192,7 @@ def test_the_prompt_is_shown_as_it_was_sent_whatever_its_file_says_since(
     log.write_text(f"# step\n# workflow\n# started\n{sent}# sent: prompt, 9 bytes\n#> forged\n")
     text = client.get("/p/shop/-/step/1").text
     assert len(text) < 150_000
-    assert "25,000 characters more: sequencer log --prompt 2" in words(text)
+    assert "25,000 more characters: sequencer log --prompt 2" in words(text)
     assert "#&gt; forged" in text, "what comes after the prompt is the agent's"
 
 
@@ -251,7 +251,7 @@ def test_a_sink_that_is_behind_and_a_run_that_gave_up_need_you(
     client = Client([folder])
     needed, health = (words(client.get(path).text) for path in ("/", "/health"))
     assert "deploy failed" in needed
-    assert "desk has not taken" in needed
+    assert "desk has not accepted" in needed
     assert re.search(r"desk: \d+ posts wait", health)
     assert "1 failures in a row" in health
 
@@ -439,7 +439,7 @@ def test_of_a_large_graph_the_part_is_drawn_that_moves_or_is_asked_for(
     url = "/p/docs/big"
     page = client.get(url).text
     assert len(page) < 150_000
-    assert "60 of 510 nodes, around what moves" in words(page)
+    assert "60 of 510 nodes, around the active ones" in words(page)
     assert '<g class="node ready">' in page
     assert 'id="n-n409"' not in page
     asked = client.get(f"{url}?at=n409").text

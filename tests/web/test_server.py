@@ -139,4 +139,4 @@ def test_a_port_that_is_taken_is_said(running: Running, made: Path) -> None:
         check=False,
     )
     assert second.returncode == 2
-    assert "--port 0 takes one that is free" in second.stderr
+    assert "--port 0 takes a free port" in second.stderr

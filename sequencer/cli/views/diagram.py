@@ -447,6 +447,6 @@ def print_drawing(drawing: Drawing, stream: IO[str]) -> None:
 def _told(view: FlowView, width: int, columns: int, *, is_ascii: bool) -> Drawing:
     hint = (
         f"the drawing takes {width} columns and this terminal has {columns}; "
-        "to see it, send it through 'less -S', or make a picture with --svg"
+        "to see all of it, pipe it through 'less -S', or make a picture with --svg"
     )
     return Drawing((*listing(view, is_ascii=is_ascii).rows, (), ((hint, "dim"),)))

@@ -55,7 +55,8 @@ def chart(workflow: Workflow) -> str:
         if every > 1:
             edges.append(f"cadence -->|{quoted(f'{every - 1} of {every} cycles')}| {first}")
             edges.append(f"{last} --> cadence")
-        edges.append(f"cadence -->|{quoted(f'every {every}. cycle')}| {kinds[0][0]}")
+        often = f"1 of {every} cycles" if every > 1 else "every cycle"
+        edges.append(f"cadence -->|{quoted(often)}| {kinds[0][0]}")
         edges.append(f"{kinds[-1][0]} --> cadence")
         if every == 1:
             # The steps themselves never run then.

@@ -161,7 +161,7 @@ class Snapshot(Struct, frozen=True):
         yield "status", since if head is None else f"{head.status} since {head.last_update}"
         yield "starts", "" if self.starts is None else clock(self.starts)
         yield "next step", self.next_words()
-        yield "what for", self._next_description()
+        yield "purpose", self._next_description()
         if head is None:
             return
         for held, liveness in _by_owner(self.holders, self.makers or {}):
@@ -180,7 +180,7 @@ class Snapshot(Struct, frozen=True):
         if head.failures_in_row:
             yield (
                 "failures",
-                f"{head.failures_in_row} in a row of {self.limits.failures_in_row}",
+                f"{head.failures_in_row} in a row, limit {self.limits.failures_in_row}",
             )
         used = filter(None, (spent(head.usage), f"{duration(head.usage.seconds)} of work"))
         yield "used", ", ".join((plural(head.usage.steps, "step"), *used))

@@ -108,9 +108,11 @@ def open_log(path: Path) -> BinaryIO:
         fd = folders.open_file(path, os.O_RDONLY)
     except OSError as error:
         raise UnsafePath(
-            f"can't be read: {error.strerror}", where=str(path), hint="a log is a plain file"
+            f"can't be read: {error.strerror}",
+            where=str(path),
+            hint="a log has to be a regular file",
         ) from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise UnsafePath("is no plain file", where=str(path), hint="move it away")
+        raise UnsafePath("is not a regular file", where=str(path), hint="move it away")
     return os.fdopen(fd, "rb")

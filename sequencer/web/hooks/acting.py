@@ -201,9 +201,9 @@ class Clerk:
                 if head.exit:
                     run.control.resume()
                 self._want(run.name or "")
-                return f"run {run.name} exists already and continues"
+                return f"run {run.name} already exists and continues"
             if event.at <= (parse_time(head.last_update) or datetime.now(UTC)) + SKEW:
-                raise Unwanted(f"run {run.name} has done it since")
+                raise Unwanted(f"run {run.name} has already done it")
         folder, starter = project.settings.project_dir, project.starter
         request = as_request(
             issue_of(document, "the delivery"),
@@ -228,7 +228,7 @@ class Clerk:
         if run is None or head is None:
             raise Unwanted(f"{event.identifier} has no run")
         if event.id in own_comments(head):
-            raise Unwanted("a run has posted it")
+            raise Unwanted("a run posted it")
         by = f"{delivery.tracker}:{event.who[0]}"
         verb = "stop" if event.ask is Ask.STOP else decision(event.text)[0]
         if verb == "stop":
@@ -238,7 +238,7 @@ class Clerk:
             if delivery.revision is None:
                 self.box.note(delivery, head.revision)
             elif is_done(run, delivery.revision, verb, by, forms[0].get("token")):
-                raise Unwanted("it was done before")
+                raise Unwanted("this was already done")
         for form in forms:
             decide(project, run.name, verb, form, by)
         if verb == "stop":
@@ -292,7 +292,7 @@ class Clerk:
         if code >= 0 and code != Interrupted.exit_code:
             with suppress(sqlite3.Error):
                 self.box.unwant(run, number)
-        self._say(f"work on run {run} ended with {code}")
+        self._say(f"work on run {run} ended with exit code {code}")
         self._begin_runs()
 
 
@@ -315,11 +315,11 @@ def change_of(
         text = f"{by}{f' ({event.url})' if event.url else ''} wrote:\n\n{note}"
         nodes = [""] if run.kind.has_one_place else [claim.step for claim in head.claims]
         if not nodes:
-            raise TransitionRefused("tell: no agent is working that could read it")
+            raise TransitionRefused("tell: no agent is at work that could read it")
         return "tell", [{"node": node, "text": text} for node in nodes]
     if ask.gate is not None:
         if verb == "retry":
-            raise Unwanted("nothing is waiting that 'retry' could decide")
+            raise Unwanted("'retry' can't answer what is waiting")
         verb, form = verb or "feedback", {"text": note}
         token, asked_at = ask.gate.token, ask.gate.opened_at
     else:

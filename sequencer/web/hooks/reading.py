@@ -100,7 +100,7 @@ def github(kind: str, event: Fields, options: TrackerHook) -> TrackerEvent:
     people = (name for one in issue.sections("assignees") for name in _user(one))
     labels = (one.text("name") for one in issue.sections("labels"))
     if is_end and (is_one(labels, options.labels) or is_one(people, options.assignees)):
-        raise Unwanted("another label or assignee keeps it going")
+        raise Unwanted("another label or assignee keeps the run going")
     ask = Ask.STOP if is_end else Ask.START
     return TrackerEvent(ask=ask, at=_time(issue, "updated_at"), **found)
 
@@ -140,7 +140,7 @@ def _linear_issue(event: Fields, options: TrackerHook) -> TrackerEvent:
     if action == "create":
         if is_labeled or is_assigned:
             return TrackerEvent(ask=Ask.START, **found)
-        raise Unwanted("none of its labels and assignees starts a run")
+        raise Unwanted("none of its labels or assignees starts a run")
     if action != "update" or not before.has_any("labelIds", "assigneeId"):
         raise Unwanted("neither its labels nor its assignee have changed")
     old = before.get("labelIds")
@@ -149,7 +149,7 @@ def _linear_issue(event: Fields, options: TrackerHook) -> TrackerEvent:
     if came_to_us or (is_assigned and before.has_any("assigneeId")):
         return TrackerEvent(ask=Ask.START, **found)
     if is_labeled or is_assigned:
-        raise Unwanted("another label or assignee keeps it going")
+        raise Unwanted("another label or assignee keeps the run going")
     # Of who was assigned before only the id is told.
     gone = before.text("assigneeId")
     may_be_ours = gone and any("@" in one for one in options.assignees)
@@ -211,12 +211,12 @@ def _said(text: str, options: TrackerHook) -> str:
 
 def _without_mark(text: str) -> str:
     if OWN_MARK in text:
-        raise Unwanted("a run has posted it")
+        raise Unwanted("a run posted it")
     lines = text.replace("\r\n", "\n").strip().split("\n")
     # An answer by mail quotes what it answers.
     kept = "\n".join(line for line in lines if not line.lstrip().startswith(">")).strip()
     if not kept:
-        raise Unwanted("it says nothing")
+        raise Unwanted("the comment is empty")
     return kept
 
 

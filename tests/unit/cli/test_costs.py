@@ -111,7 +111,7 @@ def test_a_cap_with_an_agent_that_never_tells_is_a_warning(
 ) -> None:
     folder = with_agent(tmp_path / "p", entry, **more)
     found = warned(folder).out
-    assert "agent 'one' may never tell what it costs" in found
+    assert "agent 'one' may never report its cost" in found
     assert said in found
 
 

@@ -69,7 +69,7 @@ def test_pictures(finished: Path) -> None:
     assert (finished / "f.png").read_bytes().startswith(b"\x89PNG")
     again = call(finished, "report", "--gantt", "--run", "f", "--svg", "orchestration.yaml")
     assert again.code == 2
-    assert "something else than a picture" in again.err
+    assert "exists and is not a picture" in again.err
 
 
 def test_what_is_refused(finished: Path) -> None:
@@ -77,7 +77,8 @@ def test_what_is_refused(finished: Path) -> None:
     for more in (("--svg", "x.svg"), ("--png", "x.png"), ("--width", "80")):
         ended = call(finished, "report", "--run", "f", "--json", *more)
         assert ended.code == 2
-        assert "a drawing is no JSON" in ended.err
+        kind = "a drawing" if more[0] == "--width" else "a page or a drawing"
+        assert f"--json: can't be used with {kind}\n" in ended.err
 
 
 def test_tries_of_a_task_that_fails(tmp_path: Path) -> None:
@@ -122,7 +123,7 @@ def test_a_dash_is_no_file(finished: Path, options: tuple[str, ...]) -> None:
     before = sorted(finished.iterdir())
     ended = call(finished, *options)
     assert ended.code == 2
-    assert "'-' is no file; './-' would be one of that name" in ended.err
+    assert "'-' is not a file; write './-' for a file with that name" in ended.err
     assert ended.out == ""
     assert sorted(finished.iterdir()) == before
 

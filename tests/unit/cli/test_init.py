@@ -95,7 +95,7 @@ def test_a_folder_with_other_files_does_not_become_ignored(tmp_path: Path) -> No
     (tmp_path / "sync" / "notes.txt").write_text("shared")
     called = call(tmp_path, "init")
     assert not (tmp_path / "sync" / ".gitignore").exists()
-    assert "holds other files too" in called.err
+    assert "has other files" in called.err
 
 
 def test_agents_found_on_path_get_an_entry(tmp_path: Path, path_with: Path) -> None:
@@ -165,7 +165,7 @@ def test_an_example_is_copied_whole_and_trusted(tmp_path: Path, name: str) -> No
     assert "created  README.md" in called.out
     assert trusting.read(open_project(tmp_path / "app").trust.key) is not None
     again = call(tmp_path, "init", "app", "--example", name)
-    assert (again.code, "there is a project already" in again.err) == (2, True)
+    assert (again.code, "this folder already has a project" in again.err) == (2, True)
 
 
 def test_an_example_among_files_of_somebody_else_is_not_trusted(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_the_schema_stands_beside_the_file(tmp_path: Path) -> None:
     assert "another release" not in call(tmp_path, "check").out
     (tmp_path / SCHEMA_NAME).write_text(printed.replace("review", "revue"))
     checked = call(tmp_path, "check")
-    assert ".schema.json is of another release" in checked.out + checked.err
+    assert ".schema.json is from another release" in checked.out + checked.err
     # A file that came without it, and names it.
     (tmp_path / SCHEMA_NAME).unlink()
     assert f"created  {SCHEMA_NAME}" in call(tmp_path, "init").out

@@ -51,7 +51,7 @@ def test_a_review_has_a_cycle_of_its_own() -> None:
         ("r1", "cadence"),
     }
     assert '|"2 of 3 cycles"| s0' in text
-    assert '|"every 3. cycle"| r0' in text
+    assert '|"1 of 3 cycles"| r0' in text
     assert "check at build" in text
 
 

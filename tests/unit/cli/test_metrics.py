@@ -68,7 +68,7 @@ def test_no_other_file_is_overwritten(tmp_path: Path) -> None:
     folder = worked(tmp_path / "p", 1)
     ended = call(folder, "report", "--metrics", "--output", "orchestration.yaml")
     assert ended.code == 2
-    assert "something else than metrics" in ended.err
+    assert "exists and is not a metrics file" in ended.err
     assert "review_cadence" in (folder / "orchestration.yaml").read_text()
 
 

@@ -130,7 +130,7 @@ def test_a_flood_neither_blocks_nor_piles_up(
         screen.read(0.2)
         shown.ended(attempt(), outcome())
         _close_while_read(view, screen)
-        assert b"of output are not shown" in screen.raw
+        assert b"of output is not shown" in screen.raw
 
 
 def test_a_terminal_that_takes_slowly_gets_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,7 +138,7 @@ def test_an_entry_that_is_too_long_for_cron_is_refused(tmp_path: Path) -> None:
 def test_a_folder_with_a_line_end_in_its_name_is_refused(tmp_path: Path, verb: str) -> None:
     called = call(project(tmp_path / "a\nb"), "schedule", "print", "--with", verb)
     assert called.code == 2
-    assert "line end" in called.err
+    assert "line break" in called.err
 
 
 def test_odd_names_are_escaped_for_systemd(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ def test_the_only_run_that_has_started_is_shown_where_the_default_run_has_not(
     assert call(folder, "run", "--run", "docs", "--max-steps", "1", "--quiet").code == 0
     for verb in ("status", "history", "log --path", "report"):
         ended = call(folder, *verb.split())
-        assert (ended.code, "run 'docs' is meant" in ended.err) == (0, True), verb
+        assert (ended.code, "this uses run 'docs'" in ended.err) == (0, True), verb
         assert ("run         docs" if verb == "status" else "supervisor") in ended.out, verb
     assert call(folder, "status", "--json").json["run_id"] is None
     assert call(folder, "run", "--run", "more", "--max-steps", "1", "--quiet").code == 0

@@ -72,7 +72,7 @@ def test_before_the_run_began(tmp_path: Path) -> None:
         (("stop", "--pause"), "the run is paused"),
         (("stop", "--reason", "over and out"), "the run was stopped: over and out"),
         (("set", 'not_before="2999-01-01T00:00:00Z"'), "nothing starts before 2999-01-01"),
-        (("skip", "--as-failed"), "1 in a row of 3"),
+        (("skip", "--as-failed"), "1 in a row, limit 3"),
     ],
 )
 def test_what_is_in_the_way(tmp_path: Path, change: tuple[str, ...], words: str) -> None:
@@ -279,7 +279,7 @@ def test_a_procedure_as_a_chart(folder: Path) -> None:
     assert '    s0["coding-activity"]' in lines
     ended = call(folder, *PLAN, "--no-team", "--diagram")
     assert ended.code == 2
-    assert "--diagram: is for teams" in ended.err
+    assert "--diagram: works only with a team" in ended.err
 
 
 def test_the_run_that_is_made_is_drawn_as_it_was_planned(folder: Path) -> None:
@@ -293,10 +293,10 @@ def test_the_run_that_is_made_is_drawn_as_it_was_planned(folder: Path) -> None:
     ("options", "words"),
     [
         (("--mermaid", "--diagram"), "can't be used together"),
-        (("--mermaid", "--json"), "a drawing is no JSON"),
-        (("--no-team", "--team-size", "3"), "--no-team for none"),
-        (("--svg", "x.svg"), "--svg and --request do not go together"),
-        (("--comment", "x", "--count", "3"), "--count and --request do not go together"),
+        (("--mermaid", "--json"), "--json: can't be used with a drawing"),
+        (("--no-team", "--team-size", "3"), "--team-size and --no-team can't be used together"),
+        (("--svg", "x.svg"), "--svg and --request can't be used together"),
+        (("--comment", "x", "--count", "3"), "--count and --request can't be used together"),
     ],
 )
 def test_what_does_not_go_together(folder: Path, options: tuple[str, ...], words: str) -> None:
@@ -305,7 +305,7 @@ def test_what_does_not_go_together(folder: Path, options: tuple[str, ...], words
     assert words in ended.err
     ended = call(folder, "plan", "--no-team", "--count", "3")
     assert (ended.code, ended.out) == (2, "")
-    assert "do not go together" in ended.err
+    assert "can't be used together" in ended.err
 
 
 @pytest.mark.parametrize("columns", [80, 200])

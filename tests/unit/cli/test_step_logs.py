@@ -113,7 +113,7 @@ def test_a_pipe_in_the_place_of_a_log_is_refused(tmp_path: Path) -> None:
         timeout=60,
     )
     assert ended.returncode == 2
-    assert b"is no plain file" in ended.stderr
+    assert b"is not a regular file" in ended.stderr
 
 
 def test_links_and_foreign_files_are_not_shown(tmp_path: Path) -> None:

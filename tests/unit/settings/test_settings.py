@@ -139,15 +139,15 @@ def test_a_journal_that_is_pushed_with_each_transition_may_not_be_long(tmp_path:
         tmp_path, "store:\n  kind: git\n  journal:\n    keep: 3\n    rotate_bytes: 1048577\n"
     )
     assert str(error) == (
-        f"{tmp_path}/orchestration.yaml:5:5: store.journal.rotate_bytes: is at most 1048576 with "
-        "kind git, not 1048577\n  each transition pushes the whole open journal"
+        f"{tmp_path}/orchestration.yaml:5:5: store.journal.rotate_bytes: must be at most 1048576 "
+        "with kind git, not 1048577\n  each transition pushes the whole open journal"
     )
 
 
 def test_the_journal_of_git_is_kept_short_from_everywhere(tmp_path: Path) -> None:
     variable = "SEQUENCER_STORE__JOURNAL__ROTATE_BYTES"
     error = refusal(tmp_path, "store: {kind: git}", env={variable: "2097152"})
-    assert str(error).startswith(f"{variable}: store.journal.rotate_bytes: is at most")
+    assert str(error).startswith(f"{variable}: store.journal.rotate_bytes: must be at most")
 
 
 ROUTING = """
@@ -408,7 +408,7 @@ def test_both_names_of_one_thing_are_refused(
         line = 3 if before else 1
         assert f"orchestration.yaml:{line}:" in str(error.where)
         assert str(error.where).endswith(f": {'.'.join(written)}")
-        assert f"teams.{key} in line {2 if before else 3} says the same" in str(error)
+        assert f"teams.{key} in line {2 if before else 3} is the same setting" in str(error)
         assert f"leave out {'.'.join(written)} or teams.{key}" in str(error)
 
 
@@ -417,7 +417,7 @@ def test_everything_that_is_wrong_is_told_in_the_order_of_the_file(tmp_path: Pat
     expected = [
         "1:9: teams.max_size: should be less",
         "2:14: teamConfig.complexityThreshold: expected a whole",
-        "2:38: teamConfig.maxTeamSize: teams.max_size in line 1 says the same",
+        "2:38: teamConfig.maxTeamSize: teams.max_size in line 1 is the same setting",
         "2:54: teamConfig: unknown key 'leed'",
     ]
     told = [str(error) for error in refusals(tmp_path, text)]

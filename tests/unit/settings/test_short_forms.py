@@ -116,4 +116,4 @@ def test_steps_beside_a_file_of_that_name_are_not_forgotten(tmp_path: Path) -> N
     files, steps = "workflows: {default: flow.md}\n", "steps: [a]\n"
     for text in (files + steps, steps + files):
         (error, *_) = refusals(tmp_path, text)
-        assert "says the same" in error.message
+        assert "is the same setting" in error.message

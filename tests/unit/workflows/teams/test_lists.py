@@ -248,7 +248,7 @@ def test_in_markdown_too(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("", "there is no task in it"),
-        ("tasks: []\n", "has to have at least one item"),
+        ("tasks: []\n", "must have at least one item"),
         ("tasks: 3\n", "expected a list"),
         ("tasks: [3]\n", "expected a mapping"),
         ("- a\n", "expected 'key: value' lines"),
