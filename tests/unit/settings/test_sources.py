@@ -62,7 +62,7 @@ def test_what_an_agent_is_told_about_its_step_sets_nothing(tmp_path: Path, varia
 
 
 def test_the_identity_variables_are_those_that_agents_get() -> None:
-    told = "RUN_ID WORKFLOW STEP POSITION STEP_INDEX ITERATION TOKEN ATTEMPT RESULT STATE"
+    told = "RUN_ID RUN_NAME WORKFLOW STEP POSITION STEP_INDEX ITERATION TOKEN ATTEMPT RESULT STATE"
     assert {f"SEQUENCER_{name}" for name in told.split()} == IDENTITY_VARIABLES
 
 
