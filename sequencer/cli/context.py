@@ -13,6 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -127,6 +128,8 @@ class Invocation(Struct):
                 trust=lambda refused: ask(self, refused),
             )
             project = opened(flags=flags)
+            if self.run_name == "default" and "default" not in self._known(project):
+                self.run_name = None  # so `status` calls it
             scheduled = project.settings.schedules.get(self.run_name or "")
             if scheduled is not None and given.get("workflow") is None:
                 said = f"schedules.{self.run_name}.workflow"
@@ -150,12 +153,19 @@ class Invocation(Struct):
         """
         project, name = self.project(), self.run_name
         if name is not None and not may_begin:
-            known = [*project.run_names(), *project.settings.schedules]
+            known = self._known(project)
             if slug(name) not in map(slug, known):
                 raise UnknownName("run", name, known, where="--run")
         if name not in self._runs:
-            self._runs[name] = project.run(name)
+            self._runs[name] = run = project.run(name)
+            if name is not None and may_begin and run.head is None:
+                for like in get_close_matches(name, self._known(project), 1, 0.8):
+                    self.say(f"notice: {name!r} is a new run; there is a run {like!r}")
         return self._runs[name]
+
+    @staticmethod
+    def _known(project: Project) -> list[str]:
+        return [*project.run_names(), *project.settings.schedules]
 
     def run_to_show(self) -> Run:
         """Return the run that a person means who only looks.

@@ -46,7 +46,7 @@ READER_S = 5.0
 FILES = files("sequencer").joinpath("builtin", "demo")
 _NEXT = """
 in your own project:
-  sequencer init --workflow review_cadence && sequencer check
+  sequencer init && sequencer check
   sequencer run --mode sync --position supervisor     in one terminal
   sequencer run --mode sync --position main           in another"""
 _KEPT = """

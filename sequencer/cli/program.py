@@ -28,6 +28,7 @@ from sequencer.errors import (
     MachineBusy,
     SequencerError,
     UnknownName,
+    UsageRefused,
     WaitsForPerson,
     out_of_resources,
 )
@@ -162,6 +163,19 @@ _CHANGING = frozenset(("stop", "resume", "answer", "tell")) | {
     name for name, entry in COMMANDS.items() if entry.section == _FIX
 }
 """They change a run by hand."""
+_CALLED = {
+    **dict.fromkeys(("list", "ls", "ps", "runs"), "status --all"),
+    **dict.fromkeys(("next", "show", "simulate", "preview"), "plan"),
+    **dict.fromkeys(("continue", "unpause"), "resume"),
+    **dict.fromkeys(("cancel", "abort", "kill"), "stop"),
+    **dict.fromkeys(("logs", "tail"), "log"),
+    **dict.fromkeys(("approve", "reject", "feedback"), "answer"),
+    **dict.fromkeys(("cron", "crontab", "systemd"), "schedule"),
+    "pause": "stop --pause", "stamp": "skip --as-done", "gates": "inbox", "message": "tell",
+    "validate": "check", "lint": "check", "cost": "report", "costs": "report",
+    "version": "--version",
+}  # fmt: skip
+"""What others call a command, and what it is here."""
 _FIRST = ("init", "check", "run", "tick", "start", "stop",
           "status", "log", "plan", "inbox", "answer", "web")  # fmt: skip
 """What the first screen explains."""
@@ -217,6 +231,9 @@ class Verbs(click.Group):
         if entry is None and not args[0].startswith("-") and not ctx.resilient_parsing:
             added = _packages().plugin_names(_ADDED)
             if args[0] not in added:
+                if args[0] in _CALLED:
+                    hint = f"use 'sequencer {_CALLED[args[0]]}'"
+                    raise UsageRefused(f"there is no command {args[0]!r}", hint=hint)
                 raise UnknownName("command", args[0], COMMANDS.keys() | added)
             invocation.verb = args[0]
         if entry is not None:

@@ -63,6 +63,11 @@ def status(invocation: Invocation, *, watch: bool, lists: bool, ended: bool) -> 
         _watch(invocation, invocation.run())
         return
     run = invocation.run_to_show()
+    is_meant = invocation.is_json or run.name is not None or run.head is not None
+    if not is_meant and invocation.project().run_names():
+        # Nobody has started the default run; a person means those that there are.
+        _list(invocation, with_ended=False)
+        return
     snapshot = next(_looks(invocation, run))
     if invocation.is_json:
         invocation.print_json(snapshot.as_json())

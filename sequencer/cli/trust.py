@@ -75,7 +75,12 @@ def _trust(invocation: Invocation, folder: Path | None, *, is_sure: bool) -> Non
             invocation.echo(safe_line(project.redaction.hide_text(line)))
     is_new = refused is not None or is_sure
     if is_new:
-        if not is_sure and not (can_ask(invocation) and agrees()):
+        if not is_sure and not can_ask(invocation):
+            message = (
+                "there is no terminal to ask you; 'sequencer trust --yes' trusts what is listed"
+            )
+            raise UsageRefused(message, where="sequencer trust")
+        if not is_sure and not agrees():
             raise NotTrusted(trusting.key, ()) from None
         trusting.keep()
     if invocation.is_json:

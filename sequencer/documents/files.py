@@ -48,8 +48,8 @@ def find_config(start: Path, explicit: Path | None = None) -> Path | None:
     """Return *explicit*, else the nearest orchestration.yaml in *start* or a folder above.
 
     Raises:
-        ConfigurationError: *explicit* does not exist. The defaults never replace a file that
-            you name.
+        ConfigurationError: *explicit* does not exist, or the file has the ending ``.yml``. The
+            defaults never replace a file that you name or wrote.
     """
     if explicit is not None:
         # Not the file: a link to a shared file belongs to the folder that it is in.
@@ -69,6 +69,9 @@ def find_config(start: Path, explicit: Path | None = None) -> Path | None:
         # would silently use the settings of another project.
         if os.path.lexists(candidate):
             return candidate
+        if os.path.lexists(other := candidate.with_suffix(".yml")):
+            hint = f"rename it to {CONFIG_NAME}"
+            raise ConfigurationError("is not read", where=str(other), hint=hint)
     return None
 
 
