@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from sequencer.assembly.agents import permissions
 from sequencer.assembly.costs import cost_warnings
 from sequencer.assembly.flows import own_flows
+from sequencer.assembly.readable import unreadable, unreadable_prompts
 from sequencer.assembly.runs import state_path_of, witness_for
 from sequencer.assembly.teams import workplaces_of
 from sequencer.assembly.timers import installed, lost, without_timer
@@ -46,7 +47,6 @@ from sequencer.store.folder import opened, read_regular
 from sequencer.store.lock import is_network, type_of
 from sequencer.store.recovery import Witness, no_witness
 from sequencer.workflows.registry import with_defaults
-from sequencer.workflows.requests.routing import every_system_prompt
 from sequencer.workflows.router import allowed_prompts
 
 if TYPE_CHECKING:
@@ -280,55 +280,27 @@ def _performed(project: Project, workflow: Workflow) -> Iterator[tuple[Step, str
 def check_prompts(project: Project, workflow: Workflow, level: Level) -> Iterator[Finding]:
     """Yield the prompts and system prompts of *workflow* that can't be read."""
     review = workflow.review
-    seen: set[str] = set()
-    for step in workflow.every_step:
+    for step, name, error in unreadable_prompts(project, workflow):
         is_idle = review is not None and step is review.step and not workflow.review_every
-        whole = with_defaults(step, project.settings.step_defaults)
-        names = [whole.system_prompt, *whole.added_system_prompts]
-        if whole.system_from_labels:
-            names += every_system_prompt(project.settings.routing)
-        if whole.text is None and not _needs_no_prompt(project, whole):
-            names.append(whole.prompt_name)
-        for name in names:
-            if name is None or name in seen:
-                continue
-            seen.add(name)
-            error = _unreadable(project, name)
-            if error is not None:
-                found = Level.WARNING if is_idle else level
-                where = f"workflow {workflow.name}, step {step.name!r}"
-                message = error.message if name in error.message else f"{name}: {error.message}"
-                yield Finding(found, Area.WORKFLOW, message, where, error.hint)
-
-
-def _needs_no_prompt(project: Project, step: Step) -> bool:
-    """Return whether *step* is a program that needs no prompt."""
-    agent = project.settings.agents.get(step.agent or "")
-    return step.prompt is None and agent is not None and agent.kind == "command"
-
-
-def _unreadable(project: Project, name: str) -> ConfigurationError | None:
-    try:
-        text = project.prompts.read(name)
-    except ConfigurationError as error:
-        return error
-    if text.strip():
-        return None
-    return ConfigurationError(f"prompt {name!r} is empty", hint="write the agent's task into it")
+        where = f"workflow {workflow.name}, step {step.name!r}"
+        message = error.message if name in error.message else f"{name}: {error.message}"
+        yield Finding(
+            Level.WARNING if is_idle else level, Area.WORKFLOW, message, where, error.hint
+        )
 
 
 def _check_router(project: Project, workflow: Workflow) -> Iterator[Finding]:
     router = project.settings.router
     if not router.is_active or router.prompt is None:
         return
-    error = _unreadable(project, router.prompt)
+    error = unreadable(project, router.prompt)
     if error is not None:
         yield Finding(Level.ERROR, Area.WORKFLOW, error.message, "router.prompt", error.hint)
     if not router.allowlist:
         return
     own = {*(step.prompt_name for step in workflow.steps)}
     for name in sorted(allowed_prompts(workflow, router) - own):
-        error = _unreadable(project, name)
+        error = unreadable(project, name)
         if error is not None:
             yield Finding(Level.ERROR, Area.WORKFLOW, error.message, "router.allowlist", error.hint)
 

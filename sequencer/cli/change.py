@@ -7,6 +7,7 @@ unchanged. After the change they show what comes next.
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -36,6 +37,9 @@ def tell(invocation: Invocation, run: Run, head: Head, done: str) -> None:
         return
     invocation.echo(one_line(done))
     invocation.echo(f"next: {one_line(_next(run, head))}")
+    if head.status in ("waiting-next", "idle") and not head.claims and not head.exit:
+        name = "" if run.name is None else f" --run {shlex.quote(run.name)}"
+        invocation.say(f"to continue: sequencer{name} run (a timer's next tick does, too)")
 
 
 def _next(run: Run, head: Head) -> str:

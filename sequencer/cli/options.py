@@ -45,11 +45,11 @@ def _keep_run(context: click.Context, parameter: click.Parameter, name: str | No
             for a table; or it holds a control character, which would act on every terminal
             that it is shown on.
     """
-    if name is not None and not 0 < len(name.strip()) <= MAX_RUN_NAME:
-        text = f"a run's name has 1 to {MAX_RUN_NAME} characters, not {len(name.strip())}"
-        raise click.BadParameter(text, ctx=context, param=parameter)
     if name is not None and not name.isprintable():
         text = f"{name!a} has a line break or another control character"
+        raise click.BadParameter(text, ctx=context, param=parameter)
+    if name is not None and not 0 < len(name.strip()) <= MAX_RUN_NAME:
+        text = f"a run's name has 1 to {MAX_RUN_NAME} characters, not {len(name.strip())}"
         raise click.BadParameter(text, ctx=context, param=parameter)
     _keep("run_name")(context, parameter, name)
 

@@ -339,6 +339,10 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
     head = run.head if plan.mode is not Mode.ASYNC else None
     workflow = run.workflow_for(head)
     ensure_known_names(project.settings, project.agents.overrides, workflow)
+    if head is None and not workflow.nodes:
+        from sequencer.assembly.readable import ensure_readable  # noqa: PLC0415 - a run starts once
+
+        ensure_readable(project, workflow)
     if workflow.default_max_steps is None and _is_default(project, "max_steps"):
         plan = replace(plan, limits=plan.limits.replace(max_steps=None))
     tally, shown = WorkCount(), _view(invocation, project, workflow, plan)

@@ -1,0 +1,101 @@
+"""What somebody gets wrong on the first day is told before it costs anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.calling import call, project
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("main.md", None, "step 'main': unknown prompt 'main.md'"),
+        ("main.md", " \n", "step 'main': prompt 'main.md' is empty"),
+        ("reviewer.md", None, "step 'reviewer': unknown prompt 'reviewer.md'"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["run", "tick"])
+def test_no_step_is_paid_where_another_has_no_prompt(
+    tmp_path: Path, verb: str, name: str, text: str | None, said: str
+) -> None:
+    text_of = "agent: rehearsal\nsteps: [supervisor, main]\nreview: {every: 3, step: reviewer}\n"
+    folder = project(tmp_path / "p", text_of)
+    prompt = folder / "prompts" / name
+    prompt.unlink() if text is None else prompt.write_text(text)
+    ended = call(folder, verb)
+    assert ended.code == 2
+    assert said in ended.err
+    assert call(folder, "status", "--json").json["run_id"] is None
+    # A run that has begun may have a step that writes the prompt of another one.
+    prompt.write_text("Do it.\n")
+    assert call(folder, "run", "--max-steps", "1", "--quiet").code == 0
+    (folder / "prompts" / "reviewer.md").unlink()
+    assert call(folder, "run", "--max-steps", "1", "--quiet").code == 0
+
+
+def test_a_review_that_never_comes_needs_no_prompt(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", "agent: rehearsal\nworkflow: review_cadence\n")
+    (folder / "prompts" / "reviewer.md").unlink()
+    assert call(folder, "run", "--max-steps", "1", "--review-every", "0", "--quiet").code == 0
+
+
+@pytest.mark.parametrize("name", ["", " ", "x" * 101])
+def test_a_run_has_a_name_that_can_be_seen(tmp_path: Path, name: str) -> None:
+    folder = project(tmp_path / "p", "agent: rehearsal\n")
+    ended = call(folder, "run", "--run", name, "--max-steps", "1")
+    assert ended.code == 2
+    assert "1 to 100 characters" in ended.err
+    assert not (folder / "sync" / "runs").exists()
+
+
+def test_the_default_run_has_the_name_that_status_gives_it(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", "agent: rehearsal\n")
+    for _ in range(2):
+        assert call(folder, "--run", "default", "run", "--max-steps", "1", "--quiet").code == 0
+    assert call(folder, "status", "--json").json["step_index"] == 2
+    assert not (folder / "sync" / "runs").exists()
+
+
+def test_a_name_that_is_almost_anothers_is_said(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", "agent: rehearsal\n")
+    assert "new run" not in call(folder, "--run", "release", "run", "--max-steps", "1").err
+    said = call(folder, "--run", "relaese", "run", "--max-steps", "1").err
+    assert "notice: 'relaese' is a new run; there is a run 'release'" in said
+
+
+def test_a_file_with_the_other_ending_is_not_passed_over(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", "agent: rehearsal\n")
+    (folder / "orchestration.yaml").rename(folder / "orchestration.yml")
+    ended = call(folder, "run", "--max-steps", "1")
+    assert ended.code == 2
+    assert "orchestration.yml: is not read" in ended.err
+    assert "rename it to orchestration.yaml" in ended.err
+
+
+def test_status_of_nobodys_run_lists_the_others(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", "agent: rehearsal\n")
+    for name in ("one", "two"):
+        assert call(folder, "--run", name, "run", "--max-steps", "1", "--quiet").code == 0
+    shown = call(folder, "status").out
+    assert [name in shown for name in ("one", "two", "not started")] == [True, True, False]
+    assert call(folder, "status", "--json").json["run_id"] is None
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"), [("pause", "stop --pause"), ("list", "status --all"), ("approve", "answer")]
+)
+def test_a_command_under_another_name_is_known(tmp_path: Path, typed: str, hint: str) -> None:
+    ended = call(tmp_path, typed)
+    assert ended.code == 2
+    assert f"use 'sequencer {hint}'" in ended.err
+
+
+def test_after_a_change_by_hand_it_says_how_to_continue(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", "agent: rehearsal\n")
+    assert call(folder, "--run", "a b", "run", "--max-steps", "1", "--quiet").code == 0
+    said = call(folder, "--run", "a b", "skip")
+    assert "to continue: sequencer --run 'a b' run" in said.err
+    assert "to continue" not in call(folder, "--run", "a b", "stop").err
