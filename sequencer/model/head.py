@@ -274,6 +274,16 @@ class Head(Frozen, extra="allow"):
         """Return whether a person ended the run at a gate."""
         return self.gate is not None and self.gate.decision == "rejected"
 
+    @property
+    def ended_as(self) -> str | None:
+        """Return how the run ended: complete, rejected, cancelled, …; None: it has not ended."""
+        if self.status is not Status.COMPLETE:
+            return None
+        if self.was_rejected:
+            return "rejected"
+        word = "complete" if self.flow is None else self.flow.status
+        return "complete" if word.startswith(("completed", "running")) else word
+
     def claim_with(self, token: int) -> Claim | None:
         """Return the claim that was granted with *token*, if it still stands."""
         for claim in self.claims:

@@ -107,7 +107,8 @@ def blocked_by(head: Head, limits: RunLimits, now: datetime) -> tuple[Readiness,
 def _how_it_ended(head: Head) -> str:
     if head.was_rejected:
         return f"the run was {head.exit_reason}"
-    return f"the run is complete after {head.usage.steps} steps"
+    steps = head.usage.steps
+    return f"the run is {head.ended_as or 'complete'} after {steps} step{'s' * (steps != 1)}"
 
 
 def _is_from_another_clock(head: Head, now: datetime) -> bool:

@@ -92,8 +92,8 @@ def look_of(row: RunRow) -> StateLook:
         return LOOKS["unreadable"]
     if head is None:
         return LOOKS["idle"]
-    if head.was_rejected:
-        return LOOKS["rejected"]
+    if (ended := head.ended_as) is not None:
+        return LOOKS.get(ended) or StateLook("✕", ended.replace("_", " "), "failed")
     if head.exit and head.status != "complete":
         return LOOKS["stopped"]
     if row.is_stale:

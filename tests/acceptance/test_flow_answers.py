@@ -250,3 +250,16 @@ def test_an_unknown_flow_lists_every_flow_and_team(project: Path) -> None:
         ended = cli(project, *verb, "crow")
         assert ended.returncode == 2
         assert "did you mean 'crew'? known flows: crew, review" in ended.stderr
+
+
+def test_a_cancelled_run_is_called_so_everywhere(project: Path) -> None:
+    asking(project)
+    assert cli(project, "--run", "pick", "answer", "reject").returncode == 0
+    shown = cli(project, "--run", "pick", "status").stdout
+    assert "status      cancelled since" in shown
+    assert "ended       the run is cancelled after 0 steps" in shown
+    assert "in the way" not in shown
+    (facts,) = as_json(cli(project, "status", "--all", "--ended", "--json"))
+    assert (facts["status"], facts["ended"]) == ("cancelled", True)
+    # The files keep their own word.
+    assert as_json(cli(project, "--run", "pick", "status", "--json"))["status"] == "complete"

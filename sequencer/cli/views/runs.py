@@ -53,7 +53,7 @@ def run_facts(
         "step": head.expected_step,
         "step_index": head.step_index,
         "steps": run_length(run, head),
-        "status": "rejected" if head.was_rejected else str(head.status),
+        "status": head.ended_as or str(head.status),
         "began_at": begun,
         "age_s": age_s(begun),
         "last_update": head.last_update,

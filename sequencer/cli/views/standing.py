@@ -158,7 +158,8 @@ class Snapshot(Struct, frozen=True):
         head = self.head
         yield "run", f"{self.name or 'default'}, workflow {self._workflow_words()}"
         since = "idle: not started; 'sequencer run' starts it"
-        yield "status", since if head is None else f"{head.status} since {head.last_update}"
+        word = "" if head is None else head.ended_as or head.status
+        yield "status", since if head is None else f"{word} since {head.last_update}"
         yield "starts", "" if self.starts is None else clock(self.starts)
         yield "next step", self.next_words()
         yield "purpose", self._next_description()
@@ -171,7 +172,8 @@ class Snapshot(Struct, frozen=True):
             Readiness.READY,
             Readiness.HELD,
         ):
-            yield "in the way", self.standing.message
+            is_over = self.standing.kind is Readiness.COMPLETE
+            yield "ended" if is_over else "in the way", self.standing.message
         for reason in self.stopped_by:
             yield "in the way", f"{reason}: no task starts"
         if head.told:

@@ -137,3 +137,11 @@ def test_steps_that_overlap_would_be_noticed(
 def test_options_without_a_meaning_are_refused(scratch: Path, arguments: tuple[str, ...]) -> None:
     assert call(scratch, "demo", *arguments).code == 2
     assert list(scratch.iterdir()) == []
+
+
+def test_the_commands_that_it_ends_with_can_be_typed(tmp_path: Path) -> None:
+    lines = (line.partition("     in ")[0] for line in demo._NEXT.splitlines())
+    commands = [one.split() for line in lines for one in line.split("&&") if "sequencer" in one]
+    assert len(commands) == 4
+    for words in commands:
+        assert call(tmp_path, *words[1:], "--help").code == 0, words
