@@ -330,6 +330,8 @@ class Cron:
 
     def shown(self, name: str) -> tuple[bool, str]:
         """See `Systemd.shown`."""
+        if shutil.which("crontab") is None:
+            return False, "not installed; this machine has no crontab"
         is_there = self._without(name)[1]
         return is_there, "installed (crontab)" if is_there else "not installed"
 
@@ -403,6 +405,9 @@ def _run(*argv: str, text: str | None = None) -> subprocess.CompletedProcess[str
             timeout=PROGRAM_S,
             check=False,
         )
+    except FileNotFoundError as error:
+        hint = "choose another with --with"
+        raise UsageRefused(f"there is no {argv[0]} on this machine", hint=hint) from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageRefused(
             f"{argv[0]} can't be run: {error}", hint="choose another with --with"

@@ -195,7 +195,7 @@ def _list(invocation: Invocation, *, with_ended: bool) -> None:
         return
     rows = [_row(facts) for facts in shown]
     heads = ("RUN", "WORKFLOW", "STEP", "STATUS", "AGE", "COST", "TITLE")
-    invocation.echo(columns(heads, rows, room=invocation.room, goes=(4, 1)))
+    invocation.echo(columns(heads, rows, room=invocation.room, goes=(4, 1), whole={0}, prose={6}))
     for facts in shown:
         for post in facts["posts"]:
             told = Pending(**post).text(lambda at: duration(age_s(at) or 0.0))
