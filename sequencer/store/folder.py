@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from sequencer.errors import CorruptState, UnsafeFolder
+from sequencer.errors import CorruptState, StorageFailed, UnsafeFolder
 
 FILE_MODE = 0o600
 MAX_READ_BYTES = 256 * 1024 * 1024
@@ -334,11 +334,15 @@ def names(path: Path | str) -> list[str]:
 
     Raises:
         UnsafeFolder: see `opened`.
+        StorageFailed: nobody lets this user look.
     """
     try:
         return [entry.name for entry in opened(path).entries()]
     except (FileNotFoundError, NotADirectoryError):
         return []
+    except PermissionError as error:
+        message, hint = "can't be read: permission denied", "check the folder's owner and mode"
+        raise StorageFailed(message, where=str(path), hint=hint) from error
 
 
 def sweep(path: Path, is_left: Callable[[str], bool]) -> None:

@@ -25,7 +25,7 @@ from sequencer.git.store import GitStore
 from tests.clones import Shared
 from tests.concurrency import children
 from tests.contract import store_cases as cases
-from tests.git.turns import accepted_in, insist, play, violations
+from tests.git.turns import KEEP, accepted_in, insist, play, violations
 from tests.long.report import Report, Size
 
 ENDLESS = 10**6
@@ -74,7 +74,7 @@ def random_kills(folder: Path, size: Size) -> Report:
     names = [f"clone-{number}" for number in range(CLONES)]
     for name in names:
         shared.clone(name)
-    cases.begin(shared.store("first"))
+    cases.begin(shared.store("first", keep=KEEP))
     errors, chance = folder / "errors", random.Random(6)  # noqa: S311 - chance, no secret
     work = {name: children.start(partial(play, shared, name, ENDLESS), errors) for name in names}
     try:
@@ -92,7 +92,7 @@ def random_kills(folder: Path, size: Size) -> Report:
         children.end(work.values())
     wrong = list(children.wrong(errors))
     until_quiet(shared)
-    store = shared.store("first")
+    store = shared.store("first", keep=KEEP)
     store.bring()
     done = len(accepted_in(store))
     store.close()
@@ -184,7 +184,7 @@ def transitions(shared: Shared, name: str) -> None:
 
 def new_store(shared: Shared, name: str) -> GitStore:
     """Return a store whose journal is often put aside."""
-    return shared.store(name, rotate_bytes=ROTATE_BYTES, keep=10_000)
+    return shared.store(name, rotate_bytes=ROTATE_BYTES, keep=KEEP)
 
 
 def crash_points(folder: Path, size: Size) -> Report:

@@ -29,6 +29,10 @@ class Over(Exception):
     """All steps are done."""
 
 
+KEEP = 10_000
+"""Closed journals: what is counted must not go by age, however fast a machine is."""
+
+
 def insist(store: GitStore, change: Change) -> Head:
     """Accept *change*, asking again with the same one as a worker does."""
     for attempt in count(1):
@@ -61,7 +65,7 @@ def ending(store: GitStore, steps: int, token: int, kind: float, head: Head) -> 
 
 def play(shared: Shared, name: str, steps: int, timeout_s: float = 20.0) -> None:
     """Take turns in the clone *name* until *steps* are done; write down what was told."""
-    store = shared.store(name, timeout_s=timeout_s)
+    store = shared.store(name, timeout_s=timeout_s, keep=KEEP)
     chance = random.Random(os.getpid())  # noqa: S311 - chance, no secret
     held: Claim | None = None
     while True:
@@ -164,7 +168,7 @@ def violations(
 def _violations_in(
     shared: Shared, name: str, told: list[tuple[int, int]], least: int | None, *, all_told: bool
 ) -> list[str]:
-    store = shared.store(name)
+    store = shared.store(name, keep=KEEP)
     store.bring()
     # What a process has left behind is swept by the next one that takes the lock.
     store.update(lambda _: None)

@@ -302,7 +302,8 @@ def _way_out(made: Made, damages: Mapping[str, str]) -> tuple[str, list[str]]:
     if text := applied.wrong(0, 3):
         return choice, [f"repair --apply: {text}"]
     if applied.code == 3:
-        is_told = any(word in applied.out + applied.err for word in ("backup", "bring", "update"))
+        ways = ("backup", "bring", "restore", "update")
+        is_told = any(word in applied.out + applied.err for word in ways)
         return "told", [] if is_told else [f"repair --apply says no way: {applied.err}"]
     return choice, list(_after(made, damages, choice))
 
