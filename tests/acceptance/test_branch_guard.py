@@ -34,7 +34,7 @@ def test_a_run_in_files_is_kept_on_the_branch_that_is_named(tmp_path: Path) -> N
     for arguments in (("run",), ("tick",), ("run", "--mode", "sync")):
         refused = cli(folder, *arguments)
         assert refused.returncode == 3
-        assert "other is checked out, and steps run on branch main only" in refused.stderr
+        assert "other is checked out, but steps run only on branch main" in refused.stderr
         assert "'git switch main'" in refused.stderr
     checked = cli(folder, "check")
     assert checked.returncode != 0

@@ -226,7 +226,7 @@ def test_a_classifier_that_does_not_end_delays_nobody(project: Path) -> None:
     assert (told["procedure"], told["source"]) == ("plan-mode", "fallback")
     tried = [one["why"] for one in told["considered"] if one["source"] == "classification"]
     assert "no answer within 1 s" in tried[0]
-    assert "no time is left of 1 s to ask again" in tried[1]
+    assert "too little of the 1 s is left to ask again" in tried[1]
 
 
 def test_a_pipe_as_a_file_is_read_to_its_end(tmp_path: Path) -> None:

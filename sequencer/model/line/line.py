@@ -152,7 +152,7 @@ def _why_not(
     """Return why the step fails instead of going the way of *decision*, to *index*."""
     why = decision.why
     if decision.move is Move.FAIL:
-        return f"a hook decided so: {why}"
+        return f"a hook made it fail: {why}"
     if decision.move is Move.RETRY and head.attempt >= max_attempts:
         return f"a hook wanted attempt {head.attempt + 1}: {why}"
     if index is None:

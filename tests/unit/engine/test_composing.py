@@ -121,7 +121,7 @@ def test_what_a_tracker_says_of_the_request() -> None:
 @pytest.mark.parametrize(
     ("template", "hint"),
     [
-        ("{{steps.plan.output}}", "step 'plan' has no output yet; those that have: none"),
+        ("{{steps.plan.output}}", "step 'plan' has no output yet; steps that have one: none"),
         ("{{request.author}}", "there is no 'author'"),
         ("{{request.labels.7}}", "no item '7' among 2"),
         ("{{steps.plan}}", "write {{steps.NAME.output}}"),
