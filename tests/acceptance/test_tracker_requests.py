@@ -136,7 +136,7 @@ def test_what_an_issue_lacks_is_told(project: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('{"a": 1, "b": 2}', "is JSON, but no issue that is known; its keys: a, b"),
+        ('{"a": 1, "b": 2}', "is JSON, but not an issue in a known form; its keys: a, b"),
         (json.dumps([GH]), "is a JSON list of 1 instead of one issue"),
         (json.dumps(GH)[:-5], "starts like JSON but can't be read"),
         (json.dumps({**GH, "labels": "bug"}), "labels has to be a list, not str"),

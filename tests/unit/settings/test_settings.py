@@ -211,8 +211,8 @@ workflows:
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        ("{tasks: []}", "there is no task in it"),
-        ("{size: 3}", "there is no task in it"),
+        ("{tasks: []}", "it has no tasks"),
+        ("{size: 3}", "it has no tasks"),
         ("{tasks: [{id: a, subject: A}], steps: [b]}", "steps can't be combined with tasks"),
         ("{tasks: [{id: a, subject: A}], kind: procedure}", "kind can't be combined with tasks"),
         (

@@ -104,6 +104,6 @@ def test_a_flow_without_an_end_is_told_so(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(EndlessReplay) as endless:
         simulate(made)
     assert endless.value.exit_code == 2
-    assert "no end after 10,000 events" in endless.value.message
+    assert "not ended after 10,000 events" in endless.value.message
     assert "1,000,000 loops" in endless.value.message
     assert "maxIterations" in (endless.value.hint or "")
