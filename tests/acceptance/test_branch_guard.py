@@ -64,7 +64,7 @@ def test_a_run_in_git_stays_on_the_branch_on_which_it_began(tmp_path: Path) -> N
     git(here, "switch", "-q", "-c", "other")
     refused = at(here, "run", "--max-steps", "1")
     assert refused.returncode == 3
-    assert "branch other is checked out, and the run's code is on main" in refused.stderr
+    assert "branch other is checked out, but the run's code is on main" in refused.stderr
     git(here, "switch", "-q", "main")
     (tmp_path / "fail").unlink()
     worked = at(here, "run", "--max-steps", "1")
@@ -78,6 +78,6 @@ def test_a_run_in_git_stays_on_the_branch_on_which_it_began(tmp_path: Path) -> N
     assert refused.returncode == 3
     assert "the run's code is on main" in refused.stderr
     checked = at(there, "check")
-    assert "'other' is checked out, and code is on 'main'" in checked.stdout + checked.stderr
+    assert "'other' is checked out, but code is on 'main'" in checked.stdout + checked.stderr
     git(there, "switch", "-q", "main")
     assert at(there, "tick").returncode == 0

@@ -35,7 +35,9 @@ def test_a_refusal_is_not_the_last_word_while_an_earlier_push_may_land(
     before = shared.tip()
     # The first one is past the rules and waits; the second one meets them.
     hook, change = declining(shared.bare, STATE), ending()
-    with pytest.raises(RemoteUnreachable, match="can't be told: an earlier push") as told:
+    with pytest.raises(
+        RemoteUnreachable, match="can't tell whether the change was accepted: an earlier push"
+    ) as told:
         ours.update(change)
     assert "hook declined" in told.value.message
     assert "store.branch" in str(told.value.hint)
@@ -67,7 +69,7 @@ def test_a_refusal_without_an_earlier_push_is_the_last_word(shared: Shared) -> N
     cases.begin(ours)
     cases.claim(ours)
     declining(shared.bare, STATE)
-    with pytest.raises(RemoteRefused, match="does not take the state"):
+    with pytest.raises(RemoteRefused, match="does not accept the state"):
         ours.update(ending())
 
 
@@ -173,7 +175,7 @@ def test_an_edit_that_came_first_is_not_taken_for_the_change_behind_it(
     deeds = [Deed.HELD, *[Deed.CUT_BEFORE] * (REBUILDS - 1)]
     Server(server.folder, deeds).install(shared.clone("ours"))
     change = ending()
-    with pytest.raises(RemoteUnreachable, match="can't be told"):
+    with pytest.raises(RemoteUnreachable, match="can't tell whether"):
         ours.update(change)
     assert [pending.is_of_change for pending in ours.branch.doubts] == [False]
     server.release()
