@@ -100,7 +100,7 @@ def test_a_server_without_tls_and_one_with_it_are_told_apart(
 def test_files_that_are_no_certificates_are_named(there: Make, address: str) -> None:
     for files, told in (
         ("{ca: /nowhere.pem}", "/nowhere.pem can't be read: No such file"),
-        ("{ca: agent.py}", "agent.py has no certificate in the form PEM"),
+        ("{ca: agent.py}", "agent.py has no certificate in PEM form"),
     ):
         here = there(address, f"tls: {files}")
         ended = here.cli("status")

@@ -465,8 +465,8 @@ class Line(Kind):
         }
         if words.get("node") is not None:
             raise UsageRefused(
-                f"{verb}: the run goes from step to step, and {words['node']!r} is no node of it",
-                hint="leave the name out: it is about the present step",
+                f"{verb}: the run goes from step to step, so it has no node {words['node']!r}",
+                hint="leave the name out; the command is about the present step",
             )
         if verb in ways:
             return ways[verb]()
@@ -498,7 +498,7 @@ class Line(Kind):
         ensure_definition(head, self.workflow)
         if not to.isdecimal():
             raise UsageRefused(
-                f"rewind: {to!r} is no step_index", hint="'sequencer history' shows them"
+                f"rewind: {to!r} is not a step_index", hint="'sequencer history' shows them"
             )
         step_index = int(to)
         # Beyond the end of a procedure there is no place; `rewind` refuses it by itself.

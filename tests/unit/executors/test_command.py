@@ -79,7 +79,7 @@ def test_a_link_in_the_place_of_the_prompt_file_is_not_followed(bench: Bench) ->
     outside.mkdir()
     (bench.folder / "results").symlink_to(outside)
     path = bench.folder / "results/attempt/result.json"
-    with pytest.raises(UnsafeFolder, match="results: is a link where a folder"):
+    with pytest.raises(UnsafeFolder, match="results: is a link, but it has to be a folder"):
         bench.perform("cat", "{prompt_file}", result_path=path)
     assert not list(outside.iterdir())
 

@@ -51,7 +51,7 @@ def test_a_flow_that_can_not_be_loaded_says_why(flow: dict[str, Any]) -> None:
 
 
 def test_only_a_graph_is_simulated() -> None:
-    with pytest.raises(ValueError, match="is no graph"):
+    with pytest.raises(ValueError, match="is not a graph"):
         simulate(Workflow("w", (Step(name="a"),)))
 
 
