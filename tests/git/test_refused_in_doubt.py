@@ -42,7 +42,7 @@ def test_a_refusal_is_not_the_last_word_while_an_earlier_push_may_land(
     assert "hook declined" in told.value.message
     assert "store.branch" in str(told.value.hint)
     assert shared.tip() == before
-    with pytest.raises(RemoteUnreachable, match="may still land"):
+    with pytest.raises(RemoteUnreachable, match="may still arrive"):
         ours.update(change)
     hook.unlink()
     server.release()
@@ -124,7 +124,7 @@ def held_with_code(shared: Shared) -> tuple[GitStore, Callable[[Head | None], Tr
 def test_the_same_of_code_that_a_rule_is_against(shared: Shared) -> None:
     store, change, server = held_with_code(shared)
     hook = declining(shared.bare, MAIN)
-    with pytest.raises(RemoteUnreachable, match="an earlier push of it had no answer"):
+    with pytest.raises(RemoteUnreachable, match="an earlier push of it got no answer"):
         store.update(change)
     hook.unlink()
     server.release()

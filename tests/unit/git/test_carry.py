@@ -44,7 +44,7 @@ def test_a_dirty_tree_is_told_path_by_path(tmp_path: Path) -> None:
     _, here, _ = pair(tmp_path, {"a": "1"})
     write(here, {"a": "2", **{f"new {number:02}": "x" for number in range(12)}})
     refused = refusal(clone(here))
-    assert "branch main has 13 changed paths" in refused.message
+    assert "branch main has uncommitted changes (13 changed paths)" in refused.message
     assert "'a', 'new 00'" in refused.message
     assert f"and {13 - SHOWN_PATHS} more" in refused.message
     assert "store.work.tolerated" in str(refused.hint)

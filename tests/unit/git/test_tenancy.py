@@ -49,7 +49,9 @@ def begun(folder: Path, state: Head | None = None, *, attempt: int = 1) -> Clone
 
 
 def ensure_refused(one: Clone, state: Head) -> None:
-    with pytest.raises(WorkTreeRefused, match=r"2 changed paths .*'left.txt', 'notes.md'") as why:
+    with pytest.raises(
+        WorkTreeRefused, match=r"uncommitted changes \(2 changed paths\): 'left.txt', 'notes.md'"
+    ) as why:
         one.carrier.ready(state)
     assert "git stash -u" in str(why.value.hint)
 
@@ -311,7 +313,9 @@ def test_a_whole_step_of_another_run_in_between(tmp_path: Path) -> None:
     at_work(here)
     write(here, {"notes.md": "of a"})
     state_of(here, "a", head())
-    with pytest.raises(WorkTreeRefused, match=r"1 changed path .*'notes.md'"):
+    with pytest.raises(
+        WorkTreeRefused, match=r"uncommitted changes \(1 changed path\): 'notes.md'"
+    ):
         other.carrier.arrive(state_of(here, "b", head(), this_process()))
     (here / "notes.md").unlink()
     other.carrier.arrive(state_of(here, "b", head(), this_process()))
