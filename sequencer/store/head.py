@@ -257,7 +257,7 @@ def migrate(
     status = _status(raw)
     last_prompt = raw.get("last_prompt")
     if last_prompt is not None and not isinstance(last_prompt, str):
-        _refuse(f"last_prompt is {last_prompt!r} , not a name")
+        _refuse(f"last_prompt is {last_prompt!r}, not a name")
     kept = {field: value for field, value in raw.items() if field not in _REPLACED}
     try:
         return Head.model_validate(
@@ -290,7 +290,7 @@ def _ensure_legacy(raw: Mapping[str, Any]) -> None:
 
 def _ensure_same_workflow(raw: Mapping[str, Any], workflow_name: str, cycle_length: int) -> None:
     if "workflow_name" in raw and legacy_workflow(raw) is None:
-        _refuse(f"workflow_name is {raw['workflow_name']!r} , not a name")
+        _refuse(f"workflow_name is {raw['workflow_name']!r}, not a name")
     written = legacy_workflow(raw)
     if written is not None and written != workflow_name:
         raise DefinitionChanged(
@@ -318,7 +318,7 @@ def _step_index(raw: Mapping[str, Any]) -> int:
         return step_index
     actor = raw["expected_actor"]
     if not isinstance(actor, str) or actor not in _PLACES:
-        _refuse(f"expected_actor is {actor!r} but has to be galph or ralph")
+        _refuse(f"expected_actor is {actor!r}, but has to be galph or ralph")
     iteration = _counter(raw, "iteration", 1)
     return OLD_CYCLE_LENGTH * (iteration - 1) + _PLACES[actor]
 
@@ -328,13 +328,13 @@ def _counter(raw: Mapping[str, Any], field: str, least: int) -> int:
     # Twice the iteration has to fit as well. JSON's true is an int to Python.
     if type(value) is int and least <= value <= MAX_COUNTER // 2:
         return value
-    return _refuse(f"{field} is {value!r} , not a whole number from {least}")
+    return _refuse(f"{field} is {value!r}, not a whole number from {least}")
 
 
 def _status(raw: Mapping[str, Any]) -> Status:
     status = raw.get("status")
     if not isinstance(status, str):
-        _refuse(f"status is {status!r} , not a word")
+        _refuse(f"status is {status!r}, not a word")
     word, _, actor = status.partition("-")
     if actor in _PLACES and "expected_actor" in raw and actor != raw["expected_actor"]:
         _refuse(f"status is {status!r}, but expected_actor is {raw['expected_actor']!r}")

@@ -61,7 +61,7 @@ def test_who_is_not_let_in_hears_why(there: Make, authority: Authority, door: Do
     tls = f"tls: {{ca: {authority.ca}}}"
     ended = there(door.address, tls).cli("status")
     assert ended.returncode == 3, ended.stderr
-    assert "ends the connection" in ended.stderr or "refuses ours" in ended.stderr
+    assert "ends the connection" in ended.stderr or "refuses yours" in ended.stderr
     assert "see store.tls.cert and store.tls.key" in ended.stderr
 
 
