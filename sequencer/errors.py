@@ -99,18 +99,18 @@ class NotTrusted(UsageRefused):
         self.acts = tuple(acts)
         self.changed = tuple(changed)
         if self.changed:
-            message = "the project is not as it was trusted; what has changed"
+            message = "the project has changed since you trusted it; these parts changed"
             listed = self.changed
         else:
-            message = "the project is not trusted on this machine; what could act"
-            listed = self.acts or ("agents that are built in, with the prompts of this project",)
+            message = "the project is not trusted on this machine; these parts of it could act"
+            listed = self.acts or ("built-in agents, with the prompts of this project",)
         more = len(listed) - _SHOWN_FACTS
         shown = [*listed[:_SHOWN_FACTS], *([f"… and {more} more"] if more > 0 else [])]
         super().__init__(
             "\n".join([f"{message}:", *(f"    {line}" for line in shown)]),
             where=project,
-            hint=f"nothing of it was run; '{f'sequencer trust {flow}'.strip()}' shows all of it "
-            "and asks",
+            hint=f"nothing was run; '{f'sequencer trust {flow}'.strip()}' shows everything "
+            "and asks you",
         )
 
 
@@ -239,19 +239,19 @@ class Interrupted(SequencerError):
 
 
 _TOO_MANY_PROCESSES = (
-    "no more processes or threads may be started",
-    "end what is not needed, or raise 'ulimit -u' (in a container or service also its pids limit)",
+    "this machine can't start any more processes or threads",
+    "end what you don't need, or raise 'ulimit -u' (in a container or service, its pids limit too)",
 )
-_NO_MEMORY = ("there is no memory left", "end what is not needed, or give it more memory")
+_NO_MEMORY = ("this machine has no memory left", "end what you don't need, or give it more memory")
 _EXHAUSTED = {
     errno.EAGAIN: _TOO_MANY_PROCESSES,
     errno.EMFILE: (
-        "this process may open no more files",
+        "this process can't open any more files",
         "raise 'ulimit -n', or run fewer agents at once",
     ),
     errno.ENFILE: (
-        "this machine may open no more files",
-        "end what is not needed, or raise the system's limit (sysctl fs.file-max)",
+        "this machine can't open any more files",
+        "end what you don't need, or raise the system's limit (sysctl fs.file-max)",
     ),
     errno.ENOMEM: _NO_MEMORY,
 }

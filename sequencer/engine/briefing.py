@@ -191,7 +191,7 @@ def brief_of(
 
 def _why(marking: Marking, name: str) -> str:
     """Return why task *name* was not done."""
-    return str(marking.failed.get(name, {}).get("message", "a task before it has failed"))
+    return str(marking.failed.get(name, {}).get("message", "a task that it waits for has failed"))
 
 
 def _messages(marking: Marking, name: str) -> Iterator[Message]:

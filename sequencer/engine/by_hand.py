@@ -232,7 +232,7 @@ class Control:
 
         def change(head: Head) -> Transition:
             if ended is not None and (head.run_id != ended or head.status != "complete"):
-                raise TransitionRefused("reset: the run was started over meanwhile")
+                raise TransitionRefused("reset: somebody started the run over in the meantime")
             made = self._decided(head, verb="reset", by="", words={"fresh": self._fresh_head()})
             # Not if it is refused: the run then continues from what it started with.
             self._keep_source()

@@ -142,7 +142,7 @@ class BranchGuard(NothingCarried):
             return None
         told = "there is no git repository" if there is None else f"{there} is checked out"
         hint = f"'git switch {quote(self._branch)}', or set store.work.branch"
-        return f"{told}, and steps run on branch {self._branch} only", hint
+        return f"{told}, but steps run only on branch {self._branch}", hint
 
 
 NOTHING_CARRIED = NothingCarried()
@@ -267,7 +267,9 @@ class CodeMover:
         """
         while self.moves and not self._turn.acquire(timeout=TURN_S):
             if stop.is_set():
-                raise WorkTreeBusy("other attempts of this process still work in the work tree")
+                raise WorkTreeBusy(
+                    "other attempts of this process are still working in the work tree"
+                )
         try:
             self._patience.reach(lambda: self._carrier.ready(head))
             yield

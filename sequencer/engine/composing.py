@@ -55,7 +55,9 @@ def request_value(request: Request | None, path: tuple[str, ...]) -> Any:
         KeyError: there is no request, or nothing of that name in it.
     """
     if request is None:
-        raise KeyError("the run was not made from a request; 'sequencer start' makes such runs")
+        raise KeyError(
+            "the run was not made from a request; 'sequencer start' makes runs from requests"
+        )
     if not path:
         return request_block(request)
     if path in {("labels",), ("assignees",)}:

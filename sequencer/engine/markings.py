@@ -226,7 +226,9 @@ class Keeper:
         data = self._store.document(FLOW_DOCUMENT)
         where = str(self._store.state_path.with_name(FLOW_DOCUMENT))
         if data is None:
-            raise CorruptState("what the run was started with is missing", where=where)
+            raise CorruptState(
+                "the file is missing; it records what the run was started with", where=where
+            )
         try:
             return FlowSource.model_validate_json(data)
         except ValidationError:

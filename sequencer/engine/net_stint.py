@@ -128,7 +128,7 @@ class NetStint:
             return None
         if (first := self.next_try(marking)) is not None:
             is_tick = self.mode is Mode.TICK
-            return f"nothing due: the next try comes at {first}" if is_tick else None
+            return f"nothing due: the next try is at {first}" if is_tick else None
         caps = self._budgets
         stopped = None if caps is None else caps.end_of_the_work(marking)
         if stopped is None:

@@ -415,9 +415,9 @@ def as_decided(performed: Performed) -> Performed:
 
 def _counting_as(decision: Decision) -> tuple[OutcomeStatus, str | None]:
     if decision.move is Move.RETRY:
-        return OutcomeStatus.INTERRUPTED, f"a hook wants it once more: {decision.why}"
+        return OutcomeStatus.INTERRUPTED, f"a hook asked for another try: {decision.why}"
     if decision.move is Move.FAIL:
-        return OutcomeStatus.FAILED, f"a hook decided so: {decision.why}"
+        return OutcomeStatus.FAILED, f"a hook made it fail: {decision.why}"
     return OutcomeStatus.OK, None
 
 

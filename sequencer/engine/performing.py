@@ -154,7 +154,9 @@ class Performer(Struct, frozen=True):
             is_routed = router is not None and router.enabled and router.mode is RouterMode.ONLY
             if is_routed:
                 raise ConfigurationError(
-                    "router_only has nobody to ask", where="router.prompt", hint="name its prompt"
+                    "router_only needs a prompt",
+                    where="router.prompt",
+                    hint="name the router's prompt",
                 )
             return self.prepare_step(step, position, here)
         # The router chooses the prompt, so the workflow's own need not exist.
@@ -417,7 +419,9 @@ class Performer(Struct, frozen=True):
             attempt = replace(running.attempt, result_path=path)
             outcome = self._run(asked, replace(running, attempt=attempt), to="router")
         if outcome.is_put_off:
-            return outcome.replace(error=f"the router: {outcome.error or 'a usage limit'}")
+            return outcome.replace(
+                error=f"the router: {outcome.error or 'its usage limit is reached'}"
+            )
         if outcome.status is not OutcomeStatus.FAILED:
             return outcome
         # An exit code is the router's, and no verdict of a step that judges by its own.
@@ -510,8 +514,8 @@ def _told(prepared: Prepared, chosen: Prepared) -> str:
     """Return in words which prompt runs after the router, and why."""
     prompt, own = chosen.step.prompt_name, prepared.step.prompt_name
     if chosen.note is not None:
-        return f"{chosen.note}; {prompt} runs, as the workflow has it"
-    return f"{prompt}, as the workflow has it" if prompt == own else f"{prompt} instead of {own}"
+        return f"{chosen.note}; {prompt} runs, as the workflow says"
+    return f"{prompt}, as the workflow says" if prompt == own else f"{prompt} instead of {own}"
 
 
 def _broken_off(error: SequencerError, status: OutcomeStatus, paid: list[Usage]) -> Outcome:

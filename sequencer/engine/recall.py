@@ -128,7 +128,7 @@ class Memory(Struct):
         """
         if step not in self._records:
             known = ", ".join(self.steps) or "none"
-            message = f"step {step!r} has no output yet; those that have: {known}"
+            message = f"step {step!r} has no output yet; steps that have one: {known}"
             raise KeyError(message)
         return self._output_in(self._records[step])
 
@@ -164,13 +164,13 @@ def read_output(path: Path) -> str:
         raise StorageFailed(
             f"the output of an earlier step has more than {MAX_OUTPUT_BYTES} bytes",
             where=str(path),
-            hint="let the prompt name the file instead",
+            hint="name the file in the prompt instead",
         )
     if not is_whole:
         raise StorageFailed(
             "the output of an earlier step was changed after it was written",
             where=str(path),
-            hint="put the file back, or take what asks for it out of the prompt",
+            hint="restore the file, or remove from the prompt what asks for it",
         )
     return data.decode("utf-8", "replace")
 

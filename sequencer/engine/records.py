@@ -102,7 +102,7 @@ def keep_output(outcome: Outcome, folder: Path) -> dict[str, Any]:
         results.keep(folder, data)
     except OSError as error:
         raise StorageFailed(
-            f"the step's output can't be kept: {error.strerror}", where=str(folder)
+            f"the step's output can't be saved: {error.strerror}", where=str(folder)
         ) from error
     reference = {"output_file": f"results/{folder.name}/output.txt"}
     return {**reference, "output_bytes": len(data)}
@@ -165,10 +165,10 @@ def checked(step: Step, outcome: Outcome) -> Outcome:
         value = outcome.structured if outcome.structured is not None else parsed(outcome.output)
         problem = check_schema(schema, value)
     except KeyError:
-        problem = "it is no JSON"
+        problem = "it is not JSON"
     if problem is None:
         return outcome
-    error = f"the answer does not fit to the step's schema: {problem}"
+    error = f"the answer does not match the step's schema: {problem}"
     return outcome.replace(status=OutcomeStatus.FAILED, error=error)
 
 

@@ -369,7 +369,7 @@ class Run:
     def _ensure_others_work(self, mode: Mode, *, is_detached: bool) -> None:
         if is_detached and (mode is Mode.ASYNC or not isinstance(self.store, Dispatching)):
             hint = "leave it out; only runs on Temporal ('store: {kind: temporal}') have workers"
-            message = "this run has no workers that could do its steps"
+            message = "this run has no workers to do its steps"
             raise UsageRefused(message, where="--detach", hint=hint)
 
     def makers(self) -> Mapping[int, str] | None:

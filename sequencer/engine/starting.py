@@ -243,7 +243,7 @@ def _ensure_said(step: Step, text: str, known: set[str]) -> None:
     for name in _asked(text):
         if name not in known:
             raise ConfigurationError(
-                f"its prompt asks for {{{{steps.{name}.output}}}}, and there is no such step",
+                f"its prompt asks for {{{{steps.{name}.output}}}}, but there is no such step",
                 where=f"step {step.name!r} ({step.prompt_name})",
                 hint=f"the procedure's steps: {', '.join(sorted(known))}",
             )
@@ -291,7 +291,7 @@ class TeamStarter(Struct, frozen=True):
         if chosen.procedure not in SHARED:
             why = f"procedure {chosen.procedure!r} can't be shared out among a team"
             if wanted.asked or by_size:
-                others = "others are workflows with 'tasks'"
+                others = "so can workflows with 'tasks'"
                 hint = f"these can: {', '.join(SHARED)}; {others}"
                 where = "--team-size" if by_size else "--team"
                 raise UsageRefused(why, where=where, hint=hint)
@@ -375,7 +375,7 @@ class Questions:
         else:
             left_s = self._until - time.monotonic()
             if left_s < LEAST_S:
-                raise StepFailed(f"no time is left of {self._within_s:g} s to ask again")
+                raise StepFailed(f"too little of the {self._within_s:g} s is left to ask again")
         # Its end by force has to fit in as well, and so has the start.
         grace_s = min(MOST_GRACE_S, left_s / 10)
         outcome = self._outcome(prompt, left_s - 2 * grace_s, grace_s)
@@ -385,7 +385,7 @@ class Questions:
             return outcome.output
         if self._until - time.monotonic() <= 2 * grace_s:
             raise StepFailed(f"no answer within {self._within_s:g} s")
-        raise StepFailed(outcome.error or f"the agent's answer is {outcome.status}")
+        raise StepFailed(outcome.error or f"the agent's outcome is {outcome.status}")
 
     def _outcome(self, prompt: str, timeout_s: float, grace_s: float) -> Outcome:
         step = Step(name="classifier", agent=self._agent, timeout_s=timeout_s)

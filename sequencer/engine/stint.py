@@ -73,7 +73,7 @@ class Summary(Struct):
             return None
         done = f"{counted(self.usage.steps, 'step')} done"
         if self.limits_met > max_steps:
-            done += f", and a usage limit was met {self.limits_met} times"
+            done += f", and a usage limit was reached {self.limits_met} times"
         return f"{done} (--max-steps)"
 
     def count(self, outcome: Outcome, steps: int) -> None:
@@ -86,7 +86,7 @@ class Summary(Struct):
         if (done := self.reached(limits.max_steps)) is not None:
             return done
         if limits.max_cost_usd is not None and self.usage.cost_usd >= limits.max_cost_usd:
-            return f"{self.usage.cost_usd:.4f} USD are spent (--max-cost)"
+            return f"{self.usage.cost_usd:.4f} USD is spent (--max-cost)"
         return None
 
     def kept(self) -> dict[str, Any]:
@@ -216,9 +216,9 @@ class LineStint:
             raise self._step_failed(ended)
 
     def _step_failed(self, ended: Ended) -> StepFailed:
-        claim, hint = ended.claim, "start again to try it again, or 'sequencer skip'"
+        claim, hint = ended.claim, "start again to retry it, or skip it with 'sequencer skip'"
         if self.mode is Mode.ASYNC:
-            hint = f"--step-index {claim.step_index} starts with it again"
+            hint = f"use --step-index {claim.step_index} to start with it again"
         return StepFailed(
             f"step {claim.step!r} (iteration {claim.step_index + 1}, attempt "
             f"{claim.attempt}) failed: {ended.performed.outcome.error or 'no reason given'}",
@@ -245,7 +245,7 @@ class LineStint:
 def _end_beside(here: Standing, head: Head) -> str | None:
     """Return why nothing follows in mode async, which has nobody to wait for."""
     if head.gate is not None and head.gate.is_open:
-        return f"{head.gate.step!r} asks for a decision, and mode async has no run to keep it in"
+        return f"{head.gate.step!r} asks for a decision, but mode async has no run to keep it in"
     if here.kind is not Readiness.COMPLETE:
         return None
     if here.place.is_end:

@@ -86,7 +86,7 @@ class AttemptLock:
             MachineBusy: this process was stopped for so long that another one has the step.
         """
         if not os.fstat(self._fd).st_nlink:
-            raise MachineBusy("another process has taken the step over meanwhile")
+            raise MachineBusy("another process has taken over the step in the meantime")
         os.write(self._fd, f"{mark} {pid_namespace()}\n".encode())
 
     def close(self) -> None:
@@ -157,7 +157,7 @@ class AttemptLock:
         return StorageFailed(
             f"the lock of the step's processes can't be taken: {error.strerror or error}",
             where=str(self.path),
-            hint="make room or correct the permissions; move away what is no plain file",
+            hint="free disk space or fix the permissions; move away what is not a regular file",
         )
 
     def _waited(self, fd: int, cancellation: Cancellation) -> bool:
@@ -191,7 +191,7 @@ class AttemptLock:
         raise MachineBusy(
             message,
             where=str(self.path),
-            hint="end them, or remove that file if none is left; then start again",
+            hint="end them, or remove this file if none is left; then start again",
         )
 
 

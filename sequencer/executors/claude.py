@@ -223,8 +223,8 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
             found += plan_objections(step, f"agents.{self.name}.permission_mode")
         gone = subagents_gone(step, self.options, self.name) if step.agents else None
         if gone is not None:
-            hint = f"leave the tool {STARTS_SUBAGENTS[0]} to the agent, or leave agents out"
-            found.append(Objection(f"agents, which nobody could start: {gone}", hint))
+            hint = f"give the agent the tool {STARTS_SUBAGENTS[0]}, or leave agents out"
+            found.append(Objection(f"agents, but nothing could start them: {gone}", hint))
         return found
 
     def permits(self) -> Permits:
@@ -351,7 +351,7 @@ class ClaudeParser(JsonEventParser):
                 delay_s = event.cost("retry_delay_ms") / 1000
                 attempt = f"{event.get('attempt')} of {event.get('max_retries')}"
                 reason = f"{event.get('error')} (HTTP {status})" if status else event.get("error")
-                text = f"claude asks again in {delay_s:.1f} s, {attempt}: {reason}"
+                text = f"claude retries in {delay_s:.1f} s, {attempt}: {reason}"
                 self.say(listener, text, Piece.NOTICE)
             case "permission_denied":
                 text = f"refused: {event.get('tool_name')}: {one_line(event.get('message'))}"
@@ -480,7 +480,7 @@ class ClaudeParser(JsonEventParser):
         if subtype in _HINTS:
             return self.failed(f"{text}\n{_HINTS[subtype]}", end)
         if result.get("is_error") is False:
-            text = f"claude ended with exit code {end.exit_code} after a result: {text}"
+            text = f"claude ended with exit code {end.exit_code} after it gave a result: {text}"
             return self.failed(text, end)
         is_own = status is not None or _is_clients_own(result)
         return self.refused_or_failed(

@@ -119,7 +119,7 @@ def split_mark(mark: str) -> tuple[str, dict[str, str]]:
     """
     session_id, *rest = mark.split(";")
     if not _ID.fullmatch(session_id):
-        raise ValueError(f"{session_id[:60]!r} is no session id")
+        raise ValueError(f"{session_id[:60]!r} is not a session id")
     facts = (_FACT.fullmatch(part) for part in rest)
     return session_id, {fact[1]: fact[2] for fact in facts if fact}
 

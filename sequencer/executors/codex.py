@@ -93,8 +93,8 @@ def codex_argv(options: CodexOptions, request: StepRequest) -> list[str]:
     if request.append_system_prompt is not None:
         if len(request.append_system_prompt.encode()) > _MAX_APPENDED_BYTES:
             message = (
-                f"append_system_prompt is longer than {_MAX_APPENDED_BYTES} bytes, which codex "
-                "can't take; use system_prompt, or shorten it"
+                f"append_system_prompt is longer than {_MAX_APPENDED_BYTES} bytes, more than codex "
+                "takes; use system_prompt, or shorten it"
             )
             raise ValueError(message)
         argv.append(f"--config=developer_instructions={_toml(request.append_system_prompt)}")
@@ -161,11 +161,13 @@ class CodexExecutor(ClientExecutor[CodexOptions]):
         words = step.tools or {}
         for word in _READING:
             if words.get(word) is False and words.get("bash") is not False:
-                reason = f"tools: {word}: false, but it does that with its shell, which stays"
+                reason = (
+                    f"tools: {word}: false, but it does that with its shell, which it still has"
+                )
                 found.append(Objection(reason, f"add bash: false, or leave {word} out"))
         given = {word: words[word] for word in _WRITING if word in words}
         if len(set(given.values())) > 1:
-            reason = "tools: write and edit differ, and its sandbox is one switch for both"
+            reason = "tools: write and edit differ, but its sandbox has one switch for both"
             found.append(Objection(reason, "give write and edit the same value"))
         elif any(given.values()) and self.options.sandbox == _READ_ONLY:
             where, word = f"agents.{self.name}.sandbox", next(iter(given))

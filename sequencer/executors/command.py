@@ -124,13 +124,13 @@ class CommandExecutor:
         program, at = _program(self.options.argv[0]), f"agents.{self.name}.argv"
         if os.sep not in program or Path(program).is_absolute():
             found = shutil.which(program, path=self._environment({}).get("PATH"))
-            return None if found else f"{at}: {program!r} is no program on PATH; {self._hint}"
+            return None if found else f"{at}: {program!r} is not a program on PATH; {self._hint}"
         if folder is None or shutil.which(folder / program):
             return None
         at = f"{at}: {program!r} in {folder}"
         if (folder / program).is_file():
-            return f"{at} is not executable; make it so with chmod +x"
-        return f"{at} is no program; {self._hint}"
+            return f"{at} is not executable; run chmod +x on it"
+        return f"{at} is not a program; {self._hint}"
 
     def problems(self) -> list[str]:
         """Return a problem if the program can't be found."""

@@ -89,8 +89,8 @@ class MessagesExecutor:
         """Return what of the step's tools and temperature can't be had."""
         found = objections(step, MESSAGES, self.name)
         if isinstance(step.complete_when, FileMark):
-            reason = "complete_when: {file}, which ends a program, and it starts none"
-            found.append(Objection(reason, "leave it out: a step ends with the agent's answer"))
+            reason = "complete_when: {file} ends a program, but this agent starts none"
+            found.append(Objection(reason, "leave it out; a step ends with the agent's answer"))
         where = f"agents.{self.name}.tools"
         for name in granted(step, MESSAGES):
             if name not in self.options.tools:
@@ -98,7 +98,7 @@ class MessagesExecutor:
                 found.append(Objection(reason, f"add it to {where}"))
         if step.temperature is not None and step.temperature > _HOTTEST:
             reason = f"temperature {step.temperature:g} is more than the API takes"
-            found.append(Objection(reason, f"give at most {_HOTTEST:g}"))
+            found.append(Objection(reason, f"use at most {_HOTTEST:g}"))
         return found
 
     def perform(
@@ -150,7 +150,7 @@ class MessagesExecutor:
             return f"{where}: the variable {self.options.api_key_env} is not set; it holds the key"
         base_url = self.options.base_url or self._environ.get("ANTHROPIC_BASE_URL")
         if base_url and not takes_secrets(base_url):
-            return f"ANTHROPIC_BASE_URL is {base_url}: {LISTENED_TO}"
+            return f"ANTHROPIC_BASE_URL is {base_url}; {LISTENED_TO}"
         model = step.model or self.options.model
         is_limited = request.max_cost_usd is not None
         if is_limited and price_of(model, self.options.prices) is None:
@@ -158,7 +158,7 @@ class MessagesExecutor:
         named = (*(step.allowed_tools or ()), *(step.disallowed_tools or ()))
         unknown = sorted(set(named) - set(TOOLS))
         if unknown:
-            return f"step {step.name!r}: unknown tool {unknown[0]!r}; there are: {', '.join(TOOLS)}"
+            return f"step {step.name!r}: unknown tool {unknown[0]!r}; known: {', '.join(TOOLS)}"
         missing = sorted(set(step.allowed_tools or ()) - set(self.options.tools))
         if missing and not (step.single_turn or step.disallow_all_tools):
             return (

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from anthropic.types import Message
 
 _CONNECT_TIMEOUT_S = 30.0
-LISTENED_TO = "the key is sent there, so the address has to be https://"
+LISTENED_TO = "the key is sent there, so the address must start with https://"
 ToolName = Literal["read", "write", "edit", "glob", "grep", "bash"]
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,199}$")]
 
@@ -85,9 +85,9 @@ class MessagesOptions(Frozen):
 
 
 _HINTS = {
-    "max_tokens": "the answer was cut at max_tokens; raise it in the agent's entry",
+    "max_tokens": "the answer was cut off at max_tokens; raise it in the agent's entry",
     "refusal": "the model refused to answer; change the prompt",
-    "model_context_window_exceeded": "the conversation no longer fits; make the step smaller",
+    "model_context_window_exceeded": "the conversation outgrew the context; make the step smaller",
 }
 """By stop reason."""
 
@@ -329,7 +329,7 @@ class Conversation:
             is_too_long = trouble.status == TOO_MANY_REQUESTS and delay_s > LONGEST_WAIT_S
             if not trouble.is_passing or is_too_late or is_too_long or attempt > retries:
                 raise self._given_up(trouble, attempt)
-            again = f"asking again in {delay_s:.1f} s, {attempt} of {retries}"
+            again = f"retrying in {delay_s:.1f} s, {attempt} of {retries}"
             self._listener.write(f"{trouble.text}; {again}\n".encode(), Piece.NOTICE)
             await asyncio.sleep(delay_s)
 

@@ -101,7 +101,7 @@ def permission_objections(permission: Permission, step: Step, name: str) -> list
     words = step.tools or {}
     found = []
     if "write" in words and "edit" in words and words["write"] != words["edit"]:
-        reason = "tools: write and edit differ, and opencode has one permission for both"
+        reason = "tools: write and edit differ, but opencode has one permission for both"
         found.append(Objection(reason, "give write and edit the same value"))
     for word in (word for word, is_on in words.items() if is_on):
         key = permission_of(word)
@@ -109,7 +109,9 @@ def permission_objections(permission: Permission, step: Step, name: str) -> list
         if rules in ("allow", "ask"):
             continue
         where = f"agents.{name}.permission"
-        says = "denies it" if rules == "deny" else "has rules for it, which a step can't lift"
+        says = (
+            "denies it" if rules == "deny" else "has rules for it, and a step can't override them"
+        )
         reason = f"tools: {word}: true, but {where} {says}"
         found.append(Objection(reason, f"write allow for {key} there, or leave {word} out"))
     return found
@@ -126,7 +128,7 @@ def _is_left(permission: str, tools: Mapping[str, bool]) -> bool:
 
 def _without_ours(env: dict[str, str]) -> dict[str, str]:
     if _INLINE in env:
-        message = f"{_INLINE} is how the step's fields reach opencode; use opencode.json"
+        message = f"sequencer passes the step's fields to opencode in {_INLINE}; use opencode.json"
         raise ValueError(message)
     return env
 
@@ -230,11 +232,11 @@ class OpencodeExecutor(ClientExecutor[OpencodeOptions]):
         found += permission_objections(self.options.permission, step, self.name)
         model = _model(self.options, step) or ""
         if step.provider is not None and not model.startswith(f"{step.provider}/"):
-            reason = f"provider: {step.provider}, but the step names no model of it"
+            reason = f"provider: {step.provider}, but the step names no model of that provider"
             found.append(Objection(reason, "add model, or leave provider out"))
         if step.temperature is not None and not all(model.partition("/")):
-            reason = "temperature is for a model that is named as provider/model"
-            found.append(Objection(reason, f"name it in the step, or in agents.{self.name}.model"))
+            reason = "temperature needs a model in the form provider/model"
+            found.append(Objection(reason, f"name one in the step, or in agents.{self.name}.model"))
         return found
 
     def permits(self) -> Permits:
@@ -245,7 +247,7 @@ class OpencodeExecutor(ClientExecutor[OpencodeOptions]):
             said = f"permission {rules}" if options.permission else "as its own configuration says"
             return Permits(said)
         lines = ('permission: {edit: allow, bash: {"*": ask, "git *": allow}}',)
-        return Permits(f"permission {rules}: what it asks for is refused", lines)
+        return Permits(f"permission {rules}: whatever it asks about is refused", lines)
 
     def call(self, request: StepRequest) -> Call:
         """Return how *request* is performed; see `opencode_argv` for what it raises."""
@@ -318,7 +320,7 @@ class OpencodeParser(JsonEventParser):
         if self._last_reason == "stop":
             return self.answered(answer, end)
         if self.denials:
-            text = f"opencode broke off at a refused tool call: {self.denials[-1]}"
+            text = f"opencode stopped at a refused tool call: {self.denials[-1]}"
             return self.failed(f"{text}\nallow it under permission: in the agent's entry", end)
         return self.failed(f"opencode ended without an answer ({self._last_reason})", end)
 

@@ -54,7 +54,7 @@ class ModelPrice(Frozen):
     @model_validator(mode="after")
     def _long_calls_are_whole(self) -> ModelPrice:
         if (self.long_from is None) != (self.long_factor == 1.0):
-            raise ValueError("long_from and long_factor only mean something together")
+            raise ValueError("long_from and long_factor work only together")
         return self
 
     def cost_usd(self, tokens: Tokens) -> float:
@@ -143,6 +143,6 @@ def estimated(usage: Usage, model: str | None, own: Mapping[str, ModelPrice]) ->
 def missing_price(model: str, where: str) -> str:
     """Return the message for a model without a price; *where* names the agent's entry."""
     return (
-        f"{where}: no price is known for model {model!r}, so its cost can't be counted or limited; "
+        f"{where}: model {model!r} has no known price, so its cost can't be counted or limited; "
         f"add it: prices: {{{model}: {{input: USD, output: USD}}}} (per million tokens)"
     )

@@ -280,7 +280,7 @@ def _ensure_started(pump: Pump, guard: Guard) -> None:
     if report is None and not pump.has_started and exit_code is not None and exit_code > 0:
         raise MachineBusy(
             f"the guard process ended with exit code {exit_code} before it started the agent",
-            hint=f"see that '{sys.executable} -I -S -c pass' works here",
+            hint=f"make sure that '{sys.executable} -I -S -c pass' works here",
         )
 
 
@@ -340,7 +340,7 @@ def describe_exit(end: ProcessEnd) -> str:
     """Return one to three lines that say how a process ended, its last words included.
 
     >>> describe_exit(ProcessEnd(exit_code=137))
-    'exit code 137 (128 + SIGKILL; often for lack of memory)'
+    'exit code 137 (128 + SIGKILL; often because memory ran out)'
     """
     code = end.exit_code
     if code is None:
@@ -352,7 +352,7 @@ def describe_exit(end: ProcessEnd) -> str:
     else:
         said = f"exit code {code}"
     if code is not None and signal.SIGKILL in (-code, code - _SHELL_SIGNAL_BASE):
-        why = "; often for lack of memory"
+        why = "; often because memory ran out"
         said = f"{said[:-1]}{why})" if said.endswith(")") else f"{said}{why}"
     lines = [line.strip() for line in end.stderr_tail.splitlines() if line.strip()]
     return "\n".join([said, *(line[:300] for line in lines[-2:])])
@@ -374,7 +374,7 @@ def stop_error(end: ProcessEnd, request: StepRequest) -> str:
     if end.ended_by == "idle":
         return (
             f"no progress for {request.idle_timeout_s:g} s; {gone}\n"
-            f"raise idle_timeout_s of step {step!r} if it may be silent for so long"
+            f"raise idle_timeout_s of step {step!r} if it may be silent for that long"
         )
     return f"the guard process of the agent was killed, and the agent with it; {gone}"
 
@@ -451,7 +451,7 @@ def make_folder(path: Path) -> None:
         folders.make_fresh(path.parent)
     except OSError as error:
         raise StorageFailed(
-            f"the folder for the agent's result can't be made: {error.strerror}",
+            f"can't create the folder for the agent's result: {error.strerror}",
             where=str(path.parent),
             hint="free disk space or fix the permissions, then start again",
         ) from error
@@ -476,7 +476,7 @@ def read_result(path: Path) -> Result | None:
         return Result.model_validate(_strict_json(data))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"])) or "the whole"
+        place = ".".join(map(str, first["loc"])) or "the whole file"
         _refuse(path, f"{place}: {first['msg']}")
     except (ValueError, RecursionError) as error:
         _refuse(path, f"it is not strict JSON: {error}")
@@ -536,7 +536,7 @@ def _strict_json(data: bytes) -> Any:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a key is there twice")
+        raise ValueError("a key appears twice")
     return found
 
 

@@ -166,7 +166,7 @@ class Glob(Tool):
                 islice(_allowed(bench.folder, bench.folder.root.glob(self.pattern)), _MAX_MATCHES)
             )
         except (ValueError, NotImplementedError, OSError) as error:
-            raise FileFailed(f"{self.pattern!r} is no pattern: {error}") from error
+            raise FileFailed(f"{self.pattern!r} is not a pattern: {error}") from error
         more = f"\n(only the first {_MAX_MATCHES})" if len(paths) == _MAX_MATCHES else ""
         return ("\n".join(paths) or "(no match)") + more
 
@@ -244,7 +244,7 @@ def call_tool(name: str, given: object, names: Sequence[str], bench: Workbench) 
     if name not in names:
         known = ", ".join(names) or "none"
         return ToolAnswer(
-            f"there is no tool {name!r}; there are: {known}",
+            f"there is no tool {name!r}; your tools: {known}",
             is_error=True,
             is_refused=name in TOOLS,
         )
@@ -307,7 +307,7 @@ class ToolFolder:
                 path is judged by where it leads, because models like to write them.
         """
         if not name or "\x00" in name:
-            raise PathRefused("a path has to be given, without NUL")
+            raise PathRefused("give a path without NUL characters")
         try:
             real = (self.root / name).resolve()
         except (OSError, RuntimeError) as error:
@@ -387,7 +387,7 @@ def _mode_of(path: Path) -> int | None:
     except FileNotFoundError:
         return None
     if not stat.S_ISREG(mode):
-        raise OSError("it is no regular file")
+        raise OSError("it is not a regular file")
     return stat.S_IMODE(mode)
 
 

@@ -191,7 +191,9 @@ class Guard:
             self._close(self._prompt)
             self._send(record_of(launch, self.mark), held)
         except OSError as error:
-            raise GuardUnreachable(f"the guard took no order: {error.strerror}") from error
+            raise GuardUnreachable(
+                f"can't send the order to the guard process: {error.strerror}"
+            ) from error
 
     def stop(self) -> None:
         """Ask for the end of the agent and of all that it started."""
@@ -252,8 +254,8 @@ def record_of(launch: Launch, mark: str) -> bytes:
     fields += [f"{name}={value}" for name, value in environment.items()]
     if any("\0" in field for field in fields):
         raise SequencerError(
-            "an argument or an environment variable of an agent holds a NUL character",
-            hint="see argv and env of the agent, and the step's model and system_prompt",
+            "an argument or an environment variable of an agent contains a NUL character",
+            hint="check argv and env of the agent, and the step's model and system_prompt",
         )
     data = b"\0".join(map(os.fsencode, fields))
     return b"%08x" % len(data) + data

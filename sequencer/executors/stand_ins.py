@@ -79,7 +79,7 @@ class RehearsalExecutor:
         fields = ", ".join(f"{name}={value!r}" for name, value in asked.items()) or "none"
         return "\n".join(
             (
-                f"Rehearsal ({self.name}): no agent runs, nothing is changed.",
+                f"Rehearsal ({self.name}): no agent runs, and nothing is changed.",
                 f"  step    {request.step.name}",
                 f"  fields  {fields}",
                 f"  folder  {request.cwd}",

@@ -165,7 +165,7 @@ def plan_objections(step: Step, where: str) -> list[Objection]:
     changing = [word for word in _words(step, value=True) if word in CHANGING]
     return [
         Objection(
-            f"tools: {word}: true, but {where} is plan, which changes nothing",
+            f"tools: {word}: true, but {where} is plan, which can't change anything",
             f"set {where} to default, or leave {word} out",
         )
         for word in changing

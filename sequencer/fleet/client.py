@@ -193,10 +193,10 @@ class FleetStore:
         performer = worker.performer
         message, hint = "", "keep its runs in files or git"
         if performer.team is not None and not worker.code.moves:
-            message = "a team's tasks are shared out by Temporal only where git moves their work"
+            message = "Temporal can share out a team's tasks only if git moves their work"
             hint = f"work in a clone of the project that has the remote store.remote, or {hint}"
         elif performer.place is not None:
-            message = "a run's own worktree can't be shared out by Temporal"
+            message = "Temporal can't share out the steps of a run with its own worktree"
         if message:
             raise UsageRefused(message, where="store.kind", hint=hint)
 
@@ -438,8 +438,8 @@ class FleetStore:
                 task_queue=queue,
                 memo=memo,
                 static_summary=f"workflow {memo[RUN]['workflow_name']}",
-                static_details=f"{command(memo[RUN].get('run_name'), 'status')} tells how it "
-                "stands. Decide with such commands: what ends the workflow here does not end the "
+                static_details=f"{command(memo[RUN].get('run_name'), 'status')} shows where it "
+                "stands. Use such commands to decide: what ends the workflow here does not end the "
                 "run.",
                 id_reuse_policy=reuse.REJECT_DUPLICATE if is_first else reuse.ALLOW_DUPLICATE,
                 id_conflict_policy=WorkflowIDConflictPolicy.FAIL,

@@ -143,7 +143,7 @@ class Connection:
             raise unreachable(error, self._options) from error
         except WorkflowUpdateFailedError as error:
             # A refusal that somebody expects was met where it was asked for.
-            raise NewerSchema(f"the run does not take it: {error.cause}", hint=UPDATE) from error
+            raise NewerSchema(f"the run does not accept it: {error.cause}", hint=UPDATE) from error
 
     async def client(self) -> Client:
         """Return the client, connected.
@@ -166,7 +166,7 @@ class Connection:
                     runtime=_runtime(),
                 )
             except ValueError as error:
-                text = f"{chosen.address!r} is no address of a server: {error}"
+                text = f"{chosen.address!r} is not the address of a server: {error}"
                 raise ConfigurationError(text, where="store.address", hint="HOST:PORT") from error
             except RuntimeError as error:
                 raise unreachable(error, chosen) from error
@@ -189,9 +189,9 @@ def _ensure_hidden(options: FleetOptions) -> None:
     if options.api_key is None or options.tls is not None or _LOOPBACK.fullmatch(host):
         return
     raise ConfigurationError(
-        "the server's key would be sent without TLS, and everybody on the way could read it",
+        "the server's key would be sent without TLS, so anybody on the way could read it",
         where="store.tls",
-        hint="'tls: {}' where a public authority has signed the server's certificate",
+        hint="use 'tls: {}' if a public authority has signed the server's certificate",
     )
 
 
@@ -206,7 +206,7 @@ def _tls(files: tuple[tuple[str, str], ...] | None) -> TLSConfig | bool:
             text = f"{path} can't be read: {error.strerror}"
             raise ConfigurationError(text, where=f"store.tls.{name}") from error
         if _PEM[name] not in data[name]:
-            text = f"{path} has no {_PEM[name].strip(b'-').decode().lower()} in the form PEM"
+            text = f"{path} has no {_PEM[name].strip(b'-').decode().lower()} in PEM form"
             raise ConfigurationError(text, where=f"store.tls.{name}")
     if ("cert" in data) != ("key" in data):
         message = "a certificate and its key belong together: cert and key"
@@ -235,7 +235,7 @@ class _Cause(NamedTuple):
 
 
 _START = "'sequencer worker --trial' starts one for a trial; store.address names another"
-_TLS = "store.tls.ca names who has signed its certificate, store.tls.cert and .key are ours"
+_TLS = "store.tls.ca names who signed its certificate; store.tls.cert and .key are yours"
 _KEY = "store.api_key_env names the variable with the server's key"
 _CAUSES = (
     _Cause(r"connection refused", "does not answer: connection refused", _START),
@@ -251,7 +251,7 @@ _CAUSES = (
     ),
     _Cause(
         r"certificate",
-        "shows a certificate that is not trusted, or refuses ours",
+        "shows a certificate that is not trusted, or refuses yours",
         _TLS,
     ),
     _Cause(
@@ -259,10 +259,10 @@ _CAUSES = (
         "does not speak TLS",
         "leave store.tls out, or name the port that does",
     ),
-    _Cause(r"\btls\b|handshake|private key|pem\b", "can't be spoken to over TLS", _TLS),
+    _Cause(r"\btls\b|handshake|private key|pem\b", "can't be reached over TLS", _TLS),
     _Cause(
         r"unreachable|no route",
-        "does not answer: no way leads to its machine",
+        "does not answer: there is no route to its machine",
         "look at store.address, and at this machine's network",
     ),
     _Cause(r"tcp connect error|transport error", "does not answer", _START),
@@ -314,8 +314,8 @@ def _asks(options: FleetOptions) -> str:
     if options.tls is None:
         return "it may ask for TLS: see store.tls"
     if any(name == "cert" for name, _ in options.tls):
-        return "it may not take our certificate: see store.tls.cert"
-    return "it may ask for a certificate of ours: see store.tls.cert and store.tls.key"
+        return "it may not accept your certificate: see store.tls.cert"
+    return "it may ask for your certificate: see store.tls.cert and store.tls.key"
 
 
 def is_without_namespace(error: Exception) -> bool:

@@ -42,7 +42,7 @@ def ensure_known(options: FleetOptions, seen: RunSeen) -> None:
         NewerSchema: a newer one has, and this one can't know what it means.
     """
     if (edition := options.served_by(seen.queue)[0]) > EDITION:
-        message = f"a newer release works on the run: edition {edition}, and this is {EDITION}"
+        message = f"a newer release works on the run: edition {edition}, but this is {EDITION}"
         raise NewerSchema(message, where=seen.queue, hint=UPDATE)
 
 
@@ -97,8 +97,10 @@ async def take_over(store: FleetStore) -> str:
     if seen.queue == (queue := _queue_of(store, seen)):
         return queue
     if makers := {one for one in seen.pending.values() if one}:
-        message = f"a worker of an older release makes a step and does not answer: {min(makers)}"
-        raise ClaimHeld(message, where=store.id, hint="it is given up when it does not beat")
+        message = f"a worker of an older release runs a step and does not answer: {min(makers)}"
+        raise ClaimHeld(
+            message, where=store.id, hint="its step is given up when its heartbeat stops"
+        )
     await store.ended(seen.execution, f"nobody of its edition answers; {queue} does")
     ended = await store.described()
     if ended is not None and not ended.is_open:

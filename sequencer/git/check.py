@@ -85,9 +85,11 @@ def _error(message: str, where: str | None, hint: str) -> Finding:
 def _check_configuration(settings: Settings, store: GitStore) -> Iterator[Finding]:
     slow_s, where = settings.store.poll.slow_s, place_of(settings, "store", "ttl_s")
     if store.ttl_s < POLLS_IN_A_LEASE * slow_s:
-        message = f"a lease of {store.ttl_s:g} s is short for looks every {slow_s:g} s"
+        message = (
+            f"a lease of {store.ttl_s:g} s is too short if this clone looks every {slow_s:g} s"
+        )
         hint = (
-            "a step may be taken over from somebody who is alive: set store.ttl_s to "
+            "somebody could take over a step whose holder is alive: set store.ttl_s to "
             f"{POLLS_IN_A_LEASE * slow_s:g} or more, or lower store.poll.slow_s"
         )
         yield Finding(Level.WARNING, Area.CONFIGURATION, message, where, hint)
@@ -103,7 +105,7 @@ def _check_repository(settings: Settings, git: Git) -> Iterator[Finding]:
         git.text("rev-parse", "--show-toplevel")
     except GitFailed as failed:
         hint = "clone the repository that the run is shared through, and work there"
-        yield _error(f"is in no work tree of git: {failed.reason}", folder, hint)
+        yield _error(f"is not in a git work tree: {failed.reason}", folder, hint)
 
 
 def _check_known(settings: Settings, git: Git) -> Iterator[Finding]:
@@ -132,13 +134,13 @@ def _check_branches(settings: Settings, store: GitStore, git: Git) -> Iterator[F
         message = f"branch {name!r} holds the run's state; code needs another branch"
         yield _error(message, place_of(settings, "store", "branch"), "set store.branch")
     if begun := under_way_in(Path(git.folder, git.text("rev-parse", "--git-dir"))):
-        yield _error(f"{begun} is under way", where, "end it or abort it")
+        yield _error(f"{begun} is under way", where, "finish it or abort it")
     elif not checked_out:
         hint = "'git switch BRANCH'; or 'store: {work: {branch: none}}' leaves code alone"
         yield _error("HEAD is detached, so no branch of code can move", where, hint)
     elif name != checked_out:
         hint = f"'git switch {name}', or set store.work.branch"
-        yield _error(f"{checked_out!r} is checked out, and code is on {name!r}", where, hint)
+        yield _error(f"{checked_out!r} is checked out, but code is on {name!r}", where, hint)
 
 
 def _branch_begun_on(store: GitStore) -> str | None:
@@ -168,7 +170,7 @@ def _check_locks(settings: Settings, store: GitStore, git: Git) -> Iterator[Find
         for lock in stale(*folders):
             is_own_ref = "/refs/worktree/sequencer" in lock.path.as_posix()
             if not is_own_ref and not is_cut_off(lock.path):
-                message = f"a lock of git's is in the way: {lock.words}"
+                message = f"a git lock is in the way: {lock.words}"
                 yield Finding(Level.WARNING, area, message, str(lock.path), lock.hint)
 
 
@@ -202,7 +204,7 @@ def _check_large_files(settings: Settings, git: Git) -> Iterator[Finding]:
     if names:
         message = (
             "files are kept by git-lfs, and a step's push does not upload their contents: "
-            "another clone finds pointers to what is not there"
+            "another clone gets pointers without contents"
         )
         hint = "have an agent or a hook run 'git lfs push --all REMOTE' before its step ends"
         yield Finding(Level.WARNING, Area.FILES, message, names[0], hint)
@@ -211,13 +213,13 @@ def _check_large_files(settings: Settings, git: Git) -> Iterator[Finding]:
 def _tracked(key: str, path: str, names: list[str]) -> Finding:
     shown = ", ".join(names[:SHOWN_PATHS]) + (" …" if len(names) > SHOWN_PATHS else "")
     message = (
-        f"git tracks files of the run here ({shown}); each step changes them, and every switch "
-        "of branches puts them back"
+        f"git tracks files of the run here ({shown}); each step changes them, and switching "
+        "branches puts them back"
     )
     folder = shlex.quote(path)
     hint = (
         f"git rm -r -q --cached {folder} && printf '*\\n!.gitignore\\n' > {folder}/.gitignore && "
-        f"git add -f {folder}/.gitignore && git commit -m 'The run is no part of the code'"
+        f"git add -f {folder}/.gitignore && git commit -m 'The run is not part of the code'"
     )
     return Finding(Level.ERROR, Area.FILES, message, f"{key}: {path}", hint)
 
@@ -278,7 +280,7 @@ def _check_there(settings: Settings, store: GitStore) -> Iterator[Finding]:
             branch = there.text("symbolic-ref", "--short", "HEAD")
             is_refused = rule not in ("ignore", "warn", "updateInstead", "false")
             if is_refused and work != NONE and work in (CURRENT, branch):
-                message = f"branch {branch} is checked out there, and takes no push"
+                message = f"branch {branch} is checked out there, so it accepts no push"
                 hint = "use a bare repository as the remote: 'git clone --bare'"
                 yield _error(message, str(folder), hint)
         elif not any(there.text("config", "--get", key, accepts=(0, 1)) for key in _DURABLE):
@@ -312,7 +314,7 @@ def _check_names(settings: Settings, store: GitStore) -> Iterator[Finding]:
             if not is_above and not other.startswith(f"{ref}/"):
                 continue
             one, two = (repr(name.removeprefix(_HEADS)) for name in sorted((ref, other)))
-            message = f"branches {one} and {two} can't both be: one is below the other"
+            message = f"branches {one} and {two} can't both exist: one is below the other"
             hint = "rename the one that is not the run's, or set store.branch"
             yield _error(message, place_of(settings, "store", "branch"), hint)
 
@@ -332,7 +334,7 @@ def _check_push(settings: Settings, store: GitStore, where: str) -> Iterator[Fin
         branch.git.run(*argv, name, pair, settings=quiet, accepts=(0, 1))
     except GitFailed as failed:
         if NO_ATOMIC not in failed.stderr:
-            yield _error(f"takes no push: {failed.reason}", where, WHO_MAY_PUSH)
+            yield _error(f"does not accept pushes: {failed.reason}", where, WHO_MAY_PUSH)
         elif settings.store.work.branch != NONE:
             message = "can't move several branches at once, so code can't move with the state"
             hint = "'store: {work: {branch: none}}' leaves code alone; or use another remote"

@@ -469,7 +469,7 @@ class _Merge(NamedTuple):
         files, reason, first = checkout.in_the_way(head, made.commit), failed.reason, ""
         if lock := _LOCKED.search(failed.stderr):
             # Long messages are cut at their ends: what to do comes with the path.
-            reason = f"{lock[1]} is a lock of git: remove it if no git runs there"
+            reason = f"{lock[1]} is a git lock: remove it if no git runs there"
             first = "wait for git there to finish, or remove its lock"
         return _in_the_way(worktree, reason, files, first)
 
@@ -509,7 +509,7 @@ class _Merge(NamedTuple):
             return PlaceLeft(
                 PlaceResult.CONFLICT,
                 f"can't be merged: conflicts in {listed(files)}; {kept_on(worktree)}",
-                f"bring it in by hand with {by_hand(worktree)}{_or_again(worktree)}",
+                f"merge it by hand with {by_hand(worktree)}{_or_again(worktree)}",
                 files=files,
             )
         made = git.text("rev-parse", "HEAD")
@@ -523,10 +523,10 @@ def _in_the_way(
 ) -> PlaceLeft:
     """Return that the checkout can't be moved, for *reason*; *first* is what to do about it."""
     about = f": {listed(files)}" if files else ""
-    first = first or "commit these changes or put them away"
+    first = first or "commit or stash these changes"
     return PlaceLeft(
         PlaceResult.IN_THE_WAY,
-        f"can't be merged, the checkout is in the way{about} ({reason}); {kept_on(worktree)}",
+        f"the checkout is in the way of the merge{about} ({reason}); {kept_on(worktree)}",
         f"{first}, then {by_hand(worktree)}{_or_again(worktree)}",
         files=files,
     )
@@ -538,7 +538,7 @@ def _or_again(worktree: Worktree) -> str:
 
 def kept_on(worktree: Worktree) -> str:
     """Return in words where the work of *worktree* is."""
-    return f"its work is on branch {worktree.branch}, and nothing of it in the checkout"
+    return f"its work is on branch {worktree.branch}, and none of it is in the checkout"
 
 
 def by_hand(worktree: Worktree) -> str:

@@ -242,7 +242,7 @@ class _Index:
                     continue
                 lock = look(self._lock, self._tree.git_dir)
                 told, hint = (f": {lock.words}", lock.hint) if lock else ("", "start again")
-                raise self._tree.refused(f"is locked by somebody else's git{told}", hint) from None
+                raise self._tree.refused(f"is locked by another git process{told}", hint) from None
             except OSError as error:
                 raise self._tree.refused(f"can't be written: {error.strerror}") from error
             else:

@@ -220,7 +220,9 @@ class TaskTrees:
             if refused:
                 return Gathered(status.commit, refused, tuple(sorted(others)))
             tip = self._committed(git, tip, self.notes.left_message(worktree))
-        notices = [f"left out, being files of a run: {', '.join(sorted(own))}"] if own else []
+        notices = (
+            [f"left out because they are files of a run: {', '.join(sorted(own))}"] if own else []
+        )
         notices += self._moved_branch(worktree, git, status, tip)
         has_own = status.commit != worktree.base
         return Gathered(tip, (), tuple(sorted(others)), tuple(notices), has_own)
@@ -383,7 +385,7 @@ class TaskTrees:
                 self.git_of(worktree).run("checkout", *flags, worktree.branch, settings=QUIET)
         with contextlib.suppress(OSError):
             self.notes.write(worktree.replace(phase=Phase.KEPT))
-        return (f"stays until somebody has looked: {self.notes.folder(worktree)}",)
+        return (f"stays until you look at it: {self.notes.folder(worktree)}",)
 
     def others_in(self, worktree: Worktree, gathered: Gathered) -> tuple[str, ...]:
         """Return the repositories in *worktree* that would be lost with it."""
@@ -499,4 +501,4 @@ def reasons(refused: Sequence[Skipped]) -> str:
 
 def in_others(paths: Collection[str]) -> str:
     """Return in words that *paths* are repositories of their own."""
-    return f"no commit holds the repositories in it: {listed(paths)}"
+    return f"it contains repositories that no commit holds: {listed(paths)}"

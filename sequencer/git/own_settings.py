@@ -226,7 +226,7 @@ def named(pointer: Path, prefix: str) -> Path:
     with open(fd, "rb") as file:  # noqa: PTH123 - a descriptor
         line = os.fsdecode(file.read(_MAX_POINTER)).rstrip("\r\n")
     if not line.startswith(prefix):
-        raise OSError(f"{pointer} names no folder")
+        raise OSError(f"{pointer} does not name a folder")
     return pointer.parent / line.removeprefix(prefix)
 
 
@@ -365,10 +365,10 @@ class SettingsKeeper(Struct, frozen=True):
                 )
         for key, value in overrides.refused:
             raise ConfigurationError(
-                f"{key} is {value!r}, and this project was not trusted with that",
+                f"{key} is {value!r}, but you did not trust this project with that",
                 where=str(place.common / "config"),
-                hint="'sequencer trust' allows it if it is meant; "
-                f"else 'git config --unset-all {key}'",
+                hint="if you want it, 'sequencer trust' allows it; "
+                f"otherwise 'git config --unset-all {key}'",
             )
 
 

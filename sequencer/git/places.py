@@ -172,10 +172,10 @@ class OwnPlace:
             return None
         return PlaceLeft(
             PlaceResult.KEPT,
-            f"is not merged, because a commit of its own adds a key: {reasons(refused)}; "
+            f"is not merged, because one of its commits adds a key: {reasons(refused)}; "
             + kept_on(self._worktree),
             f"take the key out of these commits, then {by_hand(self._worktree)}; "
-            "a key that left this machine has to be revoked",
+            "revoke a key that has left this machine",
             files=tuple(one.path for one in refused),
         )
 
@@ -213,7 +213,7 @@ class OwnPlace:
         folder = shlex.quote(str(self.folder))
         return PlaceLeft(
             PlaceResult.REFUSED,
-            f"{message}; its work is in {self.folder}, and nothing of it in the checkout",
+            f"{message}; its work is in {self.folder}, and none of it is in the checkout",
             f"look there; 'git worktree remove --force {folder}' removes it",
             branch=self._worktree.branch,
             folder=self.folder,
@@ -278,7 +278,7 @@ class GitWorkplaces:
         if not is_first and self.merged(task, run_id):
             # Its process ended between the merge and the record of it.
             made.notices += (
-                f"the work of an earlier attempt at {task} is in the checkout already",
+                f"the work of an earlier attempt at {task} is already in the checkout",
             )
         return made
 
@@ -345,9 +345,7 @@ class GitWorkplaces:
         dirty = [entry.path for entry in status.entries if not self._checkout.is_own(entry.path)]
         if not dirty:
             return ()
-        return (
-            f"changes that no commit holds are not in the worktree: {self._hide(listed(dirty))}",
-        )
+        return (f"uncommitted changes are not in the worktree: {self._hide(listed(dirty))}",)
 
     # --- afterwards ----------------------------------------------------------------
 
@@ -383,7 +381,7 @@ class GitWorkplaces:
         project = checkout.folders.project
         if (unusable := self._git.unusable(NEEDED)) is not None:
             if unusable.message.startswith("git is not installed"):
-                hint = "install git, or tasks share the project's folder"
+                hint = "install git; without it, tasks share the project's folder"
                 unusable = ConfigurationError("git is not installed", hint=hint)
             return (unusable,)
         obstacle = self.look()
@@ -391,7 +389,7 @@ class GitWorkplaces:
             hint = "tasks share the project's folder; a repository with a commit keeps them apart"
             return (WorkTreeRefused(f"no worktrees: {obstacle}", where=str(project), hint=hint),)
         if begun := checkout.under_way():
-            hint = "end it or abort it; until then no task's work can be merged"
+            hint = "finish it or abort it; until then no task's work can be merged"
             return (checkout.refused(f"{begun} is under way", hint),)
         return ()
 
@@ -521,17 +519,21 @@ class RunWorktree:
         end = core.run(launch, output, stop)
         is_late = end.ended_by == "timeout"
         if end.ended_by is not None and not is_late:
-            raise Interrupted("interrupted in the setup of the run's worktree", hint="start again")
+            raise Interrupted(
+                "interrupted during the setup of the run's worktree", hint="start again"
+            )
         if end.exit_code == 0 and not is_late:
             return
         lines = output.kept.decode("utf-8", "replace").strip().splitlines()[-_SHOWN_LINES:]
         said = f"it was ended after {limit:g} s" if is_late else describe_exit(end).splitlines()[0]
         why = end.spawn_error or "; ".join([said, *lines])
         hint = (
-            "setup_timeout_s gives it longer" if is_late else "correct the command or the project"
+            "raise setup_timeout_s to give it longer"
+            if is_late
+            else "correct the command or the project"
         )
         raise WorkTreeRefused(
-            f"{shlex.join(argv)!r} has failed in the run's new worktree: {why}",
+            f"{shlex.join(argv)!r} failed in the run's new worktree: {why}",
             where="setup",
             hint=f"{hint}; no step was started",
         )

@@ -410,9 +410,9 @@ class Git:
             )
         except FileNotFoundError as error:
             if not self.folder.is_dir():
-                raise ConfigurationError("is no folder", where=str(self.folder)) from error
+                raise ConfigurationError("is not a folder", where=str(self.folder)) from error
             raise ConfigurationError(
-                "git is not installed, and this run is kept in git",
+                "git is not installed, but this run is kept in git",
                 hint="install git, or set store.kind to file",
             ) from error
 
@@ -426,7 +426,7 @@ class Git:
             return {}
         is_remote = argv[0] in _NETWORK and "--get-url" not in argv
         if is_remote and self.allowed is None:
-            raise GitFailed(argv, 128, "fatal: whoever only looks asks no remote")
+            raise GitFailed(argv, 128, "fatal: a process that only looks does not ask the remote")
         try:
             return self._keeper.variables(argv[argv.index("--") + 1] if is_remote else None)
         except OSError as error:
@@ -445,7 +445,7 @@ class Git:
             return error
         except GitFailed as failed:
             told = f"git does not run: {failed.reason}"
-            return ConfigurationError(told, hint="look at 'git version'")
+            return ConfigurationError(told, hint="try 'git version'")
         found = _VERSION.match(version)
         if found is None or (int(found[1]), int(found[2])) >= needed:
             return None

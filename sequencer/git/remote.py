@@ -209,7 +209,7 @@ class Remote:
         if failed.says(INCOMPLETE):
             hint = "look at the repository with 'git fsck'; a fresh clone has what is missing"
             return StorageFailed(
-                f"can't keep {whose}, since objects are missing here: {failed.reason}",
+                f"can't keep {whose}, because objects are missing here: {failed.reason}",
                 where=where,
                 hint=hint,
             )

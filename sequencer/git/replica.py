@@ -199,9 +199,9 @@ class Replica:
         theirs = self._content(tree, JOURNAL)
         if theirs is None or _last(theirs) is None:
             raise CorruptState(
-                "holds no run: it has no journal that can be read",
+                "has no run: its journal is missing or can't be read",
                 where=f"branch {branch}",
-                hint="another branch: store.branch; or remove this one, if nothing is on it",
+                hint="set store.branch to another branch, or remove this one if nothing is on it",
             )
         ours = self.journal()
         is_new = theirs != ours
@@ -255,7 +255,7 @@ class Replica:
         run_id, newest = self._run_id(ours), there[-1].data["head"].get("run_id")
         if run_id != newest:
             raise CorruptState(
-                "holds another run than this folder (their run_id differs)",
+                "has a different run than this folder (their run_id differs)",
                 where=where,
                 hint=f"to take the branch's, move {self.folder} away; to keep this one, "
                 "set store.branch to a branch of its own",
@@ -278,7 +278,7 @@ class Replica:
         if rewritten or not is_same:
             raise _broken(
                 f"does not continue from revision {newest_here} of this clone: someone has "
-                "reset it or written over it",
+                "reset it or overwritten it",
                 where,
             )
 
@@ -415,7 +415,7 @@ def _broken(problem: str, where: str) -> CorruptState:
     return CorruptState(
         problem,
         where=where,
-        hint="'sequencer sync --fetch' shows both sides; 'sequencer sync --take-theirs' keeps the "
+        hint="'sequencer sync --fetch' shows both sides; 'sequencer sync --take-theirs' sets the "
         "files here aside and takes the branch's",
     )
 

@@ -66,7 +66,7 @@ def ensure_fit_name(path: str, is_secret: IsSecret) -> None:
         if part.lower() == ".git":
             raise Unfit("is below .git")
         if part.lower().startswith(".env") or part.lower() in _SECRET_NAMES:
-            raise Unfit("has a name under which secrets are kept")
+            raise Unfit("has a name that is used for secrets")
     if is_secret(os.fsencode(path)):
         raise Unfit("has a name that looks like a key")
 
@@ -82,7 +82,7 @@ def read_content(top: Path, path: str, max_bytes: int, is_secret: IsSecret) -> C
     if os.path.realpath(whole.parent) != os.path.normpath(
         os.path.realpath(top) / Path(path).parent
     ):
-        raise Unfit("is behind a link")
+        raise Unfit("is in a linked folder")
     try:
         found = os.lstat(whole)
     except OSError as error:
@@ -90,7 +90,7 @@ def read_content(top: Path, path: str, max_bytes: int, is_secret: IsSecret) -> C
     if stat.S_ISLNK(found.st_mode):
         return _link(top, whole, found)
     if not stat.S_ISREG(found.st_mode):
-        raise Unfit("is no plain file")
+        raise Unfit("is not a regular file")
     if found.st_size > max_bytes:
         raise Unfit(f"has {found.st_size} bytes, more than {max_bytes}")
     try:
@@ -100,7 +100,7 @@ def read_content(top: Path, path: str, max_bytes: int, is_secret: IsSecret) -> C
     if stamp(read_stat) != stamp(found) or len(data) != found.st_size:
         raise Unfit("is being written")
     if is_secret(data):
-        raise Unfit("holds what looks like a key")
+        raise Unfit("contains what looks like a key")
     mode = EXECUTABLE if found.st_mode & stat.S_IXUSR else PLAIN
     return Content(mode, found.st_size, stamp(found))
 
@@ -253,7 +253,7 @@ class Selector:
             return "is a file of the run"
         if pattern := self._excluded.match(path):
             return f"is excluded by {pattern!r}"
-        return "has changes that somebody has staged" if path in staged else None
+        return "has staged changes" if path in staged else None
 
     def _chosen(self, entry: StatusEntry, group: _Group, left_bytes: int) -> Chosen:
         if entry.is_unmerged:
@@ -322,7 +322,7 @@ def _parents(path: str) -> Iterator[str]:
 
 # --- what was committed already --------------------------------------------------------
 
-IN_FILE = "holds what looks like a key"
+IN_FILE = "contains what looks like a key"
 IN_NAME = "has a name that looks like a key"
 IN_MESSAGE = "has what looks like a key in its message"
 

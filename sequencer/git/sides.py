@@ -190,9 +190,9 @@ def _damage(store: GitStore, theirs: bytes) -> SequencerError | None:
     if store.branch.replica.journal().startswith(theirs):
         return None
     return CorruptState(
-        "is another one than the branch's, at the same revision",
+        "differs from the branch's journal at the same revision",
         where=str(store.branch.replica.folder / JOURNAL),
-        hint="'sequencer sync --take-theirs' keeps the files here aside and takes the branch's",
+        hint="'sequencer sync --take-theirs' sets the files here aside and takes the branch's",
     )
 
 
@@ -285,7 +285,7 @@ def take_theirs(
     """
     if sides.relation.is_sound:
         raise UsageRefused(
-            "nothing has to be taken: the files here and the branch are one history",
+            "there is nothing to take: the files here and the branch are one history",
             hint="'sequencer sync --fetch' shows both sides",
         )
     if sides.problem is not None and not sides.relation.allows_taking:

@@ -234,11 +234,11 @@ class GitStore:
         try:
             self.bring()
         except RemoteUnreachable as error:
-            return (f"{error.message}; this is what was known here",)
+            return (f"{error.message}; this is what this clone knows",)
         except StorageFailed as error:
             # A disk that is full: what is here can be read all the same.
             where = f"{error.where}: " if error.where else ""
-            return (f"{where}{error.message}; this is what was known here",)
+            return (f"{where}{error.message}; this is what this clone knows",)
         except ClaimHeld:
             pass  # another process of this clone is pushing, and writes down what it finds
         return ()

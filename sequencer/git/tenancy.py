@@ -216,7 +216,7 @@ class Tenancy:
         who = f"process {note.owner.pid} of run {note.run or 'default'!r}" if note else "a process"
         pid = note.owner.pid if note else "PID"
         return WorkTreeBusy(
-            f"agents of {who} still work in this work tree",
+            f"agents of {who} are still working in this work tree",
             where=f"work tree {self._tree.top}",
             hint=f"it is free once they end; if that process is stopped, 'kill -CONT {pid}' "
             f"resumes it and 'kill {pid}' ends it; or work in a clone of your own",
@@ -231,7 +231,7 @@ class Tenancy:
         Raises:
             WorkTreeRefused: it can't be locked.
         """
-        hint = "another process looks at it; start again"
+        hint = "another process is looking at it; start again"
         with self._tree.locked(self._tree.git_dir / LOCK, LOCK_WAIT_S, hint):
             yield self.note()
 
@@ -333,8 +333,8 @@ class Tenancy:
         self._reset(base)
         self.collect(None)
         branch = plan.ref.removeprefix("refs/heads/")
-        told = f"branch {branch} is at {base[:12]} again, what was accepted last"
-        return f"{told}; the work that was not is on branch {name}"
+        told = f"branch {branch} is at {base[:12]} again, the last accepted commit"
+        return f"{told}; the work that was not accepted is on branch {name}"
 
     def _is_of_attempt(self, plan: Collecting, commit: str) -> bool:
         """Return whether *commit* is what the attempt of *plan* has left, with nothing on top."""
@@ -355,7 +355,7 @@ class Tenancy:
                 git.run("reset", "--quiet", "--mixed", base, accepts=(0, 1))
             except GitFailed as failed:
                 raise self._tree.refused(
-                    f"can't be taken back to {base[:12]}, what was accepted last: {failed.reason}",
+                    f"can't be reset to {base[:12]}, the last accepted commit: {failed.reason}",
                     f"'git reset --keep {base}', then start again",
                 ) from failed
 
@@ -380,7 +380,7 @@ class Tenancy:
             except RefMoved:
                 continue
             return name
-        raise self._tree.refused(f"has too many branches {base}.N", "remove those that are old")
+        raise self._tree.refused(f"has too many branches {base}.N", "remove old ones")
 
     def kept_name(self, claim: Claim) -> str:
         """Return what the branch of an attempt's work is called; see `kept`."""

@@ -270,7 +270,7 @@ class WorkTree:
             told = self._objects.git.at(self.folders.project).run("rev-parse", question).stdout
         except GitFailed as failed:
             raise WorkTreeRefused(
-                f"is in no work tree of git: {failed.reason}",
+                f"is not in a git work tree: {failed.reason}",
                 where=str(self.folders.project),
                 hint="clone the repository that the run is shared through, and work there",
             ) from failed
@@ -343,7 +343,7 @@ class WorkTree:
         try:
             return status_of(self.git)
         except GitFailed as failed:
-            raise self.refused(f"can't be looked at: {failed.reason}") from failed
+            raise self.refused(f"can't be inspected: {failed.reason}") from failed
 
     def dirt(self, status: TreeStatus, tolerated: Patterns) -> list[StatusEntry]:
         """Return the entries of *status* that are neither the run's nor *tolerated*."""
@@ -475,7 +475,7 @@ class WorkTree:
         if lock is not None:
             return Obstacle(f"{failed.reason}: {lock.words}", lock.hint)
         if "index.lock" in failed.stderr:
-            hint = "wait for the git that works there"
+            hint = "wait for the git process that works there"
         elif named:
             hint = "move these files out of the way"
         return Obstacle(f"{failed.reason} {', '.join(named[:10])}".strip(), hint)
@@ -492,7 +492,7 @@ class WorkTree:
         try:
             lock.acquire(poll_interval=LOCK_POLL_S)
         except Timeout:
-            raise self.refused(f"is kept locked by {path}", hint) from None
+            raise self.refused(f"is locked by {path}", hint) from None
         try:
             yield
         finally:

@@ -248,7 +248,7 @@ class Metrics(Struct, frozen=True, kw_only=True):
         figures = self.figures
         if figures is None or not self.critical_path:
             return ""
-        parts = [f"{figures.peak} at the same time at most"]
+        parts = [f"at most {figures.peak} at the same time"]
         if figures.speed_up is not None:
             parts.append(f"{figures.speed_up:.2f} times as fast as one worker")
         path = " → ".join(map(shown, self.critical_path[:MAX_SHOWN]))

@@ -143,7 +143,7 @@ def _asked(hook: Implementation, facts: Mapping[str, Any]) -> object:
         failure = HookFailed(
             f"hook {hook.point} raised {summary(error)}",
             where=f"{hook.file}:{line}" if line else hook.where,
-            hint="repair it, or take it out of hooks; the traceback is in the step's log",
+            hint="fix it, or remove it from hooks; the traceback is in the step's log",
         )
         failure.traceback = _told(error)
         raise failure from error
@@ -192,7 +192,7 @@ def as_workflow(answer: object, before: Workflow) -> Workflow:
     if isinstance(answer, Workflow):
         if (answer.name, answer.kind) != (before.name, before.kind):
             raise NoMeaning(
-                f"a {answer.kind} called {answer.name!r}, and it was asked for the steps of the "
+                f"a {answer.kind} called {answer.name!r}, but it was asked for the steps of the "
                 f"{before.kind} {before.name!r}"
             )
         steps: object = answer.steps
@@ -211,7 +211,7 @@ def as_workflow(answer: object, before: Workflow) -> Workflow:
         for step in made.steps:
             _ensure_schemas(step)
     except ValidationError as error:
-        raise NoMeaning(f"steps that make no workflow: {error.errors()[0]['msg']}") from error
+        raise NoMeaning(f"steps that do not make a workflow: {error.errors()[0]['msg']}") from error
     except ConfigurationError as error:
         raise NoMeaning(f"a step with a wrong schema: {error}") from error
     return made
@@ -228,11 +228,11 @@ def as_prompt(answer: object, before: str) -> str:
     """Return a text that a file can hold, instead of *before*."""
     del before
     if not isinstance(answer, str):
-        raise _wrong(answer, "a text")
+        raise _wrong(answer, "text")
     try:
         answer.encode()
     except UnicodeEncodeError as error:
-        raise NoMeaning(f"a text that is no UTF-8 at character {error.start}") from error
+        raise NoMeaning(f"text that is not UTF-8 at character {error.start}") from error
     return str(answer)
 
 
@@ -252,7 +252,7 @@ def as_decision(answer: object, context: HookContext) -> Decision:
         raise _wrong(answer, "a sequencer.Decision")
     move, target, reason = answer.move, answer.target, answer.reason
     if not isinstance(reason, str):
-        raise _wrong(reason, "a text as its reason")
+        raise _wrong(reason, "text as its reason")
     if move not in context.moves:
         known = ", ".join(context.moves)
         place = f"step {context.step.name!r} of {context.workflow!r}"
@@ -262,9 +262,9 @@ def as_decision(answer: object, context: HookContext) -> Decision:
             raise NoMeaning("a goto without the name of a step")
         if not isinstance(target, str) or (context.steps and target not in context.steps):
             known = ", ".join(context.steps)
-            raise NoMeaning(f"a goto to {_shown(target)}, which is no step; steps: {known}")
+            raise NoMeaning(f"a goto to {_shown(target)}, which is not a step; steps: {known}")
     elif target is not None:
-        raise NoMeaning(f"a target ({_shown(target)}) for {move.value}, which has none")
+        raise NoMeaning(f"a target ({_shown(target)}) for {move.value}, which takes none")
     line = " ".join(reason[: 4 * _REASON_CHARS].split())[:_REASON_CHARS]
     return Decision(move, target, line.encode("utf-8", "replace").decode())
 

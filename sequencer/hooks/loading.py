@@ -70,7 +70,7 @@ def load_entries(entries: Iterable[EntryPoint]) -> Iterator[Plugin]:
             raise ConfigurationError(
                 f"the hooks of an installed package can't be imported: {summary(error)}",
                 where=f"{name} = {entry.value}",
-                hint=f"repair or uninstall {_package(entry)}",
+                hint=f"fix or uninstall {_package(entry)}",
             ) from error
         if isinstance(value, type):
             raise ConfigurationError(
@@ -115,7 +115,7 @@ def _inside(root: Path, written: str, where: str) -> Path:
         )
     if path.suffix != ".py":
         raise ConfigurationError(
-            f"{written!r} is no Python file", where=where, hint="a hook file's name ends in .py"
+            f"{written!r} is not a Python file", where=where, hint="a hook file's name ends in .py"
         )
     return path
 
@@ -146,7 +146,7 @@ def _load(path: Path, root: Path, trusted: str | None) -> ModuleType:
         raise ConfigurationError(
             f"the hook file can't be loaded: {summary(error)}",
             where=f"{file}:{line}" if line else file,
-            hint="repair it, or take it out of hooks in orchestration.yaml",
+            hint="fix it, or remove it from hooks in orchestration.yaml",
         ) from error
     return module
 

@@ -158,14 +158,14 @@ def _checked(manager: pluggy.PluginManager, plugin: Plugin) -> Plugin:
             raise UnknownName("hook", point, POINTS, where=place_of(function))
         if options.get("wrapper") or options.get("hookwrapper"):
             raise ConfigurationError(
-                f"{name} is a wrapper, which has no meaning here",
+                f"{name} is a wrapper, which does not work here",
                 where=place_of(function),
-                hint="each hook gets what the last one made: write a plain function",
+                hint="write a plain function; each hook gets what the last one made",
             )
         _refuse_signature(point, name, function)
     if is_empty:
         raise ConfigurationError(
-            "there is no hook in it",
+            "it has no hooks",
             where=plugin.name,
             hint=f"mark functions with @sequencer.hookimpl; hooks: {', '.join(POINTS)}",
         )
@@ -196,7 +196,7 @@ def _refuse_signature(point: str, name: str, function: Any) -> None:
     )
     if is_other:
         raise ConfigurationError(
-            f"{name} is async or a generator, and nobody would wait for it",
+            f"{name} is async or a generator, but nothing would wait for it",
             where=where,
             hint="write a plain function that returns its answer",
         )

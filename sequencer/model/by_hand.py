@@ -475,7 +475,7 @@ def settled(head: Head, edited: Head, new: Head, *, is_end: bool) -> Head:
         if not can_be.get(edited.status, False):
             raise EditRefused(
                 f"an edit by hand is refused: status went from {head.status} to "
-                f"{edited.status}, and the run is {follows} by its other fields",
+                f"{edited.status}, but the run is {follows} by its other fields",
                 hint=f"undo it; 'sequencer {_BRINGS_ABOUT[edited.status]}",
             )
     if is_end or new.status is Status.COMPLETE:
@@ -525,7 +525,7 @@ def _refuse_decision(field: str, change: str, verbs: str) -> None:
 def other_kind(head: Head) -> TransitionRefused:
     """Return that the run of *head* can't continue as one of the other kind."""
     return TransitionRefused(
-        "adopt: a graph can't take the place of a line of steps, nor the other way round",
+        "adopt: a graph can't replace a line of steps, nor the other way around",
         hint=f"{command(head.run_name, 'reset')} starts over with the new workflow",
     )
 

@@ -356,7 +356,7 @@ def _as_plain(value: object) -> dict[str, Any]:
         return {**kept, **extra} if extra else kept
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"{value!r} is no plain data")
+    raise TypeError(f"{value!r} is not plain data")
 
 
 _ENCODER = msgspec.json.Encoder(enc_hook=_as_plain)

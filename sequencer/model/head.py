@@ -177,7 +177,7 @@ class Head(Frozen, extra="allow"):
     schema_version: Literal[1] = 1
     run_id: str = Field(min_length=1, max_length=100)
     run_name: str | None = None
-    """As ``--run`` has it; the folder's name is only derived from it. None: the default run."""
+    """As given with ``--run``; the folder's name is derived from it. None: the default run."""
     revision: Counter = 0
     workflow_name: str
     workflow_digest: str

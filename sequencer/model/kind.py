@@ -86,7 +86,7 @@ def standing(head: Head, workflow: Workflow, limits: RunLimits, now: datetime) -
         return Standing(Readiness.COMPLETE, _how_it_ended(head), here)
     if head.claims:
         held = head.claims[0]
-        message = f"step {held.step!r} is run by {held.owner.words}"
+        message = f"step {held.step!r} is being run by {held.owner.words}"
         message += f" (token {held.token}, since {held.claimed_at})"
         return Standing(Readiness.HELD, message, here, claim=held)
     blocked = blocked_by(head, limits, now)

@@ -22,7 +22,7 @@ def ensure_here(head: Head) -> None:
     if head.moved_to is not None:
         raise TransitionRefused(
             f"the run was moved to {head.moved_to}, and this is a closed copy of it",
-            hint="'store:' in orchestration.yaml says where runs are looked for; 'sequencer sync "
+            hint="'store:' in orchestration.yaml names the place of runs; 'sequencer sync "
             "--to' there brings it back",
         )
 

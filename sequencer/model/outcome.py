@@ -119,7 +119,7 @@ class Outcome(Frozen):
     session_id: str | None = None
     """The client's own id of the conversation, to continue it."""
     is_timed_out: bool = False
-    """Its time limit ended it (silence is another one)."""
+    """Its time limit ended it; silence has a limit of its own."""
     cut_from_bytes: int | None = None
     """How long the answer was, where only the end of it was kept."""
     denials: tuple[str, ...] = ()
@@ -129,7 +129,7 @@ class Outcome(Frozen):
     not_before: str | None = None
     """For ``limited``: ISO 8601 UTC time of the reset."""
     quota: Quota | None = None
-    """None: the client tells nothing of one."""
+    """None: the client reports none."""
     prompt: str | None = None
     """The prompt that was run, where the router chose another one."""
 
@@ -145,7 +145,7 @@ class Outcome(Frozen):
 
 
 class Move(StrEnum):
-    """The ways on from a step whose attempt has ended."""
+    """What can follow a step whose attempt has ended."""
 
     NEXT = "next"
     """Accept it and go to the next step."""
@@ -164,7 +164,7 @@ class Move(StrEnum):
 
 
 class Decision(Struct, frozen=True):
-    """One way on, and why."""
+    """One of these moves, and why."""
 
     move: Move
     target: str | None = None

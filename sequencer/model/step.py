@@ -121,7 +121,7 @@ class Subagent(Frozen):
 def _is_within(value: str) -> str:
     parts = value.split("/")
     if not value.isprintable() or {"", ".", ".."} & set(parts):
-        raise ValueError(f"{value!a} is no path of a file below the project's folder")
+        raise ValueError(f"{value!a} is not the path of a file below the project's folder")
     return value
 
 
@@ -142,7 +142,7 @@ def _mark(value: object) -> object:
     if isinstance(value, str) and not 1 <= len(value) <= _MAX_MARK_CHARS:
         raise ValueError(f"a text has 1 to {_MAX_MARK_CHARS} characters")
     if value is not None and not isinstance(value, (str, FileMark)):
-        raise ValueError("should be a text of the answer, or {file: PATH}")
+        raise ValueError("should be text of the answer, or {file: PATH}")
     return value
 
 
@@ -254,7 +254,7 @@ class Step(Frozen, allow_inf_nan=False):
     @model_validator(mode="after")
     def _has_one_prompt(self) -> Step:
         if self.prompt is not None and self.text is not None:
-            raise ValueError("a step has a prompt, which is a file, or a text, not both")
+            raise ValueError("a step has either a prompt, which is a file, or a text")
         return self
 
     @property

@@ -69,7 +69,7 @@ class _WithStepFields(Frozen):
     @model_validator(mode="after")
     def _makes_a_step(self) -> _WithStepFields:
         if unknown := sorted(self.step.keys() - STEP_FIELDS):
-            raise ValueError(f"{unknown[0]!r} is no field that a task may set")
+            raise ValueError(f"{unknown[0]!r} is not a field that a task may set")
         Step.model_validate({"name": "checked", **self.step})
         return self
 

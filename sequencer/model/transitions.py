@@ -263,7 +263,7 @@ def claim(
 def held_by(held: Claim) -> ClaimHeld:
     """Return that somebody holds *held*, for whoever wanted its step."""
     return ClaimHeld(
-        f"step {held.step!r} (step_index {held.step_index}) is run by {held.owner.words}, "
+        f"step {held.step!r} (step_index {held.step_index}) is being run by {held.owner.words}, "
         f"token {held.token}",
         hint="wait for it (--max-wait), or 'sequencer takeover --force' if it is really gone",
     )

@@ -96,7 +96,9 @@ class Workflow(Frozen):
         names = Counter(step.name for step in self.steps)
         twice = sorted(name for name, times in names.items() if times > 1)
         if twice:
-            message = f"step names have to differ within a workflow; twice: {', '.join(twice)}"
+            message = (
+                f"step names have to be unique within a workflow; used twice: {', '.join(twice)}"
+            )
             raise ValueError(message)
         if self.kind != "cycle" and self.review is not None:
             message = f"a {self.kind} has no cycles, so it can't have a review"
@@ -153,7 +155,7 @@ class Workflow(Frozen):
             ValueError: one step follows another, so it has none.
         """
         if self.graph is None:
-            raise ValueError(f"workflow {self.name!r} is no graph")
+            raise ValueError(f"workflow {self.name!r} is not a graph")
         return self.graph
 
     @cached_property
@@ -274,7 +276,7 @@ def ensure_definition(head: Head, workflow: Workflow) -> None:
             f"the run was started differently: {'; '.join(differences)}",
             where=f"run {head.run_name or 'default'}, step_index {head.step_index}",
             hint=f"{command(head.run_name, f'adopt{asked}')} continues under the new definition, "
-            f"{command(head.run_name, f'reset{asked}')} starts again",
+            f"{command(head.run_name, f'reset{asked}')} starts over",
         )
 
 
@@ -295,7 +297,7 @@ def graph_of(workflow: Workflow) -> Graph:
         UsageRefused: it has none, because one step follows another.
     """
     if workflow.graph is None:
-        raise UsageRefused(f"workflow {workflow.name!r} is no graph, so it has no nodes")
+        raise UsageRefused(f"workflow {workflow.name!r} is not a graph, so it has no nodes")
     return workflow.graph
 
 

@@ -107,7 +107,7 @@ class Lane:
         except CursorUnreadable as error:
             self._turn_off(str(error))
         except (OSError, SequencerError) as error:
-            self._failed(f"its cursor can't be made: {error}")
+            self._failed(f"its cursor can't be created: {error}")
         self._has_news = True
 
     def poke(self) -> None:

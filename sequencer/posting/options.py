@@ -38,17 +38,19 @@ def _is_url(text: str) -> str:
     except ValueError:
         is_whole = False
     if not is_whole:
-        raise ValueError("expected a whole http:// or https:// address")
+        raise ValueError("expected a full http:// or https:// address")
     if parts.username is not None or parts.password is not None:
-        raise ValueError("an address holds no credentials; headers_env takes them from a variable")
+        raise ValueError(
+            "an address can't hold credentials; headers_env takes them from a variable"
+        )
     return text
 
 
 def _is_secret_name(name: str) -> str:
     if _SECRET_NAME.fullmatch(name) is None:
         raise ValueError(
-            "the name of a variable with a secret ends in _TOKEN, _KEY, _SECRET or _PASSWORD; "
-            "by that its value is hidden in logs"
+            "the name of a variable with a secret must end in _TOKEN, _KEY, _SECRET or _PASSWORD; "
+            "then its value is hidden in logs"
         )
     return name
 
@@ -139,7 +141,7 @@ class SinkOptions(Frozen):
             if _TELLTALE.fullmatch(name):
                 raise ValueError(f"header {name} is a secret; headers_env takes it from a variable")
         if self.repository is not None and self.repository.split("/")[1] in (".", ".."):
-            raise ValueError("repository is owner/name")
+            raise ValueError("write repository as owner/name")
         return self
 
     @model_validator(mode="after")
@@ -148,7 +150,7 @@ class SinkOptions(Frozen):
         for name in ("url", "api_url"):
             address = getattr(self, name)
             if has_secret and address is not None and not takes_secrets(address):
-                raise ValueError(f"{name}: a secret is sent there, so it has to be https://")
+                raise ValueError(f"{name}: a secret is sent there, so it must start with https://")
         return self
 
     @property

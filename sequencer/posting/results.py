@@ -33,7 +33,7 @@ QUESTION = (
     "The run waits for a decision: `sequencer answer approve`, `answer reject` or "
     '`answer "…"` with your feedback.'
 )
-ASKED = "The run waits for an answer: `sequencer inbox` shows the question and how it is answered."
+ASKED = "The run waits for an answer: `sequencer inbox` shows the question and how to answer it."
 
 Told = tuple[ActivityType, str, str]
 """Type, title and body."""
@@ -154,8 +154,8 @@ _TOLD: Mapping[str, Callable[[Mapping[str, Any]], Told]] = {
     Event.ASKED: _told(ActivityType.ELICITATION, "asks for an answer", "question"),
     Event.ANSWERED: _told(_SAID, "was answered", "output", by=True),
     Event.EXPIRED: _told(_SAID, "was not answered in time"),
-    Event.EXHAUSTED: _ended("would go back more often than the run may"),
-    Event.TIMED_OUT: _ended("the run took longer than it may"),
+    Event.EXHAUSTED: _ended("would go back more often than the run allows"),
+    Event.TIMED_OUT: _ended("the run took longer than it is allowed to"),
     Event.CANCELLED: _told(_SAID, "the run was cancelled", "note", by=True),
     Event.GROWN: _grown,
     Event.TOLD: _told(_ASIDE, "was sent a message", "output", "note", by=True),

@@ -137,9 +137,9 @@ def _wrong_with(
         return f"the variable {variable} is not set"
     if not (value.isascii() and value.isprintable()):
         # The value itself may be a secret.
-        return f"the variable {variable} is no printable line"
+        return f"the variable {variable} is not one printable line"
     if is_issue and not (value.isdecimal() and 0 < int(value[:20]) < MAX_ISSUE):
-        return f"the variable {variable} is no number of an issue"
+        return f"the variable {variable} is not the number of an issue"
     return None
 
 
@@ -154,7 +154,7 @@ def jsonl_path(options: SinkOptions, place: SinkPlace) -> Path:
         return place.run_folder / DEFAULT_FILE
     path = place.project_dir / options.path
     if "\0" in options.path or path.suffix != ".jsonl" or path.name.startswith("journal"):
-        raise UnsafePath(f"{options.path!r} is not called like NAME.jsonl, nor may it be a journal")
+        raise UnsafePath(f"{options.path!r} must be called NAME.jsonl, and can't be a journal")
     # Links are followed in the folders and refused in the file, when it is opened.
     real = path.parent.resolve() / path.name
     roots = (place.project_dir.resolve(), place.run_folder.resolve())
@@ -193,7 +193,7 @@ class JsonlSink:
         fd = folder.open(self.path.name, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
-                message = "is no plain file"
+                message = "is not a regular file"
                 raise OSError(message)
             # Several runs may share the file; the lock goes with the descriptor.
             fcntl.flock(fd, fcntl.LOCK_EX)

@@ -100,13 +100,13 @@ def _kept(folder: Path, name: str, max_chars: int) -> tuple[str, bool, str]:
     try:
         path = results.output_path(folder, name)
     except CorruptState:
-        return "", True, f"[what the record names is no output of a step: `{name}`]"
+        return "", True, f"[what the record names is not an output of a step: `{name}`]"
     # Four bytes are the longest character of UTF-8.
     max_bytes = 4 * max_chars
     try:
         data = read_regular(path, max_bytes=max_bytes)
     except (OSError, SequencerError):
-        return "", True, f"[the output can't be read any more: `{name}`]"
+        return "", True, f"[the output can no longer be read: `{name}`]"
     return data[:max_bytes].decode("utf-8", "replace"), len(data) > max_bytes, ""
 
 

@@ -144,7 +144,7 @@ def _comments(text: str) -> list[dict[str, Any]]:
         found = None
     if not isinstance(found, list):
         # Without the list nobody knows whether it is there; posting could double it.
-        raise Unreachable("the answer is not GitHub's")
+        raise Unreachable("the answer is not from GitHub")
     return [comment for comment in found if isinstance(comment, dict)]
 
 
@@ -293,9 +293,9 @@ def judge_linear(
         raise Refused(f"Linear: {_message(found)}", status=answer.status, answer=answer.text)
     created = _object_in(_object_in(document, "data"), mutation)
     if created.get("success") is False:
-        raise Refused("Linear: no success", status=answer.status, answer=answer.text)
+        raise Refused("Linear reports no success", status=answer.status, answer=answer.text)
     if created.get("success") is not True:
-        raise Unreachable("the answer is not Linear's")
+        raise Unreachable("the answer is not from Linear")
 
 
 def _linear_pause(answer: Answer) -> float:

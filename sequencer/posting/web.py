@@ -102,7 +102,7 @@ class Web:
                 self._client = httpx2.Client(timeout=self._timeout_s, follow_redirects=False)
             except (ImportError, OSError, ValueError) as error:
                 # A proxy or certificates that the environment names and that can't be used.
-                raise Unreachable(f"no connection can be made: {error}") from error
+                raise Unreachable(f"can't connect: {error}") from error
         return self._client
 
     def close(self) -> None:

@@ -74,7 +74,7 @@ class Arrival:
             return None
         if head.run_id != self._run_id or head.moved_to is None:
             raise TransitionRefused(
-                f"a run is there already, at revision {head.revision}",
+                f"a run is already there, at revision {head.revision}",
                 where=str(self._store.state_path),
                 hint="move its folder away, or give the run another name",
             )

@@ -294,7 +294,9 @@ def _read(state_path: Path, journal: JournalFile, witness: Witness) -> Recovered
         for _ in journal.records():
             pass
     if found.legacy is not None and not is_legacy(found.legacy):
-        raise CorruptState("is no state of a run, and there is no journal", where=str(state_path))
+        raise CorruptState(
+            "is not the state of a run, and there is no journal", where=str(state_path)
+        )
     return found
 
 
@@ -347,7 +349,7 @@ _BY_HOLDER = frozenset({"succeeded", "failed", "released", "taken-over"})
 def mark_of(line: bytes) -> str | None:
     """Return what is wrong with *line* if git has left it in a conflict."""
     is_mark = line.startswith(MARKS)
-    return f"git has left {line[:7].decode()!r} of a merge" if is_mark else None
+    return f"git left {line[:7].decode()!r} from a merge" if is_mark else None
 
 
 def misfit(head: Mapping[str, Any], record: Mapping[str, Any]) -> str | None:
@@ -367,7 +369,7 @@ def _of_another_run(head: Mapping[str, Any], after: Mapping[str, Any]) -> str | 
     old, new = head.get("run_id"), after.get("run_id")
     if old is None or new is None or old == new:
         return None
-    return f"it is of the run {new}, and the one before it of {old}"
+    return f"it is of run {new}, but the record before it is of run {old}"
 
 
 def _elsewhere(head: Mapping[str, Any], fact: Mapping[str, Any]) -> str | None:
@@ -382,7 +384,7 @@ def _elsewhere(head: Mapping[str, Any], fact: Mapping[str, Any]) -> str | None:
     if fact.get("step_index") == at:
         return None
     return (
-        f"it is about step_index {fact.get('step_index')}, and the one before it leaves "
+        f"it is about step_index {fact.get('step_index')}, but the record before it leaves "
         f"the run at {at}"
     )
 
@@ -399,12 +401,12 @@ def _unknown_token(head: Mapping[str, Any], facts: list[dict[str, Any]]) -> str 
             newest += 1
             held.add(newest)
             if token != newest:
-                return f"it grants token {token}, and the next one is {newest}"
+                return f"it grants token {token}, but the next token is {newest}"
         elif head.get("flow") is not None and not fact.get("attempt"):
             # A person's node, or one that does no work: no claim was needed to end it.
             continue
         elif fact.get("event") in _BY_HOLDER and token not in held:
-            return f"it ends token {token}, which the one before it does not hold"
+            return f"it ends token {token}, which the record before it does not hold"
     return None
 
 
@@ -423,5 +425,5 @@ def _unexplained(
         grown = after.get(name, 0) - before.get(name, 0)
         spent = sum(usage.get(name, 0) for usage in told if usage is not None)
         if abs(grown - spent) > _ROUNDING:
-            return f"usage.{name} has grown by {grown:g}, and what it tells of has used {spent:g}"
+            return f"usage.{name} grew by {grown:g}, but its events used {spent:g}"
     return None

@@ -44,7 +44,7 @@ def keep(folder: Path, name: str, data: bytes) -> None:
     """
     if len(data) > MAX_BYTES:
         raise UsageRefused(
-            f"{name} would have {len(data)} bytes; {MAX_BYTES} are the most",
+            f"{name} would have {len(data)} bytes; the limit is {MAX_BYTES}",
             hint="put the rest into a file of the project, and name the file",
         )
     folders.made(folder)
@@ -89,10 +89,10 @@ def _problems(folder: Path, name: str | None) -> Iterator[tuple[Path, str]]:
             yield path, error.message
             return
         if data is None:
-            yield path, "is missing, and the run continues from it"
+            yield path, "is missing, but the run continues from it"
             return
         if not is_whole(name, data):
-            yield path, "was changed after it was written, and the run continues from it"
+            yield path, "was changed after it was written, but the run continues from it"
             return
         # Each name is the digest of what names the next, so there is no circle.
         try:

@@ -407,11 +407,11 @@ class FileStore:
         self._cached, verdict = None, "nothing was accepted"
         try:
             if self._journal.holds(line):
-                verdict = "whether the change was accepted can't be told"
+                verdict = "can't tell whether the change was accepted"
                 self._journal.sync()
                 return True
         except CorruptState as problem:
-            verdict = f"whether the change was accepted can't be told ({problem.message})"
+            verdict = f"can't tell whether the change was accepted ({problem.message})"
         except OSError:
             pass
         raise StorageFailed(

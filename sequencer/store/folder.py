@@ -172,7 +172,7 @@ def make_another(wanted: Path) -> Path:
         with contextlib.suppress(FileExistsError):
             make_fresh(path)
             return path
-    raise CorruptState("too many of them in one second", where=str(wanted))
+    raise CorruptState("too many were created in one second", where=str(wanted))
 
 
 def open_file(path: Path | str, flags: int) -> int:
@@ -246,13 +246,13 @@ def read_regular(path: Path, offset: int = 0, max_bytes: int | None = None) -> b
         raise
     except OSError as error:
         raise CorruptState(
-            f"can't be read: {error.strerror}", where=str(path), hint="it has to be a plain file"
+            f"can't be read: {error.strerror}", where=str(path), hint="it has to be a regular file"
         ) from error
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
             raise CorruptState(
-                "is not a plain file",
+                "is not a regular file",
                 where=str(path),
                 hint="move it away; 'sequencer repair --apply' does it and restores the file",
             )
@@ -261,7 +261,7 @@ def read_regular(path: Path, offset: int = 0, max_bytes: int | None = None) -> b
             return b""
         if max_bytes is None and found.st_size - offset > MAX_READ_BYTES:
             raise CorruptState(
-                f"has {found.st_size} bytes; {MAX_READ_BYTES} are the most that are read",
+                f"has {found.st_size} bytes; the limit is {MAX_READ_BYTES}",
                 where=str(path),
                 hint="move it away; 'sequencer repair' shows what the rest can be restored from",
             )
@@ -389,7 +389,7 @@ def _walk(path: str, *, is_made: bool) -> int:
             here = str(Path(*parts[:place]))
             if error.errno in _IS_NO_FOLDER and _is_link(name, fd):
                 raise UnsafeFolder(
-                    "is a link where a folder of the run has to be",
+                    "is a link, but it has to be a folder of the run",
                     where=here,
                     hint="nothing behind it was touched; move it away, or name the folder "
                     "that it leads to",

@@ -257,7 +257,7 @@ def migrate(
     status = _status(raw)
     last_prompt = raw.get("last_prompt")
     if last_prompt is not None and not isinstance(last_prompt, str):
-        _refuse(f"last_prompt is {last_prompt!r} and not a name")
+        _refuse(f"last_prompt is {last_prompt!r}, not a name")
     kept = {field: value for field, value in raw.items() if field not in _REPLACED}
     try:
         return Head.model_validate(
@@ -290,17 +290,17 @@ def _ensure_legacy(raw: Mapping[str, Any]) -> None:
 
 def _ensure_same_workflow(raw: Mapping[str, Any], workflow_name: str, cycle_length: int) -> None:
     if "workflow_name" in raw and legacy_workflow(raw) is None:
-        _refuse(f"workflow_name is {raw['workflow_name']!r} and not a name")
+        _refuse(f"workflow_name is {raw['workflow_name']!r}, not a name")
     written = legacy_workflow(raw)
     if written is not None and written != workflow_name:
         raise DefinitionChanged(
-            f"the old state file is of workflow {written!r}, and the project runs "
+            f"the old state file is of workflow {written!r}, but the project runs "
             f"{workflow_name!r}",
             hint=f"set workflow.name to {written!r}, or move the state file away to start over",
         )
     if "step_index" not in raw and cycle_length != OLD_CYCLE_LENGTH:
         raise DefinitionChanged(
-            f"the old state file counts cycles of {OLD_CYCLE_LENGTH} steps, and "
+            f"the old state file counts cycles of {OLD_CYCLE_LENGTH} steps, but "
             f"{workflow_name!r} has {cycle_length}",
             hint="set workflow.name to 'standard', or move the state file away to start over",
         )
@@ -318,7 +318,7 @@ def _step_index(raw: Mapping[str, Any]) -> int:
         return step_index
     actor = raw["expected_actor"]
     if not isinstance(actor, str) or actor not in _PLACES:
-        _refuse(f"expected_actor is {actor!r} and neither galph nor ralph")
+        _refuse(f"expected_actor is {actor!r}, but has to be galph or ralph")
     iteration = _counter(raw, "iteration", 1)
     return OLD_CYCLE_LENGTH * (iteration - 1) + _PLACES[actor]
 
@@ -328,16 +328,16 @@ def _counter(raw: Mapping[str, Any], field: str, least: int) -> int:
     # Twice the iteration has to fit as well. JSON's true is an int to Python.
     if type(value) is int and least <= value <= MAX_COUNTER // 2:
         return value
-    return _refuse(f"{field} is {value!r} and not a whole number from {least}")
+    return _refuse(f"{field} is {value!r}, not a whole number from {least}")
 
 
 def _status(raw: Mapping[str, Any]) -> Status:
     status = raw.get("status")
     if not isinstance(status, str):
-        _refuse(f"status is {status!r} and not a word")
+        _refuse(f"status is {status!r}, not a word")
     word, _, actor = status.partition("-")
     if actor in _PLACES and "expected_actor" in raw and actor != raw["expected_actor"]:
-        _refuse(f"status is {status!r}, and expected_actor is {raw['expected_actor']!r}")
+        _refuse(f"status is {status!r}, but expected_actor is {raw['expected_actor']!r}")
     if word == "waiting" and actor:
         return Status.WAITING_NEXT
     if word == "running":
@@ -348,12 +348,12 @@ def _status(raw: Mapping[str, Any]) -> Status:
         "idle": Status.IDLE,
     }
     if status not in whole:
-        _refuse(f"status is {status!r}, which neither form has")
+        _refuse(f"status is {status!r}, which neither old form has")
     return whole[status]
 
 
 def _refuse(problem: str, cause: Exception | None = None) -> NoReturn:
     raise CorruptState(
-        f"the old state file can't be carried over: {problem}",
+        f"the old state file can't be migrated: {problem}",
         hint="correct it by hand, or move it away to start at step_index 0; it was not changed",
     ) from cause

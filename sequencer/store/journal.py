@@ -138,7 +138,7 @@ def decode(line: bytes) -> dict[str, Any]:
     data = parse_object(body + b"}", max_bytes=4 * 1024 * 1024)
     if not _is_record(data):
         raise NewerSchema(
-            f"a line of the journal is whole, but no record that this version knows: {line[:80]!a}",
+            f"a line of the journal is intact, but this version does not know it: {line[:80]!a}",
             hint="update sequencer on this machine; if no newer version wrote it, remove the line",
         )
     return data

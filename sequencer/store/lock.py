@@ -29,7 +29,7 @@ TIMEOUT_S = 30.0
 POLL_S = 0.001
 FIRST_POLL_S = 0.000_05
 """Who was woken by the holder's own change finds the lock free in some ten microseconds."""
-_HINT = "free disk space or fix the permissions; if the lock is not a plain file, move it away"
+_HINT = "free disk space or fix the permissions; if the lock is not a regular file, move it away"
 
 
 class RunLock:
@@ -141,7 +141,7 @@ class RunLock:
             raise self._no_lock(None)
 
     def _no_lock(self, error: OSError | None) -> StorageFailed:
-        why = "it is not a plain file" if error is None else error.strerror or error
+        why = "it is not a regular file" if error is None else error.strerror or error
         message = f"the lock can't be taken: {why}"
         return StorageFailed(message, where=str(self.path), hint=_HINT)
 
@@ -162,7 +162,7 @@ class RunLock:
         return ClaimHeld(
             f"the lock has been held for more than {self._timeout_s:g} s",
             where=str(self.path),
-            hint="a stopped process may hold it: 'lslocks' names who holds that file",
+            hint="a stopped process may hold it: 'lslocks' shows who holds that file",
         )
 
 
@@ -222,7 +222,7 @@ def ensure_local(folder: Path) -> None:
     kind = type_of(folder)
     if is_network(kind):
         raise NetworkFileSystem(
-            f"the file system is {kind}, where locks and renames need not reach other machines",
+            f"the file system is {kind}, where locks and renames may not reach other machines",
             where=str(folder),
             hint="use a local folder, or set store.allow_network_fs: true if only one machine "
             "uses it",

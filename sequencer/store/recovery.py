@@ -113,7 +113,7 @@ def in_words(trace: Trace, head: Head) -> str:
     if trace.token in {claim.token for claim in head.claims}:
         return f"{trace.where} shows that the attempt with token {trace.token} had ended"
     if trace.token > head.token:
-        return f"{trace.where} shows token {trace.token}, and {head.token} is the newest known"
+        return f"{trace.where} shows token {trace.token}, but {head.token} is the newest known"
     return f"{trace.where} shows revision {trace.revision}"
 
 
@@ -260,7 +260,7 @@ def head_of(record: Record, journal: Path) -> Head:
         return parse_head(record.data["head"], where)
     except EditRefused as error:
         raise NewerSchema(
-            f"revision {record.revision} is whole, but not known to this version: {error.message}",
+            f"revision {record.revision} is intact, but not known to this version: {error.message}",
             where=where,
             hint="update sequencer on this machine; if no newer version wrote it, remove the line",
         ) from None
@@ -376,7 +376,7 @@ def _without_journal(state_path: Path, raw: RawHead, journal: JournalFile, scan:
         raise CorruptState(
             f"and its journal are gone, but {left} shows that the run had started",
             where=str(state_path),
-            hint="bring the folder back, or remove all of it to start over",
+            hint="restore the folder, or remove all of it to start over",
         )
     return Recovered(None, None, scan.size, scan.is_torn)
 
@@ -414,12 +414,12 @@ def _compare(state_path: Path, content: dict[str, Any], found: Recovered, scan: 
     if type(revision) is not int:
         problem = "revision is not a number"
         if is_foreign(content):
-            problem = f"is another program's state, and its journal is at revision {last.revision}"
+            problem = f"is another program's state, but its journal is at revision {last.revision}"
         raise EditRefused(problem, where=where, hint=_REPAIR)
     run_id = last.data["head"].get("run_id")
     if content.get("run_id") != run_id:
         raise EditRefused(
-            "belongs to another run than the journal (their run_id differs)",
+            "belongs to a different run than the journal (their run_id differs)",
             where=where,
             hint=_REPAIR,
         )

@@ -88,7 +88,7 @@ def repair(
             ) from error
         after = recover(state_path, JournalFile(state_path.parent, MAX_COUNTER, 1), witness)
         if after.head != head:
-            raise CorruptState("the repair did not hold", where=str(state_path.parent))
+            raise CorruptState("the repair did not work", where=str(state_path.parent))
         return Repaired(found, head, kept)
 
 
@@ -104,13 +104,13 @@ def _chosen(found: Diagnosis, choice: Choice | None) -> Head:
         )
     if found.action is Action.CHOOSE and choice is None:
         raise CorruptState(
-            "accepted steps may be lost, so a person has to choose",
+            "accepted steps may be lost, so you have to choose",
             where=folder,
             hint=" or ".join(options(found)),
         )
     if choice is Choice.HEAD and (found.state.head is None or not found.is_head_ahead):
         raise UsageRefused(
-            "state.json holds no head to accept that the journal has not",
+            "state.json has no head that the journal lacks, so there is none to accept",
             where=str(found.state.path),
             hint="without --accept-head the last good record of the journal is used",
         )

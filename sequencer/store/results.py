@@ -72,7 +72,7 @@ def kept(results: Path, name: str) -> Path:
         CorruptState: no attempt's folder is called so.
     """
     if attempt_of(name) is None:
-        raise CorruptState(f"{name!r} is no attempt of a step", where=str(results))
+        raise CorruptState(f"{name!r} is not an attempt at a step", where=str(results))
     return results / name
 
 
@@ -95,7 +95,7 @@ def output_path(run: Path, name: object) -> Path:
     """
     if name_in(name) is None:
         raise CorruptState(
-            f"a record names {name!r} as its output, which is no output of a step",
+            f"a record names {name!r} as its output, but that is not an output of a step",
             where=str(run),
             hint="'sequencer history' shows the records; 'sequencer rewind' repeats the step",
         )

@@ -43,7 +43,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                message = f"the key {key!r} stands twice"
+                message = f"the key {key!r} appears twice"
                 raise ValueError(message)
             seen.add(key)
     return result

@@ -51,7 +51,7 @@ StepEntry = Annotated[Step, BeforeValidator(_step_from_name)]
 
 
 def _refuse_name(_value: object) -> object:
-    raise ValueError("a step keeps its name; to have another one there, remove it and add yours")
+    raise ValueError("you can't rename a step; remove it and add your own")
 
 
 class StepChange(Step):
@@ -87,7 +87,9 @@ class WorkflowChanges(Frozen):
         if self.extends is None and written:
             names = " and ".join(written)
             raise Refusal(
-                "extends_missing", {"names": names}, "{names} without extends: which workflow?"
+                "extends_missing",
+                {"names": names},
+                "{names} without extends; name the workflow to change",
             )
         return self
 
@@ -133,7 +135,7 @@ class Extension:
         if review is not None:
             review = Review(every=review.every, step=self._changed(review.step))
         if not steps:
-            self._refuse(("remove",), "takes every step out, so that nothing is left to run")
+            self._refuse(("remove",), "removes every step, so nothing is left to run")
         if self.problems:
             return None
         try:
@@ -163,7 +165,7 @@ class Extension:
                 self.problems.append((path, error))
         for name in changes.replace:
             if name in changes.remove:
-                self._refuse(("replace", name), f"step {name!r} is changed here and removed too")
+                self._refuse(("replace", name), f"step {name!r} is changed here, but also removed")
 
     def _changed(self, step: Step) -> Step:
         change = self._changes.replace.get(step.name)
@@ -171,8 +173,8 @@ class Extension:
             try:
                 step = _merged(step, change.fields)
             except ValidationError as refused:
-                message = f"step {step.name!r} can't be changed so: {_first(refused)}"
-                hint = "what is not written here stays as it was; null takes a field away"
+                message = f"step {step.name!r} can't be changed like this: {_first(refused)}"
+                hint = "a field that you leave out stays as it was; null removes a field"
                 self._refuse(("replace", step.name), message, hint)
         fixer = step.validation.fixer if step.validation is not None else None
         if fixer is not None:
@@ -274,12 +276,12 @@ class WorkflowDefinition(WorkflowChanges):
     def _makes_a_workflow(self) -> WorkflowDefinition:
         written = self.model_fields_set - (set() if self.steps else {"steps"})
         if self.file is not None:
-            _refuse_beside("file, which has all of it", written - {"file"})
+            _refuse_beside("file, which has the whole workflow", written - {"file"})
             return self
         if {"tasks", "size"} & written:
             _refuse_beside("tasks", written - {"tasks", "size"})
             if not self.tasks:
-                raise ValueError("there is no task in it; list at least one below 'tasks'")
+                raise ValueError("it has no tasks; list at least one below 'tasks'")
             return self
         if self.extends is not None:
             _refuse_beside("extends, which brings its own", written & {"steps", "kind"})
@@ -350,7 +352,7 @@ class Composition:
         told = ", ".join(few(links))
         hint = "let one of them extend another workflow, or list its steps"
         where = self._locate(path)
-        error = ConfigurationError(f"runs in a circle: {told}", where=where, hint=hint)
+        error = ConfigurationError(f"extends in a circle: {told}", where=where, hint=hint)
         self.problems.append((path, error))
         return []
 

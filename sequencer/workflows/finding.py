@@ -91,9 +91,9 @@ def find_flow(name: str, project: Path, home: Path) -> Path:
     ensure_within(found, project)
     if _is_about_a_folder(found):
         raise ConfigurationError(
-            "is about its folder, and no workflow",
+            "describes its folder and is not a workflow",
             where=str(found),
-            hint="give the workflow a file name of its own",
+            hint="give the workflow another file name",
         )
     return found
 

@@ -171,9 +171,9 @@ def _ensure_safe(prompts_dir: Path, name: str) -> None:
     if not name or len(name) > MAX_NAME_CHARS:
         problem = f"has {len(name)} characters; 1 to {MAX_NAME_CHARS} are allowed"
     elif not name.isprintable() or "\\" in name:
-        problem = "holds a control character or a backslash"
+        problem = "contains a control character or a backslash"
     elif name.startswith("/"):
-        problem = "is absolute"
+        problem = "is an absolute path"
     elif any(part in ("", ".", "..") for part in name.split("/")):
         problem = "has an empty part, '.' or '..' in it"
     if problem:
@@ -276,7 +276,7 @@ def render(
             return as_text(value_of(path))
         except KeyError as error:
             raise MissingValue(
-                f"the prompt asks for {{{{{found[1]}}}}}, and there is no such value",
+                f"the prompt asks for {{{{{found[1]}}}}}, but there is no such value",
                 hint=str(error.args[0]) if error.args else None,
             ) from None
 
@@ -302,7 +302,7 @@ def look_up(value: Any, path: tuple[str, ...]) -> Any:
     """
     here = value
     if len(path) > MAX_DEPTH:
-        raise KeyError(f"at most {MAX_DEPTH} parts are looked into")
+        raise KeyError(f"at most {MAX_DEPTH} parts are looked up")
     for part in path:
         if isinstance(here, str):
             here = parsed(here)
@@ -319,8 +319,8 @@ def _below(here: Any, part: str) -> Any:
     if isinstance(here, (list, tuple)):
         if part.isdecimal() and len(part) < MAX_DEPTH and int(part) < len(here):
             return here[int(part)]
-        raise KeyError(f"there is no item {part!r} among {len(here)}")
-    raise KeyError(f"there is nothing below it that could be {part!r}")
+        raise KeyError(f"there is no item {part!r}; it has {len(here)} items")
+    raise KeyError(f"it has no parts, so there is no {part!r}")
 
 
 def parsed(text: str) -> Any:
@@ -335,4 +335,4 @@ def parsed(text: str) -> Any:
     try:
         return json.loads("\n".join(lines))
     except (ValueError, RecursionError):
-        raise KeyError("the output is no JSON that could be looked into") from None
+        raise KeyError("the output is not JSON, so nothing can be looked up in it") from None

@@ -154,7 +154,7 @@ class _Simulation:
         if len(self._facts) > MAX_EVENTS:
             loops = self._marking.iterations
             raise EndlessReplay(
-                f"the simulation has no end after {MAX_EVENTS:,} events"
+                f"the simulation has not ended after {MAX_EVENTS:,} events"
                 f" ({loops:,} of at most {self._graph.max_iterations:,} loops)",
                 where=self._workflow.name,
                 hint="lower maxIterations",

@@ -160,18 +160,18 @@ def ensure_schema(schema: Mapping[str, Any], where: str) -> None:
             raise ConfigurationError(
                 f"$ref {_one_line(dangling)!r} is not in the schema itself",
                 where=where,
-                hint="copy what it means into $defs; nothing is fetched",
+                hint="copy its definition into $defs; nothing is fetched",
             )
         # What loops, loops at any value.
         validator.is_valid(None)
     except SchemaError as error:
         place = error.json_path.removeprefix("$").lstrip(".")
         raise ConfigurationError(
-            f"this is no JSON Schema: {_one_line(error.message)}",
+            f"this is not a JSON Schema: {_one_line(error.message)}",
             where=f"{where}.{place}" if place else where,
         ) from error
     except RecursionError as error:
-        message = "the schema refers to itself without an end, or nests too deeply"
+        message = "the schema refers to itself endlessly, or nests too deeply"
         raise ConfigurationError(message, where=where) from error
 
 

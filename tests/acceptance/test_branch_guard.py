@@ -34,7 +34,7 @@ def test_a_run_in_files_is_kept_on_the_branch_that_is_named(tmp_path: Path) -> N
     for arguments in (("run",), ("tick",), ("run", "--mode", "sync")):
         refused = cli(folder, *arguments)
         assert refused.returncode == 3
-        assert "other is checked out, and steps run on branch main only" in refused.stderr
+        assert "other is checked out, but steps run only on branch main" in refused.stderr
         assert "'git switch main'" in refused.stderr
     checked = cli(folder, "check")
     assert checked.returncode != 0
@@ -64,7 +64,7 @@ def test_a_run_in_git_stays_on_the_branch_on_which_it_began(tmp_path: Path) -> N
     git(here, "switch", "-q", "-c", "other")
     refused = at(here, "run", "--max-steps", "1")
     assert refused.returncode == 3
-    assert "branch other is checked out, and the run's code is on main" in refused.stderr
+    assert "branch other is checked out, but the run's code is on main" in refused.stderr
     git(here, "switch", "-q", "main")
     (tmp_path / "fail").unlink()
     worked = at(here, "run", "--max-steps", "1")
@@ -78,6 +78,6 @@ def test_a_run_in_git_stays_on_the_branch_on_which_it_began(tmp_path: Path) -> N
     assert refused.returncode == 3
     assert "the run's code is on main" in refused.stderr
     checked = at(there, "check")
-    assert "'other' is checked out, and code is on 'main'" in checked.stdout + checked.stderr
+    assert "'other' is checked out, but code is on 'main'" in checked.stdout + checked.stderr
     git(there, "switch", "-q", "main")
     assert at(there, "tick").returncode == 0

@@ -55,10 +55,10 @@ def test_what_would_be_committed_and_what_not_and_why(tmp_path: Path) -> None:
         {"path": "docs/old.md", "change": "modified", "key": "paths", "bytes": 2},
     ]
     assert {one["path"]: one["reason"] for one in found["skipped"]} == {
-        "docs/.env": "has a name under which secrets are kept",
-        "docs/key": "holds what looks like a key",
+        "docs/.env": "has a name that is used for secrets",
+        "docs/key": "contains what looks like a key",
         "docs/large": "has 101 bytes, more than 100",
-        "docs/staged.md": "has changes that somebody has staged",
+        "docs/staged.md": "has staged changes",
         "main.py": "is not declared in 'commit'",
     }
     assert {one["path"] for one in found["skipped"] if not one["declared"]} == {"main.py"}
@@ -99,7 +99,7 @@ def test_a_folder_without_git(tmp_path: Path) -> None:
     folder = scripted_project(tmp_path / "p")
     done = cli(folder, "plan", "--commit", GIT_CEILING_DIRECTORIES=str(tmp_path))
     assert done.returncode == 3
-    assert "is in no work tree of git" in done.stderr
+    assert "is not in a git work tree" in done.stderr
     assert "Traceback" not in done.stderr
 
 

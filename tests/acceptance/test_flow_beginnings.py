@@ -9,7 +9,7 @@ import pytest
 
 from tests.acceptance.flow_projects import asked, cli, make_project, write_flow
 
-ODD = "W-UNREACHABLE c: it is never run"
+ODD = "W-UNREACHABLE c: it never runs"
 CHART = "a --> b\nc --> b"
 TEXTS = {name: f"Say {name}" for name in "abc"}
 

@@ -359,7 +359,7 @@ def test_a_published_loop_ends_when_its_promise_is_there(published: Path) -> Non
 def test_a_readme_is_never_a_flow(published: Path) -> None:
     refused = typed(published, "claude", "run", "README")
     assert refused.returncode == 2
-    assert "is about its folder, and no workflow" in refused.stderr
+    assert "describes its folder and is not a workflow" in refused.stderr
 
 
 # --- what is said ----------------------------------------------------------------------------

@@ -83,7 +83,7 @@ def put_link(project: Path, name: str, home: Path) -> None:
 
 def refused(ended: subprocess.CompletedProcess[str], name: str) -> None:
     assert ended.returncode == 3, (ended.args, ended.stderr)
-    assert f"{name}: is a link where a folder of the run has to be" in ended.stderr
+    assert f"{name}: is a link, but it has to be a folder of the run" in ended.stderr
 
 
 LINKED = {

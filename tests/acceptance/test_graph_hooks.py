@@ -73,7 +73,7 @@ def test_also_where_the_agent_has_failed(tmp_path: Path, work: tuple[str, ...]) 
 def test_what_is_to_fail_fails(tmp_path: Path, work: tuple[str, ...]) -> None:
     status, said = ended(tmp_path, work, "FAIL")
     assert status == 1
-    assert "a hook decided so: because" in said
+    assert "a hook made it fail: because" in said
     assert seen(tmp_path) == ["a"]
 
 

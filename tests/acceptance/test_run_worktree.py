@@ -105,7 +105,7 @@ def test_work_that_can_not_be_merged_stays_on_its_branch(project: Path) -> None:
     (project / "done.txt").write_text("somebody else's\n")
     refused = cli(project, "run")
     assert refused.returncode == 3
-    assert "can't be merged, the checkout is in the way: 'done.txt'" in refused.stderr
+    assert "the checkout is in the way of the merge: 'done.txt'" in refused.stderr
     [branch] = said(project, *BRANCHES).splitlines()
     assert f"then 'git merge {branch}'\n" in refused.stderr
     assert (project / "done.txt").read_text() == "somebody else's\n"
@@ -118,7 +118,7 @@ def test_a_key_stops_the_merge_until_a_person_has_taken_it_out(project: Path) ->
     refused = cli(project, "run", KEY_AT="1")
     here = worktree(project)
     assert refused.returncode == 3
-    assert "nothing was committed: 'key.txt' holds what looks like a key" in refused.stderr
+    assert "nothing was committed: 'key.txt' contains what looks like a key" in refused.stderr
     (here / "key.txt").unlink()
     assert cli(project, "run").returncode == 0
     assert (project / "done.txt").read_text() == "0\n1\n"
@@ -130,7 +130,7 @@ def test_a_setup_that_fails_starts_no_step(project: Path) -> None:
     git(project, "commit", "-qam", "broken tools")
     refused = cli(project, "run")
     assert refused.returncode == 3
-    assert "'sh tools.sh' has failed in the run's new worktree: exit code 4; told; why" in (
+    assert "'sh tools.sh' failed in the run's new worktree: exit code 4; told; why" in (
         refused.stderr
     )
     assert head(project)["step_index"] == 0
@@ -149,10 +149,10 @@ def test_a_setup_that_never_ends_is_ended_with_its_processes(project: Path) -> N
     git(project, "commit", "-qam", "endless tools")
     refused = cli(project, "run")
     assert refused.returncode == 3
-    assert "'sh tools.sh' has failed in the run's new worktree: it was ended after 0.5 s; wait" in (
+    assert "'sh tools.sh' failed in the run's new worktree: it was ended after 0.5 s; wait" in (
         refused.stderr
     )
-    assert "setup_timeout_s gives it longer; no step was started" in refused.stderr
+    assert "raise setup_timeout_s to give it longer; no step was started" in refused.stderr
     pid = int((project / "sync" / "worktrees" / "pid").read_text())
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

@@ -137,7 +137,7 @@ def test_a_task_that_is_done(project: Path) -> None:
     cli(project, "run", "--max-steps", "1", "--quiet")
     late = cli(project, "tell", "look", "Once more")
     assert late.returncode == 3
-    assert "task 'look' is done, and nobody would read it" in late.stderr
+    assert "task 'look' is done, so nobody would read it" in late.stderr
     assert "sequencer status" in late.stderr
 
 
@@ -312,7 +312,7 @@ def test_what_a_line_refuses_to_be_told(tmp_path: Path) -> None:
     assert "has not started" in cli(tmp_path, "tell", "Hello").stderr
     has_begun(tmp_path)
     refused = {
-        ("plan", "Hello"): (3, "step 'plan' is done, and nobody would read it"),
+        ("plan", "Hello"): (3, "step 'plan' is done, so nobody would read it"),
         ("bild", "Hello"): (2, "known steps: build, plan"),
         (" ",): (2, "a message has 1 to 20000 characters"),
         ("a", "b", "c"): (2, "expected [STEP] TEXT"),

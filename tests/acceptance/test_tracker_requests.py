@@ -136,7 +136,7 @@ def test_what_an_issue_lacks_is_told(project: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('{"a": 1, "b": 2}', "is JSON, but no issue that is known; its keys: a, b"),
+        ('{"a": 1, "b": 2}', "is JSON, but not an issue in a known form; its keys: a, b"),
         (json.dumps([GH]), "is a JSON list of 1 instead of one issue"),
         (json.dumps(GH)[:-5], "starts like JSON but can't be read"),
         (json.dumps({**GH, "labels": "bug"}), "labels has to be a list, not str"),
@@ -226,7 +226,7 @@ def test_a_classifier_that_does_not_end_delays_nobody(project: Path) -> None:
     assert (told["procedure"], told["source"]) == ("plan-mode", "fallback")
     tried = [one["why"] for one in told["considered"] if one["source"] == "classification"]
     assert "no answer within 1 s" in tried[0]
-    assert "no time is left of 1 s to ask again" in tried[1]
+    assert "too little of the 1 s is left to ask again" in tried[1]
 
 
 def test_a_pipe_as_a_file_is_read_to_its_end(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_a_branch_that_takes_no_push_fails_the_step_and_keeps_its_work(tmp_path:
     hook.chmod(0o755)
     status, said = work(tmp_path / "a", "run", "--max-steps", "1")
     assert status == 3, said
-    assert "main takes no push" in said
+    assert "main does not accept pushes" in said
     assert git(shared.bare, "show", "sequencer-kept/default/0-1:code.txt") == "0"
     now = head(tmp_path / "a")
     assert (now["status"], now["failures_in_row"], now["claims"]) == ("failed", 1, [])

@@ -62,13 +62,13 @@ ENDS = (
     End("segmentation fault", ("sh", "-c", "kill -SEGV $$"), -11, "SIGSEGV"),
     End("aborted", ("sh", "-c", "ulimit -c 0; kill -ABRT $$"), -6, "SIGABRT"),
     End("failure behind a closed stdout", ("sh", "-c", "exec >&-; exit 4"), 4, "exit code 4"),
-    End("ENOENT", ("no-such-program",), None, "no program on PATH", is_refused=True),
-    End("ENOENT of a path", ("./no-such-program",), None, "is no program", is_refused=True),
+    End("ENOENT", ("no-such-program",), None, "not a program on PATH", is_refused=True),
+    End("ENOENT of a path", ("./no-such-program",), None, "is not a program", is_refused=True),
     End("EACCES", ("./program",), None, "not executable", _program("#!/bin/sh\n", 0o644),
         is_refused=True),
     End("ENOEXEC", ("./program",), None, "neither", _program("just text\n", 0o755)),
     End("no interpreter", ("./program",), None, "interpreter", _program("#!/no/such\n", 0o755)),
-    End("a folder", ("./program",), None, "is no program", lambda f: (f / "program").mkdir(),
+    End("a folder", ("./program",), None, "is not a program", lambda f: (f / "program").mkdir(),
         is_refused=True),
 )  # fmt: skip
 

@@ -104,7 +104,7 @@ def test_two_ticks_at_once(tmp_path: Path) -> None:
         until_begun(tmp_path)
         before = state.read_bytes()
         with python(WORKER, str(tmp_path), "tick") as second:
-            assert "is run by process" in line(second)
+            assert "is being run by process" in line(second)
             assert second.wait(10) == 75
         assert state.read_bytes() == before
         hold.unlink()

@@ -47,7 +47,7 @@ def test_a_runs_steps_are_made_where_it_was_begun(
             with here.worker():
                 said = run.communicate(timeout=60)[0]
         assert run.returncode == 0, said
-        assert "the run's steps are made on gpu1" in said
+        assert "the run's steps run on gpu1" in said
     assert (len(here.done), there.done) == (4, [])
     assert [one[1] for one in here.done] == ["0", "1", "2", "3"]
 

@@ -292,7 +292,7 @@ def test_detached_steps_are_made_by_workers_and_status_says_by_whom(project: Mak
     hold = here.hold()
     ended = here.cli("run", "--detach", "--max-steps", "3")
     assert (ended.returncode, here.done) == (0, []), ended.stderr
-    assert ended.stdout.startswith("detached: workers make the steps")
+    assert ended.stdout.startswith("detached: workers run the steps")
     status = here.cli("status").stdout
     assert "no worker has taken it yet; 'sequencer worker' starts one" in status
     assert "(max_steps 3): workers make the steps" in status
@@ -407,5 +407,5 @@ def test_who_looks_at_the_server_is_told_how_a_run_stands(project: Make, address
         assert here.cli("run").returncode == 4
         summary, details, now = store.connection.call(seen())
     assert summary == "workflow release"
-    assert "'sequencer status' tells how it stands" in str(details)
+    assert "'sequencer status' shows where it stands" in str(details)
     assert "waiting-approval; accepted steps: 1" in now

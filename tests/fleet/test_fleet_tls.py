@@ -61,7 +61,7 @@ def test_who_is_not_let_in_hears_why(there: Make, authority: Authority, door: Do
     tls = f"tls: {{ca: {authority.ca}}}"
     ended = there(door.address, tls).cli("status")
     assert ended.returncode == 3, ended.stderr
-    assert "ends the connection" in ended.stderr or "refuses ours" in ended.stderr
+    assert "ends the connection" in ended.stderr or "refuses yours" in ended.stderr
     assert "see store.tls.cert and store.tls.key" in ended.stderr
 
 
@@ -100,7 +100,7 @@ def test_a_server_without_tls_and_one_with_it_are_told_apart(
 def test_files_that_are_no_certificates_are_named(there: Make, address: str) -> None:
     for files, told in (
         ("{ca: /nowhere.pem}", "/nowhere.pem can't be read: No such file"),
-        ("{ca: agent.py}", "agent.py has no certificate in the form PEM"),
+        ("{ca: agent.py}", "agent.py has no certificate in PEM form"),
     ):
         here = there(address, f"tls: {files}")
         ended = here.cli("status")

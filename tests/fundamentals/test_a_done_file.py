@@ -62,7 +62,7 @@ def test_a_path_out_of_the_project_is_refused_before_anything_starts(project: Pr
     ran = project.sequencer("run", code=2)
     assert "orchestration.yaml:3" in ran.err
     assert "complete_when.file" in ran.err
-    assert "'../summary.md' is no path of a file below the project's folder" in ran.err
+    assert "'../summary.md' is not the path of a file below the project's folder" in ran.err
     assert not Path(project.folder / "sync" / "state.json").exists()
 
 

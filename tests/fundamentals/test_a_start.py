@@ -90,7 +90,7 @@ def test_a_flow_starts_at_a_node_once(project: Project) -> None:
     said = project.sequencer("run", "flow.md", "--start-at", "b", "--max-steps", "1").err
     assert "the run starts with node 'b'" in said
     said = project.sequencer("run", "flow.md", "--start-at", "c", code=3).err
-    assert "the run has started already" in said
+    assert "the run has already started" in said
     project.sequencer("run", "flow.md")
     assert project.done() == ["b", "d"]
 
@@ -108,7 +108,7 @@ def test_a_step_that_runs_is_taken_from_nobody(project: Project) -> None:
     project.agent("touch here; sleep 600")
     with running(project.start("run", "--max-steps", "1")):
         until((project.folder / "here").exists)
-        assert "is run by process" in start(project, "main.md", code=75)
+        assert "is being run by process" in start(project, "main.md", code=75)
         assert project.head()["step_index"] == 0
     project.agent("echo $SEQUENCER_STEP >> done.txt")
     start(project, "main.md")

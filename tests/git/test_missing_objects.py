@@ -160,7 +160,7 @@ def test_what_the_remote_has_lost_itself_is_a_clear_error(
     # The remote says where the branch is, and sends nothing.
     again = shared.store("ours")
     monkeypatch.setattr(again.branch.remote, "refetch", lambda _: True)
-    with pytest.raises(CorruptState, match="can't be had whole") as told:
+    with pytest.raises(CorruptState, match="can't be fetched completely") as told:
         again.bring()
     assert "git fsck" in str(told.value.hint)
 

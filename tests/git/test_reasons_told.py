@@ -67,8 +67,8 @@ def test_a_server_that_only_lets_read(project: Shared) -> None:
         before = refs(project)
         told, checked = call(a, "run", "--max-steps", "1"), call(a, "check", "--remote")
     assert told.code == 3
-    assert "takes no push: remote error: access denied" in told.err
-    assert "can't be told" not in told.err
+    assert "does not accept pushes: remote error: access denied" in told.err
+    assert "can't tell whether" not in told.err
     hint = "use a key or token that may push there"
     assert hint in told.err
     assert hint in checked.out + checked.err
@@ -82,7 +82,7 @@ def test_a_key_that_only_reads(project: Shared, tmp_path: Path) -> None:
     before = refs(project)
     told = call(a, "run", "--max-steps", "1")
     assert told.code == 3
-    assert "takes no push" in told.err
+    assert "does not accept pushes" in told.err
     assert words.removeprefix("remote: ") in told.err
     assert "a key or token that may push there" in told.err
     assert "ls-remote" not in told.err
@@ -104,7 +104,9 @@ def test_to_be_denied_is_not_the_last_word_while_an_earlier_push_may_land(
         return push(*moves)  # type: ignore[arg-type]
 
     monkeypatch.setattr(ours.branch.remote, "push", denying)
-    with pytest.raises(RemoteUnreachable, match="can't be told: an earlier push") as told:
+    with pytest.raises(
+        RemoteUnreachable, match="can't tell whether the change was accepted: an earlier push"
+    ) as told:
         ours.update(change)
     assert told.value.is_denied
     assert "denied to deploy key" in told.value.message
@@ -178,7 +180,7 @@ def test_a_rebase_that_stopped_is_told(project: Shared) -> None:
     told, checked = call(a, "run", "--max-steps", "1"), call(a, "check", "--remote")
     assert told.code == 3
     assert "a rebase is under way" in told.err
-    assert "end it or abort it" in told.err
+    assert "finish it or abort it" in told.err
     assert "git switch" not in told.err + checked.out + checked.err
     assert "a rebase is under way" in checked.out + checked.err
 
@@ -238,7 +240,7 @@ def test_words_of_a_hook_are_not_taken_for_gits(project: Shared) -> None:
     refusing(project, "echo n >> pushes; echo 'main is unlocked on Monday' >&2")
     told = call(a, "run", "--max-steps", "1")
     assert "main is unlocked on Monday" in told.err
-    assert "does not take the state" in told.err
+    assert "does not accept the state" in told.err
     assert (project.bare / "pushes").read_text().split() == ["n"], "it was tried again"
 
 
@@ -268,7 +270,7 @@ def test_a_hook_against_the_code_says_why(project: Shared) -> None:
     refusing(project, script, "update")
     told = call(a, "run", "--max-steps", "1")
     assert told.code == 3
-    assert "main takes no push" in told.err
+    assert "main does not accept pushes" in told.err
     assert "(sign it off)" in told.err
 
 
@@ -277,6 +279,8 @@ def test_a_branch_that_leaves_no_room_is_for_check_to_tell(project: Shared) -> N
     git(project.bare, "branch", "sequencer", "main")
     told, checked = call(a, "run", "--max-steps", "1"), call(a, "check", "--remote")
     assert told.code == 3
-    assert "'sequencer check' tells which branch is in the way" in told.err
+    assert "'sequencer check' shows which branch is in the way" in told.err
     assert "start again" not in told.err
-    assert "branches 'sequencer' and 'sequencer/default' can't both be" in checked.out + checked.err
+    assert (
+        "branches 'sequencer' and 'sequencer/default' can't both exist" in checked.out + checked.err
+    )

@@ -168,7 +168,7 @@ def test_killed_while_the_remote_decides(tmp_path: Path, is_refused: bool) -> No
     assert status == 0, said
     landed = git(shared.bare, "rev-list", f"{before}..main").split()
     if is_refused:
-        assert f"the work that was not is on branch {KEPT}" in said
+        assert f"the work that was not accepted is on branch {KEPT}" in said
         assert git(a, "rev-parse", KEPT) == pushed
         assert pushed not in landed
         assert (len(landed), code(shared)) == (2, [0])

@@ -35,12 +35,14 @@ def test_a_refusal_is_not_the_last_word_while_an_earlier_push_may_land(
     before = shared.tip()
     # The first one is past the rules and waits; the second one meets them.
     hook, change = declining(shared.bare, STATE), ending()
-    with pytest.raises(RemoteUnreachable, match="can't be told: an earlier push") as told:
+    with pytest.raises(
+        RemoteUnreachable, match="can't tell whether the change was accepted: an earlier push"
+    ) as told:
         ours.update(change)
     assert "hook declined" in told.value.message
     assert "store.branch" in str(told.value.hint)
     assert shared.tip() == before
-    with pytest.raises(RemoteUnreachable, match="may still land"):
+    with pytest.raises(RemoteUnreachable, match="may still arrive"):
         ours.update(change)
     hook.unlink()
     server.release()
@@ -67,7 +69,7 @@ def test_a_refusal_without_an_earlier_push_is_the_last_word(shared: Shared) -> N
     cases.begin(ours)
     cases.claim(ours)
     declining(shared.bare, STATE)
-    with pytest.raises(RemoteRefused, match="does not take the state"):
+    with pytest.raises(RemoteRefused, match="does not accept the state"):
         ours.update(ending())
 
 
@@ -122,7 +124,7 @@ def held_with_code(shared: Shared) -> tuple[GitStore, Callable[[Head | None], Tr
 def test_the_same_of_code_that_a_rule_is_against(shared: Shared) -> None:
     store, change, server = held_with_code(shared)
     hook = declining(shared.bare, MAIN)
-    with pytest.raises(RemoteUnreachable, match="an earlier push of it had no answer"):
+    with pytest.raises(RemoteUnreachable, match="an earlier push of it got no answer"):
         store.update(change)
     hook.unlink()
     server.release()
@@ -173,7 +175,7 @@ def test_an_edit_that_came_first_is_not_taken_for_the_change_behind_it(
     deeds = [Deed.HELD, *[Deed.CUT_BEFORE] * (REBUILDS - 1)]
     Server(server.folder, deeds).install(shared.clone("ours"))
     change = ending()
-    with pytest.raises(RemoteUnreachable, match="can't be told"):
+    with pytest.raises(RemoteUnreachable, match="can't tell whether"):
         ours.update(change)
     assert [pending.is_of_change for pending in ours.branch.doubts] == [False]
     server.release()

@@ -143,7 +143,7 @@ def test_a_remote_that_is_away_is_an_error_soon(how: str, shared: Shared) -> Non
         later = shared.store("ours", timeout_s=1.5)
         seen = later.view()
         assert seen.head is not None
-        assert any("this is what was known" in text for text in seen.notices)
+        assert any("this is what this clone knows" in text for text in seen.notices)
         later.close()
     assert run_files(clone / "sync") == before
     reach(shared, str(shared.folder), "ours")

@@ -186,7 +186,7 @@ def test_a_line_whose_sync_failed_is_synced_again_before_it_counts(
 
     with monkeypatch.context() as patch:
         patch.setattr(journal_file, "_fdatasync", fails)
-        with pytest.raises(StorageFailed, match="whether the change was accepted can't be told"):
+        with pytest.raises(StorageFailed, match="can't tell whether the change was accepted"):
             cases.claim(store)
     assert len(calls) == 2
 

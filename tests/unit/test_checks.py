@@ -236,7 +236,9 @@ def test_a_network_file_system_is_an_error_unless_allowed(
 def test_a_logs_folder_that_is_a_link_is_an_error(tmp_path: Path) -> None:
     project(tmp_path / "app")
     (tmp_path / "app" / "logs").symlink_to(tmp_path)
-    assert only(tmp_path / "app", Level.ERROR).message.startswith("is a link where a folder")
+    assert only(tmp_path / "app", Level.ERROR).message.startswith(
+        "is a link, but it has to be a folder"
+    )
     (tmp_path / "app" / "logs").unlink()
     (tmp_path / "app" / "logs" / "local").mkdir(parents=True)
     (tmp_path / "app" / "logs" / "local" / "steps").symlink_to(tmp_path)

@@ -90,7 +90,7 @@ def test_a_part_of_the_path_that_is_no_folder(place: Place, part: str, kind: str
     (outside / "steps").mkdir()
     if kind == "link":
         path.symlink_to(outside)
-        with pytest.raises(UnsafeFolder, match=f"{part}: is a link where a folder"):
+        with pytest.raises(UnsafeFolder, match=f"{part}: is a link, but it has to be a folder"):
             place.write(b"x")
     else:
         if kind == "fifo":

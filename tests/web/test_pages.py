@@ -353,7 +353,7 @@ def test_health_names_an_agent_that_is_not_there(client: Client, tmp_path: Path)
     settings = tmp_path / "docs/orchestration.yaml"
     agents = "agents:\n  gone: {kind: command, argv: [no-such-program], free: true}"
     settings.write_text(settings.read_text().replace("agents:", agents, 1))
-    assert "'no-such-program' is no program on PATH" in words(client.get("/health").text)
+    assert "'no-such-program' is not a program on PATH" in words(client.get("/health").text)
 
 
 def test_health_has_the_checks_that_only_look(client: Client, tmp_path: Path) -> None:
@@ -367,7 +367,7 @@ def test_health_has_the_checks_that_only_look(client: Client, tmp_path: Path) ->
     text = settings.read_text().replace("code-review: code-review.md", "lost: lost.md")
     settings.write_text(text + "hooks: [hooks.py]\n")
     page = words(client.get("/health").text)
-    assert "! look Workflow W-UNREACHABLE a1: it is never run" in page
+    assert "! look Workflow W-UNREACHABLE a1: it never runs" in page
     assert "more findings sequencer check" in page
     assert "✓ OK Store file" in page
 

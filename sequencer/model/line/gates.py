@@ -41,7 +41,7 @@ def open_gate(head: Head, verb: str, token: int | None = None) -> Gate:
     gate = head.gate
     if token is not None and gate is not None and gate.is_open and gate.token != token:
         raise TransitionRefused(
-            f"{verb}: what you saw was decided meanwhile; {gate.step!r} asks now",
+            f"{verb}: what you saw was decided in the meantime; {gate.step!r} asks now",
             hint="'sequencer inbox' shows the question",
         )
     if gate is None or (head.status is Status.COMPLETE and gate.is_open):
@@ -115,10 +115,10 @@ def feedback(
     """
     gate = open_gate(head, "feedback", token)
     if not text.strip():
-        raise TransitionRefused("feedback: the text is empty", hint="say what is to change")
+        raise TransitionRefused("feedback: the text is empty", hint="say what to change")
     if len(text) > MAX_FEEDBACK_CHARS:
         raise TransitionRefused(
-            f"feedback: {len(text)} characters are too many, {MAX_FEEDBACK_CHARS} are allowed",
+            f"feedback: {len(text)} characters are too many; the limit is {MAX_FEEDBACK_CHARS}",
             hint="write it to a file in the project, and name the file",
         )
     told = head.replace(gate=gate.replace(decision="feedback"))
@@ -147,13 +147,13 @@ def tell(
         raise UnknownName("step", name, known, where="sequencer tell")
     if name is not None and name not in _to_come(workflow, head.step_index):
         raise TransitionRefused(
-            f"tell: step {name!r} is done, and nobody would read it",
-            hint="leave the name out: then the step that comes next reads it",
+            f"tell: step {name!r} is done, so nobody would read it",
+            hint="leave the name out; then the next step reads it",
         )
     told = dict.fromkeys((*head.told, (name or "", head.token)))
     if len(told) > MAX_WAITING:
         raise TransitionRefused(
-            f"tell: {MAX_WAITING} messages wait to be read", hint="'sequencer run' lets them"
+            f"tell: {MAX_WAITING} messages are waiting to be read", hint="'sequencer run' lets them"
         )
     record = {"by": by, "to": name, "note": text}
     step = name or head.expected_step

@@ -152,7 +152,7 @@ def _why_not(
     """Return why the step fails instead of going the way of *decision*, to *index*."""
     why = decision.why
     if decision.move is Move.FAIL:
-        return f"a hook decided so: {why}"
+        return f"a hook made it fail: {why}"
     if decision.move is Move.RETRY and head.attempt >= max_attempts:
         return f"a hook wanted attempt {head.attempt + 1}: {why}"
     if index is None:
@@ -465,8 +465,8 @@ class Line(Kind):
         }
         if words.get("node") is not None:
             raise UsageRefused(
-                f"{verb}: the run goes from step to step, and {words['node']!r} is no node of it",
-                hint="leave the name out: it is about the present step",
+                f"{verb}: the run goes from step to step, so it has no node {words['node']!r}",
+                hint="leave the name out; the command is about the present step",
             )
         if verb in ways:
             return ways[verb]()
@@ -498,7 +498,7 @@ class Line(Kind):
         ensure_definition(head, self.workflow)
         if not to.isdecimal():
             raise UsageRefused(
-                f"rewind: {to!r} is no step_index", hint="'sequencer history' shows them"
+                f"rewind: {to!r} is not a step_index", hint="'sequencer history' shows them"
             )
         step_index = int(to)
         # Beyond the end of a procedure there is no place; `rewind` refuses it by itself.

@@ -208,7 +208,7 @@ def describe_node(workflow: Workflow, name: str, step_index: int) -> Description
 def _beyond_the_end(workflow: Workflow, step_index: int) -> UsageRefused:
     return UsageRefused(
         f"procedure {workflow.name!r} has {len(workflow.steps)} steps, "
-        f"so there is none at step_index {step_index}",
+        f"so it has no step at step_index {step_index}",
         hint=f"its step_index goes from 0 to {len(workflow.steps) - 1}",
     )
 

@@ -64,7 +64,7 @@ def value_said(node: Node, said: str) -> str:
     text = said.strip()
     if len(said) > MAX_ANSWER_CHARS:
         raise UsageRefused(
-            f"answer: {len(said)} characters are too many, {MAX_ANSWER_CHARS} are allowed",
+            f"answer: {len(said)} characters are too many; the limit is {MAX_ANSWER_CHARS}",
             hint="write it to a file in the project, and name the file",
         )
     for option in node.options:
@@ -89,7 +89,7 @@ def _answer(step: OpenTransition, *, words: Words, by: str, outputs: Outputs) ->
     expires = step.marking.active[name].due
     if expires is not None and datetime.fromisoformat(expires) <= step.now:
         raise TransitionRefused(
-            f"answer: the time of {name!r} was over at {expires}",
+            f"answer: the time to answer {name!r} ended at {expires}",
             hint="'sequencer run' or 'tick' continues as the flow says for that",
         )
     value = value_said(node, words["text"])
@@ -106,16 +106,16 @@ def _tell(step: OpenTransition, *, words: Words, by: str, outputs: Outputs) -> N
     what = "task" if marking.graph.is_team else "node"
     if words["node"] is None:
         raise TransitionRefused(
-            f"tell: several {what}s may run at once", hint=f"name the {what} that is to read it"
+            f"tell: several {what}s may run at once", hint=f"name the {what} that should read it"
         )
     name = words["node"]
     if name not in marking.graph.by_id:
         raise UnknownName(what, name, marking.graph.by_id, where="sequencer tell")
     if marking.graph.by_id[name].kind is not NodeKind.AGENT:
-        raise TransitionRefused(f"tell: node {name!r} has no agent that would read it")
+        raise TransitionRefused(f"tell: node {name!r} has no agent to read it")
     if marking.done.get(name) and name not in _ahead(marking):
         raise TransitionRefused(
-            f"tell: {what} {name!r} is done, and nobody would read it",
+            f"tell: {what} {name!r} is done, so nobody would read it",
             hint="'sequencer status' shows what is still to be done",
         )
     reference = _kept(step, text, outputs)
@@ -180,7 +180,7 @@ def _rewind(step: OpenTransition, *, words: Words, outputs: Outputs, **_: Any) -
     _ensure_adds_nothing_twice(marking, region)
     if name != broke and not _was_reached(marking, name):
         raise TransitionRefused(
-            f"rewind: the run has not come to {name!r} yet",
+            f"rewind: the run has not reached {name!r} yet",
             hint="'sequencer skip NODE' goes forward",
         )
     tokens = [[name, _brought(marking, region, name, outputs)]]
@@ -197,7 +197,7 @@ def _start_at(step: OpenTransition, *, words: Words, **_: Any) -> None:
     name, marking = _named(step.marking, "start", words), step.marking
     if marking.done or marking.active or marking.ended_at:
         raise TransitionRefused(
-            "start: the run has started already",
+            "start: the run has already started",
             hint="'sequencer rewind NODE' goes back, 'sequencer skip NODE' goes forward",
         )
     order = marking.graph.order
@@ -210,7 +210,7 @@ def _ensure_adds_nothing_twice(marking: Marking, region: Collection[str]) -> Non
         task = None if by is None else marking.graph.by_id[by].task
         if by in region and task is not None and task.adds is not None:
             raise TransitionRefused(
-                f"rewind: {by!r} has added tasks, and would add them once more",
+                f"rewind: {by!r} has added tasks, and would add them again",
                 hint="go back to a task after it, or 'sequencer reset' starts over",
             )
 
@@ -222,7 +222,7 @@ def _named(marking: Marking, verb: str, words: Words) -> str:
     name: str | None = words.get("node")
     if name is None:
         raise TransitionRefused(
-            f"{verb}: the run is one of a graph, which may be at several nodes at once",
+            f"{verb}: the run follows a graph, and may be at several nodes at once",
             hint=f"name one: 'sequencer {verb} … NODE'; 'sequencer status' shows them",
         )
     _ensure_known(marking, name)
@@ -271,8 +271,8 @@ def _ensure_way(graph: Graph, name: str, text: str, verb: str) -> None:
         choose(graph, name, text)
     except NoMatchingBranch as error:
         raise TransitionRefused(
-            f"{verb}: what {name!r} says picks the way: {error}",
-            hint=f"'sequencer skip {name} --as-done --output TEXT' says it",
+            f"{verb}: the output of {name!r} picks the way: {error}",
+            hint=f"'sequencer skip {name} --as-done --output TEXT' gives it",
         ) from None
 
 

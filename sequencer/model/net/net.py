@@ -35,7 +35,7 @@ from sequencer.model.workflow import Workflow, ensure_definition, graph_of, with
 
 _NOT_OF_A_GRAPH = {
     "async": (
-        "mode async keeps no run, and a graph can't continue without one",
+        "mode async keeps no run, but a graph can't continue without one",
         None,
         "leave --mode out; 'sequencer plan --simulate' tries a flow without agents",
     ),
@@ -278,7 +278,7 @@ class Net(Kind):
         """See `Kind.refusal`."""
         if verb in ("approve", "feedback"):
             return TransitionRefused(
-                f"{verb}: the run is one of a graph, whose questions are answered",
+                f"{verb}: the run follows a graph, and its questions are answered",
                 hint="'sequencer inbox' shows them, 'sequencer answer NODE VALUE' answers one",
             )
         if verb not in _NOT_OF_A_GRAPH:

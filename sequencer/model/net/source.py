@@ -107,10 +107,10 @@ def _of_lists(
             keys = sorted({*old[name], *new[name]})
             changed = [key for key in keys if old[name].get(key) != new[name].get(key)]
             told = [(said or {}).get(key, key) for key in changed]
-            lines.append(f"{what} {name!r} has another {', '.join(told)}")
+            lines.append(f"{what} {name!r} has a different {', '.join(told)}")
     order_old, order_new = ([n for n in one if n in new and n in old] for one in (old, new))
     if order_old != order_new:
-        lines.append(f"the order of the {what}s is another one")
+        lines.append(f"the order of the {what}s is different")
     return lines
 
 

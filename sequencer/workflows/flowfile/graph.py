@@ -91,12 +91,14 @@ class Grouping:
                 key = (source, target, label)
                 if key in found:
                     line = found[key].position[0]
-                    detail = f"the same edge is there already, in line {line}; it is one edge"
+                    detail = f"line {line} already has this edge; both count as one"
                     self._findings.tell("W-TWICE", f"{source} {target}", detail, edge.position)
                 found.setdefault(key, Way(source, target, label, edge.position))
             # Not what is found: the same edge between two large groups costs as much each time.
             if count > MAX_EDGES:
-                detail = f"more than {MAX_EDGES} edges, those of groups counted for each node"
+                detail = (
+                    f"more than {MAX_EDGES} edges; an edge of a group counts once for each node"
+                )
                 subject = f"{edge.source} {edge.target}"
                 self._findings.tell("E-SUBGRAPH", subject, detail, edge.position)
                 return None
@@ -125,7 +127,7 @@ class Grouping:
         if edge.type == _FLOW_TYPE:
             return True
         subject = f"{edge.source} {edge.target}"
-        hint = f"write {edge.source} --> {edge.target}, or ~~~ if it is for the layout alone"
+        hint = f"write {edge.source} --> {edge.target}, or ~~~ if it is only for the layout"
         detail = "only -->, -.-> and ==> are executable"
         self._findings.tell("E-EDGE", subject, detail, edge.position, hint)
         return False
@@ -140,8 +142,8 @@ class Grouping:
             detail = f"the group {empty!r} has no nodes"
             self._findings.tell("E-SUBGRAPH", subject, detail, edge.position)
         elif not sources:
-            detail = f"the group {edge.source!r} has no exit: each member leads to another one"
-            hint = "draw the edge from the member that it leaves from"
+            detail = f"the group {edge.source!r} has no exit: each member leads to another member"
+            hint = "draw the edge from the member where it starts"
             self._findings.tell("E-SUBGRAPH", subject, detail, edge.position, hint)
         elif len(sources) * len(targets) > MAX_EDGES:
             detail = f"more than {MAX_EDGES} edges from each exit to each entry"
@@ -260,7 +262,7 @@ class GraphBuilder:
             if name not in self._nodes:
                 detail = "the chart has no node of this id"
                 if name in self._grouping.groups:
-                    detail = "this is a group of nodes, and a section belongs to one node"
+                    detail = "this is a group of nodes, but a section belongs to one node"
                 hint = findings.known(name, list(self._nodes))
                 findings.tell("E-SECTION", name or "###", detail, source.at(), hint)
         for name in timeouts:
@@ -349,7 +351,7 @@ class GraphBuilder:
             detail = f"there is no section '### {node.id}'"
             findings.tell("E-SECTION", node.id, detail, node.position, hint)
         elif heading is not None:
-            detail = f"{heading.text!r} is part of the prompt above it, and names no node"
+            detail = f"{heading.text!r} is part of the prompt above it, so it names no node"
             findings.tell("W-SECTION", node.id, detail, (heading.line, 1), hint)
 
     def _ensure_section_fits(
@@ -368,8 +370,8 @@ class GraphBuilder:
         # A shape without meaning is no circle, and is told already.
         is_circle = kind is NodeKind.MARKER and node.shape in _KIND_OF
         if is_circle and (source.prompt or source.document.data.keys() - {"description"}):
-            detail = "a circle does no work, and its section asks for some"
-            hint = "draw an agent, as [text], or leave nothing but a description"
+            detail = "a circle does no work, but its section asks for some"
+            hint = "draw an agent, as [text], or keep only the description"
             findings.tell("E-SECTION", node.id, detail, at, hint)
         foreign = {NodeKind.AGENT: PERSON_KEYS, NodeKind.HUMAN: AGENT_KEYS}.get(kind, ())
         whose = "a person, drawn as {{text}}" if kind is NodeKind.AGENT else "an agent"
@@ -462,7 +464,7 @@ class GraphBuilder:
         if len(entries) == 1:
             return entries[0]
         listed = ", ".join(entries[:10]) or "none"
-        detail = f"{said}the group {name!r} has not one entry: {listed}"
+        detail = f"{said}the group {name!r} needs exactly one entry; its entries: {listed}"
         self._findings.tell(code, subject, detail, at, "name a node")
         return None
 

@@ -191,7 +191,7 @@ class _Body:
             settings = Excerpt("\n".join(self._lines[first + 1 : begin - 1]), first + 2)
         elif kind == _UNCLOSED:
             detail = "the settings below its heading are not closed"
-            hint = "put a line '---' after the last of them"
+            hint = "put a line '---' after the last setting"
             self._findings.tell("E-SECTION", heading.text, detail, (first + 1, 1), hint)
         while begin < end and not self._lines[begin].strip():
             begin += 1
@@ -237,7 +237,9 @@ class _Body:
             hint = "a chart starts with 'flowchart TD' or 'graph LR'"
         elif inside := next((token for token in self._tokens if _is_drawn(token)), None):
             at = (_line(inside), 1)
-            hint = "this one belongs to the ### section above it; move it above the first of them"
+            hint = (
+                "this one belongs to the ### section above it; move it above the first ### heading"
+            )
         self._findings.tell("E-CHART", name, "there is no flowchart", at, hint)
         return None
 
@@ -264,7 +266,7 @@ class _Body:
                 continue
             if first:
                 detail = f"a second flowchart; the first one starts in line {first}"
-                hint = "a workflow has one; charts that explain go into a prompt or a list"
+                hint = "a workflow has one; put a chart that only explains into a prompt or a list"
                 self._findings.tell("E-CHART", self._findings.file.name, detail, (line, 1), hint)
             first = first or line
 

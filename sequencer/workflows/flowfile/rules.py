@@ -74,13 +74,15 @@ def _check_labels(flow: FlowGraph, name: str, findings: Findings) -> None:
     if DEFAULT in labels and "" in labels:
         second = max(labels[DEFAULT][0], labels[""][0])
         detail = 'both a "default" edge and an unlabelled edge'
-        hint = "an edge without a label is the way for all other answers, as default is; keep one"
+        hint = "an edge without a label is for all other answers, just like default; keep one"
         findings.tell("E-DEFAULT", name, detail, flow.edge_positions[second], hint)
     is_marker = graph.by_id[name].kind is NodeKind.MARKER
     if len(labels) == 1 and "" not in labels and not is_marker and not is_choice(graph, name):
         place = graph.outgoing[name][0]
         shown = graph.edges[place].label
-        detail = f"the label {shown!r} is no condition: it is the only one, so it is always taken"
+        detail = (
+            f"the label {shown!r} is not a condition: it is the only one, so it is always taken"
+        )
         hint = "draw an edge with another label, or an unlabelled one for all other answers"
         findings.tell("W-LABEL", name, detail, flow.edge_positions[place], hint)
     if is_marker and len(labels) > 1:
@@ -93,7 +95,7 @@ def _check_person(flow: FlowGraph, name: str, findings: Findings) -> None:
     graph, node, source = flow.graph, flow.graph.by_id[name], flow.sources[name]
     labels = groups(graph, name)
     if TIMEOUT in labels and node.timeout_ms is None and name not in flow.incomplete:
-        detail = "there is an edge 'timeout' and no time limit, so it is never taken"
+        detail = "there is an edge 'timeout' but no time limit, so it is never taken"
         at = flow.edge_positions[labels[TIMEOUT][0]]
         findings.tell("W-LABEL", name, detail, at, "timeout: MILLISECONDS in its section")
     if not takes_other_answers(graph, name):
@@ -117,7 +119,7 @@ def _check_person(flow: FlowGraph, name: str, findings: Findings) -> None:
     for label, places in labels.items():
         if label not in taken and label not in ("", DEFAULT, TIMEOUT):
             shown = graph.edges[places[0]].label
-            detail = f"the label {shown!r} is none of its options"
+            detail = f"the label {shown!r} is not one of its options"
             hint = f"{findings.known(shown, known)}; or allowCustomInput: true"
             findings.tell("E-OPTION", name, detail, flow.edge_positions[places[0]], hint)
 
@@ -130,12 +132,12 @@ def _check_other_answers(flow: FlowGraph, name: str, findings: Findings) -> None
     then = f"the run goes to {graph.on_error!r}" if graph.on_error else "the run fails"
     hint = "draw an edge 'default', or one without a label"
     if node.allows_custom_input:
-        detail = f"any text is an answer, but no edge takes one that is no option: {then}"
+        detail = f"any text is an answer, but no edge takes one that is not an option: {then}"
         at = flow.at(name, *flow.sources[name].path_of("allowCustomInput"))
         findings.tell("W-ANSWER", name, detail, at, hint)
     has_limit = node.timeout_ms is not None and node.on_timeout is None
     if has_limit and TIMEOUT not in groups(graph, name):
-        detail = f"when its timeout is over no edge is taken: {then}"
+        detail = f"after its timeout no edge is taken: {then}"
         hint = f"onTimeout: NODE, an edge 'timeout', or {hint.removeprefix('draw ')}"
         at = flow.at(name, *flow.sources[name].path_of("timeout"))
         findings.tell("W-ANSWER", name, detail, at, hint)
@@ -146,7 +148,7 @@ def _check_reach(flow: FlowGraph, findings: Findings) -> None:
     begin = ", ".join(flow.graph.entries[:5])
     for name, node in flow.graph.by_id.items():
         if node.works and name not in reachable and name not in flow.incomplete:
-            detail = f"it is never run: nothing leads to it from {begin}"
+            detail = f"it never runs: nothing leads to it from {begin}"
             findings.tell("W-UNREACHABLE", name, detail, flow.node_positions[name])
 
 
@@ -198,7 +200,7 @@ def _check_shared_keys(flow: FlowGraph, findings: Findings) -> None:
         for outer in (".".join(parts[:length]) for length in range(1, len(parts))):
             if outer in by_key:
                 detail = f"its output.key {key!r} is below {outer!r}, which {by_key[outer][0]} sets"
-                hint = "that is a text, and nothing can be put below a text"
+                hint = "that value is text, and nothing can be put below text"
                 findings.tell("W-KEY", names[0], detail, _key_position(flow, names[0]), hint)
 
 
@@ -314,7 +316,7 @@ def check_templates(flow: FlowGraph, findings: Findings) -> None:
         for text in _texts(flow, node):
             for found in _LIKE_ONE.finditer(text.text):
                 if _TEMPLATE.fullmatch(found[0]) is None and not findings.is_silent:
-                    detail = f"{found[0]} is not read as a template, it stays as it is"
+                    detail = f"{found[0]} is not read as a template; it stays as it is"
                     hint = "a template is a path of names and numbers with dots: {{state.a.0}}"
                     at = _place(text, found.start())
                     findings.tell("W-TEMPLATE", node.id, detail, at, hint)
@@ -381,7 +383,7 @@ def _problem(
     if root == "nodes":
         return _node_problem(flow, rest, findings)
     if len(rest) > MAX_DEPTH:
-        return f"at most {MAX_DEPTH} parts are looked into", None
+        return f"at most {MAX_DEPTH} parts are looked up", None
     return _below_problem(node, root, tuple(rest), state, findings) if rest else None
 
 

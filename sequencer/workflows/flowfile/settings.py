@@ -340,7 +340,7 @@ def _document(part: Excerpt | None, code: str, subject: str, findings: Findings)
             return parse_text(part.text, findings.file, part.line)
         except ConfigurationError as error:
             if error.hint is None and "{{" in part.text and "expected" not in error.message:
-                error.hint = 'a text with {{…}} has to be in double quotes: "{{state.x}}"'
+                error.hint = 'put text with {{…}} in double quotes: "{{state.x}}"'
             findings.of(code, subject, error)
     return Document(findings.file, {}, {})
 
@@ -462,7 +462,7 @@ def _model(name: str, source: NodeSource, findings: Findings) -> dict[str, str]:
         return parts | {"model": checked(ModelName, model)}
     except ValidationError as refused:
         text = refused.errors()[0]["msg"].removeprefix("Value error, ")
-        detail = f"{written!r} is no model: {text[:1].lower()}{text[1:]}"
-        hint = "write provider/name, anthropic/claude-sonnet-4 for example"
+        detail = f"{written!r} is not a model: {text[:1].lower()}{text[1:]}"
+        hint = "write provider/name, for example anthropic/claude-sonnet-4"
         findings.tell("E-MODEL", name, detail, source.at("model"), hint)
         return {}

@@ -211,7 +211,7 @@ MAX_EDGES = 100_000
 """Ten times those of the widest charts that are run; ``a & b --> c & d`` are four of them."""
 MAX_DECLARED = 40_000
 """Nodes and groups; a workflow has at most half as many nodes."""
-SMALLER = "make several workflows of it"
+SMALLER = "split it into several workflows"
 """What to do about a chart that is past a limit."""
 
 
@@ -289,7 +289,7 @@ class ChartBuilder:
         if (name in self._subgraph_ids and properties) or name in self._edge_ids:
             return
         if properties is None:
-            raise Unreadable("it says nothing")
+            raise Unreadable("it is empty")
         if not isinstance(properties, dict):
             return
         node, shape, label = self._nodes[name], properties.get("shape"), properties.get("label")
@@ -320,7 +320,7 @@ class ChartBuilder:
                 few hundred characters can ask for millions.
         """
         if len(self.edges) + len(sources) * len(targets) > MAX_EDGES:
-            text = "the edges between nodes that & joins counted each"
+            text = "counting each edge between nodes that '&' joins"
             message = f"the chart has more than {MAX_EDGES:,} edges, {text}"
             raise self._source.refusal(message, start, SMALLER)
         text = "" if label is None else clean_label(label)

@@ -13,7 +13,7 @@ from sequencer.workflows.mermaid.text import ChartError, ChartText
 _LONGEST = 40
 """Characters of a token that a message shows."""
 _QUOTE = "put labels with brackets in double quotes"
-_OPERATORS = "write '-->' with a blank on either side; other lines: -.->, ==>, ---, ~~~"
+_OPERATORS = "write '-->' with a space on each side; other edges: -.->, ==>, ---, ~~~"
 _WORDS = {
     "END": "end", "GRAPH": "graph", "SUBGRAPH": "subgraph", "STYLE": "style",
     "LINKSTYLE": "linkStyle", "CLASSDEF": "classDef", "CLASS": "class",
@@ -62,14 +62,14 @@ class Complaints:
             "expected a direction after the header's first word, not "
             + (repr(words[0][:_LONGEST]) if words else "the end of the chart"),
             self._tokens.start + len(rest) - len(rest.lstrip()),
-            "directions are TB, TD, BT, LR and RL in upper case; statements go below",
+            "directions are TB, TD, BT, LR and RL in uppercase; put statements below",
         )
 
     def after_header(self) -> ChartError:
         """Return the error for a statement in the header's line."""
         if "\n" in self._tokens.text and self._tokens.kind != "NEWLINE":
             return self.no_statement()
-        hint = "start statements on a line of their own, or put ';' right after the direction"
+        hint = "start statements on their own line, or put ';' right after the direction"
         return self.here(f"{self.shown} is in the header's line", hint)
 
     def no_statement(self) -> ChartError:
@@ -91,18 +91,18 @@ class Complaints:
         if kind in {"STR", "MD_STR"}:
             return self.here("an id can't be in quotes", 'write the text as a label: a["text"]')
         if kind == "LINK_ID":
-            hint = "put a label with '@' in double quotes; in other ids it can't be"
+            hint = "put a label with '@' in double quotes; an id can't have it"
             start = self._tokens.start + len(text) - 1
-            return self.at("'@' ends the id of a line, and no line follows", start, hint)
+            return self.at("'@' ends the id of an edge, but no edge follows", start, hint)
         return self.here(message, hint)
 
     def no_target(self) -> ChartError:
         """Return the error for a line that leads to nothing."""
         if self._tokens.kind in {"BAD", "TAGEND", "LINK", "START_LINK", "LINK_ID"}:
-            message = f"{self.shown} can't follow a line; it leads to no node"
+            message = f"{self.shown} can't follow an edge; the edge leads to no node"
             return self.no_id(message, _OPERATORS)
-        hint = "write the id of a node after it; '|label|' may have one blank after it"
-        return self.no_id(f"the line leads to {self.shown} instead of a node", hint)
+        hint = "write the id of a node after it; '|label|' may have one space after it"
+        return self.no_id(f"the edge leads to {self.shown} instead of a node", hint)
 
     def after_node(self) -> ChartError:
         """Return the error for what can follow neither a node nor a whole statement."""
@@ -113,16 +113,18 @@ class Complaints:
         if kind in _OPENING or kind in {"TAGEND", "BAD"}:
             return self._bad_character() if kind == "BAD" else self._late_bracket()
         if kind == "CLASS_MARK":
-            return self.here("a node takes one ':::'", "use 'class ID NAME' for another class")
+            return self.here(
+                "a node can have only one ':::'", "use 'class ID NAME' for another class"
+            )
         if kind == "MINUS" or text.startswith((".", "-")):
-            return self.here(f"{self.shown} is no line", _OPERATORS)
+            return self.here(f"{self.shown} is not an edge", _OPERATORS)
         hint = "put an edge between two nodes, or start a new line"
         return self.no_id(f"{self.shown} can't follow a node", hint)
 
     def _bad_character(self) -> ChartError:
         text = self._tokens.text
         if text == "=":
-            return self.here("'=' alone is no line", _OPERATORS)
+            return self.here("'=' alone is not an edge", _OPERATORS)
         if text in "])}":
             return self.here(f"{text!r} closes nothing", _QUOTE)
         hint = 'use it in a label in double quotes: a["…"]'
@@ -130,10 +132,10 @@ class Complaints:
 
     def _late_bracket(self) -> ChartError:
         if self._tokens.previous == "MINUS":
-            return self.here("'->' is no line", _OPERATORS)
+            return self.here("'->' is not an edge", _OPERATORS)
         if self._tokens.previous == "SPACE":
             hint = "write the bracket right after the id: a[Label]"
-            return self.here(f"there is a blank between an id and {self.shown}", hint)
+            return self.here(f"there is a space between an id and {self.shown}", hint)
         return self.here(f"{self.shown} can't follow a node's label", _QUOTE)
 
     def open_label(self, closing: str, start: int) -> ChartError:
@@ -141,7 +143,7 @@ class Complaints:
         message, kind = f"the label is not closed with '{closing}'", self._tokens.kind
         hint = f"labels between pipes: {_QUOTE}" if closing == "|" else _QUOTE
         if kind in {"STR", "MD_STR"}:
-            hint = "quote the whole label; a quote inside of one is written #quot;"
+            hint = "quote the whole label; write a quote inside it as #quot;"
         if kind in _LAST or kind == "BAD" or self._tokens.text.isspace():
             return self.at(message, start, hint)
         return self.here(f"{message}; {self.shown} is in it", hint)
@@ -151,7 +153,7 @@ class Complaints:
         if self._tokens.kind in _LAST:
             return self.at(f"the label is not closed with '{closing}'", start, _QUOTE)
         if self._tokens.kind in _CLOSING:
-            hint = "leave it out together with its brackets or pipes, or write a blank as label"
+            hint = "leave it out together with its brackets or pipes, or use a space as the label"
             return self.at("the label is empty", start, hint)
         return self.open_label(closing, start)
 
@@ -159,7 +161,7 @@ class Complaints:
         """Return the error for an edge's label without the second half of its line."""
         ends = {"-": "-->", "=": "==>", ".": ".->"}
         end = ends["." if "." in operator else operator.strip("xo<")[:1]]
-        hint = f"write: a {operator} label {end} b, without a further {end[0] * 2!r} in the label"
+        hint = f"write: a {operator} label {end} b, without another {end[0] * 2!r} in the label"
         if self._tokens.kind in {"EDGE_TEXT", "STR", "MD_STR", "BAD"}:
             return self.here(f"the label after {operator!r} does not end with {end!r} here", hint)
         message = f"{operator!r} starts an edge with a label, and {end!r} does not end it"
@@ -181,5 +183,5 @@ class Complaints:
 
     def bad_side_statement(self, statement: str) -> ChartError:
         """Return the error for a statement about looks that is not as it should be."""
-        message = f"{self.shown} can't stand here in a {_WORDS[statement]!r} statement"
+        message = f"{self.shown} is not allowed here in a {_WORDS[statement]!r} statement"
         return self.here(message, f"write: {_FORMS[statement]}")

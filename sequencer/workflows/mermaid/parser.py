@@ -184,7 +184,7 @@ class _Parser:
                 tokens.advance()
                 if not tokens.skip_spaces() or tokens.kind not in ID_KINDS:
                     message = f"after '&' there is {self._wrong.shown} instead of another node"
-                    hint = "write: a & b --> c, with blanks on both sides of '&'"
+                    hint = "write: a & b --> c, with spaces on both sides of '&'"
                     raise self._wrong.no_id(message, hint)
                 names.append(self._node())
             elif data and has_space:
@@ -208,7 +208,7 @@ class _Parser:
         if tokens.kind == "CLASS_MARK":
             tokens.advance()
             if tokens.kind not in ID_KINDS:
-                message = f"after ':::' there is {self._wrong.shown} and no name of a class"
+                message = f"after ':::' there is {self._wrong.shown} instead of the name of a class"
                 raise self._wrong.here(message)
             self._chart.wear([name], tokens.take_id())
         return name
@@ -254,8 +254,8 @@ class _Parser:
         name = tokens.take().replace("@", "", 1) if tokens.kind == "LINK_ID" else None
         kind, operator = tokens.kind, tokens.text.strip(SPACES)
         if kind not in {"LINK", "START_LINK"}:
-            message = f"after '@' there is {self._wrong.shown} and no line"
-            hint = "'@' goes between an edge's id and its line, 'a e1@--> b', or before '{'"
+            message = f"after '@' there is {self._wrong.shown} instead of an edge"
+            hint = "put '@' between an edge's id and the edge, 'a e1@--> b', or before '{'"
             raise self._wrong.here(message, hint)
         tokens.advance()
         if kind == "START_LINK":
@@ -412,7 +412,7 @@ class _Parser:
             if not is_index or len(text) > len(str(count)) or int(text) >= count:
                 shown = text if len(text) <= 20 else text[:20] + "…"  # noqa: PLR2004
                 there = f"0 to {count - 1}" if count else "none so far"
-                raise self._wrong.at(f"there is no line number {shown}; there are {there}", start)
+                raise self._wrong.at(f"there is no edge number {shown}; there are {there}", start)
 
     def _click(self) -> None:
         """``click`` and an id, then a callback, ``href`` or text, and a tooltip."""

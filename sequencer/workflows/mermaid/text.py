@@ -297,7 +297,7 @@ def read_properties(text: str) -> Any:
             gap = " " * text.startswith((",", "]", "}"), end)
             text = f"{text[:place]}null :{gap}{text[end:]}"
         except UnicodeError as error:
-            raise Unreadable("a character that is no text") from error
+            raise Unreadable("a character that is not text") from error
         else:
             return builder.value
     raise Unreadable("a value without a key")

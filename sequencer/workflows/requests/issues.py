@@ -101,7 +101,7 @@ def issue_of(value: object, where: str) -> TrackerIssue:
     if issue is None or not issue.title:
         keys = ", ".join(_shown(key) for key in list(value)[:_MOST_KEYS]) or "none"
         more = f" and {len(value) - _MOST_KEYS} more" if len(value) > _MOST_KEYS else ""
-        found = f"is JSON, but no issue that is known; its keys: {keys}{more}"
+        found = f"is JSON, but not an issue in a known form; its keys: {keys}{more}"
         raise UsageRefused(found, where=where, hint=EXPECTED)
     return _bounded(issue)
 
@@ -152,7 +152,7 @@ class Fields:
         """Return the text *name*; the next ones raise `UsageRefused` for another type, too."""
         value = self.get(name)
         if not isinstance(value, str | None):
-            raise self.wrong(name, "a text")
+            raise self.wrong(name, "text")
         # GitHub's form on the web sends the line ends of a browser.
         return (value or "").replace("\r\n", "\n")
 
@@ -191,7 +191,7 @@ class Fields:
         found = []
         for one in self.sections(name, of_a_text=key):
             if key not in one:
-                raise one.wrong(key, "a text")
+                raise one.wrong(key, "text")
             found.append(one.line(key))
         return tuple(dict.fromkeys(filter(None, found)))
 
@@ -232,7 +232,7 @@ def _github(issue: Fields, repository: Fields) -> TrackerIssue:
     has_texts = not isinstance(count, int)
     lacks = [] if issue.has_any("labels") else [NO_LABELS]
     if not has_texts and count:
-        lacks.append(f"it has no text of the {count} comments; 'gh issue view N --json' has them")
+        lacks.append(f"it has no text of its {count} comments; 'gh issue view N --json' has it")
     base = issue.text("baseRefName") or issue.section("base").text("ref")
     assignees = issue.names("assignees", "login")
     return TrackerIssue(
@@ -282,7 +282,7 @@ def _linear(issue: Fields, event: Fields) -> TrackerIssue:
 
 def _linear_comment(comment: Fields, event: Fields) -> TrackerIssue:
     if "issue" not in comment:
-        raise UsageRefused("is a comment on something that is no issue", where=event.where)
+        raise UsageRefused("is a comment on something that is not an issue", where=event.where)
     issue = _linear(comment.section("issue"), Fields({}, "", event.where))
     return replace(issue, comments=_said(_author(comment), comment.text("body")))
 
@@ -345,7 +345,7 @@ def _bounded(issue: TrackerIssue) -> TrackerIssue:
     comments = issue.comments[-MAX_ITEMS:]
     lacks = issue.lacks
     if left_out > 0:
-        lacks += (f"of {len(issue.comments)} comments the oldest {left_out} are left out",)
+        lacks += (f"the oldest {left_out} of {len(issue.comments)} comments are left out",)
     uploads = (url for text in (issue.text, *comments) for url in _UPLOAD.findall(text))
     links = tuple(dict.fromkeys((*issue.attachments, *filter(_LINK.fullmatch, uploads))))
     return replace(issue, comments=comments, attachments=links[:MAX_ITEMS], lacks=lacks)

@@ -72,7 +72,7 @@ def _own_ones_are_whole(value: dict[str, LabelPrompt]) -> dict[str, LabelPrompt]
             known = ", ".join(SYSTEM_PROMPTS)
             raise ValueError(
                 f"{name!r} needs labels and a prompt; only built-in entries "
-                f"({known}) have some already"
+                f"({known}) have their own"
             )
     return value
 

@@ -30,7 +30,7 @@ def _number_as_text(value: object) -> object:
 def _in_form(name: str) -> str:
     if re.fullmatch(TASK_ID, name) is None:
         raise ValueError(
-            "an id is made of letters, digits, '.', '_' and '-', a letter or digit at both ends"
+            "an id has letters, digits, '.', '_' and '-', and a letter or digit at both ends"
         )
     return name
 
@@ -45,7 +45,7 @@ def _parts(value: object) -> object:
 
 
 def _refuse_name(_value: object) -> object:
-    raise ValueError("a task has an id instead")
+    raise ValueError("a task has an id instead of a name")
 
 
 def _refuse_gate(_value: object) -> object:
@@ -124,7 +124,7 @@ class ListFile(Frozen):
     @classmethod
     def _tasks_are_there(cls, value: Any) -> Any:
         if isinstance(value, dict) and value.get("tasks") is None:
-            raise ValueError("there is no task in it; list at least one below 'tasks'")
+            raise ValueError("it has no tasks; list at least one below 'tasks'")
         return value
 
     def as_tasks(self) -> tuple[Task, ...]:

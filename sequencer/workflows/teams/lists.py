@@ -292,7 +292,7 @@ class _Page(Struct):
             heading = _HEADING.fullmatch(section.text.strip())
             if heading is None:
                 hint = "a task's heading is '## id: What is to be done'; use ### within a task"
-                message = f"{section.text[:60]!r} is no task's heading"
+                message = f"{section.text[:60]!r} is not a task's heading"
                 self._refuse(message, section.line, hint)
                 continue
             self.positions[("tasks", len(tasks))] = (section.line + 1, 1)
@@ -314,7 +314,7 @@ class _Page(Struct):
         data = self._fields(front["text"], first, ())
         for key in sorted(data.keys() - _TOP_KEYS):
             line = self.positions[(key,)][0] - 1
-            hint = f"at the top there may be: {', '.join(sorted(_TOP_KEYS))}"
+            hint = f"allowed at the top: {', '.join(sorted(_TOP_KEYS))}"
             self._refuse(f"{key!r} has no meaning at the top of a list of tasks", line, hint)
         known = {key: value for key, value in data.items() if key in _TOP_KEYS}
         return known, self.text.count("\n", 0, front.end())
@@ -366,11 +366,11 @@ class _Page(Struct):
         for key in ("id", "subject"):
             if key in fields:
                 line = self.positions[(*path, key)][0] - 1
-                self._refuse(f"{key!r} is in the heading already", line)
+                self._refuse(f"{key!r} is already in the heading", line)
             self.positions[(*path, key)] = (section.line + 1, 1)
         description = "\n".join(lines[end : section.end]).strip()
         if description and "description" in fields:
             line = self.positions[(*path, "description")][0] - 1
-            self._refuse("the description is there twice: here and below", line)
+            self._refuse("the description is given twice: here and below", line)
         written = {**fields, "id": heading["id"], "subject": heading["subject"].strip()}
         return {**written, "description": description} if description else written

@@ -29,7 +29,7 @@ _KEYWORD = re.compile(r"[^|\x00-\x1f]*\w[^|\x00-\x1f]*")
 
 def _words(text: str) -> str:
     if _KEYWORD.fullmatch(text) is None:
-        raise ValueError("a keyword has a letter or a digit, and no '|' or line break")
+        raise ValueError("a keyword needs a letter or a digit, and can't have '|' or a line break")
     return text
 
 

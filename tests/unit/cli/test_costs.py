@@ -55,7 +55,7 @@ def test_a_cap_holds_an_agent_that_denies_what_it_cost(tmp_path: Path) -> None:
 
 def test_an_invocations_cap_holds_it_too(tmp_path: Path) -> None:
     folder = liar(tmp_path / "p")
-    assert "10.0000 USD are spent" in call(folder, "run", "--max-cost", "6").out
+    assert "10.0000 USD is spent" in call(folder, "run", "--max-cost", "6").out
     assert state(folder)["usage"]["steps"] == 2
 
 

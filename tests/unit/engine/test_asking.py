@@ -56,7 +56,7 @@ def test_an_agent_that_ignores_every_signal_is_ended_within_the_time(tmp_path: P
         began = time.monotonic()
         with pytest.raises(StepFailed, match="no answer within 1 s"):
             questions.ask("Which?")
-        with pytest.raises(StepFailed, match="no time is left of 1 s to ask again"):
+        with pytest.raises(StepFailed, match="too little of the 1 s is left to ask again"):
             questions.ask("Which?")
         assert time.monotonic() - began < 30
 
@@ -94,7 +94,7 @@ def test_all_questions_share_the_time(tmp_path: Path, monkeypatch: pytest.Monkey
         now[0] += 10 - LEAST_S
         assert questions.ask("Which?") == "code"
         now[0] += 0.001
-        with pytest.raises(StepFailed, match="no time is left of 10 s"):
+        with pytest.raises(StepFailed, match="too little of the 10 s is left"):
             questions.ask("Which?")
 
 

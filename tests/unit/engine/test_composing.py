@@ -121,11 +121,11 @@ def test_what_a_tracker_says_of_the_request() -> None:
 @pytest.mark.parametrize(
     ("template", "hint"),
     [
-        ("{{steps.plan.output}}", "step 'plan' has no output yet; those that have: none"),
+        ("{{steps.plan.output}}", "step 'plan' has no output yet; steps that have one: none"),
         ("{{request.author}}", "there is no 'author'"),
-        ("{{request.labels.7}}", "no item '7' among 2"),
+        ("{{request.labels.7}}", "no item '7'; it has 2 items"),
         ("{{steps.plan}}", "write {{steps.NAME.output}}"),
-        ("{{output.field}}", "no JSON"),
+        ("{{output.field}}", "not JSON"),
         ("{{feedback.x}}", "write {{feedback}}"),
         ("{{validation.score}}", "there is no 'score'"),
         ("{{run.cost}}", "there is no 'cost'"),

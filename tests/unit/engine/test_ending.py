@@ -83,7 +83,7 @@ def test_a_hook_decides_whatever_the_outcome(
     if index is not None:
         assert ended.following == at(index)
     if kind is EndingKind.FAIL:
-        assert ended.error == "a hook decided so: too slow"
+        assert ended.error == "a hook made it fail: too slow"
 
 
 def test_a_hook_is_bounded() -> None:

@@ -40,7 +40,7 @@ def test_an_invocation_meets_no_more_limits_than_it_may_do_steps(
     run = open_scripted(tmp_path, LIMITED)
     summary = run.work(mode, InvocationLimits(max_steps=3), on_event=Recorder())
     assert (summary.usage.steps, summary.limits_met, summary.failures) == (0, 4, 0)
-    assert summary.reason == "0 steps are done, and a usage limit was met 4 times (--max-steps)"
+    assert summary.reason == "0 steps are done, and a usage limit was reached 4 times (--max-steps)"
 
 
 @pytest.mark.usefixtures("at_once")

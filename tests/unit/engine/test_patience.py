@@ -96,7 +96,9 @@ def busy_until(free_at: int) -> Callable[[], int]:
     def act() -> int:
         number = next(calls)
         if number < free_at:
-            raise WorkTreeBusy(f"agents of process {number // 2} still work in this work tree")
+            raise WorkTreeBusy(
+                f"agents of process {number // 2} are still working in this work tree"
+            )
         return number
 
     return act
@@ -111,7 +113,7 @@ def test_a_busy_work_tree_is_waited_for_and_told_once_of_each(
     waiting.wait_s = 0.0
     assert waiting.reach(busy_until(4)) == 4
     assert told == [
-        *(f"agents of process {number} still work in this work tree" for number in (0, 1)),
+        *(f"agents of process {number} are still working in this work tree" for number in (0, 1)),
         "the work tree is free",
     ]
     stop.close()

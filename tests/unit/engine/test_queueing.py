@@ -189,7 +189,7 @@ def test_one_in_the_middle_of_the_queue_can_be_ended_and_gives_up_in_time(tmp_pa
         third.join(10)
         assert 0.45 < time.monotonic() - started < 2
         assert isinstance(gave_up[0], ClaimHeld)
-        assert "is run by process" in gave_up[0].message
+        assert "is being run by process" in gave_up[0].message
         stops[0]()
         second.join(2)
         assert isinstance(ended[0], Interrupted)

@@ -25,7 +25,7 @@ def fact(event: str, step: str, **outcome: Any) -> dict[str, Any]:
 )
 def test_a_record_names_no_other_file_than_an_output(tmp_path: Path, name: Any) -> None:
     memory = recall(tmp_path, [fact("succeeded", "plan", output_file=name)])
-    with pytest.raises(CorruptState, match="is no output of a step"):
+    with pytest.raises(CorruptState, match="is not an output of a step"):
         memory.output("plan")
 
 

@@ -125,7 +125,7 @@ def test_logs_that_lead_elsewhere_leave_no_claim(tmp_path: Path) -> None:
     run = open_scripted(tmp_path)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "logs").symlink_to("elsewhere")
-    with pytest.raises(Exception, match="is a link where a folder") as caught:
+    with pytest.raises(Exception, match="is a link, but it has to be a folder") as caught:
         run.work()
     assert getattr(caught.value, "exit_code", 70) == 3
     assert run.head is None  # refused before anything was begun

@@ -107,7 +107,7 @@ def test_somebody_elses_step_is_waited_for_or_not(tmp_path: Path) -> None:
     with run.turn():
         before = (tmp_path / "sync/state.json").read_bytes()
         for mode in (Mode.TICK, Mode.COMBINED):
-            with pytest.raises(ClaimHeld, match="is run by process") as caught:
+            with pytest.raises(ClaimHeld, match="is being run by process") as caught:
                 other.work(mode)
             assert caught.value.exit_code == 75
         started = time.monotonic()

@@ -133,7 +133,7 @@ def test_a_holder_without_processes_loses_its_lock_and_starts_nothing_any_more(
     assert asleep.take(cancellation)
     asleep.note(secrets.token_hex(16))
     assert second.take(cancellation)
-    with pytest.raises(MachineBusy, match="taken the step over"):
+    with pytest.raises(MachineBusy, match="taken over the step"):
         asleep.note(secrets.token_hex(16))
     asleep.close()
     assert is_locked(second.path)

@@ -133,7 +133,7 @@ def test_a_new_system_prompt_reaches_a_resumed_session(
 
 
 def test_a_session_id_that_is_an_option_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no session id"):
+    with pytest.raises(ValueError, match="not a session id"):
         argv(tmp_path, resume_session="--dangerously-skip-permissions")
 
 
@@ -423,12 +423,14 @@ def test_subagents_that_nobody_can_start_are_refused(
 ) -> None:
     with ProcessCore() as core:
         executor = ClaudeExecutor("mine", ClaudeOptions.model_validate(entry), core)
-        with pytest.raises(ConfigurationError, match="agents, which nobody could start") as caught:
+        with pytest.raises(
+            ConfigurationError, match="agents, but nothing could start them"
+        ) as caught:
             ensure_honoured(step_with(**fields), "mine", executor)
         # The same fields without subagents are nobody's business.
         ensure_honoured(Step.model_validate({"name": "main", **fields}), "mine", executor)
     assert said in caught.value.message
-    assert "leave the tool Agent to the agent" in str(caught.value.hint)
+    assert "give the agent the tool Agent" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize(("fields", "entry"), HAS_TOOL)

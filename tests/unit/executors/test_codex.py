@@ -186,7 +186,7 @@ def test_an_appended_prompt_that_no_argument_holds_is_refused(tmp_path: Path) ->
 
 @pytest.mark.parametrize("mark", ["--dangerously-bypass-approvals-and-sandbox", "-c", "a b"])
 def test_a_session_id_that_is_an_option_is_refused(tmp_path: Path, mark: str) -> None:
-    with pytest.raises(ValueError, match="no session id"):
+    with pytest.raises(ValueError, match="not a session id"):
         argv(tmp_path, resume_session=mark)
 
 

@@ -79,7 +79,7 @@ def test_a_link_in_the_place_of_the_prompt_file_is_not_followed(bench: Bench) ->
     outside.mkdir()
     (bench.folder / "results").symlink_to(outside)
     path = bench.folder / "results/attempt/result.json"
-    with pytest.raises(UnsafeFolder, match="results: is a link where a folder"):
+    with pytest.raises(UnsafeFolder, match="results: is a link, but it has to be a folder"):
         bench.perform("cat", "{prompt_file}", result_path=path)
     assert not list(outside.iterdir())
 
@@ -87,7 +87,9 @@ def test_a_link_in_the_place_of_the_prompt_file_is_not_followed(bench: Bench) ->
 def test_a_folder_that_somebody_has_made_ahead_is_refused(bench: Bench) -> None:
     (bench.folder / "made").mkdir()
     (bench.folder / "made" / "result.json").write_text('{"status": "ok", "output": "FORGED"}')
-    with pytest.raises(StorageFailed, match="can't be made: File exists"):
+    with pytest.raises(
+        StorageFailed, match="can't create the folder for the agent's result: File exists"
+    ):
         bench.perform("true", result_path=bench.folder / "made/result.json")
 
 

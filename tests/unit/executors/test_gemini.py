@@ -77,7 +77,7 @@ def test_a_session_is_continued_by_its_id(tmp_path: Path) -> None:
     session = "11111111-2222-4333-8444-555555555555"
     request = request_for(tmp_path, resume_session=session)
     assert gemini_argv(GeminiOptions(), request)[-1] == f"--resume={session}"
-    with pytest.raises(ValueError, match="no session id"):
+    with pytest.raises(ValueError, match="not a session id"):
         gemini_argv(GeminiOptions(), request_for(tmp_path, resume_session="--yolo"))
 
 

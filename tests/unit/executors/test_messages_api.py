@@ -224,7 +224,7 @@ def test_a_budget_without_a_price_is_refused_before_the_first_call(desk: Desk) -
     [
         ("max_tokens", "raise it"),
         ("refusal", "refused to answer"),
-        ("model_context_window_exceeded", "no longer fits"),
+        ("model_context_window_exceeded", "outgrew"),
         ("something_new", "unknown stop reason 'something_new'"),
     ],
 )

@@ -48,7 +48,7 @@ def test_a_fault_that_passes_is_got_over(desk: Desk, fault: dict[str, Any]) -> N
     entry = {"stall_timeout_s": 0.5}
     outcome = desk.ask([{**fault, "times": 1}, {"text": "It is done."}], entry=entry)
     assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "It is done.")
-    assert "asking again in 1.0 s, 1 of 4" in desk.heard.text(Piece.NOTICE)
+    assert "retrying in 1.0 s, 1 of 4" in desk.heard.text(Piece.NOTICE)
     assert len(desk.model.requests) == 2
 
 

@@ -29,7 +29,7 @@ ASK = {"edit": "ask", "bash": "ask", "webfetch": "ask"}
 def test_a_session_is_continued_by_its_id(tmp_path: Path) -> None:
     request = request_for(tmp_path, resume_session="ses_dffe")
     assert opencode_argv(OpencodeOptions(), request)[-1] == "--session=ses_dffe"
-    with pytest.raises(ValueError, match="no session id"):
+    with pytest.raises(ValueError, match="not a session id"):
         opencode_argv(OpencodeOptions(), request_for(tmp_path, resume_session="--yolo"))
 
 

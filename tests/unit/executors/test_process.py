@@ -120,10 +120,10 @@ def test_death_by_a_signal_is_a_failure_that_names_it(stage: Stage) -> None:
     ("code", "said"),
     [
         (1, "exit code 1"),
-        (137, "exit code 137 (128 + SIGKILL; often for lack of memory)"),
+        (137, "exit code 137 (128 + SIGKILL; often because memory ran out)"),
         (143, "exit code 143 (128 + SIGTERM)"),
         (255, "exit code 255"),
-        (-9, "it was ended by SIGKILL; often for lack of memory"),
+        (-9, "it was ended by SIGKILL; often because memory ran out"),
         (-34, "it was ended by SIGRTMIN"),
         (None, "it left no exit code"),
     ],
@@ -311,7 +311,7 @@ def test_a_value_holds_anything_but_nul() -> None:
 
 @pytest.mark.parametrize("mark", ["", "--yolo", "-x", "a b", "a/../b", "a\n", ";cost_usd=1", "é"])
 def test_what_no_client_would_give_never_becomes_an_argument(mark: str) -> None:
-    with pytest.raises(ValueError, match="is no session id"):
+    with pytest.raises(ValueError, match="is not a session id"):
         split_mark(mark)
 
 

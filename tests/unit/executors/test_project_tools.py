@@ -130,7 +130,7 @@ def test_a_tool_that_was_not_granted_does_nothing(
     answer = call_tool(name, given, ("read",), bench)
     assert answer.is_error
     assert answer.is_refused is is_refused
-    assert "there are: read" in answer.text
+    assert "your tools: read" in answer.text
     assert not (bench.folder.root / "a").exists()
 
 

@@ -72,8 +72,8 @@ def test_an_answer_in_a_form_holds_nothing_that_no_file_could(path: Path) -> Non
     [
         ("", "strict JSON"),
         ("{", "strict JSON"),
-        ("null", "the whole"),
-        ("[]", "the whole"),
+        ("null", "the whole file"),
+        ("[]", "the whole file"),
         ('{"status": "fine"}', "status"),
         ('{"status": "ok", "colour": "red"}', "colour"),
         ('{"status": "ok", "status": "failed"}', "twice"),

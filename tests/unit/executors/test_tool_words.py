@@ -184,11 +184,11 @@ def test_what_the_entry_forbids_a_step_does_not_get(
 @pytest.mark.parametrize(
     ("entry", "fields", "said"),
     [
-        ({}, {"provider": "openai"}, "names no model of it"),
-        ({"model": "anthropic/m"}, {"provider": "openai"}, "names no model of it"),
-        ({}, {"temperature": 0.5}, "named as provider/model"),
-        ({}, {"temperature": 0.5, "model": "m1"}, "named as provider/model"),
-        ({}, {"temperature": 0.5, "model": "fake/"}, "named as provider/model"),
+        ({}, {"provider": "openai"}, "names no model of that provider"),
+        ({"model": "anthropic/m"}, {"provider": "openai"}, "names no model of that provider"),
+        ({}, {"temperature": 0.5}, "in the form provider/model"),
+        ({}, {"temperature": 0.5, "model": "m1"}, "in the form provider/model"),
+        ({}, {"temperature": 0.5, "model": "fake/"}, "in the form provider/model"),
     ],
 )
 def test_opencode_wants_the_whole_name_of_a_model(

@@ -46,7 +46,7 @@ def test_a_server_that_is_away_is_no_fault_of_the_step(error: SequencerError, to
         attempts._made("seq/p/nightly", Ticket(1), Cancellation())
     assert raised.value.type == told
     assert raised.value.non_retryable
-    said = [("nightly", Noticed(f"not made here: {error}"))] if told == REFUSED else []
+    said = [("nightly", Noticed(f"not run here: {error}"))] if told == REFUSED else []
     assert heard == said
 
 

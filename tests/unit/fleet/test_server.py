@@ -49,7 +49,7 @@ def test_a_port_that_is_taken_is_told(tmp_path: Path, which: int) -> None:
         ports = [other.getsockname()[1], *free_ports(1)]
         told = _refused(tmp_path / "fleet", *ports[:: -1 if which else 1])
     assert told.where == f"127.0.0.1:{ports[0]}"
-    assert str(told.hint).startswith("'sequencer worker --trial' may run already")
+    assert str(told.hint).startswith("'sequencer worker --trial' may already run")
     assert not (tmp_path / "fleet").exists()
 
 
@@ -61,7 +61,7 @@ def test_a_folder_that_takes_no_data_is_told(tmp_path: Path) -> None:
 
 def test_a_server_that_ends_names_its_log(tmp_path: Path) -> None:
     told = _refused(tmp_path / "fleet", *free_ports(2))
-    assert told.message == "the Temporal server does not start"
+    assert told.message == "the Temporal server did not start"
     assert Path(str(told.where)).read_text() == "it has no licence\n"
 
 

@@ -129,7 +129,7 @@ def test_killed_before_the_push(tmp_path: Path) -> None:
     run = here.begin(run)
     assert sorted(log(bare)) == ["README.md", "one"] == sorted(log(here.folder, "HEAD"))
     (told,) = here.told
-    assert "the work that was not is on branch sequencer-kept/default/0-1" in told
+    assert "the work that was not accepted is on branch sequencer-kept/default/0-1" in told
     assert "lost" in log(here.folder, "sequencer-kept/default/0-1")
 
 
@@ -174,7 +174,7 @@ def test_the_same_push_again_finds_out(tmp_path: Path) -> None:
     (one,) = run.claims
     assert here.carrier.collect(one, "main", run) == here.carrier.collect(one, "main", run)
     git(bare, "update-ref", f"{MINE}/1", "main")
-    with pytest.raises(WorkTreeRefused, match="has refused"):
+    with pytest.raises(WorkTreeRefused, match="refused refs"):
         here.carrier.collect(one, "main", run)
 
 
@@ -224,7 +224,7 @@ def test_a_dirty_or_diverged_clone_begins_nothing(tmp_path: Path) -> None:
     _, here, there = machines(tmp_path)
     run = here.step(head(), "one")
     write(there.folder, {"mine": "1"})
-    with pytest.raises(WorkTreeRefused, match="no commit holds"):
+    with pytest.raises(WorkTreeRefused, match="has uncommitted changes"):
         there.begin(run)
     commit(there.folder, {"mine": "1"})
     with pytest.raises(WorkTreeRefused, match="diverged"):
@@ -249,7 +249,7 @@ def test_a_branch_that_may_not_be_moved_is_told_once(tmp_path: Path) -> None:
         run = (here, there)[number % 2].step(run, str(number))
     here.carrier.publish(run)
     assert len(here.told) == len(there.told) == 1
-    assert "can't be moved to what was accepted, which is on" in here.told[0]
+    assert "can't be moved to the accepted code, which is on" in here.told[0]
     hook.unlink()
     there.carrier.publish(run)
     assert log(bare) == ["0", "1", "2", "README.md"]
@@ -261,7 +261,7 @@ def test_names_in_a_head_that_are_not_its_own_are_not_fetched(tmp_path: Path) ->
     assert run.work is not None
     for ref in ("refs/heads/x", f"{ATTEMPTS}/other/r/1", f"{MINE}/../../1", "--upload-pack=x", 7):
         bad = Work.model_validate({**run.work.model_dump(), "ref": ref})
-        with pytest.raises(WorkTreeRefused, match="does not hold commit"):
+        with pytest.raises(WorkTreeRefused, match="does not have commit"):
             there.begin(run.replace(work=bad))
 
 
@@ -301,7 +301,7 @@ def test_work_that_conflicts_is_kept_and_told(tmp_path: Path) -> None:
     run, waiting, work = apart(here, there, {"one": "another\n"})
     told = here.carrier.merged(waiting, run, work)
     assert isinstance(told, str)
-    assert "in 'one'; it is on branch sequencer-kept/default/0-2 of 'origin'" in told
+    assert "in 'one'; they are on branch sequencer-kept/default/0-2 of 'origin'" in told
     assert refs(bare)["sequencer-kept/default/0-2"] == work.commit
     assert not said(here.folder, "for-each-ref", "refs/worktree/sequencer-work/merging")
 

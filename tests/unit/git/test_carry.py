@@ -44,7 +44,7 @@ def test_a_dirty_tree_is_told_path_by_path(tmp_path: Path) -> None:
     _, here, _ = pair(tmp_path, {"a": "1"})
     write(here, {"a": "2", **{f"new {number:02}": "x" for number in range(12)}})
     refused = refusal(clone(here))
-    assert "branch main has 13 changed paths" in refused.message
+    assert "branch main has uncommitted changes (13 changed paths)" in refused.message
     assert "'a', 'new 00'" in refused.message
     assert f"and {13 - SHOWN_PATHS} more" in refused.message
     assert "store.work.tolerated" in str(refused.hint)
@@ -88,7 +88,7 @@ def test_a_history_that_has_diverged(tmp_path: Path) -> None:
     git(there, "push", "-q", "origin", "main")
     commit(here, {"mine": "1"})
     refused = refusal(clone(here))
-    assert "1 commits are here alone, 2 on 'origin' alone" in refused.message
+    assert "1 commits are only here, 2 only on 'origin'" in refused.message
     assert "git rebase origin/main" in str(refused.hint)
 
 
@@ -182,7 +182,7 @@ def test_what_could_not_be_committed_is_told(tmp_path: Path) -> None:
     write(here, {f"docs/.env{number:02}": "x" for number in range(20)})
     assert one.carrier.collect(claim(), "main", head()) is not None
     told = one.taken()
-    assert "not committed: 'docs/.env00' has a name under which secrets are kept" in told
+    assert "not committed: 'docs/.env00' has a name that is used for secrets" in told
     assert any("11 more" in line for line in told)
     assert any("'docs/.env00'" in line and "not committed, so" in line for line in told)
     assert "docs/key.md" not in tree_of(here)
@@ -305,7 +305,7 @@ def test_a_remote_that_does_not_answer_keeps_nobody_from_keeping(tmp_path: Path)
     bare.rename(tmp_path / "moved away")
     name = one.carrier.keep(claim(), "main", head())
     assert said(here, "rev-parse", str(name)) == said(here, "rev-parse", "HEAD")
-    assert one.taken() == [f"branch {name} is here only: it could not be pushed"]
+    assert one.taken() == [f"branch {name} exists only here: it could not be pushed"]
 
 
 FILES = {"code/a": "1\n", "code/b": "2\n"}

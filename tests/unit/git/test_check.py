@@ -89,7 +89,7 @@ def test_no_git_at_all(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_project_in_no_repository(tmp_path: Path) -> None:
     found = only(project(tmp_path, CONFIGURATION))
-    assert "is in no work tree of git" in found.message
+    assert "is not in a git work tree" in found.message
     assert found.where == str(tmp_path)
     assert found.exit_code == 2
 
@@ -134,7 +134,7 @@ def test_state_on_the_branch_of_the_code(shared: Shared, branch: str) -> None:
 
 def test_another_branch_than_that_of_the_code(shared: Shared) -> None:
     a = configured(shared, "work: {branch: work}")
-    assert "'main' is checked out, and code is on 'work'" in only(a).message
+    assert "'main' is checked out, but code is on 'work'" in only(a).message
     git(a, "switch", "-q", "-c", "work")
     assert findings(a) == []
 
@@ -200,7 +200,7 @@ def test_a_remote_that_takes_no_push(shared: Shared) -> None:
     git(a, "config", "remote.origin.receivepack", f"sh -c '{refusing}' x")
     found = only(a)
     assert (found.level, found.area) == (Level.ERROR, Area.REMOTE)
-    assert "takes no push" in found.message
+    assert "does not accept pushes" in found.message
 
 
 def test_a_remote_that_moves_one_branch_after_the_other(shared: Shared) -> None:
@@ -241,7 +241,7 @@ def test_a_branch_that_was_put_back(shared: Shared) -> None:
 
 def test_a_branch_that_holds_no_run(shared: Shared) -> None:
     git(shared.bare, "update-ref", "refs/heads/sequencer/default", "refs/heads/main")
-    assert "holds no run" in only(shared.clone("a")).message
+    assert "has no run" in only(shared.clone("a")).message
 
 
 @pytest.mark.parametrize(("key", "value"), [("fsync", "all"), ("fsyncObjectFiles", "true")])

@@ -170,7 +170,7 @@ def test_a_key_in_a_dead_worktree_stays_where_it_is_and_is_told_once(here: Path)
     places = workplaces(here)
     told = places.clean(())
     assert len(told) == 2
-    assert "'k' holds what looks like a key" in told[0]
+    assert "'k' contains what looks like a key" in told[0]
     folder = here / "sync/worktrees/implement-1"
     assert str(folder) in told[1]
     assert places.clean(()) == ()

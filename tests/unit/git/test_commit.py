@@ -320,7 +320,7 @@ def test_the_lock_of_somebody_alive_stays(tmp_path: Path, monkeypatch: pytest.Mo
             other = Committer(tree_at(folder))
             seen.append(other.is_cut_off())
             other.settle()
-            with pytest.raises(WorkTreeRefused, match="locked by somebody else"):
+            with pytest.raises(WorkTreeRefused, match="locked by another git process"):
                 committed(folder)
         return real(*argv, **rest)  # type: ignore[arg-type]
 

@@ -37,10 +37,10 @@ def made_by(here: Path, work: Callable[[Path], object]) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [
-        ("k.py", SECRET, "holds what looks like a key"),
-        ("k.py", "hunter2-hunter2", "holds what looks like a key"),
-        ("pem", PEM.format("MIIE" * 20), "holds what looks like a key"),
-        (".env", "A=1\n", "has a name under which secrets are kept"),
+        ("k.py", SECRET, "contains what looks like a key"),
+        ("k.py", "hunter2-hunter2", "contains what looks like a key"),
+        ("pem", PEM.format("MIIE" * 20), "contains what looks like a key"),
+        (".env", "A=1\n", "has a name that is used for secrets"),
         (f"{SECRET}.txt", "x", "has a name that looks like a key"),
         ("large", "x" * 2001, "has 2001 bytes, more than 2000"),
     ],

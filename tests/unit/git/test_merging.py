@@ -372,7 +372,7 @@ def test_a_lock_of_a_killed_git_is_named_with_what_to_do(
     assert left.result is PlaceResult.IN_THE_WAY
     assert left.hint is not None
     assert left.error is not None
-    assert f"{lock} is a lock of git: remove it if no git runs there" in left.error
+    assert f"{lock} is a git lock: remove it if no git runs there" in left.error
     assert "or remove its lock, then" in left.hint
     assert left.branch == BRANCH
 

@@ -108,7 +108,7 @@ def test_nothing_is_sent_elsewhere_than_was_allowed(
     allowed = acting_settings(folder, "origin", env)
     Git(folder, env, allowed=allowed).run("ls-remote", "--", "origin")
     git(folder, "config", key, value)
-    with pytest.raises(ConfigurationError, match="not trusted with that"):
+    with pytest.raises(ConfigurationError, match="did not trust this project with that"):
         Git(folder, env, allowed=allowed).run("ls-remote", "--", "origin")
     Git(folder, env, allowed=allowed).run("status")
 
@@ -116,7 +116,7 @@ def test_nothing_is_sent_elsewhere_than_was_allowed(
 def test_who_only_looks_reaches_no_remote(folder: Path, tmp_path: Path) -> None:
     env = environment(tmp_path)
     for argv in (("ls-remote",), ("fetch",), ("push",)):
-        with pytest.raises(GitFailed, match="only looks asks no remote"):
+        with pytest.raises(GitFailed, match="only looks does not ask the remote"):
             Git(folder, env).run(*argv, "--", "origin")
 
 

@@ -392,7 +392,7 @@ def test_a_refusal_of_code_may_pass_or_is_the_last_word(
     tmp_path: Path, told: str, is_last: bool
 ) -> None:
     pushed = Pushed(PushVerdict.REFUSED, told, refused={CODE.ref: told})
-    refusal = pytest.raises(WorkTreeRefused, match="takes no push: no Mondays")
+    refusal = pytest.raises(WorkTreeRefused, match="does not accept pushes: no Mondays")
     with refusal if is_last else nullcontext():
         unasked(tmp_path).ensure_may_pass(pushed, [STATE, CODE], TIPS)
 

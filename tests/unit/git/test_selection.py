@@ -66,7 +66,7 @@ def why(folder: Path, name: str = "file", cap: int = 1000) -> str:
 )
 def test_what_looks_like_a_key(tmp_path: Path, text: str) -> None:
     (tmp_path / "file").write_text(text)
-    assert why(tmp_path, cap=10_000) == "holds what looks like a key"
+    assert why(tmp_path, cap=10_000) == "contains what looks like a key"
 
 
 def test_what_only_talks_about_keys(tmp_path: Path) -> None:
@@ -77,8 +77,8 @@ def test_what_only_talks_about_keys(tmp_path: Path) -> None:
 def test_what_is_no_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "folder").mkdir()
-    assert why(tmp_path, "fifo") == "is no plain file"
-    assert why(tmp_path, "folder") == "is no plain file"
+    assert why(tmp_path, "fifo") == "is not a regular file"
+    assert why(tmp_path, "folder") == "is not a regular file"
     assert "No such file" in why(tmp_path, "missing")
 
 
@@ -113,7 +113,7 @@ def test_a_file_behind_a_link(tmp_path: Path) -> None:
     top.mkdir()
     (outside / "file").write_text("not of this repository")
     (top / "sub").symlink_to(outside)
-    assert why(top, "sub/file") == "is behind a link"
+    assert why(top, "sub/file") == "is in a linked folder"
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_a_file_behind_a_link(tmp_path: Path) -> None:
     [".env", ".env.local", ".envrc", "sub/.env", ".ENV", ".env/x", ".netrc", "a/.pgpass"],
 )
 def test_names_under_which_secrets_are_kept(path: str) -> None:
-    with pytest.raises(Unfit, match="under which secrets are kept"):
+    with pytest.raises(Unfit, match="that is used for secrets"):
         ensure_fit_name(path, IS_SECRET)
 
 
@@ -267,7 +267,7 @@ def test_what_somebody_has_staged_is_theirs(tmp_path: Path) -> None:
     write(folder, {"both": "3"})
     assert taken(folder, paths=["**"]) == ["mine"]
     assert set(reasons(folder, paths=["**"])) == {"both", "added", "announced", "dropped"}
-    assert set(reasons(folder, paths=["**"]).values()) == {"has changes that somebody has staged"}
+    assert set(reasons(folder, paths=["**"]).values()) == {"has staged changes"}
 
 
 def test_the_runs_own_files(tmp_path: Path) -> None:
@@ -280,10 +280,10 @@ def test_the_runs_own_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "reason"),
     [
-        ({"key.txt": SECRET}, "holds what looks like a key"),
-        ({"notes.md": "it is hunter2-hunter2"}, "holds what looks like a key"),
-        ({".env": "A=1"}, "has a name under which secrets are kept"),
-        ({"deep/.env.production": "A=1"}, "has a name under which secrets are kept"),
+        ({"key.txt": SECRET}, "contains what looks like a key"),
+        ({"notes.md": "it is hunter2-hunter2"}, "contains what looks like a key"),
+        ({".env": "A=1"}, "has a name that is used for secrets"),
+        ({"deep/.env.production": "A=1"}, "has a name that is used for secrets"),
         ({f"{SECRET}.txt": "x"}, "has a name that looks like a key"),
     ],
 )
@@ -412,7 +412,7 @@ def refused(here: Path, work: Callable[[Path], object]) -> PlaceLeft:
 def test_a_commit_that_adds_a_key_is_not_merged(here: Path, text: str) -> None:
     left = refused(here, lambda at: commit(at, {"d/k.py": f"KEY = '{text}'\n", "a": "1\n"}))
     assert left.files == ("d/k.py",)
-    assert "'d/k.py' holds what looks like a key" in str(left.error)
+    assert "'d/k.py' contains what looks like a key" in str(left.error)
     assert f"KEY = '{text}'" in said(here, "show", f"{left.branch}:d/k.py")
 
 

@@ -49,7 +49,9 @@ def begun(folder: Path, state: Head | None = None, *, attempt: int = 1) -> Clone
 
 
 def ensure_refused(one: Clone, state: Head) -> None:
-    with pytest.raises(WorkTreeRefused, match=r"2 changed paths .*'left.txt', 'notes.md'") as why:
+    with pytest.raises(
+        WorkTreeRefused, match=r"uncommitted changes \(2 changed paths\): 'left.txt', 'notes.md'"
+    ) as why:
         one.carrier.ready(state)
     assert "git stash -u" in str(why.value.hint)
 
@@ -161,7 +163,7 @@ def test_nobody_else_begins_while_agents_work(
     with pytest.raises(WorkTreeBusy) as busy:
         one.carrier.ready(head())
     assert (
-        f"agents of process {pid} of run 'default' still work in this work tree"
+        f"agents of process {pid} of run 'default' are still working in this work tree"
         in busy.value.message
     )
     assert f"'kill -CONT {pid}'" in str(busy.value.hint)
@@ -193,7 +195,7 @@ def test_both_were_ready_and_one_is_faster(tmp_path: Path, monkeypatch: pytest.M
     one, other = clone(here, commit=NOTES_OCCUPIED), clone(here, commit=NOTES_OCCUPIED)
     assert (ready(one), ready(other)) == (True, True)
     one.carrier.arrive(head())
-    with pytest.raises(WorkTreeRefused, match="still work in this work tree"):
+    with pytest.raises(WorkTreeRefused, match="are still working in this work tree"):
         other.carrier.arrive(head())
 
 
@@ -288,7 +290,7 @@ def test_a_second_run_waits_until_the_step_of_the_first_has_ended(tmp_path: Path
     assert refused.value.exit_code == 3
     ended = state_of(here, "a", head(step_index=1))
     with pytest.raises(
-        WorkTreeBusy, match=r"agents of process \d+ of run 'a' still work in this work tree"
+        WorkTreeBusy, match=r"agents of process \d+ of run 'a' are still working in this work tree"
     ):
         other.carrier.ready(state)
     one.carrier.leave(ended)
@@ -311,7 +313,9 @@ def test_a_whole_step_of_another_run_in_between(tmp_path: Path) -> None:
     at_work(here)
     write(here, {"notes.md": "of a"})
     state_of(here, "a", head())
-    with pytest.raises(WorkTreeRefused, match=r"1 changed path .*'notes.md'"):
+    with pytest.raises(
+        WorkTreeRefused, match=r"uncommitted changes \(1 changed path\): 'notes.md'"
+    ):
         other.carrier.arrive(state_of(here, "b", head(), this_process()))
     (here / "notes.md").unlink()
     other.carrier.arrive(state_of(here, "b", head(), this_process()))

@@ -93,7 +93,7 @@ def test_a_merge_with_conflicts(tmp_path: Path) -> None:
 
 def test_a_bare_repository_has_no_work_tree(tmp_path: Path) -> None:
     bare, _, _ = pair(tmp_path)
-    with pytest.raises(WorkTreeRefused, match="no work tree"):
+    with pytest.raises(WorkTreeRefused, match="not in a git work tree"):
         tree_at(bare).status()
 
 

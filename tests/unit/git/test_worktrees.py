@@ -94,8 +94,8 @@ def below_another(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda _: None, "is in no work tree of git"),
-        (bare, "is in no work tree of git"),
+        (lambda _: None, "is not in a git work tree"),
+        (bare, "is not in a git work tree"),
         (unborn, "the repository has no commit yet"),
         (below_another, "no commit has the project's folder"),
     ],
@@ -188,7 +188,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_worktree_is_not_added_while_somebody_adds_or_removes_one(here: Path) -> None:
     with (
         checkout_at(here).repository_lock(),
-        pytest.raises(WorkTreeRefused, match="is kept locked"),
+        pytest.raises(WorkTreeRefused, match="is locked by"),
     ):
         opened(workplaces(here))
     assert remains(here) == []
@@ -202,7 +202,7 @@ def test_nothing_is_merged_while_somebody_merges_and_the_worktree_stays(here: Pa
         left = closed(place)
     assert (left.error is not None, left.folder) == (True, place.folder)
     assert left.error is not None
-    assert "is kept locked" in left.error
+    assert "is locked by" in left.error
     assert not (here / "x").exists()
     assert said(here, "show", f"{place.branch}:x") == "x"
 

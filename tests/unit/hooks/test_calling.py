@@ -203,8 +203,12 @@ WRONG_FIXER = "{'fixer': {'name': 'f', 'output': {'schema': {'type': 5}}}}"
         ("steps", "'coding'", "'coding' (str), expected a Workflow, or a list or tuple of Step"),
         ("steps", "['coding']", "a value of type list, expected"),
         ("steps", "(s for s in ())", "a value of type generator, expected"),
-        ("steps", "[]", "steps that make no workflow"),
-        ("steps", "[sequencer.Step(name='a')] * 2", "steps that make no workflow: Value error"),
+        ("steps", "[]", "steps that do not make a workflow"),
+        (
+            "steps",
+            "[sequencer.Step(name='a')] * 2",
+            "steps that do not make a workflow: Value error",
+        ),
         ("steps", "sequencer.Workflow('x', [sequencer.Step(name='a')])", "a cycle called 'x'"),
         (
             "steps",
@@ -216,10 +220,10 @@ WRONG_FIXER = "{'fixer': {'name': 'f', 'output': {'schema': {'type': 5}}}}"
             f"[sequencer.Step(name='a', validation={WRONG_FIXER})]",
             "a step with a wrong schema: step 'f': output.schema.type",
         ),
-        ("prompt", "b'bytes'", "a value of type bytes, expected a text"),
-        ("prompt", "['a']", "a value of type list, expected a text"),
-        ("prompt", "'a\\ud800'", "a text that is no UTF-8 at character 1"),
-        ("system_prompt", "0", "0 (int), expected a text"),
+        ("prompt", "b'bytes'", "a value of type bytes, expected text"),
+        ("prompt", "['a']", "a value of type list, expected text"),
+        ("prompt", "'a\\ud800'", "text that is not UTF-8 at character 1"),
+        ("system_prompt", "0", "0 (int), expected text"),
         ("model", "'--dangerously-skip-permissions'", "does not start with '-'"),
         ("model", "'a\\nb'", "one printable line"),
         ("model", "''", "expected the name of a model"),
@@ -232,15 +236,15 @@ WRONG_FIXER = "{'fixer': {'name': 'f', 'output': {'schema': {'type': 5}}}}"
         (
             "transition",
             "sequencer.Decision(sequencer.Move.GOTO, 'codign')",
-            "a goto to 'codign' (str), which is no step; steps: coding, verifications, summary",
+            "a goto to 'codign' (str), which is not a step; steps: coding, verifications, summary",
         ),
         ("transition", "sequencer.Decision(sequencer.Move.GOTO, 3)", "a goto to 3 (int)"),
         (
             "transition",
             "sequencer.Decision(sequencer.Move.RETRY, 'coding')",
-            "a target ('coding' (str)) for retry, which has none",
+            "a target ('coding' (str)) for retry, which takes none",
         ),
-        ("transition", "sequencer.Decision(sequencer.Move.NEXT, None, 3)", "a text as its reason"),
+        ("transition", "sequencer.Decision(sequencer.Move.NEXT, None, 3)", "text as its reason"),
     ],
 )
 def test_an_answer_without_meaning_fails_the_step_and_names_its_hook(

@@ -55,7 +55,7 @@ def test_a_path_out_of_the_project_is_refused(tmp_path: Path, name: str) -> None
     ("name", "said"),
     [
         ("nope.py", "No such file"),
-        ("hooks.txt", "is no Python file"),
+        ("hooks.txt", "is not a Python file"),
         ("", "expected a path"),
         ("a\0.py", "expected a path"),
         ("folder.py", "not a regular file"),
@@ -97,7 +97,7 @@ def test_a_file_that_can_not_be_loaded_is_named_with_its_line(
     assert error.where == f"{tmp_path / 'hooks.py'}:{line}"
     assert said in error.message
     assert "\n" not in error.message
-    assert error.hint == "repair it, or take it out of hooks in orchestration.yaml"
+    assert error.hint == "fix it, or remove it from hooks in orchestration.yaml"
     left = [m for name, m in sys.modules.items() if name.startswith(MODULE_PREFIX)]
     assert not [module for module in left if module.__file__ == str(tmp_path / "hooks.py")]
 
@@ -145,7 +145,7 @@ def install(site: Path, package: str, source: str, **entries: str) -> None:
         ("x = 1", "hooks_four:y", "AttributeError"),
         ("x = 1", "hooks_nowhere", "ModuleNotFoundError"),
         ("class C: pass", "hooks_four:C", "not a class"),
-        ("x = 1", "hooks_four", "there is no hook in it"),
+        ("x = 1", "hooks_four", "it has no hooks"),
         (PROMPT.replace("_prompt", "_promt"), "hooks_four", "unknown hook 'sequencer_promt'"),
     ],
 )

@@ -71,7 +71,7 @@ def test_what_would_not_be_called_as_meant_is_refused_with_its_line(
 @pytest.mark.parametrize("source", ["", "x = 1\n", "def prompt(text): return text\n"])
 def test_a_file_without_a_hook_is_refused(tmp_path: Path, source: str) -> None:
     error = refused(tmp_path, source)
-    assert (error.message, error.where) == ("there is no hook in it", "hooks0.py")
+    assert (error.message, error.where) == ("it has no hooks", "hooks0.py")
     assert "@sequencer.hookimpl" in str(error.hint)
 
 

@@ -29,7 +29,7 @@ def test_a_task_has_no_name_and_no_gate_of_a_step(field: str) -> None:
     assert field not in STEP_FIELDS
     with pytest.raises(ValidationError, match="Extra inputs"):
         task(**{field: "x"})
-    with pytest.raises(ValidationError, match="is no field that a task may set"):
+    with pytest.raises(ValidationError, match="is not a field that a task may set"):
         task(step={field: "x"})
 
 

@@ -205,7 +205,7 @@ def test_a_run_that_can_not_be_read_at_first_is_not_told_from_its_beginning(
     succeed(store, "long ago")
     aside = hide_journal(store)
     told = lane_for(new_store(store.folder.parent))
-    assert "its cursor can't be made" in told.notices[0]
+    assert "its cursor can't be created" in told.notices[0]
     bring_back(store, aside)
     told.clock.now += 100
     told.deliver()

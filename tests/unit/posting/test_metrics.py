@@ -62,7 +62,7 @@ def test_people_read_it_as_a_line_or_two() -> None:
     assert text == (
         "took 12.0 s · 2 steps · 3 attempts, 1 failed · 12.0 s of agents · 30 + 15 tokens, "
         "0.5000 USD and 2 calls of unknown cost · claude, codex\n\n"
-        "1 at the same time at most · 1.00 times as fast as one worker · "
+        "at most 1 at the same time · 1.00 times as fast as one worker · "
         "critical path 6.0 s: plan → build"
     )
 

@@ -56,25 +56,25 @@ def test_the_sinks_come_in_the_order_of_the_file(tmp_path: Path) -> None:
         ({**GITHUB, "issue_env": "N"}, "are alternatives"),
         ({"kind": "jsonl", "url": "https://x"}, "kind jsonl has no url; it has path"),
         ({**HOOK, "token_env": "A_TOKEN"}, "kind webhook has no token_env"),
-        ({**HOOK, "url": "ftp://example.org"}, "whole http:// or https://"),
-        ({**HOOK, "url": "https://"}, "whole http:// or https://"),
-        ({**HOOK, "url": "https://x:y@example.org"}, "no credentials"),
+        ({**HOOK, "url": "ftp://example.org"}, "full http:// or https://"),
+        ({**HOOK, "url": "https://"}, "full http:// or https://"),
+        ({**HOOK, "url": "https://x:y@example.org"}, "can't hold credentials"),
         (
             {**HOOK, "url": "http://example.org", "headers_env": {"A": "A_TOKEN"}},
-            "has to be https",
+            "must start with https",
         ),
-        ({**GITHUB, "api_url": "http://example.org"}, "has to be https"),
+        ({**GITHUB, "api_url": "http://example.org"}, "must start with https"),
         ({**HOOK, "url": "https://exa mple.org"}, "should match pattern"),
-        ({**HOOK, "url": "http://[::1"}, "whole http:// or https://|Invalid"),
+        ({**HOOK, "url": "http://[::1"}, "full http:// or https://|Invalid"),
         ({**HOOK, "headers": {"Authorization": "Bearer x"}}, "headers_env takes it"),
         ({**HOOK, "headers": {"X-Api-Key": "x"}}, "headers_env takes it"),
         ({**HOOK, "headers": {"Idempotency-Key": "x"}}, "set by the sink"),
         ({**HOOK, "headers": {"A": "b\r\nX: y"}}, "should match pattern"),
         ({**HOOK, "headers": {"A b": "c"}}, "should match pattern"),
-        ({**HOOK, "headers_env": {"Authorization": "HOOK_AUTH"}}, "ends in _TOKEN"),
+        ({**HOOK, "headers_env": {"Authorization": "HOOK_AUTH"}}, "must end in _TOKEN"),
         ({**HOOK, "secret_env": "s3cr3t-itself"}, "should match pattern"),
         ({**GITHUB, "repository": "octo/../cat"}, "should match pattern"),
-        ({**GITHUB, "repository": "octo/.."}, "repository is owner/name"),
+        ({**GITHUB, "repository": "octo/.."}, "write repository as owner/name"),
         ({**GITHUB, "issue": 0}, "greater than or equal to 1"),
         ({**GITHUB, "token": "ghp_1"}, "Extra inputs"),
         ({**LINEAR, "agent_session_id": "a/b"}, "should match pattern"),
@@ -126,7 +126,7 @@ def test_a_variable_that_does_not_fit_is_found_and_not_shown(tmp_path: Path) -> 
     two_lines = {"GITHUB_TOKEN": "ghp_1\nX: y", "ISSUE": "3"}
     found = dict(problems(asked, place(tmp_path, **two_lines)))
     assert found == {
-        "activity.sinks.issue.token_env": "the variable GITHUB_TOKEN is no printable line"
+        "activity.sinks.issue.token_env": "the variable GITHUB_TOKEN is not one printable line"
     }
 
 
@@ -174,7 +174,7 @@ def loaded(folder: Path, text: str, **variables: str) -> Settings:
         ),
         (
             "{sinks: {x: {kind: webhook, url: 'ftp://a'}}}",
-            ["activity.sinks.x.url: expected a whole http:// or https:// address"],
+            ["activity.sinks.x.url: expected a full http:// or https:// address"],
         ),
         (
             "{sinks: {x: {kind: github, repository: a, issue: 0}}}",

@@ -88,7 +88,7 @@ def test_a_file_mode_that_helps_nobody_is_refused(tmp_path: Path, mode: str) -> 
         ("agent: {roles: {main: x}}\n", "1:17: agent.roles.main", "unknown agent 'x'"),
         ("agent: {prompts: {a.md: x}}\n", "1:19: agent.prompts.a.md", "unknown agent 'x'"),
         ("main_prompt: ../x.md\n", "1:1: main_prompt", "'..' in it"),
-        ("router: {allowlist: [a, /b]}\n", "1:25: router.allowlist[1]", "is absolute"),
+        ("router: {allowlist: [a, /b]}\n", "1:25: router.allowlist[1]", "is an absolute path"),
         ("router: {enabled: true, mode: only}\n", "1:1: router.prompt", "needs a prompt"),
         ("step_defaults: {name: x}\n", "1:17: step_defaults.name", "can't be a default"),
         ("step_defaults: {agent: x}\n", "1:17: step_defaults.agent", "'agent' at the top"),
@@ -225,8 +225,8 @@ workflows:
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        ("{tasks: []}", "there is no task in it"),
-        ("{size: 3}", "there is no task in it"),
+        ("{tasks: []}", "it has no tasks"),
+        ("{size: 3}", "it has no tasks"),
         ("{tasks: [{id: a, subject: A}], steps: [b]}", "steps can't be combined with tasks"),
         ("{tasks: [{id: a, subject: A}], kind: procedure}", "kind can't be combined with tasks"),
         (
@@ -332,7 +332,7 @@ def test_the_step_fields_of_a_role_keep_their_types(tmp_path: Path) -> None:
         ("writes: true", "requires_approval: true", "17:7: teams.roles.tester", "unknown key"),
         ("writes: true", "step: {model: x}", "16:5: teams.roles.tester", "unknown key 'step'"),
         ("writes: true", "step: 3", "16:5: teams.roles.tester", "next to the role's own"),
-        ("refactor: 0", '"|": 0', "10:29: teams.score.keywords.|", "has a letter or a digit"),
+        ("refactor: 0", '"|": 0', "10:29: teams.score.keywords.|", "needs a letter or a digit"),
         (
             *("    keywords", "    procedures: {nope: 20}\n    keywords"),
             *("10:18: teams.score.procedures.nope", "unknown procedure 'nope'"),
@@ -458,7 +458,7 @@ workflows:
         ("extends: full-development\n    rep", "extends: full\n    rep", "6:5: ", "unknown workfl"),
         ("agent: tests", "agent: test", "8:23: ", "did you mean 'tests'"),
         ("prompt: look.md", "prompt: ../look.md", "10:41: ", "'..' in it"),
-        ("{prompt: sub", "{prompt: /sub", "14:33: ", "is absolute"),
+        ("{prompt: sub", "{prompt: /sub", "14:33: ", "is an absolute path"),
         ("agent: tests", "requires_approval: false, approval: {}", "8:7: ", "can't be changed"),
         ("[security-review]", "[verifications]", "5:3: workflows.my-dev", "twice: verifications"),
         ("extends: full-development\n    rep", "rep", "5:3: workflows.my-dev", "without extends"),

@@ -127,7 +127,7 @@ def test_a_newer_file_that_is_damaged_or_ambiguous_is_refused(
         ({"expected_actor": "Galph"}, "expected_actor is 'Galph'"),
         ({"expected_actor": None}, "expected_actor is None"),
         ({"expected_actor": ["ralph"]}, "expected_actor is ['ralph']"),
-        ({"status": "waiting-galph"}, "status is 'waiting-galph', and expected_actor is 'ralph'"),
+        ({"status": "waiting-galph"}, "status is 'waiting-galph', but expected_actor is 'ralph'"),
         ({"status": "running-galph"}, "status is 'running-galph'"),
     ],
 )
@@ -154,7 +154,7 @@ def test_another_workflow_is_not_taken_for_this_one() -> None:
 
 
 def test_cycles_of_two_are_not_counted_in_cycles_of_three() -> None:
-    with pytest.raises(DefinitionChanged, match="cycles of 2 steps, and 'review_cadence' has 3"):
+    with pytest.raises(DefinitionChanged, match="cycles of 2 steps, but 'review_cadence' has 3"):
         head_of(OLDER, cycle_length=3)
     assert head_of(NEWER, cycle_length=3).step_index == 12
 

@@ -150,7 +150,7 @@ def test_a_journal_that_lost_its_end_leaves_two_choices(tmp_path: Path) -> None:
 def test_a_choice_that_is_not_there_is_refused(tmp_path: Path) -> None:
     state_path = begun(tmp_path, 2)
     state_path.write_text("{")
-    with pytest.raises(UsageRefused, match="no head to accept"):
+    with pytest.raises(UsageRefused, match="no head that the journal lacks"):
         repair(state_path, Choice.HEAD)
     state_path = begun(tmp_path / "other", 2)
     journal_of(state_path).unlink()
@@ -390,5 +390,5 @@ def test_without_the_current_journal_and_the_head_a_person_chooses(tmp_path: Pat
     journal_of(state_path).rename(state_path.with_name("journal-000001.jsonl"))
     state_path.write_text("{")
     assert diagnose(state_path).action is Action.CHOOSE
-    with pytest.raises(CorruptState, match="a person has to choose"):
+    with pytest.raises(CorruptState, match="you have to choose"):
         repair(state_path)

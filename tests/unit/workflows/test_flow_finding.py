@@ -123,5 +123,5 @@ def test_a_readme_is_about_its_folder(tmp_path: Path, name: str) -> None:
     path.write_text("```mermaid\nflowchart TD\n  a --> b\n```\n")
     assert flow_files(tmp_path, tmp_path / "home") == ()
     for asked in (path.stem, str(path)):
-        with pytest.raises(ConfigurationError, match="no workflow"):
+        with pytest.raises(ConfigurationError, match="is not a workflow"):
             find_flow(asked, tmp_path, tmp_path / "home")

@@ -51,7 +51,7 @@ def test_a_flow_that_can_not_be_loaded_says_why(flow: dict[str, Any]) -> None:
 
 
 def test_only_a_graph_is_simulated() -> None:
-    with pytest.raises(ValueError, match="is no graph"):
+    with pytest.raises(ValueError, match="is not a graph"):
         simulate(Workflow("w", (Step(name="a"),)))
 
 
@@ -104,6 +104,6 @@ def test_a_flow_without_an_end_is_told_so(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(EndlessReplay) as endless:
         simulate(made)
     assert endless.value.exit_code == 2
-    assert "no end after 10,000 events" in endless.value.message
+    assert "not ended after 10,000 events" in endless.value.message
     assert "1,000,000 loops" in endless.value.message
     assert "maxIterations" in (endless.value.hint or "")

@@ -227,12 +227,12 @@ def test_a_value_that_nests_without_an_end_in_sight_is_a_problem() -> None:
 @pytest.mark.parametrize(
     ("schema", "said"),
     [
-        ({"type": "nope"}, "w.type: this is no JSON Schema: 'nope'"),
-        ({"properties": []}, "w.properties: this is no JSON Schema"),
+        ({"type": "nope"}, "w.type: this is not a JSON Schema: 'nope'"),
+        ({"properties": []}, "w.properties: this is not a JSON Schema"),
         ({"properties": {"a": {"minimum": "1"}}}, "w.properties.a.minimum: this is no"),
-        ({"pattern": "("}, "w.pattern: this is no JSON Schema"),
+        ({"pattern": "("}, "w.pattern: this is not a JSON Schema"),
         ({"$schema": 5}, "w.$schema: expected the URI of a draft"),
-        ({"$ref": "#"}, "w: the schema refers to itself without an end"),
+        ({"$ref": "#"}, "w: the schema refers to itself endlessly"),
         ({"$ref": "#/$defs/a"}, "w: $ref '#/$defs/a' is not in the schema itself"),
         ({"items": {"$ref": "other.json"}}, "w: $ref 'other.json' is not in"),
         ({"$ref": "http://[::1"}, "w: $ref 'http://[::1' is not in"),

@@ -70,7 +70,7 @@ def test_another_definition_is_refused(tmp_path: Path) -> None:
 
 def test_only_a_graph_has_nodes(tmp_path: Path) -> None:
     made = lab(tmp_path, "a")
-    with pytest.raises(UsageRefused, match="is no graph"):
+    with pytest.raises(UsageRefused, match="is not a graph"):
         NetChanges(made.store(), Workflow("w", (WorkflowStep(name="a"),)))
 
 
@@ -80,7 +80,7 @@ def test_only_a_graph_has_nodes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["../../secret", "1-../x", "-1", "1-", "x-y", "1-2-3", ""])
 def test_a_reference_leads_nowhere_else(tmp_path: Path, name: str) -> None:
     made = lab(tmp_path, "a")
-    with pytest.raises(CorruptState, match="is no attempt of a step"):
+    with pytest.raises(CorruptState, match="is not an attempt at a step"):
         made.worker().control.read_output(name)
 
 

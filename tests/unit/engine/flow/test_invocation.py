@@ -61,7 +61,7 @@ def test_a_bad_end_is_an_error_each_time(
 def test_max_cost_starts_no_more(tmp_path: Path) -> None:
     dear = said(usage=Usage(cost_usd=2.0))
     made = lab(tmp_path, "a --> b --> c", {"a": dear, "b": dear})
-    assert made.work(limits={"max_cost_usd": 3.0}).reason == "4.0000 USD are spent (--max-cost)"
+    assert made.work(limits={"max_cost_usd": 3.0}).reason == "4.0000 USD is spent (--max-cost)"
     # The second was told what was left of it.
     assert [request.max_cost_usd for request in made.actor.asked] == [3.0, 1.0]
 
@@ -99,7 +99,7 @@ def test_other_nodes_go_on_while_one_waits_for_its_next_try(tmp_path: Path) -> N
     assert made.work(limits={"max_steps": 3}).usage.steps == 3
     assert made.accepted() == ["s", "b", "c"]
     reason = made.work(Mode.TICK).reason
-    assert reason.startswith("nothing due: the next try comes at ")
+    assert reason.startswith("nothing due: the next try is at ")
     assert made.head.status is Status.WAITING_NEXT
     made.run().control.retry()
     with pytest.raises(StepFailed):

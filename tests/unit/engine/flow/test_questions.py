@@ -182,5 +182,5 @@ def test_an_answer_after_the_time_is_over_and_nobody_has_looked(tmp_path: Path) 
     """Where the run goes must not depend on who comes first by then."""
     made = asking(tmp_path, timeout_ms=500)
     time.sleep(0.55)
-    with pytest.raises(TransitionRefused, match="the time of 'h' was over"):
+    with pytest.raises(TransitionRefused, match="the time to answer 'h' ended"):
         answered(made, "approve")

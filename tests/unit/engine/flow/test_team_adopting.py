@@ -304,7 +304,7 @@ def test_a_killed_process_leaves_the_growth_to_the_next(tmp_path: Path) -> None:
 # --- wrong answers -----------------------------------------------------------------------
 
 WRONG = {
-    "no-json": ("I would add two tasks", "schema: it is no JSON"),
+    "no-json": ("I would add two tasks", "schema: it is not JSON"),
     "empty": (json.dumps({"tasks": []}), "schema"),
     "unknown": (adds(("a", "nobody")), "there is no task 'nobody' to wait for"),
     "itself": (adds(("a", "a")), "waits for itself"),

@@ -69,7 +69,7 @@ def test_it_can_go_on_behind_the_last_no(tmp_path: Path) -> None:
 
 def test_a_tick_whose_lead_adds_what_can_not_be_is_a_failure(tmp_path: Path) -> None:
     made = team(tmp_path, [task("lead", adds="tasks")], {"lead": "no JSON"})
-    with pytest.raises(StepFailed, match="no JSON"):
+    with pytest.raises(StepFailed, match="not JSON"):
         made.work(Mode.TICK)
 
 

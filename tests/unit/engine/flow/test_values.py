@@ -82,9 +82,9 @@ def test_an_output_whose_file_is_gone_is_a_failure(tmp_path: Path) -> None:
     ("asked", "hint"),
     [
         ("{{state.gone}}", "known: "),
-        ("{{state.a.deep}}", "nothing below"),
-        ("{{output.field}}", "no JSON"),
-        ("{{nodes.a.output.field}}", "no JSON"),
+        ("{{state.a.deep}}", "it has no parts"),
+        ("{{output.field}}", "not JSON"),
+        ("{{nodes.a.output.field}}", "not JSON"),
         ("{{nodes.zz.output}}", "no node 'zz'"),
         ("{{nodes.a}}", "nodes.ID.output"),
         ("{{nodes.a.text}}", "nodes.ID.output"),

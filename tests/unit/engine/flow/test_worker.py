@@ -103,7 +103,7 @@ def test_what_should_be_json_and_is_none_fails_who_asks_for_it(tmp_path: Path) -
     with pytest.raises(StepFailed):
         made.work()
     assert made.actor.names == ["a"]
-    assert "no JSON" in made.facts("failed")[0]["outcome"]["error"]
+    assert "not JSON" in made.facts("failed")[0]["outcome"]["error"]
 
 
 # --- what is heard -------------------------------------------------------------------------

@@ -79,27 +79,30 @@ def test_no_description_gives_itself_a_label(description: str) -> None:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ({"a": 1, "b\x1b[2J": 2}, r"no issue that is known; its keys: a, b\u001b[2J"),
+        ({"a": 1, "b\x1b[2J": 2}, r"not an issue in a known form; its keys: a, b\u001b[2J"),
         ({}, "its keys: none"),
         ({f"k{n}": 0 for n in range(20)}, "k14 and 5 more"),
         ([GH], "is a JSON list of 1 instead of one issue"),
         ({"title": "x"}, "its keys: title"),
         # GitLab's and Jira's: their texts have other names.
-        ({"title": "x", "description": "y", "labels": ["bug"]}, "no issue that is known"),
-        ({"webhookEvent": "x", "issue": {"key": "J-1", "fields": {}}}, "no issue that is known"),
-        ({**GH, "title": None}, "no issue that is known"),
+        ({"title": "x", "description": "y", "labels": ["bug"]}, "not an issue in a known form"),
+        (
+            {"webhookEvent": "x", "issue": {"key": "J-1", "fields": {}}},
+            "not an issue in a known form",
+        ),
+        ({**GH, "title": None}, "not an issue in a known form"),
         ({**GH, "labels": "bug"}, "labels has to be a list, not str"),
         ({**GH, "labels": [5]}, "labels.0 has to be an object"),
-        ({**GH, "labels": [{"id": "LA_1"}]}, "labels.0.name has to be a text"),
-        ({**GH, "labels": [{"name": 5}]}, "labels.0.name has to be a text, not int"),
-        ({**GH, "body": ["x"]}, "body has to be a text, not list"),
+        ({**GH, "labels": [{"id": "LA_1"}]}, "labels.0.name has to be text"),
+        ({**GH, "labels": [{"name": 5}]}, "labels.0.name has to be text, not int"),
+        ({**GH, "body": ["x"]}, "body has to be text, not list"),
         ({**OPENED, "action": "deleted"}, "is gone (action 'deleted')"),
         ({**LINEAR, "action": "remove"}, "is gone (action 'remove')"),
-        ({**LINEAR, "type": "Project"}, "no issue that is known"),
+        ({**LINEAR, "type": "Project"}, "not an issue in a known form"),
         ({**LINEAR, "data": []}, "data has to be an object, not list"),
         (
             {**LINEAR_COMMENT, "data": {"body": "x", "projectUpdateId": "p"}},
-            "something that is no issue",
+            "something that is not an issue",
         ),
         ({**SESSION, "agentActivity": {"signal": "stop"}}, "asks an agent to stop"),
         ({**SESSION, "agentSession": {"id": "s"}}, "without an issue"),
@@ -131,7 +134,7 @@ def test_of_many_comments_the_newest_are_kept() -> None:
     issue = read({**GH, "comments": many})
     assert len(issue.comments) == MAX_ITEMS
     assert issue.comments[-1].endswith(f"c{MAX_ITEMS + 4}")
-    assert issue.lacks == (f"of {MAX_ITEMS + 5} comments the oldest 5 are left out",)
+    assert issue.lacks == (f"the oldest 5 of {MAX_ITEMS + 5} comments are left out",)
 
 
 @pytest.mark.parametrize(

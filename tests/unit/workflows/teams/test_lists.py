@@ -107,8 +107,8 @@ def test_a_mistake_is_told_at_its_place(
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"id": "a b"}, "made of letters, digits"),
-        ({"name": "x"}, "a task has an id instead"),
+        ({"id": "a b"}, "an id has letters, digits"),
+        ({"name": "x"}, "a task has an id instead of a name"),
         ({"requires_approval": None}, "a flowchart can"),
         ({"approval": None}, "a flowchart can"),
         ({"prompt": "a.md", "text": "Do"}, "not both"),
@@ -121,8 +121,8 @@ def test_some_are_told_in_words(fields: dict[str, Any], said: str) -> None:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ({"tasks": None}, "there is no task in it"),
-        ({"size": 2}, "there is no task in it"),
+        ({"tasks": None}, "it has no tasks"),
+        ({"size": 2}, "it has no tasks"),
         *(({"size": size, "tasks": [LEAST]}, "size") for size in (0, -1, 1001, "2", 1.5, True)),
         ({"tasks": [{**LEAST, "id": str(n)} for n in range(MAX_TASKS + 1)]}, "at most 1000"),
     ],
@@ -217,7 +217,7 @@ def test_everything_that_is_wrong_is_told_at_once_in_the_order_of_the_file(tmp_p
         "6:13: tasks[3].subject: string should have at least 1 character, not ''",
         "6:26: tasks[3].timeout_s: should be greater than 0, not -1",
         "7:38: task 'd' waits for itself",
-        "7:42: tasks[4].name: a task has an id instead",
+        "7:42: tasks[4].name: a task has an id instead of a name",
     ]
 
 
@@ -238,16 +238,16 @@ def test_in_markdown_too(tmp_path: Path) -> None:
         "4:1: tasks wait for each other in a circle: a -> b -> a",
         "4:1: there is no task 'x' to wait for",
         "5:1: tasks[0]: unknown key 'note'",
-        "7:1: 'Notes' is no task's heading",
+        "7:1: 'Notes' is not a task's heading",
     ]
     (told,) = problems(tmp_path, "---\nkind: team\n---\n# Title\n", "tasks.md")
-    assert told.endswith("there is no task in it; list at least one below 'tasks'")
+    assert told.endswith("it has no tasks; list at least one below 'tasks'")
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "there is no task in it"),
+        ("", "it has no tasks"),
         ("tasks: []\n", "must have at least one item"),
         ("tasks: 3\n", "expected a list"),
         ("tasks: [3]\n", "expected a mapping"),
@@ -404,7 +404,7 @@ def test_title_and_description(text: str, expected: tuple[str | None, str | None
 
 def test_all_that_can_t_be_read_is_told_with_its_line() -> None:
     top = "has no meaning at the top of a list of tasks"
-    hint = "at the top there may be: description, kind, name, size, title"
+    hint = "allowed at the top: description, kind, name, size, title"
     form = "a task's heading is '## id: What is to be done'; use ### within a task"
     assert told_of("""\
         ---
@@ -427,10 +427,10 @@ def test_all_that_can_t_be_read_is_told_with_its_line() -> None:
         """) == [
         f"tasks.md:2:1: 'sise' {top}\n  {hint}",
         f"tasks.md:3:1: 'tasks' {top}\n  {hint}",
-        f"tasks.md:7:1: 'Notes' is no task's heading\n  {form}",
-        "tasks.md:10:1: 'id' is in the heading already",
-        "tasks.md:11:1: 'subject' is in the heading already",
-        "tasks.md:12:1: the description is there twice: here and below",
+        f"tasks.md:7:1: 'Notes' is not a task's heading\n  {form}",
+        "tasks.md:10:1: 'id' is already in the heading",
+        "tasks.md:11:1: 'subject' is already in the heading",
+        "tasks.md:12:1: the description is given twice: here and below",
         "tasks.md:18:1: not YAML: did not find expected ',' or ']'",
     ]
     deep = "tools: " + "[" * 40 + "]" * 40
