@@ -118,6 +118,6 @@ def old_state(folder: Path, **content: object) -> None:
 def test_an_old_state_that_counts_cycles_of_two_does_not_fit_three(tmp_path: Path) -> None:
     old_state(tmp_path, iteration=3, expected_actor="ralph", status="waiting-ralph")
     run = open_scripted(tmp_path, workflow={"name": "three"}, workflows=THREE)
-    with pytest.raises(DefinitionChanged, match="cycles of 2 steps, and 'three' has 3"):
+    with pytest.raises(DefinitionChanged, match="cycles of 2 steps, but 'three' has 3"):
         run.work()
     assert json.loads((tmp_path / "sync/state.json").read_text())["iteration"] == 3
