@@ -28,7 +28,7 @@ from typing import Any
 from msgspec import Struct, ValidationError, convert, field
 
 from sequencer.documents.files import CONFIG_NAME, is_inside_agent
-from sequencer.errors import NotTrusted, StorageFailed, UnsafePath
+from sequencer.errors import DecisionRefused, NotTrusted, StorageFailed, UnsafePath
 from sequencer.settings.schema import MOVES_CODE
 from sequencer.settings.settings import Settings
 from sequencer.settings.trust import Acts, acts_of, fingerprint
@@ -132,8 +132,11 @@ class Trust:
         """Record that a person has said yes to what the project can do now.
 
         Raises:
+            DecisionRefused: an agent asks, whichever door it has found.
             StorageFailed: it can't be written. UnsafePath: see `read`.
         """
+        if is_inside_agent():
+            raise DecisionRefused("trust is for a person to give", hint="ask a person to run it")
         key, acts = self.key, self.acts
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         caps = {name: None if math.isinf(most) else most for name, most in acts.caps.items()}

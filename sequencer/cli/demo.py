@@ -28,6 +28,7 @@ import click
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.text import plain
+from sequencer.documents.files import CONFIG_NAME, is_inside_agent
 from sequencer.errors import StepFailed, StorageFailed, UsageRefused
 from sequencer.project import open_project, open_run
 from sequencer.store.journal import JournalFile
@@ -94,6 +95,9 @@ def demo(invocation: Invocation, steps: int, seconds: float, keep: bool) -> None
     is_kept = True
     try:
         _write_project(folder, steps, seconds)
+        if keep and not is_inside_agent():
+            # Now, and no other file: what is there in the end was perhaps changed by others.
+            open_project(folder, config=folder / CONFIG_NAME, environment={}).trust.keep()
         invocation.echo(f"two processes share one run in {folder}")
         started = time.monotonic()
         with _ending_on_signals():
@@ -101,8 +105,6 @@ def demo(invocation: Invocation, steps: int, seconds: float, keep: bool) -> None
         took = time.monotonic() - started
         _show(invocation, folder, steps, took)
         is_kept = keep
-        if keep:
-            open_project(folder, environment={}).trust.keep()
         for line in ((_KEPT if keep else _GONE) + "\n" + _NEXT).split("\n"):
             invocation.echo(line.format(folder=folder))
     except KeyboardInterrupt:

@@ -167,12 +167,17 @@ def _trust(written: _Written) -> None:
     if is_inside_agent():
         return
     trust = open_project(written.folder, environment={}).trust
-    # What runs a file of the project is for a person to see, unless all files are ours.
-    own, foreign = (("agents.", "activity."), "\0") if not written.kept else ("agents.", ", file ")
-    if all(line.startswith(own) and foreign not in line for line in trust.acts.lines):
+    own = ("agents.", "activity.") if not written.kept else "agents."
+    if all(line.startswith(own) and _runs_only_ours(line, written) for line in trust.acts.lines):
         trust.keep()
     else:
         written.notes.append("more than what 'init' wrote can act here: 'sequencer trust' shows it")
+
+
+def _runs_only_ours(line: str, written: _Written) -> bool:
+    """Return whether *line* of what can act names no file but those that were just made here."""
+    _, is_file, told = line.partition(", file ")
+    return not is_file or told.rpartition(": ")[0] in written.created
 
 
 def _write_prompts(written: _Written, settings: Settings, workflow: Workflow) -> None:
@@ -185,7 +190,8 @@ def _write_prompts(written: _Written, settings: Settings, workflow: Workflow) ->
         wanted[name] = texts.get(name) or texts.get(f"{step.name}.md", "")
     for name in sorted(wanted):
         path = settings.prompts_dir / name
-        if wanted[name]:
+        # A clone may name any folder for its prompts; nothing is written outside of it.
+        if wanted[name] and path.is_relative_to(settings.project_dir):
             written.write(path, wanted[name])
         elif not path.exists():
             written.missing.append(os.path.relpath(path, written.folder))

@@ -8,11 +8,16 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from sequencer.assembly import trusting
 from sequencer.cli import demo
+from sequencer.documents.files import CONFIG_NAME
+from sequencer.errors import DecisionRefused
+from sequencer.project import open_project
 from tests.unit.cli.calling import call
 
 
@@ -145,3 +150,36 @@ def test_the_commands_that_it_ends_with_can_be_typed(tmp_path: Path) -> None:
     assert len(commands) == 4
     for words in commands:
         assert call(tmp_path, *words[1:], "--help").code == 0, words
+
+
+def test_what_a_demo_became_meanwhile_is_not_trusted(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = demo._show
+
+    def change(invocation: Any, folder: Path, *rest: Any) -> None:
+        real(invocation, folder, *rest)
+        with (folder / CONFIG_NAME).open("a") as file:
+            file.write("hooks: [evil.py]\n")
+        (folder / "evil.py").touch()
+
+    monkeypatch.setattr(demo, "_show", change)
+    monkeypatch.delenv("SEQUENCER_TRUST")
+    assert call(scratch, "demo", "--steps", "2", "--seconds", "0", "--keep").code == 0
+    (folder,) = scratch.glob("sequencer-demo-*")
+    refused = open_project(folder, environment={}).trust.refusal()
+    assert refused is not None
+    assert "evil.py" in str(refused.changed)
+
+
+def test_an_agent_that_plays_a_demo_is_trusted_with_nothing(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEQUENCER_TOKEN", "1")
+    call(scratch, "demo", "--steps", "2", "--seconds", "0", "--keep")
+    monkeypatch.delenv("SEQUENCER_TOKEN")
+    for folder in scratch.glob("sequencer-demo-*"):
+        assert trusting.read(open_project(folder).trust.key) is None
+    monkeypatch.setenv("SEQUENCER_TOKEN", "1")
+    with pytest.raises(DecisionRefused):
+        open_project(scratch, environment={}).trust.keep()

@@ -224,3 +224,23 @@ def test_a_folder_that_can_not_be_written_to_is_named(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     assert called.code == 2
     assert "Permission denied" in called.err
+
+
+def test_a_file_that_somebody_else_has_put_here_is_not_trusted(tmp_path: Path) -> None:
+    # `python -m pytest` would run it, and nothing that init writes is called so.
+    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
+    (tmp_path / "pytest.py").write_text("open('obeyed', 'w')\n")
+    assert "'sequencer trust' shows it" in call(tmp_path, "init").err
+    assert trusting.read(open_project(tmp_path).trust.key) is None
+
+
+def test_prompts_are_written_into_the_project_only(tmp_path: Path) -> None:
+    folder = tmp_path / "clone"
+    folder.mkdir()
+    (folder / "orchestration.yaml").write_text(
+        "prompts_dir: ../outside\nsteps: [main, reviewer]\nagent: rehearsal\n"
+    )
+    made = call(folder, "init")
+    assert made.code == 0, made.err
+    assert "missing  ../outside/main.md" in made.out
+    assert not (tmp_path / "outside").exists()
