@@ -254,7 +254,7 @@ class Step(Frozen, allow_inf_nan=False):
     @model_validator(mode="after")
     def _has_one_prompt(self) -> Step:
         if self.prompt is not None and self.text is not None:
-            raise ValueError("a step has either a prompt, which is a file, or a text")
+            raise ValueError("a step has a prompt, which is a file, or a text, but not both")
         return self
 
     @property

@@ -218,7 +218,7 @@ def test_hints_name_the_run(begun: Path) -> None:
     path.write_text(path.read_text().replace("publish & note --> done", "publish --> done"))
     said = refused(begun, "run", "flows/review.md")
     assert "'sequencer --run review adopt' continues" in said
-    assert "'sequencer --run review reset' starts again" in said
+    assert "'sequencer --run review reset' starts over" in said
 
 
 def test_retry_says_what_it_put_back(project: Path) -> None:

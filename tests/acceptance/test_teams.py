@@ -88,7 +88,7 @@ def test_a_task_whose_work_is_merged_is_gone_back_to(tmp_path: Path) -> None:
     ran = cli(project, "run")
     assert ran.returncode == 0, ran.stderr
     # Each works on top of what it did before, is told so, and only what is new is merged.
-    known = "the work of an earlier attempt at {} is in the checkout already"
+    known = "the work of an earlier attempt at {} is already in the checkout"
     for task in ("one", "two"):
         assert [known.format(task) in text for text in told(project, task)] == [False, True]
     assert git(project, *merges).splitlines() == [

@@ -130,7 +130,7 @@ def test_what_an_issue_lacks_is_told(project: Path) -> None:
     )
     assert "no labels" not in given.stderr
     assert given.stdout.startswith("debugger-full")
-    assert "no text of the 3 comments" in piped(project, REST, *asked).stderr
+    assert "no text of its 3 comments" in piped(project, REST, *asked).stderr
 
 
 @pytest.mark.parametrize(
