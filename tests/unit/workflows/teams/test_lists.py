@@ -111,7 +111,7 @@ def test_a_mistake_is_told_at_its_place(
         ({"name": "x"}, "a task has an id instead of a name"),
         ({"requires_approval": None}, "a flowchart can"),
         ({"approval": None}, "a flowchart can"),
-        ({"prompt": "a.md", "text": "Do"}, "either a prompt, which is a file, or a text"),
+        ({"prompt": "a.md", "text": "Do"}, "not both"),
     ],
 )
 def test_some_are_told_in_words(fields: dict[str, Any], said: str) -> None:
