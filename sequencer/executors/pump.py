@@ -27,6 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -42,6 +43,8 @@ _PROGRAM = Path(__file__).with_name("guard.py")
 _REPORT_S = 7.0
 """Seconds in which a guard without a control pipe must have swept: 1 + 5 and some."""
 _WRITE_S = 10.0
+_PIPE_BYTES = 2**20
+"""What a pipe holds at most, unless root says otherwise."""
 
 
 class Launch(Struct, frozen=True, kw_only=True):
@@ -191,11 +194,19 @@ class Guard:
             launch.lock.note(self.mark)
             held.append(fd)
         try:
+            self._forget()
             _write_file(self._prompt, launch.prompt)
             self._close(self._prompt)
             self._send(record_of(launch, self.mark), held)
         except OSError as error:
             raise GuardUnreachable(f"the guard took no order: {error.strerror}") from error
+
+    def _forget(self) -> None:
+        """Empty what an agent of another step could fill through /proc while this one waited."""
+        os.ftruncate(self._prompt, 0)
+        for fd in (self.stdout, self.stderr):
+            with suppress(BlockingIOError):
+                os.read(fd, _PIPE_BYTES)
 
     def stop(self) -> None:
         """Ask for the end of the agent and of all that it started."""
