@@ -31,6 +31,7 @@ from sequencer.executors.client import (
     JsonEventParser,
     Rules,
     as_number,
+    larger,
     marked,
     number,
     one_line,
@@ -284,6 +285,7 @@ class ClaudeParser(JsonEventParser):
     def __init__(self, rules: Rules) -> None:
         super().__init__(rules)
         self._results: list[ClientEvent] = []
+        self._charged = self._shares = Usage()
         self._version: str | None = None
         self._calls: dict[str, tuple[str, Tokens]] = {}
         self._streamed: set[str] = set()
@@ -424,30 +426,20 @@ class ClaudeParser(JsonEventParser):
                 self.denials.append(line)
         if event.get("is_error"):
             self.say(listener, _error_of(event), Piece.ERROR)
-        self.count(listener, self._charged())
-
-    def _charged(self) -> Usage:
-        """Return what this run of the program used, whatever its session used before."""
-        last = self._results[-1]
-        if _SINCE in last:
-            shares = [result.sub(_SINCE) for result in self._results]
+        if _SINCE in event:
+            self._shares = self._shares.plus(_charged(event.sub(_SINCE)))
+            charged = self._shares.replace(unpriced=min(self._shares.unpriced, 1))
         else:
-            # Older clients count by run: the last total has everything.
-            shares = [last.sub("modelUsage")]
-            if not shares[0]:
-                return _plainly_charged(last)
-        models = [share.sub(name) for share in shares for name in share]
-        names = ("inputTokens", "cacheReadInputTokens", "cacheCreationInputTokens")
-        return sum_of_costs(model.get("costUSD") for model in models).replace(
-            input_tokens=sum(model.count(*names) for model in models),
-            cache_read_tokens=sum(model.count("cacheReadInputTokens") for model in models),
-            output_tokens=sum(model.count("outputTokens") for model in models),
-        )
+            # Older clients count by run: the last total, which is the largest, has everything.
+            models = event.sub("modelUsage")
+            charged = _charged(models) if models else _plainly_charged(event)
+        self._charged = larger(self._charged, charged)
+        self.count(listener, self._charged)
 
     def _count_call(self, key: str, message: ClientEvent, listener: Listener) -> None:
         """Count one API call's usage; a call reports several times, the last one stands."""
         usage = message.sub("usage")
-        if not usage or self._results:
+        if not usage:
             return
         model, seen = self._calls.get(key, (str(message.get("model")), Tokens()))
         hour = usage.sub("cache_creation").count("ephemeral_1h_input_tokens")
@@ -463,7 +455,7 @@ class ClaudeParser(JsonEventParser):
         own, calls = self.rules.prices, self._calls.values()
         prices = [(price_of(name, own), used) for name, used in calls]
         cost = round(sum(price.cost_usd(used) for price, used in prices if price), 9)
-        total = Usage(
+        self.seen = Usage(
             cost_usd=cost,
             estimated_usd=cost,
             unpriced=int(any(price is None for price, _ in prices)),
@@ -471,7 +463,8 @@ class ClaudeParser(JsonEventParser):
             cache_read_tokens=sum(used.cache_read for _, used in self._calls.values()),
             output_tokens=sum(used.output for _, used in self._calls.values()),
         )
-        self.count(listener, total)
+        if not self._results:
+            self.count(listener, self.seen)
 
     def _judge_error(self, result: ClientEvent, end: ProcessEnd) -> Outcome:
         status = result.count("api_error_status") or None
@@ -493,6 +486,17 @@ def _says(block: ClientEvent) -> bool:
     if block.get("type") in _TOOL_BLOCKS:
         return True
     return any(block.text(name) for name in ("text", "thinking", "partial_json"))
+
+
+def _charged(models: ClientEvent) -> Usage:
+    """Return the usage of all *models*, whatever the session used before."""
+    shares = [models.sub(name) for name in models]
+    names = ("inputTokens", "cacheReadInputTokens", "cacheCreationInputTokens")
+    return sum_of_costs(share.get("costUSD") for share in shares).replace(
+        input_tokens=sum(share.count(*names) for share in shares),
+        cache_read_tokens=sum(share.count("cacheReadInputTokens") for share in shares),
+        output_tokens=sum(share.count("outputTokens") for share in shares),
+    )
 
 
 def _plainly_charged(result: ClientEvent) -> Usage:

@@ -232,6 +232,24 @@ def sum_of_costs(values: Iterable[object]) -> Usage:
     return Usage(cost_usd=round(cost, 9), unpriced=int(None in known))
 
 
+def larger(one: Usage, other: Usage) -> Usage:
+    """Return what is more in either, figure by figure; a line may have been written by an agent.
+
+    What was sent and not read from a cache is a figure of its own, because it costs more.
+
+    >>> larger(Usage(input_tokens=9, cache_read_tokens=9), Usage(input_tokens=5)).input_tokens
+    14
+    """
+    cached = max(one.cache_read_tokens, other.cache_read_tokens)
+    fresh = max(each.input_tokens - each.cache_read_tokens for each in (one, other))
+    return max(one, other, key=lambda each: each.cost_usd).replace(
+        unpriced=max(one.unpriced, other.unpriced),
+        input_tokens=fresh + cached,
+        cache_read_tokens=cached,
+        output_tokens=max(one.output_tokens, other.output_tokens),
+    )
+
+
 class Rules(Struct, frozen=True, kw_only=True):
     """How a parser judges what is not the client's to say."""
 
@@ -282,6 +300,8 @@ class JsonEventParser(Speaker, ABC):
         self.quota: Quota | None = None
         # It ran, and until the client says so nobody knows at what cost.
         self.usage = Usage(unpriced=1)
+        # What was observed call by call, where the client tells it before its sum.
+        self.seen = Usage()
         self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
 
     def feed_line(self, line: bytes, listener: Listener) -> bool:
@@ -391,10 +411,12 @@ class JsonEventParser(Speaker, ABC):
         return self.session_id
 
     def _outcome(self, status: OutcomeStatus, end: ProcessEnd, error: str | None = None) -> Outcome:
+        # The sum of one that was ended may be its agent's word; its own would have come last.
+        usage = larger(self.usage, self.seen) if end.is_cut_short else self.usage
         return Outcome(
             status=status,
             error=error,
-            usage=self.usage.replace(seconds=end.seconds),
+            usage=usage.replace(seconds=end.seconds),
             session_id=self.marked_session(),
             denials=tuple(self.denials),
             exit_code=end.exit_code,
