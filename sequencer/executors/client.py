@@ -32,7 +32,14 @@ from sequencer.executors.client_limits import (
     not_before,
 )
 from sequencer.executors.prices import ModelPrice, estimated
-from sequencer.executors.process import ProcessCore, ProcessEnd, conclude, launch_of, make_folder
+from sequencer.executors.process import (
+    ProcessCore,
+    ProcessEnd,
+    conclude,
+    describe_exit,
+    launch_of,
+    make_folder,
+)
 from sequencer.executors.protocol import Cancellation, Listener, Piece, StepRequest
 from sequencer.executors.pump import DONE, Launch, LineSplitter, agent_environment
 from sequencer.model.fields import Field
@@ -392,19 +399,27 @@ class JsonEventParser(Speaker, ABC):
         """Return *limited* or *unavailable* if *error* or *status* says so, else *failed*.
 
         Only what the client itself said in its structured output *is_own*. What its tools
-        printed may be of any other service's limit, and that has failed.
+        printed may be of any other service's limit, and that has failed. So has what a client
+        said that did not end by itself, or with exit code 0: an agent can write as its client,
+        and end it before it says more.
         """
         hint = hint or (self.login if status == _UNAUTHORIZED else "")
-        if epoch_s is None and not (is_own and is_limit(error, status)):
-            if is_own and is_temporary(error, status):
-                text = one_line(error, ERROR_CHARS)
-                return self._outcome(OutcomeStatus.UNAVAILABLE, end, text)
-            return self.failed(f"{error}\n{hint}".rstrip(), end)
-        when = not_before(
-            error, self.rules.clock(), default_wait_s=self.rules.limit_wait_s, epoch_s=epoch_s
-        )
-        text = f"limit reached: {one_line(error)}"
-        return self._outcome(OutcomeStatus.LIMITED, end, text).replace(not_before=when)
+        is_limited = epoch_s is not None or (is_own and is_limit(error, status))
+        is_away = is_own and is_temporary(error, status)
+        if (is_limited or is_away) and (end.is_cut_short or end.exit_code == 0):
+            ended = describe_exit(end).splitlines()[0]
+            hint = f"this is not believed of a client that ended so: {ended}"
+            is_limited = is_away = False
+        if is_limited:
+            when = not_before(
+                error, self.rules.clock(), default_wait_s=self.rules.limit_wait_s, epoch_s=epoch_s
+            )
+            text = f"limit reached: {one_line(error)}"
+            return self._outcome(OutcomeStatus.LIMITED, end, text).replace(not_before=when)
+        if is_away:
+            text = one_line(error, ERROR_CHARS)
+            return self._outcome(OutcomeStatus.UNAVAILABLE, end, text)
+        return self.failed(f"{error}\n{hint}".rstrip(), end)
 
     def marked_session(self) -> str | None:
         """Return the session id, with what a later step has to know about it."""

@@ -243,6 +243,31 @@ def test_what_a_killed_claude_was_seen_to_use_counts_whatever_it_told(code: int 
     assert feed(ClaudeParser(PRICED), lines).outcome.usage.cost_usd == 0.0, "its own word"
 
 
+LIMITS: dict[str, tuple[type[JsonEventParser], dict[str, Any]]] = {
+    "claude": (ClaudeParser, result(is_error=True, api_error_status=429)),
+    "codex": (CodexParser, {"type": "turn.failed", "error": {"message": "status: 429"}}),
+    "gemini": (GeminiParser, {"type": "result", "error": {"message": '{"code":429}'}}),
+    "opencode": (OpencodeParser, {"type": "error", "error": {"data": {"statusCode": 429}}}),
+}
+
+
+@pytest.mark.parametrize("status", [429, 529])
+@pytest.mark.parametrize("client", LIMITS)
+def test_a_client_that_was_killed_met_no_limit(client: str, status: int) -> None:
+    parser, event = LIMITS[client]
+    lines = [line.replace(b"429", b"%d" % status) for line in encoded(event)]
+    believed = feed(parser(RULES), lines, end=FAILED).outcome.status
+    assert believed is (OutcomeStatus.LIMITED if status == 429 else OutcomeStatus.UNAVAILABLE)
+    for code in (-9, -15, 130, 137, 143, 0):
+        outcome = feed(parser(RULES), lines, end=ProcessEnd(exit_code=code)).outcome
+        assert (outcome.status, outcome.not_before) == (OutcomeStatus.FAILED, None)
+        assert outcome.error is not None
+        assert "not believed of a client that ended so" in outcome.error
+    # gemini's, for 429.
+    end = ProcessEnd(exit_code=173)
+    assert feed(parser(RULES), lines, end=end).outcome.status is believed
+
+
 # --- limits ----------------------------------------------------------------------------
 
 FOREIGN = "Tests failed: GitHub API rate limit exceeded, usage limit reached, 429, retry in 1s"
