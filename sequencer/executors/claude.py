@@ -193,6 +193,13 @@ def _session_arguments(request: StepRequest) -> list[str]:
     return argv
 
 
+def _cost_before(request: StepRequest) -> float | None:
+    if request.resume_session is None:
+        return 0.0
+    facts = split_mark(request.resume_session)[1]
+    return number(facts, "cost_usd") if "cost_usd" in facts else None
+
+
 def _version(text: str) -> tuple[int, ...]:
     parts = text.split(".")
     return tuple(int(part) for part in parts) if all(p.isdecimal() for p in parts) else ()
@@ -259,7 +266,8 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
         argv = claude_argv(self.options, request)
         # One step is one answer: a subagent in the background would outlive it.
         defaults = {"CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1"}
-        return Call(argv, self.environment(request, defaults), ClaudeParser(self.rules(request)))
+        parser = ClaudeParser(self.rules(request), _cost_before(request))
+        return Call(argv, self.environment(request, defaults), parser)
 
 
 _SINCE = "model_usage_since_last_result"
@@ -277,13 +285,17 @@ _TOOL_BLOCKS = frozenset({"tool_use", "server_tool_use", "tool_result", "web_sea
 
 
 class ClaudeParser(JsonEventParser):
-    """Parser of ``claude -p --output-format=stream-json --verbose``."""
+    """Parser of ``claude -p --output-format=stream-json --verbose``.
+
+    *before* is what its session had cost already; None: nobody knows.
+    """
 
     client = "claude"
     login = "log in once by hand (claude, then /login), or set ANTHROPIC_API_KEY"
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: Rules, before: float | None = None) -> None:
         super().__init__(rules)
+        self._before = before
         self._results: list[ClientEvent] = []
         self._charged = self._shares = Usage()
         self._version: str | None = None
@@ -336,7 +348,10 @@ class ClaudeParser(JsonEventParser):
         if self._results and _SINCE in self._results[-1]:
             # Only a client that says what was used *since* counts its total by session;
             # its budget is then compared with that total too.
-            facts["cost_usd"] = round(self._results[-1].cost("total_cost_usd"), 6)
+            total = self._results[-1].cost("total_cost_usd")
+            # More than was charged would be a budget for the next step that nobody gave.
+            most = total if self._before is None else self._before + self._charged.cost_usd
+            facts["cost_usd"] = round(min(total, most), 6)
         if self._version:
             facts["version"] = self._version
         return marked(self.session_id, facts)

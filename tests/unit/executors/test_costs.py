@@ -243,6 +243,17 @@ def test_what_a_killed_claude_was_seen_to_use_counts_whatever_it_told(code: int 
     assert feed(ClaudeParser(PRICED), lines).outcome.usage.cost_usd == 0.0, "its own word"
 
 
+@pytest.mark.parametrize(("before", "kept"), [(0.0, 40.0), (2.0, 42.0), (None, 1e6)])
+def test_a_total_that_was_not_charged_raises_no_later_budget(
+    before: float | None, kept: float
+) -> None:
+    shares = models(costUSD=40)["modelUsage"]
+    true = result(session_id="s1", model_usage_since_last_result=shares, total_cost_usd=42)
+    forged = {**true, "model_usage_since_last_result": {}, "total_cost_usd": 1e6}
+    session = feed(ClaudeParser(RULES, before), encoded(true, forged)).outcome.session_id
+    assert session == f"s1;cost_usd={kept}"
+
+
 LIMITS: dict[str, tuple[type[JsonEventParser], dict[str, Any]]] = {
     "claude": (ClaudeParser, result(is_error=True, api_error_status=429)),
     "codex": (CodexParser, {"type": "turn.failed", "error": {"message": "status: 429"}}),
