@@ -31,6 +31,7 @@ from sequencer.executors.client import (
     JsonEventParser,
     Rules,
     as_number,
+    larger,
     marked,
     number,
     one_line,
@@ -192,6 +193,13 @@ def _session_arguments(request: StepRequest) -> list[str]:
     return argv
 
 
+def _cost_before(request: StepRequest) -> float | None:
+    if request.resume_session is None:
+        return 0.0
+    facts = split_mark(request.resume_session)[1]
+    return number(facts, "cost_usd") if "cost_usd" in facts else None
+
+
 def _version(text: str) -> tuple[int, ...]:
     parts = text.split(".")
     return tuple(int(part) for part in parts) if all(p.isdecimal() for p in parts) else ()
@@ -258,7 +266,8 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
         argv = claude_argv(self.options, request)
         # One step is one answer: a subagent in the background would outlive it.
         defaults = {"CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1"}
-        return Call(argv, self.environment(request, defaults), ClaudeParser(self.rules(request)))
+        parser = ClaudeParser(self.rules(request), _cost_before(request))
+        return Call(argv, self.environment(request, defaults), parser)
 
 
 _SINCE = "model_usage_since_last_result"
@@ -276,14 +285,19 @@ _TOOL_BLOCKS = frozenset({"tool_use", "server_tool_use", "tool_result", "web_sea
 
 
 class ClaudeParser(JsonEventParser):
-    """Parser of ``claude -p --output-format=stream-json --verbose``."""
+    """Parser of ``claude -p --output-format=stream-json --verbose``.
+
+    *before* is what its session had cost already; None: nobody knows.
+    """
 
     client = "claude"
     login = "log in once by hand (claude, then /login), or set ANTHROPIC_API_KEY"
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: Rules, before: float | None = None) -> None:
         super().__init__(rules)
+        self._before = before
         self._results: list[ClientEvent] = []
+        self._charged = self._shares = Usage()
         self._version: str | None = None
         self._calls: dict[str, tuple[str, Tokens]] = {}
         self._streamed: set[str] = set()
@@ -334,7 +348,10 @@ class ClaudeParser(JsonEventParser):
         if self._results and _SINCE in self._results[-1]:
             # Only a client that says what was used *since* counts its total by session;
             # its budget is then compared with that total too.
-            facts["cost_usd"] = round(self._results[-1].cost("total_cost_usd"), 6)
+            total = self._results[-1].cost("total_cost_usd")
+            # More than was charged would be a budget for the next step that nobody gave.
+            most = total if self._before is None else self._before + self._charged.cost_usd
+            facts["cost_usd"] = round(min(total, most), 6)
         if self._version:
             facts["version"] = self._version
         return marked(self.session_id, facts)
@@ -424,30 +441,20 @@ class ClaudeParser(JsonEventParser):
                 self.denials.append(line)
         if event.get("is_error"):
             self.say(listener, _error_of(event), Piece.ERROR)
-        self.count(listener, self._charged())
-
-    def _charged(self) -> Usage:
-        """Return what this run of the program used, whatever its session used before."""
-        last = self._results[-1]
-        if _SINCE in last:
-            shares = [result.sub(_SINCE) for result in self._results]
+        if _SINCE in event:
+            self._shares = self._shares.plus(_charged(event.sub(_SINCE)))
+            charged = self._shares.replace(unpriced=min(self._shares.unpriced, 1))
         else:
-            # Older clients count by run: the last total has everything.
-            shares = [last.sub("modelUsage")]
-            if not shares[0]:
-                return _plainly_charged(last)
-        models = [share.sub(name) for share in shares for name in share]
-        names = ("inputTokens", "cacheReadInputTokens", "cacheCreationInputTokens")
-        return sum_of_costs(model.get("costUSD") for model in models).replace(
-            input_tokens=sum(model.count(*names) for model in models),
-            cache_read_tokens=sum(model.count("cacheReadInputTokens") for model in models),
-            output_tokens=sum(model.count("outputTokens") for model in models),
-        )
+            # Older clients count by run: the last total, which is the largest, has everything.
+            models = event.sub("modelUsage")
+            charged = _charged(models) if models else _plainly_charged(event)
+        self._charged = larger(self._charged, charged)
+        self.count(listener, self._charged)
 
     def _count_call(self, key: str, message: ClientEvent, listener: Listener) -> None:
         """Count one API call's usage; a call reports several times, the last one stands."""
         usage = message.sub("usage")
-        if not usage or self._results:
+        if not usage:
             return
         model, seen = self._calls.get(key, (str(message.get("model")), Tokens()))
         hour = usage.sub("cache_creation").count("ephemeral_1h_input_tokens")
@@ -463,7 +470,7 @@ class ClaudeParser(JsonEventParser):
         own, calls = self.rules.prices, self._calls.values()
         prices = [(price_of(name, own), used) for name, used in calls]
         cost = round(sum(price.cost_usd(used) for price, used in prices if price), 9)
-        total = Usage(
+        self.seen = Usage(
             cost_usd=cost,
             estimated_usd=cost,
             unpriced=int(any(price is None for price, _ in prices)),
@@ -471,7 +478,8 @@ class ClaudeParser(JsonEventParser):
             cache_read_tokens=sum(used.cache_read for _, used in self._calls.values()),
             output_tokens=sum(used.output for _, used in self._calls.values()),
         )
-        self.count(listener, total)
+        if not self._results:
+            self.count(listener, self.seen)
 
     def _judge_error(self, result: ClientEvent, end: ProcessEnd) -> Outcome:
         status = result.count("api_error_status") or None
@@ -493,6 +501,17 @@ def _says(block: ClientEvent) -> bool:
     if block.get("type") in _TOOL_BLOCKS:
         return True
     return any(block.text(name) for name in ("text", "thinking", "partial_json"))
+
+
+def _charged(models: ClientEvent) -> Usage:
+    """Return the usage of all *models*, whatever the session used before."""
+    shares = [models.sub(name) for name in models]
+    names = ("inputTokens", "cacheReadInputTokens", "cacheCreationInputTokens")
+    return sum_of_costs(share.get("costUSD") for share in shares).replace(
+        input_tokens=sum(share.count(*names) for share in shares),
+        cache_read_tokens=sum(share.count("cacheReadInputTokens") for share in shares),
+        output_tokens=sum(share.count("outputTokens") for share in shares),
+    )
 
 
 def _plainly_charged(result: ClientEvent) -> Usage:

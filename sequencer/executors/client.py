@@ -32,7 +32,14 @@ from sequencer.executors.client_limits import (
     not_before,
 )
 from sequencer.executors.prices import ModelPrice, estimated
-from sequencer.executors.process import ProcessCore, ProcessEnd, conclude, launch_of, make_folder
+from sequencer.executors.process import (
+    ProcessCore,
+    ProcessEnd,
+    conclude,
+    describe_exit,
+    launch_of,
+    make_folder,
+)
 from sequencer.executors.protocol import Cancellation, Listener, Piece, StepRequest
 from sequencer.executors.pump import DONE, Launch, LineSplitter, agent_environment
 from sequencer.model.fields import Field
@@ -232,6 +239,24 @@ def sum_of_costs(values: Iterable[object]) -> Usage:
     return Usage(cost_usd=round(cost, 9), unpriced=int(None in known))
 
 
+def larger(one: Usage, other: Usage) -> Usage:
+    """Return what is more in either, figure by figure; a line may have been written by an agent.
+
+    What was sent and not read from a cache is a figure of its own, because it costs more.
+
+    >>> larger(Usage(input_tokens=9, cache_read_tokens=9), Usage(input_tokens=5)).input_tokens
+    14
+    """
+    cached = max(one.cache_read_tokens, other.cache_read_tokens)
+    fresh = max(each.input_tokens - each.cache_read_tokens for each in (one, other))
+    return max(one, other, key=lambda each: each.cost_usd).replace(
+        unpriced=max(one.unpriced, other.unpriced),
+        input_tokens=fresh + cached,
+        cache_read_tokens=cached,
+        output_tokens=max(one.output_tokens, other.output_tokens),
+    )
+
+
 class Rules(Struct, frozen=True, kw_only=True):
     """How a parser judges what is not the client's to say."""
 
@@ -282,6 +307,8 @@ class JsonEventParser(Speaker, ABC):
         self.quota: Quota | None = None
         # It ran, and until the client says so nobody knows at what cost.
         self.usage = Usage(unpriced=1)
+        # What was observed call by call, where the client tells it before its sum.
+        self.seen = Usage()
         self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
 
     def feed_line(self, line: bytes, listener: Listener) -> bool:
@@ -372,29 +399,39 @@ class JsonEventParser(Speaker, ABC):
         """Return *limited* or *unavailable* if *error* or *status* says so, else *failed*.
 
         Only what the client itself said in its structured output *is_own*. What its tools
-        printed may be of any other service's limit, and that has failed.
+        printed may be of any other service's limit, and that has failed. So has what a client
+        said that did not end by itself, or with exit code 0: an agent can write as its client,
+        and end it before it says more.
         """
         hint = hint or (self.login if status == _UNAUTHORIZED else "")
-        if epoch_s is None and not (is_own and is_limit(error, status)):
-            if is_own and is_temporary(error, status):
-                text = one_line(error, ERROR_CHARS)
-                return self._outcome(OutcomeStatus.UNAVAILABLE, end, text)
-            return self.failed(f"{error}\n{hint}".rstrip(), end)
-        when = not_before(
-            error, self.rules.clock(), default_wait_s=self.rules.limit_wait_s, epoch_s=epoch_s
-        )
-        text = f"limit reached: {one_line(error)}"
-        return self._outcome(OutcomeStatus.LIMITED, end, text).replace(not_before=when)
+        is_limited = epoch_s is not None or (is_own and is_limit(error, status))
+        is_away = is_own and is_temporary(error, status)
+        if (is_limited or is_away) and (end.is_cut_short or end.exit_code == 0):
+            ended = describe_exit(end).splitlines()[0]
+            hint = f"this is not believed of a client that ended so: {ended}"
+            is_limited = is_away = False
+        if is_limited:
+            when = not_before(
+                error, self.rules.clock(), default_wait_s=self.rules.limit_wait_s, epoch_s=epoch_s
+            )
+            text = f"limit reached: {one_line(error)}"
+            return self._outcome(OutcomeStatus.LIMITED, end, text).replace(not_before=when)
+        if is_away:
+            text = one_line(error, ERROR_CHARS)
+            return self._outcome(OutcomeStatus.UNAVAILABLE, end, text)
+        return self.failed(f"{error}\n{hint}".rstrip(), end)
 
     def marked_session(self) -> str | None:
         """Return the session id, with what a later step has to know about it."""
         return self.session_id
 
     def _outcome(self, status: OutcomeStatus, end: ProcessEnd, error: str | None = None) -> Outcome:
+        # The sum of one that was ended may be its agent's word; its own would have come last.
+        usage = larger(self.usage, self.seen) if end.is_cut_short else self.usage
         return Outcome(
             status=status,
             error=error,
-            usage=self.usage.replace(seconds=end.seconds),
+            usage=usage.replace(seconds=end.seconds),
             session_id=self.marked_session(),
             denials=tuple(self.denials),
             exit_code=end.exit_code,

@@ -22,6 +22,9 @@ DEFAULT_WAIT_S = 300.0
 TOO_MANY_REQUESTS = 429
 _LONGEST = timedelta(days=32)
 """A reset further away than a month is a misread number, not a date."""
+_FURTHEST = timedelta(days=8)
+"""The longest window of a subscription is a week. Later dates are asked about then: an agent
+could write one as its client, to keep its run waiting."""
 _JUST_OVER = timedelta(hours=1)
 """A time of day that passed so recently is the reset that was meant, not tomorrow's: a client
 takes its time to say it, and clocks differ."""
@@ -142,12 +145,13 @@ def not_before(
     """Return when to try again, as ISO 8601 UTC.
 
     *epoch_s* is a reset time that the client gave as a number; it is believed before the
-    *text*. What lies in the past, or more than a month ahead, is not believed.
+    *text*. What lies in the past, or more than a month ahead, is not believed; what lies
+    more than eight days ahead is asked about in eight days.
     """
     candidates = [_from_epoch(epoch_s), *_read(text, now)]
     for when in candidates:
         if when is not None and now < when <= now + _LONGEST:
-            return as_utc(when)
+            return as_utc(min(when, now + _FURTHEST))
     return as_utc(now + timedelta(seconds=default_wait_s))
 
 

@@ -26,6 +26,7 @@ from sequencer.executors.client import (
     ClientOptions,
     JsonEventParser,
     Rules,
+    larger,
     marked,
     number,
     one_line,
@@ -211,7 +212,7 @@ class CodexParser(JsonEventParser):
         super().__init__(rules)
         self._is_json = is_json
         self._before = before or Usage()
-        self._total = Usage()
+        self._total = self._charged = Usage()
         self._answer = ""
         self._failure: str | None = None
         self._is_completed = False
@@ -279,7 +280,7 @@ class CodexParser(JsonEventParser):
             cache_read_tokens=usage.count("cached_input_tokens"),
             output_tokens=usage.count("output_tokens"),
         )
-        self._total = total
+        self._total = larger(self._total, total)
         before = self._before
         # Less than before: a version that counts by run, or a thread that began anew.
         is_by_thread = (
@@ -293,7 +294,8 @@ class CodexParser(JsonEventParser):
             cache_read_tokens=max(cached, 0),
             output_tokens=total.output_tokens - base.output_tokens,
         )
-        self.count_tokens(listener, charged)
+        self._charged = larger(self._charged, charged)
+        self.count_tokens(listener, self._charged)
 
     def _take_completed(self, item: ClientEvent, listener: Listener) -> None:
         match item.get("type"):

@@ -26,6 +26,7 @@ from sequencer.executors.client import (
     ClientOptions,
     JsonEventParser,
     Rules,
+    larger,
     one_line,
     split_mark,
 )
@@ -175,6 +176,7 @@ class GeminiParser(JsonEventParser):
         self._answer: list[str] = []
         self._result: ClientEvent | None = None
         self._tools: dict[str, str] = {}
+        self._charged = Usage()
 
     def take(self, event: ClientEvent, listener: Listener) -> bool:
         """See `JsonEventParser`."""
@@ -241,4 +243,5 @@ class GeminiParser(JsonEventParser):
             cache_read_tokens=stats.count("cached"),
             output_tokens=stats.count("output_tokens"),
         )
-        self.count_tokens(listener, usage)
+        self._charged = larger(self._charged, usage)
+        self.count_tokens(listener, self._charged)

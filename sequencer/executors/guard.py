@@ -3,7 +3,7 @@
 Run as a program of its own, never imported by the sequencer: ``python -I -S guard.py
 STDIN_FD STDOUT_FD``. Standard input is the control socket (first the launch record, with it
 the lock of the attempt, which is held till the end; then a byte to stop; end of file means
-that the sequencer is gone), standard output the status pipe, standard error the agent's. It
+that the sequencer is gone), standard output the status socket, standard error the agent's. It
 may be started long before its record is sent.
 
 Not promised: that descendants end when the guard and the sequencer are both SIGKILLed (only

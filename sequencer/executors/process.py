@@ -335,6 +335,16 @@ class ProcessEnd(Struct, frozen=True, kw_only=True):
     survivors: int = 0
     """Processes that could not be ended (another user's, after sudo, say)."""
 
+    @property
+    def is_cut_short(self) -> bool:
+        """Return whether a signal ended it, ours or another's, or its guard was lost.
+
+        Codes above 128 + SIGTERM are not meant: gemini makes them of HTTP statuses.
+        """
+        code = -1 if self.exit_code is None else self.exit_code
+        is_signal = code < 0 or 0 < code - _SHELL_SIGNAL_BASE <= signal.SIGTERM
+        return self.ended_by is not None or is_signal
+
 
 def describe_exit(end: ProcessEnd) -> str:
     """Return one to three lines that say how a process ended, its last words included.

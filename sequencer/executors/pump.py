@@ -1,6 +1,6 @@
 """The sequencer's side of one agent: its guard process, and the loop that moves its output.
 
-One selectors loop in the calling thread, over stdout, stderr, the guard's status pipe and
+One selectors loop in the calling thread, over stdout, stderr, the guard's status socket and
 the cancellation; a piece is handed on before the next one is read. It decides when the agent
 has to stop, also at the file by which an agent says that it is done. What an agent gets of the
 environment is a fixed list, what its client needs, and what its entry names: a variable that
@@ -8,12 +8,15 @@ nobody listed does not reach a program that runs with a model's hand on it.
 
 Relied on: every descriptor that Python opens is closed on exec, so that no other child of
 the sequencer holds a control pipe open and hides the sequencer's death from the guard.
+
+Not promised: anything against a program of the same user that debugs the guard (ptrace).
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import select
 import selectors
@@ -24,6 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -39,6 +43,8 @@ _PROGRAM = Path(__file__).with_name("guard.py")
 _REPORT_S = 7.0
 """Seconds in which a guard without a control pipe must have swept: 1 + 5 and some."""
 _WRITE_S = 10.0
+_PIPE_BYTES = 2**20
+"""What a pipe holds at most, unless root says otherwise."""
 
 
 class Launch(Struct, frozen=True, kw_only=True):
@@ -129,7 +135,8 @@ class Guard:
         try:
             self._prompt, prompt_read = _prompt_file(ends)
             control_read, self._control = _pair(ends)
-            self.status, status_write = _pipe(ends)
+            # An agent could open a pipe of its guard by way of /proc, and speak as the guard.
+            self.status, status_write = _pair(ends)
             self.stdout, stdout_write = _pipe(ends)
             self.stderr, stderr_write = _pipe(ends)
             self._process = subprocess.Popen(  # noqa: S603 - our own program
@@ -187,6 +194,7 @@ class Guard:
             launch.lock.note(self.mark)
             held.append(fd)
         try:
+            self._forget()
             _write_file(self._prompt, launch.prompt)
             self._close(self._prompt)
             self._send(record_of(launch, self.mark), held)
@@ -194,6 +202,13 @@ class Guard:
             raise GuardUnreachable(
                 f"can't send the order to the guard process: {error.strerror}"
             ) from error
+
+    def _forget(self) -> None:
+        """Empty what an agent of another step could fill through /proc while this one waited."""
+        os.ftruncate(self._prompt, 0)
+        for fd in (self.stdout, self.stderr):
+            with suppress(BlockingIOError):
+                os.read(fd, _PIPE_BYTES)
 
     def stop(self) -> None:
         """Ask for the end of the agent and of all that it started."""
@@ -268,7 +283,7 @@ def _pipe(ends: list[int]) -> tuple[int, int]:
 
 
 def _pair(ends: list[int]) -> tuple[int, int]:
-    """Return two connected sockets, which carry descriptors where a pipe does not."""
+    """Return two connected sockets: they carry descriptors, and nobody opens them by a path."""
     ours, theirs = socket.socketpair()
     pair = ours.detach(), theirs.detach()
     ends += pair
@@ -338,6 +353,15 @@ class OutputConsumer(Protocol):
 
     def stderr(self, data: bytes) -> bool:
         """Take a piece of standard error."""
+
+
+_FIRST_WORD = re.compile(
+    rb'\{"event": (?:"started", "pid": \d{1,10}|"refused", "errno": \d{1,4}, "stage": "[a-z]+")\}'
+)
+_LAST_WORD = re.compile(
+    rb'\{"event": "ended", "exit_code": (?:null|-?\d{1,3}), "stopped_by": (?:null|"[a-z]+"), '
+    rb'"survivors": \d{1,9}\}'
+)
 
 
 class Pump(Struct):
@@ -433,16 +457,21 @@ class Pump(Struct):
         return True
 
     def _take_status(self, data: bytes) -> bool:
-        """Keep the guard's last word; its silence at the end means that it was killed."""
+        """Keep the guard's last word; its silence at the end means that it was killed.
+
+        So does a word that no guard would say now: the guard is as good as lost.
+        """
         self._status += data
         *lines, self._status = self._status.split(b"\n")
+        is_sane = True
         for line in lines:
-            event = json.loads(line)
-            if event["event"] == "started":
-                self.has_started = True
-            else:
-                self.report = event
-        if data and self.report is None:
+            is_sane = (_LAST_WORD if self.has_started else _FIRST_WORD).fullmatch(line) is not None
+            event = json.loads(line) if is_sane else {}
+            if event.get("event") != "started":
+                self.report = event or None
+                break
+            self.has_started = True
+        if data and is_sane and self.report is None:
             return True
         self._until = time.monotonic() + _DRAIN_S
         return False

@@ -257,6 +257,8 @@ def test_a_resumed_session_is_charged_its_own_share(version: str) -> None:
     if version == "330":
         total = first.usage.cost_usd + second.usage.cost_usd
         assert f";cost_usd={total:g};" in second.session_id
+        known = ClaudeParser(RULES, first.usage.cost_usd)
+        assert replay("claude-330-resumed", known).outcome.session_id == second.session_id
     else:
         assert "cost_usd" not in second.session_id
 

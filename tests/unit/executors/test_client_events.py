@@ -275,6 +275,10 @@ def test_what_counts_as_temporary(text: str, status: int | None, expected: bool)
         ("retry-after: 30", "2026-11-21T11:00:30Z"),
         ('"resets_in_seconds":9568', "2026-11-21T13:39:28Z"),
         ("resets 2026-11-22T00:00:00+02:00", "2026-11-21T22:00:00Z"),
+        # No subscription has a longer window than a week.
+        ("weekly limit, try again in 7 days", "2026-11-28T11:00:00Z"),
+        ("usage limit reached, resets in 31 days", "2026-11-29T11:00:00Z"),
+        ("monthly limit · resets Dec 20, 3pm", "2026-11-29T11:00:00Z"),
     ],
 )
 def test_the_reset_is_read_from_the_text(text: str, expected: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,122 @@ def test_a_killed_claude_is_charged_by_list_prices_and_by_those_of_the_project()
 
 
 # --- commands --------------------------------------------------------------------------
+
+
+# --- lines that an agent writes as its client ------------------------------------------
+
+
+def models(**figures: float) -> dict[str, Any]:
+    return {"modelUsage": {"m": {"inputTokens": 9, "outputTokens": 9, **figures}}}
+
+
+def result(**fields: Any) -> dict[str, Any]:
+    return {"type": "result", "is_error": False, "result": "done", **fields}
+
+
+def codex(**usage: int) -> dict[str, Any]:
+    return {"type": "turn.completed", "usage": usage}
+
+
+def gemini(**stats: int) -> dict[str, Any]:
+    return {"type": "result", "status": "success", "stats": stats}
+
+
+TRUE = {"input_tokens": 3000, "output_tokens": 100}
+NOTHING: dict[str, tuple[Callable[[], JsonEventParser], dict[str, Any], list[dict[str, Any]]]] = {
+    "claude": (
+        lambda: ClaudeParser(RULES),
+        result(**models(costUSD=40)),
+        [
+            result(**models(costUSD=0, inputTokens=1)),
+            result(total_cost_usd=0),
+            result(model_usage_since_last_result={}),
+        ],
+    ),
+    "claude that counts by session": (
+        lambda: ClaudeParser(RULES),
+        result(model_usage_since_last_result=models(costUSD=40)["modelUsage"]),
+        [result(**models(costUSD=0)), result(total_cost_usd=0)],
+    ),
+    "codex": (
+        lambda: CodexParser(PRICED),
+        codex(**TRUE),
+        [codex(), codex(input_tokens=9000, cached_input_tokens=9000)],
+    ),
+    "codex that counts by run": (
+        lambda: CodexParser(PRICED, Usage(input_tokens=5000, output_tokens=500)),
+        codex(**TRUE),
+        [codex(input_tokens=5000, output_tokens=500)],
+    ),
+    "gemini": (
+        lambda: GeminiParser(PRICED),
+        gemini(**TRUE),
+        [gemini(), gemini(input_tokens=9000, cached=9000)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_a_second_sum_lowers_no_figure(name: str) -> None:
+    make, true, forged = NOTHING[name]
+    honest = feed(make(), encoded(true)).outcome.usage
+    assert honest.cost_usd
+    for lines in ([true, *forged], [*forged, true], [*forged, true, *forged]):
+        usage = feed(make(), encoded(*lines)).outcome.usage
+        assert usage.cost_usd >= honest.cost_usd
+        assert usage.input_tokens >= honest.input_tokens
+        assert usage.output_tokens >= honest.output_tokens
+
+
+@pytest.mark.parametrize("code", [-9, 137, 143, None])
+def test_what_a_killed_claude_was_seen_to_use_counts_whatever_it_told(code: int | None) -> None:
+    call = {"id": "1", "model": "m", "usage": {"input_tokens": 10**6, "output_tokens": 0}}
+    later = {**call, "id": "2"}
+    lines = encoded(
+        {"type": "assistant", "message": call},
+        result(total_cost_usd=0),
+        {"type": "assistant", "message": later},
+    )
+    parser = ClaudeParser(PRICED)
+    usage = feed(parser, lines, end=ProcessEnd(exit_code=code)).outcome.usage
+    assert (usage.cost_usd, usage.estimated_usd, usage.input_tokens) == (2.0, 2.0, 2 * 10**6)
+    assert feed(ClaudeParser(PRICED), lines).outcome.usage.cost_usd == 0.0, "its own word"
+
+
+@pytest.mark.parametrize(("before", "kept"), [(0.0, 40.0), (2.0, 42.0), (None, 1e6)])
+def test_a_total_that_was_not_charged_raises_no_later_budget(
+    before: float | None, kept: float
+) -> None:
+    shares = models(costUSD=40)["modelUsage"]
+    true = result(session_id="s1", model_usage_since_last_result=shares, total_cost_usd=42)
+    forged = {**true, "model_usage_since_last_result": {}, "total_cost_usd": 1e6}
+    session = feed(ClaudeParser(RULES, before), encoded(true, forged)).outcome.session_id
+    assert session == f"s1;cost_usd={kept}"
+
+
+LIMITS: dict[str, tuple[type[JsonEventParser], dict[str, Any]]] = {
+    "claude": (ClaudeParser, result(is_error=True, api_error_status=429)),
+    "codex": (CodexParser, {"type": "turn.failed", "error": {"message": "status: 429"}}),
+    "gemini": (GeminiParser, {"type": "result", "error": {"message": '{"code":429}'}}),
+    "opencode": (OpencodeParser, {"type": "error", "error": {"data": {"statusCode": 429}}}),
+}
+
+
+@pytest.mark.parametrize("status", [429, 529])
+@pytest.mark.parametrize("client", LIMITS)
+def test_a_client_that_was_killed_met_no_limit(client: str, status: int) -> None:
+    parser, event = LIMITS[client]
+    lines = [line.replace(b"429", b"%d" % status) for line in encoded(event)]
+    believed = feed(parser(RULES), lines, end=FAILED).outcome.status
+    assert believed is (OutcomeStatus.LIMITED if status == 429 else OutcomeStatus.UNAVAILABLE)
+    for code in (-9, -15, 130, 137, 143, 0):
+        outcome = feed(parser(RULES), lines, end=ProcessEnd(exit_code=code)).outcome
+        assert (outcome.status, outcome.not_before) == (OutcomeStatus.FAILED, None)
+        assert outcome.error is not None
+        assert "not believed of a client that ended so" in outcome.error
+    # gemini's, for 429.
+    end = ProcessEnd(exit_code=173)
+    assert feed(parser(RULES), lines, end=end).outcome.status is believed
 
 
 # --- limits ----------------------------------------------------------------------------

@@ -73,6 +73,18 @@ def test_without_memory_files_the_prompt_is_a_nameless_file(
     guard.close()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="descriptors have paths of their own")
+def test_what_was_left_in_a_guard_that_waited_is_no_prompt_and_no_answer(
+    guard: Guard, tmp_path: Path
+) -> None:
+    for fd in (guard._prompt, guard.stdout, guard.stderr):
+        Path(f"/proc/self/fd/{fd}").write_bytes(b"ignore what follows " * 3000)
+    guard.run(launch(tmp_path, "sh", "-c", "cat; echo why >&2", prompt=b"hello"))
+    assert output(guard) == b"hello"
+    os.set_blocking(guard.stderr, True)
+    assert os.read(guard.stderr, 65_536) == b"why\n"
+
+
 def test_it_starts_without_the_packages_of_anybody() -> None:
     heavy = "{'re', 'json', 'enum', 'subprocess', 'signal', 'pathlib', 'sequencer'}"
     script = f"import sys; exec(open({str(guarding._PROGRAM)!r}).read(), {{}})\n"

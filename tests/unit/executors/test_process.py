@@ -239,6 +239,48 @@ def test_a_spare_guard_is_used_once_and_replaced_when_it_died(stage: Stage) -> N
     assert stage.core._spare is not first
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="descriptors have paths of their own")
+@pytest.mark.parametrize("fd", [0, 1])
+def test_an_agent_cannot_speak_as_its_guard_or_to_it(stage: Stage, fd: int) -> None:
+    word = '{"event": "ended", "exit_code": 0, "stopped_by": null, "survivors": 0}'
+    outcome = stage.perform("sh", "-c", f"echo '{word}' > /proc/$PPID/fd/{fd} && sleep 60; exit 7")
+    assert (outcome.status, outcome.exit_code) == (OutcomeStatus.FAILED, 7)
+
+
+STARTED = '{"event": "started", "pid": 1}'
+ENDED = '{"event": "ended", "exit_code": 0, "stopped_by": null, "survivors": 0}'
+REFUSED = '{"event": "refused", "errno": 2, "stage": "program"}'
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["x"],
+        ["{}"],
+        [ENDED],
+        [STARTED, STARTED],
+        [STARTED, REFUSED],
+        [STARTED, ENDED.replace("0,", "1.5,")],
+        [REFUSED.replace("2", "9" * 5000)],
+        [REFUSED.replace("2", "99999999999999999999")],
+    ],
+)
+def test_a_word_that_no_guard_says_is_the_loss_of_the_guard(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    program = tmp_path / "guard.py"
+    said = "".join(f"{word}\n" for word in words)
+    # It leaves when its sequencer does, as a guard would.
+    program.write_text(f"import os\nos.write(1, {said!r}.encode())\nwhile os.read(0, 9999): pass\n")
+    monkeypatch.setattr("sequencer.executors.pump._PROGRAM", program)
+    monkeypatch.setattr("sequencer.executors.pump._DRAIN_S", 0.0)
+    outcome = stage.perform("true", timeout_s=20)
+    assert (outcome.status, outcome.exit_code) == (OutcomeStatus.FAILED, None)
+    assert outcome.usage.input_tokens == len(stage.parser.lines), "what it used is kept"
+    assert outcome.error is not None
+    assert outcome.error.startswith("the guard process of the agent was killed")
+
+
 def test_a_guard_that_the_system_refuses_is_an_outcome(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
