@@ -17,7 +17,13 @@ from sequencer.cli.context import Invocation
 from sequencer.cli.options import REVIEW_EVERY, WORKFLOW, pass_invocation, verb
 from sequencer.cli.views.text import one_line
 from sequencer.engine.run import Run
-from sequencer.errors import ClaimHeld, DefinitionChanged, TransitionRefused, UsageRefused
+from sequencer.errors import (
+    ClaimHeld,
+    DefinitionChanged,
+    TransitionRefused,
+    UsageRefused,
+    command,
+)
 from sequencer.model.head import Head
 from sequencer.store.strictjson import parse_object
 
@@ -362,7 +368,7 @@ def stop(invocation: Invocation, *, reason: str | None, pause: bool, now: bool) 
         # Whoever types this means one that runs.
         raise TransitionRefused(
             "stop: the default run has not started",
-            hint=f"'sequencer --run {others[0]} stop' stops that one; "
+            hint=f"{command(others[0], 'stop')} stops that one; "
             "'sequencer status --all' lists the runs",
         )
     head = run.control.pause() if pause else run.control.stop(reason)
