@@ -121,6 +121,14 @@ class NotTrusted(UsageRefused):
 class DecisionRefused(UsageRefused):
     """An agent has called a command by which people decide."""
 
+    def __init__(self, what: str, hint: str) -> None:
+        """Say *what* an agent may not do, and in *hint* who may or what allows it."""
+        super().__init__(
+            f"{what}: this is for a person to decide, and an agent calls it "
+            "(SEQUENCER_TOKEN is set)",
+            hint=f"{hint}; nothing was changed",
+        )
+
 
 class UnsafePath(ConfigurationError):
     """A name would reach a file outside the folder that it belongs to."""
