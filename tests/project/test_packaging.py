@@ -94,7 +94,9 @@ def ticked(
     program = folder / "sequencer/bin/sequencer"
     program.parent.mkdir(parents=True, exist_ok=True)
     program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" "$SEQUENCER_TRUST" >> "{folder}/called"\n'
-                       f'[ "$1" = tick ] && exit {code}; echo "# said"\n')  # fmt: skip
+                       'say() { printf "::add-path::/evil\\nno end" >&2; }\n'
+                       f'[ "$1" = tick ] && say && exit {code}\n'
+                       'echo "# said"\n')  # fmt: skip
     program.chmod(0o755)
     files = {"GITHUB_OUTPUT": str(folder / "output"), "GITHUB_STEP_SUMMARY": f"{folder}/summary"}
     done = played(folder, "Tick", {"FOLDER": ".", **files, **variables})
@@ -150,6 +152,18 @@ def test_the_action_installs_nothing_out_of_the_checkout(tmp_path: Path) -> None
         f"{temp} -I -m venv {temp}/sequencer",
         f"{temp} -I -m pip install --quiet /a/b/c/../..[fleet]",
     ]
+
+
+def test_the_runner_takes_no_command_from_what_an_agent_says(tmp_path: Path) -> None:
+    first, again = (ticked(tmp_path, 4)[0] for _ in range(2))
+    for done in (first, again):
+        assert done.stderr == ""
+        begin, said, *rest, end, notice = done.stdout.splitlines()
+        token = begin.removeprefix("::stop-commands::")
+        assert (len(token), said, end) == (32, "::add-path::/evil", f"::{token}::")
+        assert not any(line.startswith(f"::{token}") for line in rest)
+        assert notice.startswith("::notice::")
+    assert first.stdout != again.stdout
 
 
 def test_the_action_quotes_what_it_is_given(tmp_path: Path) -> None:
