@@ -110,6 +110,25 @@ def test_no_link_is_followed(folder: Path, tmp_path: Path) -> None:
     assert (outside / "steps" / "iter-00001_main.log").read_text() == "x\n"
 
 
+def test_a_run_with_a_very_deep_folder_goes_as_others_do(folder: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").touch()
+    fd = os.open(folder / "sync" / "runs" / "old", os.O_RDONLY)
+    for _ in range(3000):
+        os.mkdir("d", dir_fd=fd)
+        below = os.open("d", os.O_RDONLY, dir_fd=fd)
+        os.symlink(outside, "link", dir_fd=fd)
+        os.utime("link", (LONG_AGO, LONG_AGO), dir_fd=fd, follow_symlinks=False)
+        os.close(fd)
+        fd = below
+    os.close(fd)
+    assert removed(folder) == [("ended run", "old")]
+    assert "old" not in runs(folder)
+    assert not [*(folder / "sync").glob("removed-*")]
+    assert (outside / "kept").exists()
+
+
 def test_a_run_that_is_started_over_meanwhile_stays(folder: Path) -> None:
     (one,) = unneeded(open_project(folder), LONG_AGO + 1)
     assert call(folder, "--run", "old", "reset", "--yes").code == 0
