@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
 from pathlib import Path
 
@@ -123,10 +124,14 @@ def test_a_run_with_a_very_deep_folder_goes_as_others_do(folder: Path, tmp_path:
         os.close(fd)
         fd = below
     os.close(fd)
-    assert removed(folder) == [("ended run", "old")]
-    assert "old" not in runs(folder)
-    assert not [*(folder / "sync").glob("removed-*")]
-    assert (outside / "kept").exists()
+    try:
+        assert removed(folder) == [("ended run", "old")]
+        assert "old" not in runs(folder)
+        assert not [*(folder / "sync").glob("removed-*")]
+        assert (outside / "kept").exists()
+    finally:
+        # Otherwise pytest itself would stumble over it, in each later session.
+        subprocess.run(["rm", "-rf", folder / "sync"], check=True)
 
 
 def test_a_run_that_is_started_over_meanwhile_stays(folder: Path) -> None:
