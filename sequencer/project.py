@@ -28,6 +28,7 @@ from sequencer.assembly.runs import (
     make_store,
     workflow_of_run,
 )
+from sequencer.assembly.schedules import next_start
 from sequencer.assembly.trusting import Ask, Trust
 from sequencer.documents.files import is_inside_agent, slug
 from sequencer.documents.reader import KeyPath
@@ -120,8 +121,6 @@ class Project(Struct, frozen=True, dict=True):
         """
         if not is_inside_agent():
             return
-        from sequencer.assembly.schedules import next_start  # noqa: PLC0415 - it opens projects
-
         date = next_start(self, self.run(name))
         if date is None or date > time.time():
             self.ensure_may_decide("start", f"starting {f'run {name!r}' if name else 'a run'}")
