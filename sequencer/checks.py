@@ -9,7 +9,6 @@ Not promised: that an agent's account works, or that its model exists. Only a st
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from importlib.resources import files
@@ -34,6 +33,7 @@ from sequencer.errors import (
     SequencerError,
     StateRefused,
     UnsafeFolder,
+    run_option,
 )
 from sequencer.findings import Area, Finding, Level, of_error, place_of
 from sequencer.git.check import check_git, check_ignored
@@ -362,7 +362,7 @@ def _check_timers(project: Project) -> Iterator[Finding]:
     entries = installed(settings, os.environ)
     for run in without_timer(settings, entries):
         message = "no timer on this machine runs the ticks of this run, so it never starts"
-        hint = f"sequencer --run {shlex.quote(run)} schedule install"
+        hint = f"sequencer {run_option(run)}schedule install"
         yield Finding(Level.WARNING, Area.CONFIGURATION, message, f"schedules.{run}", hint)
     for entry, program, here, there in lost(settings, entries, os.environ):
         message = f"a timer's tick does not find {program!r}, which is {here} in this shell"

@@ -89,11 +89,15 @@ class NotTrusted(UsageRefused):
     """Nobody has said yet that this project may act on this machine; nothing of it was run."""
 
     def __init__(
-        self, project: str, acts: Iterable[str], changed: Iterable[str] = (), flow: str = ""
+        self,
+        project: str,
+        acts: Iterable[str],
+        changed: Iterable[str] = (),
+        flows: Iterable[str] = (),
     ) -> None:
         """Say what of *project* would act, or what has *changed* since it was trusted.
 
-        *flow* is the path of a workflow that was asked for.
+        *flows* are the paths of workflows that were asked for.
         """
         self.project = project
         self.acts = tuple(acts)
@@ -109,13 +113,20 @@ class NotTrusted(UsageRefused):
         super().__init__(
             "\n".join([f"{message}:", *(f"    {line}" for line in shown)]),
             where=project,
-            hint=f"nothing was run; '{f'sequencer trust {flow}'.strip()}' shows everything "
-            "and asks you",
+            hint=f"nothing was run; {command(None, 'trust', *flows)} shows everything and asks you",
         )
 
 
 class DecisionRefused(UsageRefused):
     """An agent has called a command by which people decide."""
+
+    def __init__(self, what: str, hint: str) -> None:
+        """Say *what* an agent may not do, and in *hint* who may or what allows it."""
+        super().__init__(
+            f"{what}: this is for a person to decide, but an agent called it "
+            "(SEQUENCER_TOKEN is set)",
+            hint=f"{hint}; nothing was changed",
+        )
 
 
 class UnsafePath(ConfigurationError):
@@ -282,11 +293,29 @@ def out_of_resources(error: BaseException | None) -> MachineBusy | None:
     return None
 
 
-def command(run_name: str | None, words: str) -> str:
-    """Return ``sequencer WORDS`` about the run called *run_name*, to be typed as it stands."""
-    if run_name is None:
-        return f"'sequencer {words}'"
-    quoted = shlex.quote(run_name)
-    typed = f"sequencer --run {quoted} {words}"
+def command(run_name: str | None, words: str, *named: str) -> str:
+    """Return ``sequencer WORDS NAMED`` about the run called *run_name*, to be typed as it stands.
+
+    *named* are words that others have chosen; see `typed`.
+    """
+    line = f"sequencer {run_option(run_name)}{words} {typed(*named)}".rstrip()
     # Quotes around quotes would have to be taken apart by hand.
-    return typed if quoted != run_name else f"'{typed}'"
+    return line if "'" in line else f"'{line}'"
+
+
+def run_option(name: str | None) -> str:
+    """Return what names the run on a command line, with a blank after it; none for None."""
+    if name is None:
+        return ""
+    is_like_option = name.startswith("-")
+    return f"{shlex.join([f'--run={name}'] if is_like_option else ['--run', name])} "
+
+
+def typed(*words: str) -> str:
+    """Return *words* that others have chosen as they stand behind a command: none is an option.
+
+    >>> typed("q", "send it back"), typed("q", "--run=release")
+    ("q 'send it back'", '-- q --run=release')
+    """
+    ends_options = ["--"] if any(word.startswith("-") for word in words) else []
+    return shlex.join([*ends_options, *words])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, cached_property, partial
@@ -27,15 +28,16 @@ from sequencer.assembly.runs import (
     make_store,
     workflow_of_run,
 )
+from sequencer.assembly.schedules import next_start
 from sequencer.assembly.trusting import Ask, Trust
-from sequencer.documents.files import slug
+from sequencer.documents.files import is_inside_agent, slug
 from sequencer.documents.reader import KeyPath
 from sequencer.engine.attempt import Emit, Noticed
 from sequencer.engine.carrier import NOTHING_CARRIED, BranchGuard, Carrier
 from sequencer.engine.hooking import Hooks, NoHooks
 from sequencer.engine.performing import Performer
 from sequencer.engine.run import Dispatching, Run
-from sequencer.errors import ConfigurationError, StateRefused, UnknownName
+from sequencer.errors import ConfigurationError, DecisionRefused, StateRefused, UnknownName
 from sequencer.executors.protocol import Executor
 from sequencer.executors.redaction import Redaction
 from sequencer.logs import FileLogs, current_branch
@@ -94,6 +96,34 @@ class Project(Struct, frozen=True, dict=True):
             if source is not None and source.file is not None:
                 self.trust.add_flow(self.settings.project_dir / source.file)
             self.trust.ensure(may_ask=may_ask)
+
+    def ensure_may_decide(self, verb: str, what: str = "") -> None:
+        """Return if people call this, or agents may use *verb*, which is for people.
+
+        Raises:
+            DecisionRefused: an agent may not do *what*, or use the verb.
+            NotTrusted: nobody has trusted the list of verbs as it is.
+        """
+        if not is_inside_agent():
+            return
+        # Of the file and as it was trusted: the variables here are the agent's own.
+        if verb not in (self.settings.written.get("agents_may_decide") or ()):
+            raise DecisionRefused(what or verb, f"agents_may_decide: [{verb}] allows it")
+        self.trust.ensure(may_ask=False)
+
+    def ensure_may_begin(self, name: str | None) -> None:
+        """Return if steps may be made for run *name*, which has not started.
+
+        A new run has limits of its own, and steps of mode async have none. So an agent begins
+        only a run whose date has come.
+
+        Raises: see `ensure_may_decide`.
+        """
+        if not is_inside_agent():
+            return
+        date = next_start(self, self.run(name))
+        if date is None or date > time.time():
+            self.ensure_may_decide("start", f"starting {f'run {name!r}' if name else 'a run'}")
 
     def ensure_is_one(self) -> None:
         """Return if there is anything of a project, were it one flowchart.
@@ -325,8 +355,11 @@ class ResolvedRun(Struct, frozen=True, dict=True):
 
         Raises:
             NotTrusted: you have not allowed the project to act here.
+            DecisionRefused: an agent asks, and the run has not started.
         """
         self.project.ensure_may_act(self.source)
+        if self.head is None:
+            self.project.ensure_may_begin(self.name)
         carrier = _carrier(self.project, self.name, self.store, emit)
         return self.project.performer(self.workflow, emit, self.name, self.definition, carrier)
 

@@ -7,7 +7,6 @@ run's lock, so that a kill in between leaves no half of a run.
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 import stat
@@ -125,10 +124,8 @@ def _size_of(paths: Sequence[Path]) -> Size:
 def _measured(path: Path) -> Size:
     """Return how much there is at *path*, a file or a folder; no link is followed."""
     try:
-        about = os.stat(path.name, dir_fd=folders.opened(path.parent).fd, follow_symlinks=False)
-        if not stat.S_ISDIR(about.st_mode):
-            return Size(1, about.st_size, about.st_mtime)
-        return _size_of([path / name for name in folders.names(path)])
+        found = (about for _, _, about in folders.walked(path) if not stat.S_ISDIR(about.st_mode))
+        return reduce(Size.plus, (Size(1, one.st_size, one.st_mtime) for one in found), Size())
     except FileNotFoundError:
         return Size()  # somebody was faster
 

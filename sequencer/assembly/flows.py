@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ from sequencer.errors import (
     TransitionRefused,
     UnknownName,
     UsageRefused,
+    command,
 )
 from sequencer.model.net.source import FlowSource
 from sequencer.workflows.finding import find_flow, flow_files
@@ -47,7 +49,7 @@ def path_of(project: Project, asked: str) -> Path:
     if asked in settings.registry.names:
         raise UsageRefused(
             f"workflow {asked!r} is not a flowchart",
-            hint=f"'sequencer run --workflow {asked}' runs it",
+            hint=f"{command(None, shlex.join(['run', '--workflow', asked]))} runs it",
         )
     try:
         return find_flow(asked, settings.project_dir, home_of(project))

@@ -12,13 +12,16 @@ import os
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from sequencer.documents.files import slug
 from sequencer.engine.run import Run
 from sequencer.errors import TransitionRefused
 from sequencer.model.limits import parse_time, utc
-from sequencer.project import Project
 from sequencer.store import folder as folders
+
+if TYPE_CHECKING:
+    from sequencer.project import Project
 
 
 def next_start(project: Project, run: Run, now: float | None = None) -> float | None:

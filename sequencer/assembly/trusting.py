@@ -22,7 +22,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 from msgspec import Struct, ValidationError, convert, field
@@ -101,8 +100,8 @@ class Trust:
         if known is None:
             return NotTrusted(self.key, self.acts.described)
         changed = self.acts.beyond(known.acts)
-        flow = " ".join(quote(os.path.relpath(path)) for path in self._flows)
-        return NotTrusted(self.key, self.acts.described, changed, flow) if changed else None
+        flows = map(os.path.relpath, self._flows)
+        return NotTrusted(self.key, self.acts.described, changed, flows) if changed else None
 
     def ensure(self, *, may_ask: bool = True) -> None:
         """Return if the project may act.
@@ -136,7 +135,7 @@ class Trust:
             StorageFailed: it can't be written. UnsafePath: see `read`.
         """
         if is_inside_agent():
-            raise DecisionRefused("trust is for a person to give", hint="ask a person to run it")
+            raise DecisionRefused("trust", "ask a person to run it")
         key, acts = self.key, self.acts
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         caps = {name: None if math.isinf(most) else most for name, most in acts.caps.items()}

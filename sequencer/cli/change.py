@@ -7,7 +7,6 @@ unchanged. After the change they show what comes next.
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +17,13 @@ from sequencer.cli.context import Invocation
 from sequencer.cli.options import REVIEW_EVERY, WORKFLOW, pass_invocation, verb
 from sequencer.cli.views.text import one_line
 from sequencer.engine.run import Run
-from sequencer.errors import ClaimHeld, DefinitionChanged, TransitionRefused, UsageRefused
+from sequencer.errors import (
+    ClaimHeld,
+    DefinitionChanged,
+    TransitionRefused,
+    UsageRefused,
+    command,
+)
 from sequencer.model.head import Head
 from sequencer.store.strictjson import parse_object
 
@@ -38,8 +43,8 @@ def tell(invocation: Invocation, run: Run, head: Head, done: str) -> None:
     invocation.echo(one_line(done))
     invocation.echo(f"next: {one_line(_next(run, head))}")
     if head.status in ("waiting-next", "idle") and not head.claims and not head.exit:
-        name = "" if run.name is None else f" --run {shlex.quote(run.name)}"
-        invocation.say(f"to continue: sequencer{name} run (a timer's next tick does, too)")
+        line = command(run.name, "run").strip("'")
+        invocation.say(f"to continue: {line} (a timer's next tick does, too)")
 
 
 def _next(run: Run, head: Head) -> str:
@@ -366,7 +371,7 @@ def stop(invocation: Invocation, *, reason: str | None, pause: bool, now: bool) 
         # Whoever types this means one that runs.
         raise TransitionRefused(
             "stop: the default run has not started",
-            hint=f"'sequencer --run {others[0]} stop' stops that one; "
+            hint=f"{command(others[0], 'stop')} stops that one; "
             "'sequencer status --all' lists the runs",
         )
     head = run.control.pause() if pause else run.control.stop(reason)

@@ -25,7 +25,6 @@ from sequencer.cli.unattended import News
 from sequencer.cli.views.text import UNSEEN, columns_of, fitted, one_line, plain
 from sequencer.documents.files import is_inside_agent, slug
 from sequencer.errors import (
-    DecisionRefused,
     NotTrusted,
     StorageFailed,
     UnknownName,
@@ -272,25 +271,13 @@ def ensure_may_change(invocation: Invocation, project: Project) -> None:
     settings = project.settings
     words = (ALWAYS, *(word.partition("=")[0] for word in invocation.arguments))
     decides = invocation.decides != "" and invocation.decides in words
-    if decides and is_inside_agent():
-        # Of the file and as it was trusted: the variables here are the agent's own.
-        if invocation.verb not in (settings.written.get("agents_may_decide") or ()):
-            refuse(invocation.verb, f"agents_may_decide: [{invocation.verb}] allows it")
-        project.trust.ensure(may_ask=False)
+    if decides:
+        project.ensure_may_decide(invocation.verb)
     acts = settings.store.kind != "file"
     if decides:
         acts = acts or bool(settings.hooks) or bool(settings.activity.sinks)
     if acts and invocation.changes:
         project.trust.ensure()
-
-
-def refuse(verb_name: str, hint: str) -> None:
-    """Raise that an agent uses a verb for people."""
-    raise DecisionRefused(
-        f"{verb_name}: this is for a person to decide, but an agent called it "
-        "(SEQUENCER_TOKEN is set)",
-        hint=f"{hint}; nothing was changed",
-    )
 
 
 def _laid_over(given: Mapping[str, object]) -> Iterator[tuple[KeyPath, str, object]]:

@@ -167,14 +167,14 @@ class Systemd(_Files):
 
     def files(self, job: Job) -> dict[Path, str]:
         """See `_Files.files`."""
+        folder, about = _escaped(job.folder), _escaped(job.about)
         pairs = (f"{name}={value}" for name, value in job.variables.items())
         keys = f"\nEnvironmentFile=-{_escaped(job.env_file)}" if job.env_file else ""
         unit, service = _PAGES if job.every is None else _TICK
-        about = _escaped(job.about)
         text = _SERVICE.format(
             about=about,
             unit=unit,
-            folder=_escaped(job.folder),
+            folder=folder,
             environment=" ".join(_quoted(pair, is_command=False) for pair in pairs),
             keys=keys,
             argv=" ".join(_quoted(word) for word in job.argv),
@@ -378,7 +378,16 @@ def _unit_of(job: Job) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return *text* for a setting that systemd takes to the end of the line."""
+    """Return *text* for a setting that systemd takes to the end of the line.
+
+    Raises:
+        UsageRefused: systemd would drop its end, or go on reading in the next line.
+    """
+    if text.endswith((" ", "\\")):
+        raise UsageRefused(
+            f"{text!a} ends in a blank or a backslash, which no unit of systemd can hold",
+            hint="rename the folder or file, or use --with cron",
+        )
     return text.replace("%", "%%")
 
 

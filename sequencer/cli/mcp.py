@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import secrets
 import subprocess
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -71,7 +72,7 @@ def mcp(invocation: Invocation) -> None:
     from mcp.types import ToolAnnotations  # noqa: PLC0415
 
     _note_agent_above()
-    desk = Desk(invocation.config, ToolError)
+    desk = Desk(invocation.config, lambda text: ToolError(_framed(text[-MOST_CHARS:])))
     server = MCPServer(
         "sequencer", version=__version__, instructions=ABOUT, log_level="ERROR", subscriptions=False
     )
@@ -95,8 +96,8 @@ def _note_agent_above() -> None:
 class Desk:
     """The tools; each call reads the project again, as a command does."""
 
-    def __init__(self, config: Path | None, failure: type[Exception]) -> None:
-        """Serve the project of *config* or of this folder; *failure* is an error for a client."""
+    def __init__(self, config: Path | None, failure: Callable[[str], Exception]) -> None:
+        """Serve the project of *config* or of this folder; *failure* makes a client's error."""
         self._config = config
         self._failure = failure
 
@@ -195,11 +196,16 @@ class Desk:
         told = [plain(part.decode("utf-8", "replace")) for part in (done.stdout, done.stderr)]
         text = redaction.hide_text("\n".join(filter(None, told)))
         if done.returncode:
-            raise self._failure(text[-MOST_CHARS:])
+            raise self._failure(text)
         if (left := len(text) - MOST_CHARS) > 0:
             # Of a log the end counts, of a list the beginning.
             text = text[left:] if verb_name == "log" else text[:MOST_CHARS]
             text += f"\n[{left} characters were left out]"
-        # No text can end the data: nobody knows the mark before.
-        mark = secrets.token_hex(8)
-        return f"{_DATA.format(mark=mark)}\n{text}\n{mark}"
+        return _framed(text)
+
+
+def _framed(text: str) -> str:
+    """Return *text* as data, also where it is an error: a project's words are in both."""
+    # No text can end the data: nobody knows the mark before.
+    mark = secrets.token_hex(8)
+    return f"{_DATA.format(mark=mark)}\n{plain(text)}\n{mark}"

@@ -126,7 +126,7 @@ COMMANDS: Mapping[str, Command] = {
     "trust": Command(_START, "trust", "Allow a project to act on this machine."),
     "run": Command(_RUN, "run", "Run steps until a limit.", "--start-at"),
     "tick": Command(_RUN, "run", "Run one step if one is due; for cron and timers."),
-    "start": Command(_RUN, "start", "Make a run from a request, and work on it."),
+    "start": Command(_RUN, "start", "Make a run from a request, and work on it.", ALWAYS),
     "stop": Command(_RUN, "change", "Stop or pause the run.", "--now"),
     "resume": Command(_RUN, "change", "Let a paused or stopped run continue.", ALWAYS),
     "status": Command(_LOOK, "status", "Show where the run stands."),

@@ -21,7 +21,7 @@ import click
 
 from sequencer.assembly.timers import path_for, programs_of, tick_log
 from sequencer.assembly.trusting import make_own, place
-from sequencer.cli.context import Invocation, refuse
+from sequencer.cli.context import Invocation
 from sequencer.cli.installers import (
     DAY_MIN,
     HOUR_MIN,
@@ -35,7 +35,7 @@ from sequencer.cli.options import pass_invocation, verb, with_options
 from sequencer.cli.unattended import OPTION
 from sequencer.cli.web import ensure_extra, read_key
 from sequencer.documents.files import is_inside_agent, slug
-from sequencer.errors import UsageRefused
+from sequencer.errors import DecisionRefused, UsageRefused
 from sequencer.settings.settings import Settings
 
 _OPTIONS = with_options(
@@ -98,7 +98,7 @@ def schedule(
     if folders and not is_web:
         raise UsageRefused("works only with --web", where="DIR", hint="add --web, or use --config")
     if is_inside_agent() and action != "print":
-        refuse(invocation.verb, "a person has to decide what runs unattended")
+        raise DecisionRefused(invocation.verb, "a person has to decide what runs unattended")
     settings = invocation.project().settings
     names = _names(invocation, settings, folders)
     if action == "show":

@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 from sequencer.assembly import trusting as trusted
-from sequencer.cli.context import BUILT_IN, Invocation, agrees, can_ask, refuse, safe_line
+from sequencer.cli.context import BUILT_IN, Invocation, agrees, can_ask, safe_line
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.text import one_line
 from sequencer.documents.files import find_config, is_inside_agent
-from sequencer.errors import ConfigurationError, NotTrusted, UsageRefused
+from sequencer.errors import ConfigurationError, DecisionRefused, NotTrusted, UsageRefused
 from sequencer.project import open_project
 
 
@@ -41,7 +41,7 @@ def trust(
     """
     # An agent that could trust would need nothing else.
     if is_inside_agent():
-        refuse("trust", "ask a person to run it")
+        raise DecisionRefused("trust", "ask a person to run it")
     if sum((is_sure, lists, removes)) > 1:
         raise UsageRefused("use only one of --yes, --list and --remove", where="sequencer trust")
     if lists:

@@ -65,6 +65,8 @@ def log_of(arguments: Sequence[str]) -> Path | None:
     Looked for here, because a usage error is raised before an option's turn comes.
     """
     for place, argument in enumerate(arguments):
+        if argument == "--":
+            break  # what follows is no option, whatever it looks like
         name, separator, value = argument.partition("=")
         if name == OPTION:
             following = value if separator else "".join(arguments[place + 1 : place + 2])

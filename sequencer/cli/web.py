@@ -15,10 +15,10 @@ from typing import IO
 
 import click
 
-from sequencer.cli.context import Invocation, refuse
+from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.documents.files import is_inside_agent
-from sequencer.errors import ConfigurationError, UsageRefused
+from sequencer.errors import ConfigurationError, DecisionRefused, UsageRefused
 
 EXTRA = "pip install 'step-sequencer[web]'"
 NEEDED = ("jinja2", "starlette", "uvicorn")
@@ -85,7 +85,7 @@ def web(
       sequencer web ~/shop ~/docs --port 0 --no-browser
     """
     if is_inside_agent():
-        refuse(invocation.verb, "its buttons make decisions that only a person may make")
+        raise DecisionRefused(invocation.verb, "its buttons make a person's decisions")
     ensure_extra()
     # No other command may pay for these.
     from sequencer.web import door, guard, server, site  # noqa: PLC0415

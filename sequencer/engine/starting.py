@@ -8,6 +8,7 @@ works outside of any run: no claim, no log, nothing kept.
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import tempfile
 import time
@@ -22,7 +23,7 @@ from sequencer.engine.attempt import Agents, Prompts
 from sequencer.engine.fitting import fitted, optional_of
 from sequencer.engine.hooking import Hooks, NoHooks
 from sequencer.engine.performing import without_comments
-from sequencer.errors import ConfigurationError, Interrupted, StepFailed, UsageRefused
+from sequencer.errors import ConfigurationError, Interrupted, StepFailed, UsageRefused, command
 from sequencer.executors.protocol import Cancellation, Executor, Piece, StepRequest
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.request import Considered, Definition, Request, Route
@@ -93,7 +94,8 @@ class Starter(Struct, frozen=True):
             raise UsageRefused(
                 f"workflow {workflow.name!r} is a {workflow.kind}, and a request needs a procedure",
                 where="--procedure" if explicit else None,
-                hint=f"'sequencer run --workflow {workflow.name}' runs it without a request",
+                hint=f"{command(None, shlex.join(['run', '--workflow', workflow.name]))} runs it "
+                "without a request",
             )
         return chosen
 

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections import Counter
 from functools import cached_property
+from shlex import quote
 from typing import Any
 
 from sequencer.errors import DefinitionChanged, UsageRefused, command
@@ -284,7 +285,7 @@ def _asked(head: Head, workflow: Workflow) -> str:
     """Return the options that ask a named run for *workflow*, which nothing else does."""
     if head.run_name is None:
         return ""
-    asked = f" --workflow {workflow.name}" if head.workflow_name != workflow.name else ""
+    asked = f" --workflow {quote(workflow.name)}" if head.workflow_name != workflow.name else ""
     if workflow.params and head.params != workflow.params:
         asked += f" --review-every {workflow.review_every}"
     return asked

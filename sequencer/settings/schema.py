@@ -382,6 +382,7 @@ DecidingVerb = Literal[
     "repair",
     "resume",
     "run",
+    "start",
     "sync",
     "clean",
 ]

@@ -18,7 +18,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from sequencer.errors import CorruptState, StorageFailed, UnsafeFolder
 
@@ -321,12 +321,71 @@ def remove_tree(path: Path) -> None:
         return
     try:
         os.rmdir(path.name, dir_fd=parent.fd)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
     except OSError:
-        import shutil  # noqa: PLC0415 - an idle tick reads files in folders, and removes none
+        for fd, name, about in walked(path):
+            with contextlib.suppress(OSError):
+                (os.rmdir if stat.S_ISDIR(about.st_mode) else os.unlink)(name, dir_fd=fd)
 
-        shutil.rmtree(path.name, ignore_errors=True, dir_fd=parent.fd)
+
+class _Level(NamedTuple):
+    """A folder that `walked` is in."""
+
+    name: str
+    about: os.stat_result
+    left: list[str]
+    """What is still to be looked at in it."""
+
+
+def walked(path: Path) -> Iterator[tuple[int, str, os.stat_result]]:
+    """Yield all of *path*, a file or a folder: a descriptor of where it is, its name and `stat`.
+
+    A folder comes behind what is in it. However deep it is, nothing is called within itself and
+    one descriptor is open; no link is followed. A folder that can't be read counts as empty.
+
+    Not promised: all of it, if folders of it are moved meanwhile.
+
+    Raises:
+        FileNotFoundError: the folder above it is not there.
+        UnsafeFolder: a folder above it is a link.
+    """
+    top = opened(path.parent)
+    fd = os.open(".", _OPEN, dir_fd=top.fd)
+    levels = [_Level("", os.fstat(fd), [path.name])]
+    try:
+        while levels:
+            level = levels[-1]
+            if level.left:
+                name = level.left.pop()
+                about, below = _looked_at(name, fd)
+                if below is not None:
+                    os.close(fd)
+                    fd = below
+                    levels.append(_Level(name, os.fstat(fd), os.listdir(fd)))  # noqa: PTH208 - no path
+                elif about is not None:
+                    yield fd, name, about
+                continue
+            levels.pop()
+            if levels:
+                above = os.open("..", _OPEN, dir_fd=fd)
+                os.close(fd)
+                fd = above
+                if not os.path.samestat(os.fstat(fd), levels[-1].about):
+                    return
+                yield fd, level.name, level.about
+    finally:
+        os.close(fd)
+
+
+def _looked_at(name: str, fd: int) -> tuple[os.stat_result | None, int | None]:
+    """Return the `stat` of *name*, unless it is gone, and a descriptor of it if it is a folder."""
+    about = below = None
+    with contextlib.suppress(OSError):
+        about = os.stat(name, dir_fd=fd, follow_symlinks=False)
+        if stat.S_ISDIR(about.st_mode):
+            below = os.open(name, _OPEN | os.O_NOFOLLOW, dir_fd=fd)
+    return about, below
 
 
 def names(path: Path | str) -> list[str]:

@@ -46,7 +46,9 @@ def diff_of(row: RunRow, one: Try) -> Diff | None:
     except (GitFailed, SequencerError) as error:
         return Diff(ends[-1], f"it can't be shown: {error}", ())
     hidden = project.redaction.hide_text(plain(text)).splitlines()
-    command = shlex.join(("git", verb, *ends)) if len(hidden) > MOST_LINES else ""
+    # They are an agent's words as well: none is an option of whoever pastes them.
+    guard = ("--end-of-options",) if any(end.startswith("-") for end in ends) else ()
+    command = shlex.join(("git", verb, *guard, *ends)) if len(hidden) > MOST_LINES else ""
     return Diff(ends[-1], plain(stat).strip(), tuple(_lines(hidden)), command)
 
 

@@ -14,10 +14,10 @@ from starlette.responses import Response, StreamingResponse
 
 from sequencer.cli.views.runs import Open
 from sequencer.cli.views.step_logs import LOG_NAME, AskedLogs, open_log
-from sequencer.cli.views.text import file_size, plain
+from sequencer.cli.views.text import file_size, one_line, plain
 from sequencer.engine.recall import read_output
 from sequencer.engine.run import Dispatching
-from sequencer.errors import SequencerError, UnknownName
+from sequencer.errors import SequencerError, UnknownName, typed
 from sequencer.logs import sent_texts, token_of
 from sequencer.model.head import Head
 from sequencer.model.outcome import used
@@ -71,7 +71,8 @@ def step(site: Site, query: Query, project: str, run: str, key: str) -> Page:
         "usage": used(fact.get("usage") or {}),
         "answer": _answer(row, fact),
         "most_prompt": MOST_PROMPT,
-        "option": Open(row.run).option,
+        "prompt_command": f"sequencer {Open(row.run).option}log --prompt "
+        f"{typed(one_line(name)) if which is None else which.step_index + 1}",
         "prompts": _prompts(row, name, fact, log),
         "diff": None if which is None else diff_of(row, which),
         "log": log,

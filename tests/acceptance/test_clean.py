@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
 from pathlib import Path
 
@@ -108,6 +109,29 @@ def test_no_link_is_followed(folder: Path, tmp_path: Path) -> None:
     refused = call(folder, "clean", "--yes")
     assert (refused.code, "link" in refused.err) == (3, True)
     assert (outside / "steps" / "iter-00001_main.log").read_text() == "x\n"
+
+
+def test_a_run_with_a_very_deep_folder_goes_as_others_do(folder: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").touch()
+    fd = os.open(folder / "sync" / "runs" / "old", os.O_RDONLY)
+    for _ in range(3000):
+        os.mkdir("d", dir_fd=fd)
+        below = os.open("d", os.O_RDONLY, dir_fd=fd)
+        os.symlink(outside, "link", dir_fd=fd)
+        os.utime("link", (LONG_AGO, LONG_AGO), dir_fd=fd, follow_symlinks=False)
+        os.close(fd)
+        fd = below
+    os.close(fd)
+    try:
+        assert removed(folder) == [("ended run", "old")]
+        assert "old" not in runs(folder)
+        assert not [*(folder / "sync").glob("removed-*")]
+        assert (outside / "kept").exists()
+    finally:
+        # Otherwise pytest itself would stumble over it, in each later session.
+        subprocess.run(["rm", "-rf", folder / "sync"], check=True)
 
 
 def test_a_run_that_is_started_over_meanwhile_stays(folder: Path) -> None:

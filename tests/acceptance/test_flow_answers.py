@@ -79,6 +79,14 @@ def test_one_option_can_be_pasted_as_it_is(project: Path) -> None:
     assert cli(project, *shlex.split(line)[1:]).returncode == 0
 
 
+def test_an_option_that_looks_like_one_of_ours_answers_its_own_question(project: Path) -> None:
+    line, _ = asking(project, "--run=release", "no")
+    assert pasted(project, line) == ["--run", "pick", "answer", "--", "q", "--run=release"]
+    done = cli(project, *shlex.split(line)[1:])
+    assert done.returncode == 0, done.stderr
+    assert cli(project, "inbox").stdout == "no run waits for a decision\n"
+
+
 def test_many_options_are_not_all_in_the_line(project: Path) -> None:
     (line,) = asking(project, *(f"the option {n} of many" for n in range(60)))
     assert line == "  sequencer --run pick answer q VALUE"

@@ -330,6 +330,30 @@ def test_what_people_decide_an_agent_does_not(clone: Clone) -> None:
     assert "has changed" in clone.cli("resume", code=2, **inside).stderr
 
 
+def test_an_agent_starts_no_runs_and_works_on_those_there_are(clone: Clone) -> None:
+    clone.configure(schedules="{nightly: {workflow: standard, at: '0 2 * * *'}}")
+    clone.trust()
+    inside: dict[str, Any] = {"SEQUENCER_TOKEN": "7"}
+    for arguments in (
+        *(("run",), ("tick",), ("run", "--run", "new"), ("run", "--mode", "async")),
+        *(("run", "--rehearse"), ("run", "--run", "nightly"), ("start", "do it", "--no-run")),
+    ):
+        assert "for a person" in clone.cli(*arguments, code=2, **inside).stderr, arguments
+    assert not clone.canary.exists()
+    assert not [*clone.folder.glob("sync/**/state.json")]
+    clone.cli("run", "--dry-run", **inside)
+    clone.cli("tick", "--run", "nightly", **inside)
+    clone.cli("tick")
+    clone.cli("tick", **inside)
+    clone.configure(agents_may_decide="[start]")
+    clone.trust()
+    clone.cli("tick", "--run", "new", **inside)
+    os.utime(clone.folder / "sync" / "scheduled-nightly", (0, 0))
+    clone.configure(schedules="{nightly: {workflow: standard, at: '0 2 * * *'}}")
+    clone.trust()
+    assert "is done" in clone.cli("tick", "--run", "nightly", **inside).stdout
+
+
 def test_every_command_for_people_can_be_handed_over_and_no_other() -> None:
     deciding = {name for name, command in COMMANDS.items() if command.decides}
     assert deciding == set(get_args(DecidingVerb))

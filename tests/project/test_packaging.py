@@ -72,6 +72,21 @@ def action() -> dict[str, Any]:
     return found
 
 
+def played(
+    folder: Path, name: str, variables: dict[str, str], path: str = os.environ["PATH"]
+) -> subprocess.CompletedProcess[str]:
+    """Run the shell of the step *name* as a runner does; what its event has not is empty."""
+    step = next(step for step in action()["runs"]["steps"] if step["name"] == name)
+    environment = {
+        **dict.fromkeys(step["env"], ""), "PATH": path, "RUNNER_TEMP": str(folder), **variables
+    }  # fmt: skip
+    return subprocess.run(
+        # As GitHub calls it for `shell: bash`.
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
+        cwd=folder, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
 def ticked(
     folder: Path, code: int, **variables: str
 ) -> tuple[subprocess.CompletedProcess[str], str]:
@@ -79,24 +94,12 @@ def ticked(
     program = folder / "sequencer/bin/sequencer"
     program.parent.mkdir(parents=True, exist_ok=True)
     program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" "$SEQUENCER_TRUST" >> "{folder}/called"\n'
-                       f'[ "$1" = tick ] && exit {code}; echo "# said"\n')  # fmt: skip
+                       'say() { printf "::add-path::/evil\\nno end" >&2; }\n'
+                       f'[ "$1" = tick ] && say && exit {code}\n'
+                       'echo "# said"\n')  # fmt: skip
     program.chmod(0o755)
-    script = next(step["run"] for step in action()["runs"]["steps"] if step.get("id") == "tick")
-    environment = {
-        "PATH": os.environ["PATH"],
-        "RUNNER_TEMP": str(folder),
-        "RUN": "",
-        "FOLDER": ".",
-        "IS_FORK": "",
-        "GITHUB_OUTPUT": str(folder / "output"),
-        "GITHUB_STEP_SUMMARY": str(folder / "summary"),
-        **variables,
-    }
-    done = subprocess.run(
-        # As GitHub calls it for `shell: bash`.
-        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script],
-        cwd=folder, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    files = {"GITHUB_OUTPUT": str(folder / "output"), "GITHUB_STEP_SUMMARY": f"{folder}/summary"}
+    done = played(folder, "Tick", {"FOLDER": ".", **files, **variables})
     called = folder / "called"
     return done, called.read_text() if called.exists() else ""
 
@@ -110,14 +113,64 @@ def test_the_action_ends_as_the_tick_says(tmp_path: Path, code: int, job: int) -
     assert (tmp_path / "summary").read_text() == "    # said\n"
 
 
-def test_the_action_quotes_what_it_is_given_and_runs_nothing_of_a_fork(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("event", "code"),
+    [
+        ({}, 0),
+        ({"PULL_REQUEST": "7", "PULL_REQUEST_HEAD": "we/ours"}, 0),
+        ({"PULL_REQUEST": "7", "PULL_REQUEST_HEAD": "they/ours"}, 2),
+        ({"PULL_REQUEST": "7"}, 2),
+        ({"WORKFLOW_RUN": "9", "WORKFLOW_RUN_HEAD": "we/ours"}, 0),
+        ({"WORKFLOW_RUN": "9", "WORKFLOW_RUN_HEAD": "they/ours"}, 2),
+        ({"WORKFLOW_RUN": "9"}, 2),
+        ({"COMMENTED": "https://api.github.com/repos/we/ours/pulls/7"}, 2),
+    ],
+    ids=str,
+)
+def test_the_action_refuses_a_fork_before_anything_runs(
+    tmp_path: Path, event: dict[str, str], code: int
+) -> None:
+    first = action()["runs"]["steps"][0]
+    done = played(tmp_path, first["name"], {"OWN": "we/ours", **event}, path="/nowhere:/bin")
+    assert done.returncode == code, done.stderr
+    assert ("Nothing of it was run." in done.stderr) == bool(code)
+
+
+def test_the_action_installs_nothing_out_of_the_checkout(tmp_path: Path) -> None:
+    checkout, temp = tmp_path / "checkout", tmp_path / "temp"
+    tools, bins = tmp_path / "tools", temp / "sequencer/bin"
+    for folder in (checkout, tools, bins):
+        folder.mkdir(parents=True)
+    for program in (tools / "python3", bins / "python"):
+        program.write_text(f'#!/bin/sh\necho "$PWD $*" >> "{tmp_path}/called"\n')
+        program.chmod(0o755)
+    done = played(checkout, "Install",
+                  {"RUNNER_TEMP": str(temp), "GITHUB_ACTION_PATH": "/a/b/c", "EXTRAS": "fleet"},
+                  path=f"{tools}:/bin:/usr/bin")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "called").read_text().splitlines() == [
+        f"{temp} -I -m venv {temp}/sequencer",
+        f"{temp} -I -m pip install --quiet /a/b/c/../..[fleet]",
+    ]
+
+
+def test_the_runner_takes_no_command_from_what_an_agent_says(tmp_path: Path) -> None:
+    first, again = (ticked(tmp_path, 4)[0] for _ in range(2))
+    for done in (first, again):
+        assert done.stderr == ""
+        begin, said, *rest, end, notice = done.stdout.splitlines()
+        token = begin.removeprefix("::stop-commands::")
+        assert (len(token), said, end) == (32, "::add-path::/evil", f"::{token}::")
+        assert not any(line.startswith(f"::{token}") for line in rest)
+        assert notice.startswith("::notice::")
+    assert first.stdout != again.stdout
+
+
+def test_the_action_quotes_what_it_is_given(tmp_path: Path) -> None:
     done, called = ticked(tmp_path, 0, RUN="a b; touch owned", FOLDER=".")
     assert done.returncode == 0
     assert called.splitlines()[0] == "--run=a b; touch owned tick"
     assert not (tmp_path / "owned").exists()
-    (tmp_path / "called").unlink()
-    done, called = ticked(tmp_path, 0, IS_FORK="true")
-    assert (done.returncode, called) == (2, "")
     # Inputs reach the scripts as variables: what is pasted into a script is run.
     assert not any("${{" in step["run"] for step in action()["runs"]["steps"])
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from sequencer.cli.views.text import age_s, one_line
 from sequencer.engine.recall import recall
 from sequencer.engine.run import Dispatching, Run
-from sequencer.errors import SequencerError
+from sequencer.errors import SequencerError, run_option, typed
 from sequencer.model.head import Gate, Head
 from sequencer.project import Project
 from sequencer.store.journal import JournalFile, facts_of
@@ -112,7 +112,7 @@ class Open(NamedTuple):
     @property
     def option(self) -> str:
         """Return what names the run on a command line, with a blank after it."""
-        return f"--run {shlex.quote(one_line(self.run.name))} " if self.run.name else ""
+        return run_option(one_line(self.run.name) if self.run.name else None)
 
     def commands(self, question: Question | None = None, most_chars: float = inf) -> list[str]:
         """Return the commands that decide about the gate, or answer *question*, to be pasted.
@@ -121,10 +121,9 @@ class Open(NamedTuple):
         """
         if question is None:
             return [f"{self._answer} {word}" for word in ("approve", "reject", '"FEEDBACK"')]
-        node = shlex.quote(one_line(question.node.id))
-        values = [shlex.quote(one_line(each.value)) for each in question.options] or ["TEXT"]
-        values = values if sum(map(len, values)) <= most_chars else ["VALUE"]
-        return [f"{self._answer} {node} {value}" for value in values]
+        values = [one_line(each.value) for each in question.options] or ["TEXT"]
+        values = values if sum(map(len, map(shlex.quote, values))) <= most_chars else ["VALUE"]
+        return [f"{self._answer} {typed(one_line(question.node.id), value)}" for value in values]
 
     @property
     def _answer(self) -> str:

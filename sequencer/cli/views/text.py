@@ -25,7 +25,9 @@ BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 
 Joiners (U+200C, U+200D) are none of them: words and emoji are made with those.
 """
-UNSEEN = f"{BIDI}\u200b\u2060-\u2065\u206a-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff"
+_BLANK = "\u00ad\u034f\u115f\u1160\u180e\u2800\u3164\uffa0"
+"""Letters and signs that are drawn as nothing: fillers, a soft hyphen, Braille without a dot."""
+UNSEEN = f"{BIDI}{_BLANK}\u200b\u2060-\u2065\u206a-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff"
 """These, and what takes no place on the screen: two names that differ in it look the same, and
 tag characters spell whole sentences that nobody sees (and that a model reads)."""
 _UNSEEN = re.compile(f"[{UNSEEN}]")

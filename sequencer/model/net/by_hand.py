@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from sequencer.errors import TransitionRefused, UnknownName, UsageRefused
+from sequencer.errors import TransitionRefused, UnknownName, UsageRefused, command
 from sequencer.model.by_hand import other_kind
 from sequencer.model.head import Head
 from sequencer.model.kind import Words
@@ -141,7 +141,8 @@ def _stamp(step: OpenTransition, *, words: Words, outputs: Outputs, **_: Any) ->
     name, text = _begun(step, "stamp", words), words.get("output") or ""
     if step.marking.graph.by_id[name].kind is NodeKind.HUMAN:
         raise TransitionRefused(
-            f"stamp: {name!r} asks a person", hint=f"'sequencer answer {name} VALUE' answers"
+            f"stamp: {name!r} asks a person",
+            hint=f"{command(None, 'answer', name, 'VALUE')} answers",
         )
     _ensure_way(step.marking.graph, name, text, "stamp")
     told = _noted("ok", words.get("note"))
@@ -272,7 +273,7 @@ def _ensure_way(graph: Graph, name: str, text: str, verb: str) -> None:
     except NoMatchingBranch as error:
         raise TransitionRefused(
             f"{verb}: the output of {name!r} picks the way: {error}",
-            hint=f"'sequencer skip {name} --as-done --output TEXT' gives it",
+            hint=f"{command(None, 'skip --as-done --output TEXT', name)} gives it",
         ) from None
 
 

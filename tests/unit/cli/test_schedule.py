@@ -141,6 +141,17 @@ def test_a_folder_with_a_line_end_in_its_name_is_refused(tmp_path: Path, verb: s
     assert "line break" in called.err
 
 
+@pytest.mark.parametrize("name", ["a ", "a\\", "a\\\\"])
+def test_a_name_whose_end_systemd_reads_differently_is_refused(tmp_path: Path, name: str) -> None:
+    """The blank would go, and the backslash would join the next line, ExecStart say, to it."""
+    folder, other = project(tmp_path / name), project(tmp_path / "other")
+    odd = ["--env-file", str(tmp_path / f"keys-{name}")], ["--web", str(other), str(folder)]
+    for where, options in ((folder, []), *((other, each) for each in odd)):
+        called = call(where, "schedule", "print", "--with", "systemd", *options)
+        assert (called.code, "ends in a blank or a backslash" in called.err) == (2, True), options
+    assert call(folder, "schedule", "print", "--with", "cron").code == 0
+
+
 def test_odd_names_are_escaped_for_systemd(tmp_path: Path) -> None:
     folder = project(tmp_path / ODD)
     service, _ = units_of(

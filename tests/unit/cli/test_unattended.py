@@ -200,6 +200,7 @@ def test_what_can_not_be_read_is_told_again(tmp_path: Path, kept: str) -> None:
         (["tick", "--config", "c", "--log", "x"], Path("x")),
         (["tick"], None),
         (["tick", "--log"], None),
+        (["answer", "--", "tick", "--log=x"], None),
     ],
 )
 def test_the_log_is_found_among_the_arguments(arguments: list[str], log: Path | None) -> None:

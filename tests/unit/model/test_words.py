@@ -127,3 +127,11 @@ def test_a_model_is_never_an_option_nor_several_lines(model: str) -> None:
 @pytest.mark.parametrize("name", ["my run", "it's", "$HOME", "a;b", "", 'a"b'])
 def test_an_odd_name_can_be_typed_as_it_stands(name: str) -> None:
     assert shlex.split(command(name, "adopt")) == ["sequencer", "--run", name, "adopt"]
+
+
+def test_no_name_in_a_command_is_an_option_of_it() -> None:
+    """Neither for click nor for what looks for options before it does."""
+    line = command("--config=x", "skip --as-done", "--run=y", "a b")
+    words = ["sequencer", "--run=--config=x", "skip", "--as-done", "--", "--run=y", "a b"]
+    assert shlex.split(line) == words
+    assert command(None, "trust", "flows/a.md") == "'sequencer trust flows/a.md'"
