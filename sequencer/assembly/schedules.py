@@ -1,24 +1,31 @@
 """When a run of ``schedules:`` starts, and starting it exactly once for a date.
 
-A run is due when a date has come since it ended last, or, if it has never started, since the
-schedule was first looked at. So a date that nobody was awake for is made up for once, and
-those that come while the run is under way are left out. The run's own files decide: of two
-ticks only one starts it.
+A run is due when a date has come since it ended last, and that date is newer than the one it
+started for. That one is kept in the user's own state folder, so that whoever changes the
+run's files (an agent may) starts nothing by it. A date that nobody was awake for is made up
+for once, and those that come while the run is under way are left out. Of two ticks only one
+starts it: the run's own files decide.
+
+Not promised: that a date is started for on one machine only, where several have ticks and the
+run is not in git; and a crash between the note of a date and the very first start loses it.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from hashlib import blake2b
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sequencer.documents.files import slug
+from sequencer.assembly.trusting import make_own, place
 from sequencer.engine.run import Run
 from sequencer.errors import TransitionRefused
 from sequencer.model.limits import parse_time, utc
-from sequencer.store import folder as folders
+from sequencer.store.folder import put, read_regular
 
 if TYPE_CHECKING:
     from sequencer.project import Project
@@ -34,10 +41,15 @@ def next_start(project: Project, run: Run, now: float | None = None) -> float | 
     if schedule is None or (head is not None and head.status != "complete"):
         return None
     now = time.time() if now is None else now
+    known = _known(project, run)
+    if known is None:
+        return schedule.next(now)
     ended = parse_time(head.last_update) if head is not None else None
-    since = ended.timestamp() if ended else _first_seen(project, run)
+    # An end that is still to come was written by another clock, or by hand.
+    if ended is not None and ended.timestamp() <= now:
+        known = max(known, ended.timestamp())
     due = schedule.last(now)
-    return due if since is not None and since < due else schedule.next(now)
+    return due if known < due else schedule.next(now)
 
 
 def scheduled(project: Project) -> Iterator[tuple[Run, float | None]]:
@@ -69,34 +81,44 @@ def start_due(project: Project, run: Run) -> float | None:
     and has results to post.
     """
     now = time.time()
-    if run.name in project.settings.schedules and run.head is None:
-        _see(project, run)
+    if run.name in project.settings.schedules and _known(project, run) is None:
+        _note(project, run, now)
     date = next_start(project, run, now)
-    if date is None or (head := run.head) is None:
-        return None if date is None or date <= now else date
-    if date <= now:
-        try:
-            run.control.reset(ended=head.run_id)
-        except TransitionRefused:
-            return None  # another tick was faster
+    if date is None:
+        return None
+    head = run.head
+    if date > now:
+        return date if head is None else None
+    if head is None:
+        # Before it starts: an agent of its first step could make it look as if it never had.
+        _note(project, run, date)
+        return None
+    try:
+        run.control.reset(ended=head.run_id)
+    except TransitionRefused:
+        return None  # another tick was faster
+    _note(project, run, date)
     return None
 
 
-def _mark(project: Project, run: Run) -> str:
-    return os.path.join(project.settings.state_file.parent, f"scheduled-{slug(run.name or '')}")  # noqa: PTH118 - as folders take it
+def _record(project: Project, run: Run) -> str:
+    told = f"{project.settings.project_dir}\n{project.settings.config_path}\n{run.name}"
+    digest = blake2b(told.encode(errors="surrogateescape"), digest_size=16).hexdigest()
+    return f"{digest}.json"
 
 
-def _first_seen(project: Project, run: Run) -> float | None:
+def _known(project: Project, run: Run) -> float | None:
+    """Return the date that *run* started for last, or when its schedule was first seen here."""
+    path = Path(os.path.realpath(place().parent)) / "schedules" / _record(project, run)
     try:
-        return os.lstat(_mark(project, run)).st_mtime
-    except FileNotFoundError:
+        found = json.loads(read_regular(path))
+        return float(found["since"])
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
         return None
 
 
-def _see(project: Project, run: Run) -> None:
-    """Note since when the schedule of a run that never started is known."""
-    folder, name = os.path.split(_mark(project, run))
-    try:
-        os.close(folders.made(folder).open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
-    except FileExistsError:
-        return
+def _note(project: Project, run: Run, since: float) -> None:
+    """Keep that no date up to *since* starts *run*."""
+    told = {"project": str(project.settings.project_dir), "run": run.name, "since": since}
+    folder = Path(os.path.realpath(make_own("schedules")))
+    put(folder / _record(project, run), json.dumps(told).encode())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -269,3 +270,52 @@ def test_a_flow_starts_over_too(folder: Path, later: Later) -> None:
         tick(folder)
     assert events(folder).count("succeeded") == 4, events(folder)
     assert events(folder).count("reset") == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state.unlink(),
+        lambda state: state.write_text(
+            state.read_text().replace(
+                json.loads(state.read_text())["last_update"], "2020-01-01T00:00:00Z"
+            )
+        ),
+        lambda state: shutil.rmtree(state.parent, ignore_errors=True),
+    ],
+    ids=["no-state", "ended-long-ago", "no-run"],
+)
+def test_whoever_changes_the_runs_files_starts_nothing_by_it(
+    folder: Path, later: Later, change: Callable[[Path], object]
+) -> None:
+    tick(folder)
+    later(DAY_S)
+    tick(folder)
+    tick(folder)
+    later(0)
+    state = folder / "sync" / "runs" / "night" / "state.json"
+    before = json.loads(state.read_text())["run_id"]
+    for _ in range(3):
+        change(state)
+        assert "it starts at" in tick(folder).out
+    if state.exists():
+        assert json.loads(state.read_text())["run_id"] == before
+    # The next date counts as ever.
+    later(2 * DAY_S)
+    tick(folder)
+    assert json.loads(state.read_text())["usage"]["steps"] == 1
+
+
+def test_an_end_in_the_future_keeps_no_date_away(folder: Path, later: Later) -> None:
+    tick(folder)
+    later(DAY_S)
+    tick(folder)
+    tick(folder)
+    state = folder / "sync" / "runs" / "night" / "state.json"
+    ended = json.loads(state.read_text())
+    state.write_text(state.read_text().replace(ended["last_update"], "9999-01-01T00:00:00Z"))
+    later(0)
+    tick(folder)
+    later(2 * DAY_S)
+    assert "step" in tick(folder).out
+    assert json.loads(state.read_text())["run_id"] != ended["run_id"]

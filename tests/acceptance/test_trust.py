@@ -348,7 +348,8 @@ def test_an_agent_starts_no_runs_and_works_on_those_there_are(clone: Clone) -> N
     clone.configure(agents_may_decide="[start]")
     clone.trust()
     clone.cli("tick", "--run", "new", **inside)
-    os.utime(clone.folder / "sync" / "scheduled-nightly", (0, 0))
+    (record,) = (clone.state / "sequencer" / "schedules").iterdir()
+    record.write_text('{"since": 0}')  # a date has come
     clone.configure(schedules="{nightly: {workflow: standard, at: '0 2 * * *'}}")
     clone.trust()
     assert "is done" in clone.cli("tick", "--run", "nightly", **inside).stdout
