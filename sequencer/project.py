@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, cached_property, partial
@@ -16,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from sequencer.assembly.agents import AgentOverrides, ConfiguredAgents
@@ -28,7 +27,6 @@ from sequencer.assembly.runs import (
     make_store,
     workflow_of_run,
 )
-from sequencer.assembly.schedules import next_start
 from sequencer.assembly.trusting import Ask, Trust
 from sequencer.documents.files import is_inside_agent, slug
 from sequencer.documents.reader import KeyPath
@@ -78,6 +76,8 @@ class Project(Struct, frozen=True, dict=True):
     trust: Trust
     acts: bool = True
     """Whether it may run its code and reach remotes; otherwise it is only looked at."""
+    due: set[str | None] = field(default_factory=set)
+    """Runs that a schedule lets start now; see `assembly.schedules.start_due`."""
 
     @property
     def rehearses(self) -> bool:
@@ -121,8 +121,7 @@ class Project(Struct, frozen=True, dict=True):
         """
         if not is_inside_agent():
             return
-        date = next_start(self, self.run(name))
-        if date is None or date > time.time():
+        if name not in self.due:
             self.ensure_may_decide("start", f"starting {f'run {name!r}' if name else 'a run'}")
 
     def ensure_is_one(self) -> None:

@@ -19,16 +19,13 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sequencer.assembly.trusting import make_own, place
 from sequencer.engine.run import Run
 from sequencer.errors import TransitionRefused
 from sequencer.model.limits import parse_time, utc
+from sequencer.project import Project
 from sequencer.store.folder import put, read_regular
-
-if TYPE_CHECKING:
-    from sequencer.project import Project
 
 
 def next_start(project: Project, run: Run, now: float | None = None) -> float | None:
@@ -92,6 +89,7 @@ def start_due(project: Project, run: Run) -> float | None:
     if head is None:
         # Before it starts: an agent of its first step could make it look as if it never had.
         _note(project, run, date)
+        project.due.add(run.name)
         return None
     try:
         run.control.reset(ended=head.run_id)

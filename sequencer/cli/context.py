@@ -158,7 +158,8 @@ class Invocation(Struct):
         if name not in self._runs:
             self._runs[name] = run = project.run(name)
             if name is not None and may_begin and not os.path.lexists(run.store.state_path):
-                for like in get_close_matches(name, self._known(project), 1, 0.8):
+                known = self._known(project)
+                for like in [] if name in known else get_close_matches(name, known, 1, 0.8):
                     self.say(f"notice: {name!r} is a new run; there is a run {like!r}")
         return self._runs[name]
 
