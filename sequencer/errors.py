@@ -299,7 +299,16 @@ def command(run_name: str | None, words: str, *named: str) -> str:
     *named* are words that others have chosen; see `typed`.
     """
     line = f"sequencer {run_option(run_name)}{words} {typed(*named)}".rstrip()
-    # Quotes around quotes would have to be taken apart by hand.
+    return _to_type(line)
+
+
+def typed_command(*words: str) -> str:
+    """Return the command of another program that has these *words*, to be typed as it stands."""
+    return _to_type(shlex.join(words))
+
+
+def _to_type(line: str) -> str:
+    # Quotes around quotes would have to be taken apart by hand, and pasted they end early.
     return line if "'" in line else f"'{line}'"
 
 

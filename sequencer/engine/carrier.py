@@ -11,14 +11,19 @@ import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from shlex import quote
 from typing import Protocol
 
 from msgspec.structs import replace
 
 from sequencer.engine.attempt import Running
 from sequencer.engine.patience import Patience
-from sequencer.errors import RemoteUnreachable, SequencerError, WorkTreeBusy, WorkTreeRefused
+from sequencer.errors import (
+    RemoteUnreachable,
+    SequencerError,
+    WorkTreeBusy,
+    WorkTreeRefused,
+    typed_command,
+)
 from sequencer.executors.protocol import Cancellation
 from sequencer.model.head import Claim, Head, Work
 from sequencer.model.outcome import OutcomeStatus
@@ -141,7 +146,7 @@ class BranchGuard(NothingCarried):
         if there == self._branch:
             return None
         told = "there is no git repository" if there is None else f"{there} is checked out"
-        hint = f"'git switch {quote(self._branch)}', or set store.work.branch"
+        hint = f"{typed_command('git', 'switch', self._branch)}, or set store.work.branch"
         return f"{told}, but steps run only on branch {self._branch}", hint
 
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 
 from msgspec import Struct
 
@@ -313,7 +314,7 @@ class Branch:
             "is gone from the remote, but this clone has seen it there",
             where=self._where,
             hint="push it again from the clone that is furthest ahead "
-            f"('git push {self.remote.name} {newest}:{self.refs.state}'), or "
+            f"('git push {quote(self.remote.name)} {newest}:{quote(self.refs.state)}'), or "
             f"remove {self.known.path} to create it again from the files here",
         )
 

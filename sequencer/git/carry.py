@@ -15,7 +15,7 @@ from shlex import quote
 
 from sequencer.documents.files import is_branch_name, slug
 from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
-from sequencer.errors import RemoteUnreachable, SequencerError, WorkTreeRefused
+from sequencer.errors import RemoteUnreachable, SequencerError, WorkTreeRefused, typed_command
 from sequencer.executors.redaction import Redaction
 from sequencer.git.commit import Committer, RefMoved
 from sequencer.git.process import GitFailed
@@ -203,12 +203,12 @@ class GitCarrier:
                 )
         if status.branch is None or wanted is None:
             told = f"; the run's code is on {wanted}" if wanted else ""
-            hint = f"'git switch {quote(wanted or 'BRANCH')}', then start again"
+            hint = f"{typed_command('git', 'switch', wanted or 'BRANCH')}, then start again"
             raise self._tree.refused(f"HEAD is detached: no branch is checked out{told}", hint)
         if status.branch != wanted:
             raise self._tree.refused(
                 f"branch {status.branch} is checked out, but the run's code is on {wanted}",
-                f"'git switch {quote(wanted)}', or set store.work.branch",
+                f"{typed_command('git', 'switch', wanted)}, or set store.work.branch",
             )
         # Another one may have been checked out when this process began.
         self.branch = wanted
@@ -297,7 +297,8 @@ class GitCarrier:
                 raise self._tree.refused(
                     f"step {step!r} left branch {self.branch} without the commit "
                     f"{theirs[:12]} that {self._remote.name!r} has: its history was rewritten",
-                    f"look at 'git reflog {self.branch}'; nothing was pushed",
+                    f"look at {typed_command('git', 'reflog', str(self.branch))}; "
+                    "nothing was pushed",
                 )
             selection = self._selector.select(status)
             more, branch = bool(selection.chosen), str(self.branch)

@@ -17,7 +17,7 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from sequencer.errors import ConfigurationError, RemoteUnreachable, StateRefused
+from sequencer.errors import ConfigurationError, RemoteUnreachable, StateRefused, typed_command
 from sequencer.findings import Area, Finding, Level, of_error, place_of
 from sequencer.git.branch import WHO_MAY_PUSH
 from sequencer.git.commit import is_cut_off
@@ -139,7 +139,7 @@ def _check_branches(settings: Settings, store: GitStore, git: Git) -> Iterator[F
         hint = "'git switch BRANCH'; or 'store: {work: {branch: none}}' leaves code alone"
         yield _error("HEAD is detached, so no branch of code can move", where, hint)
     elif name != checked_out:
-        hint = f"'git switch {name}', or set store.work.branch"
+        hint = f"{typed_command('git', 'switch', name)}, or set store.work.branch"
         yield _error(f"{checked_out!r} is checked out, but code is on {name!r}", where, hint)
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shlex
 import stat
 import time
 from collections.abc import Iterator, Mapping
@@ -28,7 +27,7 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from sequencer.engine.perform import Left
-from sequencer.errors import SequencerError
+from sequencer.errors import SequencerError, typed_command
 from sequencer.git.objects import Objects
 from sequencer.git.process import Git, GitFailed
 from sequencer.git.tree import (
@@ -483,14 +482,15 @@ class _Merge(NamedTuple):
         if begun is not None and begun != present:
             was, now = (name or "no branch" for name in (begun, present))
             reason = f"the work was started on {was}, but {now} is checked out"
-            target = shlex.quote(begun) if begun else f"--detach {worktree.base}"
-            return _in_the_way(worktree, reason, first=f"go back with 'git switch {target}'")
+            target = [begun] if begun else ["--detach", worktree.base]
+            back = typed_command("git", "switch", *target)
+            return _in_the_way(worktree, reason, first=f"go back with {back}")
         if self.checkout.contains(head, worktree.base):
             return None
         short = worktree.base[:12]
         reason = f"the checkout no longer has commit {short}, which the work was started on"
-        own = shlex.quote(f"{short}..{worktree.branch}")
-        hint = f"'git cherry-pick {own}' applies only the work; or bring that commit back"
+        own = typed_command("git", "cherry-pick", f"{short}..{worktree.branch}")
+        hint = f"{own} applies only the work; or bring that commit back"
         return _in_the_way(worktree, reason, first=hint)
 
     def made(self, head: str, tip: str) -> PlaceLeft:
@@ -543,4 +543,4 @@ def kept_on(worktree: Worktree) -> str:
 
 def by_hand(worktree: Worktree) -> str:
     """Return the command that brings the work of *worktree*."""
-    return f"'git merge {shlex.quote(worktree.branch)}'"
+    return typed_command("git", "merge", worktree.branch)

@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 from msgspec import Struct
 
-from sequencer.errors import ConfigurationError
+from sequencer.errors import ConfigurationError, typed_command
 
 EVERYTHING: Mapping[str, str] = MappingProxyType({"": "everything"})
 """Allows whatever the repository's own configuration has, now and later."""
@@ -361,14 +361,14 @@ class SettingsKeeper(Struct, frozen=True):
                     why,
                     where=f"remote {remote!r}",
                     hint="use a bare repository outside of the project, or the address of a "
-                    f"server: 'git remote set-url {remote} ADDRESS'",
+                    f"server: {typed_command('git', 'remote', 'set-url', remote, 'ADDRESS')}",
                 )
         for key, value in overrides.refused:
             raise ConfigurationError(
                 f"{key} is {value!r}, but you did not trust this project with that",
                 where=str(place.common / "config"),
                 hint="if you want it, 'sequencer trust' allows it; "
-                f"otherwise 'git config --unset-all {key}'",
+                f"otherwise {typed_command('git', 'config', '--unset-all', key)}",
             )
 
 

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from msgspec import Struct, field
 
-from sequencer.errors import CorruptState, RemoteUnreachable, StorageFailed
+from sequencer.errors import CorruptState, RemoteUnreachable, StorageFailed, typed_command
 from sequencer.git.locks import Lock, in_the_way
 from sequencer.git.own_settings import common_of, named
 from sequencer.git.process import DENIED, INCOMPLETE, NOWHERE, UNWRITABLE, Git, GitFailed
@@ -98,9 +98,10 @@ class NoAtomicPush(Exception):
 def unreachable(remote: str, failed: GitFailed) -> RemoteUnreachable:
     """Return what a person is told about a *remote* that could not be reached."""
     if failed.says(DENIED):
-        hint = f"'git ls-remote {remote}' has to work without a prompt: fix the credentials"
+        asked = typed_command("git", "ls-remote", remote)
+        hint = f"{asked} has to work without a prompt: fix the credentials"
     elif failed.says(NOWHERE):
-        hint = f"check that 'git remote get-url {remote}' is right"
+        hint = f"check that {typed_command('git', 'remote', 'get-url', remote)} is right"
     else:
         hint = "nothing is lost; it is tried again, or start again when the remote is back"
     return RemoteUnreachable(

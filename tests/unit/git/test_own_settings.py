@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,7 @@ def test_the_users_word_is_the_last_one(folder: Path, tmp_path: Path) -> None:
         ("remote.origin.url", "https://example.org/elsewhere"),
         ("remote.origin.pushurl", "https://example.org/elsewhere"),
         ("url.https://example.org/.insteadOf", "/"),
+        ("url.x; touch evil #.insteadOf", "/"),
         ("core.gitProxy", "evil"),
         ("remote.origin.uploadpack", "evil"),
         ("remote.origin.receivepack", "evil"),
@@ -108,8 +110,13 @@ def test_nothing_is_sent_elsewhere_than_was_allowed(
     allowed = acting_settings(folder, "origin", env)
     Git(folder, env, allowed=allowed).run("ls-remote", "--", "origin")
     git(folder, "config", key, value)
-    with pytest.raises(ConfigurationError, match="did not trust this project with that"):
+    with pytest.raises(ConfigurationError, match="did not trust this project with that") as refused:
         Git(folder, env, allowed=allowed).run("ls-remote", "--", "origin")
+    # What the hint says can be pasted.
+    command = (refused.value.hint or "").partition("otherwise ")[2]
+    words = shlex.split(command if " '" in command else command.strip("'"))
+    assert words[:3] == ["git", "config", "--unset-all"]
+    assert [word.lower() for word in words[3:]] == [key.lower()]
     Git(folder, env, allowed=allowed).run("status")
 
 
