@@ -127,8 +127,7 @@ class Invocation(Struct):
                 trust=lambda refused: ask(self, refused),
             )
             project = opened(flags=flags)
-            if self.run_name == "default" and "default" not in self._known(project):
-                self.run_name = None  # so `status` calls it
+            self._resolve_default(project)
             scheduled = project.settings.schedules.get(self.run_name or "")
             if scheduled is not None and given.get("workflow") is None:
                 said = f"schedules.{self.run_name}.workflow"
@@ -162,6 +161,11 @@ class Invocation(Struct):
                 for like in [] if name in known else get_close_matches(name, known, 1, 0.8):
                     self.say(f"notice: {name!r} is a new run; there is a run {like!r}")
         return self._runs[name]
+
+    def _resolve_default(self, project: Project) -> None:
+        """Let ``--run default`` mean what `status` calls so, unless another run has the name."""
+        if self.run_name == "default" and "default" not in self._known(project):
+            self.run_name = None
 
     @staticmethod
     def _known(project: Project) -> list[str]:

@@ -18,8 +18,8 @@ from pathlib import Path
 from sequencer.assembly.schedules import as_utc, scheduled
 from sequencer.assembly.timers import tick_log
 from sequencer.cli.context import Invocation
-from sequencer.cli.run_work import EndOnSignal
 from sequencer.cli.schedule import program_argv
+from sequencer.cli.signals import EndOnSignal
 from sequencer.cli.unattended import OPTION, log_of
 from sequencer.cli.views.runs import each_run, name_of, run_facts
 from sequencer.cli.views.text import plural

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.run_work import EndOnSignal
+from sequencer.cli.signals import EndOnSignal
 from sequencer.cli.views.progress import end_line, start_line, timed
 from sequencer.engine.attempt import AttemptEnded, AttemptStarted, Noticed, RunEvent
 from sequencer.errors import ConfigurationError, UsageRefused

@@ -63,13 +63,12 @@ def status(invocation: Invocation, *, watch: bool, lists: bool, ended: bool) -> 
         _watch(invocation, invocation.run())
         return
     run = invocation.run_to_show()
-    is_meant = invocation.is_json or run.name is not None or run.head is not None
-    if not is_meant and invocation.project().run_names():
-        # Nobody has started the default run; a person means those that there are.
-        _list(invocation, with_ended=False)
-        return
     snapshot = next(_looks(invocation, run))
-    if invocation.is_json:
+    is_nobodys = run.name is None and snapshot.head is None
+    if is_nobodys and not invocation.is_json and invocation.project().run_names():
+        # A person means the runs that there are.
+        _list(invocation, with_ended=False)
+    elif invocation.is_json:
         invocation.print_json(snapshot.as_json())
     else:
         invocation.echo(snapshot.text(columns_of(sys.stdout)))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sequencer.cli.run_work import ENDING, EndOnSignal
+from sequencer.cli.signals import ENDING, EndOnSignal
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +59,7 @@ def test_a_signal_that_was_ignored_from_the_start_stays_ignored() -> None:
     code = """
 import os, signal, time
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
-from sequencer.cli.run_work import EndOnSignal
+from sequencer.cli.signals import EndOnSignal
 with EndOnSignal(print) as signals:
     signals.on_ready(lambda: print("asked"))
     os.kill(os.getpid(), signal.SIGHUP)

@@ -210,7 +210,7 @@ def test_a_choice_by_hand_needs_what_picks_the_way(tmp_path: Path) -> None:
     for change in (partial(control.stamp_ok, node="q"), partial(control.skip, node="q")):
         with pytest.raises(TransitionRefused, match="the output of 'q' picks the way") as refused:
             change()
-        assert "skip q --as-done --output TEXT" in (refused.value.hint or "")
+        assert "skip --as-done --output TEXT q" in (refused.value.hint or "")
     made.run().control.stamp_ok(node="q", output="bad")
     made.work()
     assert done(made) == "wye"
