@@ -100,7 +100,9 @@ def start_due(project: Project, run: Run) -> float | None:
 
 
 def _record(project: Project, run: Run) -> str:
-    told = f"{project.settings.project_dir}\n{project.settings.config_path}\n{run.name}"
+    # Another ``at`` is another schedule: its dates count from now on.
+    at = project.settings.schedules[run.name or ""].at
+    told = f"{project.settings.project_dir}\n{project.settings.config_path}\n{run.name}\n{at}"
     digest = blake2b(told.encode(errors="surrogateescape"), digest_size=16).hexdigest()
     return f"{digest}.json"
 

@@ -168,7 +168,9 @@ def _trust(written: _Written) -> None:
         return
     trust = open_project(written.folder, environment={}).trust
     own = ("agents.", "activity.") if not written.kept else "agents."
-    if all(line.startswith(own) and _runs_only_ours(line, written) for line in trust.acts.lines):
+    acts = trust.acts
+    is_own = all(line.startswith(own) for line in acts.lines)
+    if is_own and all(_runs_only_ours(line, written) for line in (*acts.lines, *acts.grants)):
         trust.keep()
     else:
         written.notes.append("more than what 'init' wrote can act here: 'sequencer trust' shows it")
@@ -177,7 +179,7 @@ def _trust(written: _Written) -> None:
 def _runs_only_ours(line: str, written: _Written) -> bool:
     """Return whether *line* of what can act names no file but those that were just made here."""
     _, is_file, told = line.partition(", file ")
-    return not is_file or told.rpartition(": ")[0] in written.created
+    return not is_file or told.startswith(tuple(f"{name}: " for name in written.created))
 
 
 def _write_prompts(written: _Written, settings: Settings, workflow: Workflow) -> None:

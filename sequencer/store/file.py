@@ -181,7 +181,7 @@ class FileStore:
         if found.legacy is not None:
             head = self._migrated(found.legacy)
         elif found.edited is not None and head is not None:
-            at = found.edited.last_update
+            at = head.last_update
             head = self._edit(head, found.edited, at).head
             notices = (f"{self._state_path} was edited by hand", *notices)
         elif not found.needs_publishing:

@@ -299,6 +299,16 @@ def test_an_edit_that_lost_a_field_is_refused(state: Path, field: str) -> None:
         FileStore(state).view()
 
 
+def test_when_it_was_changed_last_is_not_for_an_edit_to_say(state: Path) -> None:
+    """A schedule starts by it, and an agent can write there."""
+    before = FileStore(state).view().head
+    cases.edit(state, last_update="2020-01-01T00:00:00Z")
+    after = FileStore(state).view().head
+    assert before is not None
+    assert after is not None
+    assert after.last_update == before.last_update
+
+
 def test_a_second_edit_while_the_first_is_not_recorded(state: Path) -> None:
     cases.edit(state, step_index=1)
     FileStore(state).view()
