@@ -166,7 +166,8 @@ def _trust(written: _Written) -> None:
     """Trust what was just made here; what somebody else has put here is for a person to see."""
     if is_inside_agent():
         return
-    trust = open_project(written.folder, environment={}).trust
+    config = written.folder / CONFIG_NAME
+    trust = open_project(written.folder, config=config, environment={}).trust
     own = ("agents.", "activity.") if not written.kept else "agents."
     acts = trust.acts
     is_own = all(line.startswith(own) for line in acts.lines)
