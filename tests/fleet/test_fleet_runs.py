@@ -295,7 +295,7 @@ def test_detached_steps_are_made_by_workers_and_status_says_by_whom(project: Mak
     assert ended.stdout.startswith("detached: workers run the steps")
     status = here.cli("status").stdout
     assert "no worker has taken it yet; 'sequencer worker' starts one" in status
-    assert "(max_steps 3): workers make the steps" in status
+    assert "(max_steps 3): workers run the steps" in status
     with here.worker() as worker:
         until(lambda: here.done)
         assert f"process {worker.pid} on {socket.gethostname()}, step supervisor" in (

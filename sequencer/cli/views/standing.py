@@ -269,7 +269,7 @@ def _permitted(permit: Mapping[str, Any]) -> str:
     if "end" in permit:
         return f"detached from {permit['since']} to {permit['until']}: {permit['end']}"
     most = ", ".join(f"{name} {value}" for name, value in permit["limits"].items() if value)
-    return f"detached since {permit['since']}{most and f' ({most})'}: workers do the steps"
+    return f"detached since {permit['since']}{most and f' ({most})'}: workers run the steps"
 
 
 def holder_words(
