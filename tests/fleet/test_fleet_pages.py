@@ -161,7 +161,7 @@ def test_a_server_that_is_away_is_said_and_nothing_hangs(tmp_path: Path) -> None
         until(lambda: "can&#39;t be reached" in reader.page("/"))
         began = time.monotonic()
         assert reader.ask("GET", "/p/p/-")[0] == 503
-        assert "The server of these runs can't be reached" in reader.ask("GET", "/p/p/-")[1]
+        assert "The server of these runs can&#39;t be reached" in reader.ask("GET", "/p/p/-")[1]
         for path in ("/runs", "/costs", "/health"):
             assert reader.page(path)
         assert time.monotonic() - began < 5, "no page asks the server itself"
