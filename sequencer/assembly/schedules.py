@@ -23,6 +23,7 @@ from pathlib import Path
 from sequencer.assembly.trusting import make_own, place
 from sequencer.engine.run import Run
 from sequencer.errors import TransitionRefused
+from sequencer.model.head import Head
 from sequencer.model.limits import parse_time, utc
 from sequencer.project import Project
 from sequencer.store.folder import put, read_regular
@@ -33,11 +34,13 @@ def next_start(project: Project, run: Run, now: float | None = None) -> float | 
 
     None: it has no schedule, or is under way. Nothing is written.
     """
+    return _next(project, run, run.head, time.time() if now is None else now)
+
+
+def _next(project: Project, run: Run, head: Head | None, now: float) -> float | None:
     schedule = project.settings.schedules.get(run.name or "")
-    head = run.head
     if schedule is None or (head is not None and head.status != "complete"):
         return None
-    now = time.time() if now is None else now
     known = _known(project, run)
     if known is None:
         return schedule.next(now)
@@ -80,10 +83,11 @@ def start_due(project: Project, run: Run) -> float | None:
     now = time.time()
     if run.name in project.settings.schedules and _known(project, run) is None:
         _note(project, run, now)
-    date = next_start(project, run, now)
+    # Once: another tick may start it meanwhile, and the run that it has started is not over.
+    head = run.head
+    date = _next(project, run, head, now)
     if date is None:
         return None
-    head = run.head
     if date > now:
         return date if head is None else None
     if head is None:
