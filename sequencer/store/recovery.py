@@ -417,7 +417,9 @@ def _compare(state_path: Path, content: dict[str, Any], found: Recovered, scan: 
             problem = f"is another program's state, but its journal is at revision {last.revision}"
         raise EditRefused(problem, where=where, hint=_REPAIR)
     run_id = last.data["head"].get("run_id")
-    if content.get("run_id") != run_id:
+    # A reset writes its record first: what an earlier one has is older, and no other run's.
+    is_earlier = any(one.data["head"] == content for one in scan.winners)
+    if content.get("run_id") != run_id and not is_earlier:
         raise EditRefused(
             "belongs to a different run than the journal (their run_id differs)",
             where=where,

@@ -99,3 +99,16 @@ def test_after_a_change_by_hand_it_says_how_to_continue(tmp_path: Path) -> None:
     said = call(folder, "--run", "a b", "skip")
     assert "to continue: sequencer --run 'a b' run" in said.err
     assert "to continue" not in call(folder, "--run", "a b", "stop").err
+
+
+def test_a_reset_that_was_killed_before_it_replaced_the_state_is_done(tmp_path: Path) -> None:
+    text = "agent: rehearsal\nworkflow: w\nworkflows: {w: {kind: procedure, steps: [main]}}\n"
+    folder = project(tmp_path / "p", text)
+    assert call(folder, "run", "--quiet").code == 0
+    state = folder / "sync" / "state.json"
+    before = state.read_bytes()
+    assert call(folder, "reset", "--yes", "--quiet").code == 0
+    state.write_bytes(before)
+    shown = call(folder, "status", "--json")
+    assert (shown.code, shown.json["step_index"]) == (0, 0)
+    assert call(folder, "run", "--quiet").code == 0
