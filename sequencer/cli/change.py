@@ -23,6 +23,7 @@ from sequencer.errors import (
     TransitionRefused,
     UsageRefused,
     command,
+    run_option,
 )
 from sequencer.model.head import Head
 from sequencer.store.strictjson import parse_object
@@ -43,7 +44,7 @@ def tell(invocation: Invocation, run: Run, head: Head, done: str) -> None:
     invocation.echo(one_line(done))
     invocation.echo(f"next: {one_line(_next(run, head))}")
     if head.status in ("waiting-next", "idle") and not head.claims and not head.exit:
-        line = command(run.name, "run").strip("'")
+        line = f"sequencer {run_option(run.name)}run"
         invocation.say(f"to continue: {line} (a timer's next tick does, too)")
 
 
