@@ -14,7 +14,6 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
-from sequencer.assembly.runs import workflow_for
 from sequencer.engine.attempt import Agents, Emit
 from sequencer.engine.performing import Performer
 from sequencer.engine.run import Run
@@ -24,9 +23,10 @@ from sequencer.model.net.source import FlowSource
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.request import Definition
 from sequencer.model.step import Step
-from sequencer.model.team import TeamRules
 from sequencer.model.workflow import Workflow
-from sequencer.project import Project, open_project
+from sequencer.plugins.teams.team import TeamRules
+from sequencer.project.project import Project, open_project
+from sequencer.project.runs import workflow_for
 from sequencer.store.protocol import Change, Store
 
 

@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from sequencer.documents.files import slug
+from sequencer.documents.textfile import slug
 from sequencer.engine.attempt import Attempt
 from sequencer.errors import UnsafePath
 from sequencer.executors.protocol import Piece, StepRequest

@@ -27,7 +27,7 @@ def main() -> None:
     from sequencer.cli.program import leave, run  # noqa: PLC0415
 
     code = run(arguments)
-    fleet = sys.modules.get("sequencer.fleet.connection")
+    fleet = sys.modules.get("sequencer.plugins.temporal.connection")
     if fleet is not None and fleet.Connection.is_open:
         # Its threads may abort the interpreter while that ends, and the exit code with it.
         leave(code)

@@ -6,12 +6,12 @@ import time
 
 import click
 
-from sequencer.assembly.cleaning import Unneeded, unneeded
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.runs import name_of
 from sequencer.cli.views.tables import columns
 from sequencer.cli.views.text import file_size, one_line, plural
+from sequencer.project.cleaning import Unneeded, unneeded
 
 DAY_S = 24 * 60 * 60
 DAYS = 30

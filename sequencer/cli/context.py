@@ -21,9 +21,8 @@ from typing import IO, TYPE_CHECKING
 import click
 from msgspec import Struct, field
 
-from sequencer.cli.unattended import News
 from sequencer.cli.views.text import UNSEEN, columns_of, fitted, one_line, plain
-from sequencer.documents.files import is_inside_agent, slug
+from sequencer.documents.textfile import is_inside_agent, slug
 from sequencer.errors import (
     NotTrusted,
     StorageFailed,
@@ -31,12 +30,13 @@ from sequencer.errors import (
     UsageRefused,
 )
 from sequencer.executors.redaction import Redaction
+from sequencer.plugins.schedules.unattended import News
 
 if TYPE_CHECKING:
-    from sequencer.assembly.agents import AgentOverrides
-    from sequencer.documents.reader import KeyPath
+    from sequencer.documents.yamlfile import KeyPath
     from sequencer.engine.run import Run
-    from sequencer.project import Project
+    from sequencer.project.agents import AgentOverrides
+    from sequencer.project.project import Project
     from sequencer.store.protocol import View
 
 _ODD = re.compile(f"[\x7f-\x9f\u2028\u2029\ud800-\udfff{UNSEEN}]")
@@ -113,8 +113,8 @@ class Invocation(Struct):
         """
         if self._project is None:
             # No project is needed for `--help`, and none of this.
-            from sequencer.project import open_project  # noqa: PLC0415
-            from sequencer.settings.sources import Given  # noqa: PLC0415
+            from sequencer.project.project import open_project  # noqa: PLC0415
+            from sequencer.project.sources import Given  # noqa: PLC0415
 
             given = options or {}
             flags = {key: Given(said, value) for key, said, value in _laid_over(given)}

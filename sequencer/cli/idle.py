@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sequencer import __version__
-from sequencer.cli import unattended
-from sequencer.documents.files import locate, read_bytes, slug
+from sequencer.documents.textfile import locate, read_bytes, slug
 from sequencer.errors import SequencerError
+from sequencer.plugins.schedules import unattended
 from sequencer.store import folder as folders
 from sequencer.store.folder import open_new, read_regular
 from sequencer.store.journal import NAME as JOURNAL

@@ -15,15 +15,15 @@ from string import Template
 import click
 from msgspec import Struct, field
 
-from sequencer.assembly.agents import CLIENTS
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.documents.files import CONFIG_NAME, SCHEMA_NAME, is_inside_agent, read_bytes
+from sequencer.documents.textfile import CONFIG_NAME, SCHEMA_NAME, is_inside_agent, read_bytes
 from sequencer.errors import ConfigurationError, UnknownName, UsageRefused
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
-from sequencer.project import open_project
-from sequencer.settings.settings import Settings, load
+from sequencer.project.agents import CLIENTS
+from sequencer.project.project import open_project
+from sequencer.project.settings import Settings, load
 from sequencer.store import folder as folders
 from sequencer.workflows.prompts import relative_name
 

@@ -14,7 +14,7 @@ from sequencer.cli.context import Invocation, near
 from sequencer.cli.options import complete_steps, pass_invocation, verb
 from sequencer.cli.views.step_logs import AskedLogs, FoundLog, open_log, written_at
 from sequencer.cli.views.text import Sanitiser, one_line
-from sequencer.documents.files import slug
+from sequencer.documents.textfile import slug
 from sequencer.engine.run import Dispatching
 from sequencer.logs import sent_texts, token_of
 from sequencer.store.watch import watch_files

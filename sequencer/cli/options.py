@@ -72,7 +72,7 @@ Completes = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 
 def _names(context: click.Context, what: str) -> set[str]:
     """Return *what* there is: asked of the project, and nothing if that is broken."""
-    from sequencer.assembly import agents, flows  # noqa: PLC0415 - completion only
+    from sequencer.project import agents, flows  # noqa: PLC0415 - completion only
 
     invocation = context.ensure_object(Invocation)
     invocation.is_quiet, invocation.acts = True, False
@@ -398,7 +398,7 @@ def read_state(
 
     ``KEY=@FILE`` takes a file's text as it is.
     """
-    from sequencer.documents import reader  # noqa: PLC0415 - yaml only where it is needed
+    from sequencer.documents import yamlfile as reader  # noqa: PLC0415 - yaml only where it is needed
 
     found: dict[str, Any] = {}
     for given in values:

@@ -22,8 +22,8 @@ from sequencer.cli.options import (
     verb,
     with_options,
 )
-from sequencer.cli.unattended import OPTION
 from sequencer.errors import UsageRefused
+from sequencer.plugins.schedules.unattended import OPTION
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -159,7 +159,7 @@ def tick(invocation: Invocation, /, *, is_all: bool, at_most: int | None, **opti
       sequencer tick --all --at-most 2
     """
     if is_all:
-        from sequencer.cli.every_run import tick_all  # noqa: PLC0415 - few ticks do
+        from sequencer.plugins.schedules.every_run import tick_all  # noqa: PLC0415 - few ticks do
 
         return tick_all(invocation, at_most or 1)
     if at_most is not None:

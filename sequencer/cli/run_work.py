@@ -12,22 +12,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from sequencer.assembly.agents import (
-    AgentOverrides,
-    ensure_known_names,
-    known_agents,
-    permissions,
-    prompt_files,
-)
-from sequencer.assembly.costs import cost_warnings
-from sequencer.assembly.flows import locate, written_of
-from sequencer.assembly.flows import run_of as flow_run_of
-from sequencer.assembly.schedules import next_start, start_due, starts_at
 from sequencer.cli import idle, inbox
 from sequencer.cli.context import Invocation, in_short, json_text, near
 from sequencer.cli.options import hide_in
 from sequencer.cli.signals import EndOnSignal
-from sequencer.cli.unattended import News
 from sequencer.cli.views.progress import PlainProgress, progress
 from sequencer.cli.views.text import one_line, plural
 from sequencer.engine.attempt import (
@@ -56,7 +44,19 @@ from sequencer.model.line.order import next_index
 from sequencer.model.net.source import FlowSource
 from sequencer.model.outcome import Outcome, Usage, duration, spent
 from sequencer.model.workflow import Workflow
-from sequencer.project import Project
+from sequencer.plugins.schedules.schedules import next_start, start_due, starts_at
+from sequencer.plugins.schedules.unattended import News
+from sequencer.project.agents import (
+    AgentOverrides,
+    ensure_known_names,
+    known_agents,
+    permissions,
+    prompt_files,
+)
+from sequencer.project.costs import cost_warnings
+from sequencer.project.flows import locate, written_of
+from sequencer.project.flows import run_of as flow_run_of
+from sequencer.project.project import Project
 from sequencer.store.file import FileStore
 from sequencer.workflows.prompts import relative_name
 
@@ -396,7 +396,7 @@ def _ensure_fitting(project: Project, workflow: Workflow, head: Head | None) -> 
     """Return if the options name its steps, and a new run has all prompts before one is paid."""
     ensure_known_names(project.settings, project.agents.overrides, workflow)
     if head is None and not workflow.nodes:
-        from sequencer.assembly.readable import ensure_readable  # noqa: PLC0415 - a run starts once
+        from sequencer.project.readable import ensure_readable  # noqa: PLC0415 - a run starts once
 
         ensure_readable(project, workflow)
 

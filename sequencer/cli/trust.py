@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from sequencer.assembly import trusting as trusted
 from sequencer.cli.context import BUILT_IN, Invocation, agrees, can_ask, safe_line
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.text import one_line
-from sequencer.documents.files import find_config, is_inside_agent
+from sequencer.documents.textfile import find_config, is_inside_agent
 from sequencer.errors import ConfigurationError, DecisionRefused, NotTrusted, UsageRefused
-from sequencer.project import open_project
+from sequencer.project import trusting as trusted
+from sequencer.project.project import open_project
 
 
 @verb("trust")

@@ -29,7 +29,6 @@ from sequencer.engine.records import (
     journal_record,
     shown_log,
 )
-from sequencer.engine.shares import USD, Shares, TeamBudgets
 from sequencer.engine.worker import NOT_OURS, Worker
 from sequencer.errors import (
     AgentMissing,
@@ -50,9 +49,10 @@ from sequencer.model.net.net import Act
 from sequencer.model.net.transition import OpenTransition
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import MOST_TRIES, Step
-from sequencer.model.team import TeamRules
 from sequencer.model.transitions import Place, held_claim
 from sequencer.model.workflow import Workflow
+from sequencer.plugins.teams.shares import USD, Shares, TeamBudgets
+from sequencer.plugins.teams.team import TeamRules
 
 _LOST = str(StopReason.CLAIM_LOST)
 

@@ -43,7 +43,7 @@ from sequencer.store.protocol import Store, View
 if TYPE_CHECKING:
     from sequencer.engine.markings import NetChanges
     from sequencer.model.net.source import FlowSource
-    from sequencer.model.team import TeamRules
+    from sequencer.plugins.teams.team import TeamRules
 
 
 class Resolution(Protocol):

@@ -19,7 +19,7 @@ from importlib.util import module_from_spec
 from pathlib import Path
 from types import CodeType, ModuleType
 
-from sequencer.documents.files import read_bytes
+from sequencer.documents.textfile import read_bytes
 from sequencer.errors import ConfigurationError, NotTrusted, UnsafePath
 from sequencer.hooks.points import Plugin
 

@@ -18,10 +18,10 @@ from msgspec import Struct
 from sequencer.errors import UnknownName
 from sequencer.model.step import Step
 from sequencer.model.workflow import Review, Workflow
-from sequencer.workflows.teams.options import builtin_roles
+from sequencer.plugins.teams.options import builtin_roles
 
 if TYPE_CHECKING:
-    from sequencer.model.team import Role
+    from sequencer.plugins.teams.team import Role
     from sequencer.workflows.finding import GraphFile
 
 
@@ -228,7 +228,7 @@ class Registry:
         return kept is not None and kept[0] == _looks(path)
 
     def _load(self, path: Path, name: str | None) -> GraphFile:
-        from sequencer.workflows.teams.lists import (  # noqa: PLC0415 - graphs only
+        from sequencer.plugins.teams.lists import (  # noqa: PLC0415 - graphs only
             has_tasks,
             load_tasks,
             page_of,

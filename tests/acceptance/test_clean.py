@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.assembly.cleaning import unneeded
-from sequencer.project import open_project
+from sequencer.project.cleaning import unneeded
+from sequencer.project.project import open_project
 from sequencer.store import folder as folders
 from sequencer.store.file import FileStore
 from tests.unit.cli.calling import call, project

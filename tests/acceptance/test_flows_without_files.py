@@ -11,7 +11,7 @@ import pytest
 from sequencer.model.head import Claim, Head
 from sequencer.model.net import record as flow_record
 from sequencer.model.transitions import Event, Fact, Transition
-from sequencer.project import open_run
+from sequencer.project.project import open_run
 from tests.acceptance.flow_projects import as_json, asked, cli, make_project, write_flow
 
 CHART = "  s --> a & b --> j"

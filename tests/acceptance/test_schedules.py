@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from sequencer.assembly import schedules
-from sequencer.assembly.cleaning import unneeded
 from sequencer.errors import TransitionRefused
-from sequencer.project import open_project
-from sequencer.settings.schedules import Schedule
+from sequencer.plugins.schedules import schedules
+from sequencer.plugins.schedules.dates import Schedule
+from sequencer.project.cleaning import unneeded
+from sequencer.project.project import open_project
 from tests.unit.cli.calling import Called, call, project
 
 CONFIGURATION = """\

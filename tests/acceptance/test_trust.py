@@ -14,7 +14,7 @@ from typing import Any, get_args
 import pytest
 
 from sequencer.cli.program import COMMANDS
-from sequencer.settings.schema import DecidingVerb
+from sequencer.project.schema import DecidingVerb
 from tests import forked
 from tests.acceptance.cli_process import environment
 

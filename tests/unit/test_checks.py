@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.checks import check_project
-from sequencer.findings import Area, Finding, Level, exit_code
-from sequencer.project import open_project
+from sequencer.project.checks import check_project
+from sequencer.project.diagnostics import Area, Finding, Level, exit_code
+from sequencer.project.project import open_project
 from tests.unit.cli.calling import CONFIGURATION, call, project, worked
 from tests.unit.store.broken_runs import damage_line, edit
 
@@ -222,7 +222,7 @@ def test_a_network_file_system_is_an_error_unless_allowed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project(tmp_path)
-    monkeypatch.setattr("sequencer.checks.type_of", lambda _: "nfs4")
+    monkeypatch.setattr("sequencer.project.checks.type_of", lambda _: "nfs4")
     found = only(tmp_path, Level.ERROR)
     assert "nfs4" in found.message
     assert found.exit_code == 3

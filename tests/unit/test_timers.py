@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.assembly.timers import entries_of, path_for
+from sequencer.plugins.schedules.timers import entries_of, path_for
 from tests.unit.cli.calling import call, project
 
 CONFIGURATION = """\

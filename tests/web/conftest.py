@@ -14,10 +14,10 @@ import pytest
 
 from sequencer.cli.views.text import one_line
 from sequencer.model.limits import InvocationLimits
-from sequencer.project import open_project
-from sequencer.web.guard import Keys, PageGuard, origins_of
-from sequencer.web.server import make_app
-from sequencer.web.site import Site
+from sequencer.plugins.web.guard import Keys, PageGuard, origins_of
+from sequencer.plugins.web.server import make_app
+from sequencer.plugins.web.site import Site
+from sequencer.project.project import open_project
 from tests.web.deliveries import Taker, make_project, taking
 from tests.web.sample import make_all
 

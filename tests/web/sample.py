@@ -8,11 +8,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from sequencer.documents.reader import KeyPath
+from sequencer.documents.yamlfile import KeyPath
 from sequencer.errors import SequencerError
 from sequencer.model.limits import InvocationLimits
-from sequencer.project import open_project
-from sequencer.settings.sources import Given
+from sequencer.project.project import open_project
+from sequencer.project.sources import Given
 
 AGENT = """
 import json, os, sys, time

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from sequencer.model.head import Status
-from sequencer.project import open_project
-from sequencer.web import checks, door
-from sequencer.web.hooks import acting, box
-from sequencer.web.site import Site
+from sequencer.plugins.web import checks, door
+from sequencer.plugins.web.site import Site
+from sequencer.plugins.web.webhooks import acting, box
+from sequencer.project.project import open_project
 from tests.web.deliveries import (
     LABEL,
     SECRET,

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from sequencer.cli.context import complain, near, tell_fitted
-from sequencer.cli.unattended import Log
 from sequencer.cli.views.text import Sanitiser, clock, file_size, fitted, moment, one_line
 from sequencer.engine.attempt import (
     Attempt,
@@ -34,6 +33,7 @@ from sequencer.engine.attempt import (
 from sequencer.executors.protocol import Piece
 from sequencer.executors.redaction import Redaction
 from sequencer.model.outcome import Outcome, Usage, duration, spent
+from sequencer.plugins.schedules.unattended import Log
 
 if TYPE_CHECKING:
     from rich.live import Live

@@ -151,7 +151,7 @@ def test_help_and_listing_import_no_verb(tmp_path: Path) -> None:
     )
     modules = python(tmp_path, "-c", code).stderr.split()
     assert "sequencer.cli.program" in modules
-    loaded = {f"sequencer.cli.{entry.module}" for entry in COMMANDS.values()} & set(modules)
+    loaded = {f"sequencer.{entry.module}" for entry in COMMANDS.values()} & set(modules)
     assert loaded == set()
     assert not {"pydantic", "rich", "psutil", "anthropic", "yaml"} & set(modules)
 

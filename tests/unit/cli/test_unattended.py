@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.cli.unattended import News, log_of, recorded
+from sequencer.plugins.schedules.unattended import News, log_of, recorded
 from tests.unit.cli.calling import Called, call, project, worked
 
 TIMED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d{4}  ")

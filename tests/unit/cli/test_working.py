@@ -5,7 +5,6 @@ from typing import cast
 
 import pytest
 
-from sequencer.assembly.agents import AgentOverrides, ensure_known_names
 from sequencer.cli.run_work import Plan, WorkCount, as_json
 from sequencer.engine.attempt import AttemptEnded, AttemptStarted
 from sequencer.engine.run import Run
@@ -13,7 +12,8 @@ from sequencer.engine.stint import Mode, Summary
 from sequencer.errors import Interrupted, StaleClaim, StorageFailed, UnknownName
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.outcome import Outcome, Usage
-from sequencer.project import open_project
+from sequencer.project.agents import AgentOverrides, ensure_known_names
+from sequencer.project.project import open_project
 from sequencer.workflows.registry import BuiltinPrompts, BuiltinWorkflows
 from tests.unit.cli.calling import project
 from tests.unit.cli.test_progress import LOG, attempt, outcome

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.starting import LEAST_S, Questions
 from sequencer.errors import StepFailed, UnknownName
 from sequencer.executors.protocol import StepRequest
 from sequencer.executors.stand_ins import ScriptedExecutor
-from sequencer.project import open_project
+from sequencer.plugins.requests.starting import LEAST_S, Questions
+from sequencer.project.project import open_project
 
 STUBBORN = """\
 import signal, time

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import ConfigurationError
-from sequencer.git.own_settings import EVERYTHING
-from sequencer.git.process import Git, GitFailed, acting_settings
+from sequencer.plugins.git.own_settings import EVERYTHING
+from sequencer.plugins.git.process import Git, GitFailed, acting_settings
 from tests.clones import git
 
 

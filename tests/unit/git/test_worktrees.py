@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import ConfigurationError, WorkTreeRefused
-from sequencer.git import checkout as shared
-from sequencer.git.own_settings import EVERYTHING
-from sequencer.git.process import UNWRITABLE, Git, GitFailed
-from sequencer.git.store import GitOptions, GitStore
+from sequencer.plugins.git.code import checkout as shared
+from sequencer.plugins.git.own_settings import EVERYTHING
+from sequencer.plugins.git.process import UNWRITABLE, Git, GitFailed
+from sequencer.plugins.git.state.store import GitOptions, GitStore
 from tests.unit.git.clones import commit, git, porcelain, said, write
 from tests.unit.git.teams import (
     RUN_ID,

@@ -11,8 +11,8 @@ import pytest
 
 from sequencer.errors import ConfigurationError, NotTrusted, UnsafePath
 from sequencer.hooks.loading import MAX_BYTES, MODULE_PREFIX
-from sequencer.project import load_hooks
-from sequencer.settings.settings import load
+from sequencer.project.project import load_hooks
+from sequencer.project.settings import load
 from tests.unit.hooks.hook_files import HEADING, write
 
 PROMPT = """
@@ -30,7 +30,7 @@ def refused(project: Path, *names: str) -> ConfigurationError:
 
 def test_without_hooks_nothing_of_pluggy_is_imported(tmp_path: Path) -> None:
     code = (
-        "import sys, pathlib, sequencer, sequencer.project as project\n"
+        "import sys, pathlib, sequencer, sequencer.project.project as project\n"
         "project.load_hooks((), pathlib.Path('.'))\n"
         "assert 'pluggy' not in sys.modules, 'pluggy'\n"
         "sequencer.hookimpl\n"

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from sequencer.model.transitions import Event
-from sequencer.posting.cursor import CursorFile, Pace
-from sequencer.posting.protocol import Activity, ActivityType, Unreachable
-from sequencer.posting.sinks import JsonlSink
+from sequencer.plugins.posting.cursor import CursorFile, Pace
+from sequencer.plugins.posting.protocol import Activity, ActivityType, Unreachable
+from sequencer.plugins.posting.sinks import JsonlSink
 from sequencer.store.file import FileStore
 from tests.unit.posting.posts import result
 from tests.unit.posting.runs import (
@@ -308,7 +308,7 @@ def test_one_passes_and_the_next_waits(tmp_path: Path) -> None:
 def test_many_at_the_same_moment_are_one(tmp_path: Path) -> None:
     path = tmp_path / "box.pace"
     code = (
-        "import sys; from pathlib import Path; from sequencer.posting.cursor import Pace\n"
+        "import sys; from pathlib import Path; from sequencer.plugins.posting.cursor import Pace\n"
         f"sys.stdin.readline(); sys.exit(Pace(Path({str(path)!r}), 2.0).take(100.0))"
     )
     started = [

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sequencer.documents.keys import leaves
-from sequencer.documents.reader import KeyPath, dotted
-from sequencer.settings.schema import Schema
-from sequencer.settings.settings import load
-from sequencer.settings.trust import Acts, Rule, acts_of, rule_of, rules
+from sequencer.documents.yamlfile import KeyPath, dotted
+from sequencer.project.schema import Schema
+from sequencer.project.settings import load
+from sequencer.project.trust import Acts, Rule, acts_of, rule_of, rules
 
 LEAVES = [path for path, _ in leaves(Schema)]
 HERE = Path("/nonexistent")

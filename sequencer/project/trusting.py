@@ -1,0 +1,328 @@
+"""Whether a project may act here: asked once, before anything of it is run.
+
+The one wall before a project's hooks, its agents and the addresses that get its secrets.
+Looking at a run never asks. The records are in the state folder of the user, never in a
+project. One that somebody else could have written is refused. ``SEQUENCER_TRUST`` does not
+count inside of an agent.
+
+Not promised: an agent that may write any file of its user can write a record as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import re
+import secrets
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct, ValidationError, convert, field
+
+from sequencer.documents.textfile import CONFIG_NAME, is_inside_agent
+from sequencer.errors import DecisionRefused, NotTrusted, StorageFailed, UnsafePath
+from sequencer.project.schema import MOVES_CODE
+from sequencer.project.settings import Settings
+from sequencer.project.trust import Acts, acts_of, fingerprint
+
+VARIABLE = "SEQUENCER_TRUST"
+"""Folders that are trusted with what is below them, or ``all``."""
+Ask = Callable[[NotTrusted], bool]
+"""Whether a person says yes to what the error lists."""
+
+
+class Trust:
+    """What a person has said about one project, and what of it would act."""
+
+    def __init__(self, settings: Settings, ask: Ask | bool) -> None:
+        """Ask *ask* where nothing is recorded; True: the calling program answers for it."""
+        self._settings = settings
+        self._ask = ask
+        self._is_sure = False
+        self._files: Mapping[str, Mapping[Path, str]] = {}
+        self._flows: set[Path] = set()
+        """Workflows that were asked for by their paths."""
+
+    @property
+    def key(self) -> str:
+        """Return what the record of this project is about."""
+        return project_key(self._settings.project_dir, self._settings.config_path)
+
+    @cached_property
+    def acts(self) -> Acts:
+        """Return what the project can do now."""
+        settings = self._settings
+        own, root = self._own_settings, settings.project_dir
+        return acts_of(settings.written, root, own, self._flows)
+
+    @cached_property
+    def _own_settings(self) -> Mapping[str, str]:
+        from sequencer.plugins.git.process import acting_settings  # noqa: PLC0415 - only who asks
+
+        store = self._settings.store
+        # Code travels through the remote where the run itself is elsewhere, too.
+        remote = store.remote if store.kind in MOVES_CODE else None
+        return acting_settings(self._settings.project_dir, remote)
+
+    @property
+    def git_settings(self) -> Mapping[str, str]:
+        """Return which settings of the repository's own git may act on once it is trusted."""
+        from sequencer.plugins.git.own_settings import EVERYTHING  # noqa: PLC0415 - only git needs it
+
+        return EVERYTHING if self.is_vouched_for else self._own_settings
+
+    @property
+    def is_vouched_for(self) -> bool:
+        """Return whether it is trusted whatever it does: the program or `VARIABLE` says so."""
+        given = os.environ.get(VARIABLE, "").strip()
+        if self._ask is True or not given or is_inside_agent():
+            return self._ask is True
+        real = Path(os.path.realpath(self._settings.project_dir))
+        named = (entry for entry in given.split(":") if os.path.isabs(entry))  # noqa: PTH117
+        return given == "all" or any(real.is_relative_to(os.path.realpath(one)) for one in named)
+
+    def refusal(self) -> NotTrusted | None:
+        """Return why nothing of it may run; None: it may.
+
+        Raises:
+            UnsafePath: the record can't be believed.
+        """
+        if self._is_sure or self.is_vouched_for:
+            return None
+        known = read(self.key)
+        if known is None:
+            return NotTrusted(self.key, self.acts.described)
+        changed = self.acts.beyond(known.acts)
+        flows = map(os.path.relpath, self._flows)
+        return NotTrusted(self.key, self.acts.described, changed, flows) if changed else None
+
+    def ensure(self, *, may_ask: bool = True) -> None:
+        """Return if the project may act.
+
+        Raises:
+            NotTrusted: nobody has said so, or it has changed since; nothing was run.
+        """
+        if self._is_sure:
+            return
+        refused = self.refusal()
+        if refused is not None:
+            if not may_ask or isinstance(self._ask, bool) or not self._ask(refused):
+                raise refused
+            self.keep()
+        self._is_sure = True
+        if not self.is_vouched_for:
+            self._files = self.acts.files
+
+    def add_flow(self, path: Path) -> None:
+        """Ask about the workflow *path* as well: the tools that it grants, wherever it stands."""
+        if path not in self._flows:
+            self._flows.add(path)
+            self._is_sure = False
+            vars(self).pop("acts", None)
+
+    def keep(self) -> None:
+        """Record that a person has said yes to what the project can do now.
+
+        Raises:
+            DecisionRefused: an agent asks, whichever door it has found.
+            StorageFailed: it can't be written. UnsafePath: see `read`.
+        """
+        if is_inside_agent():
+            raise DecisionRefused("trust", "ask a person to run it")
+        key, acts = self.key, self.acts
+        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        caps = {name: None if math.isinf(most) else most for name, most in acts.caps.items()}
+        content: dict[str, Any] = {"project": key, "at": at, "digest": acts.digest}
+        content |= {"acts": acts.lines, "grants": sorted(acts.grants), "caps": caps}
+        temporary = f".{secrets.token_hex(8)}.tmp"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            with _folder(is_made=True) as folder:
+                fd = os.open(temporary, flags, 0o600, dir_fd=folder)
+                with os.fdopen(fd, "w", encoding="utf-8") as file:
+                    json.dump(content, file, indent=1)
+                    file.flush()
+                    os.fsync(fd)
+                os.replace(temporary, _name(key), src_dir_fd=folder, dst_dir_fd=folder)
+        except OSError as error:
+            raise StorageFailed(
+                f"can't be written: {error.strerror}", where=str(place())
+            ) from error
+
+    def files_of(self, owner: str) -> Mapping[Path, str]:
+        """Return the files that *owner* runs whose content was trusted, with fingerprints."""
+        return self._files.get(owner, {})
+
+    def ensure_files(self, owner: str, seen: dict[Path, tuple[int, ...]]) -> None:
+        """Return if the files that *owner* runs are those that were trusted.
+
+        *seen* has what they looked like the last time; only those that differ are read.
+
+        Raises:
+            NotTrusted: one has another content.
+        """
+        for path, trusted in self._files.get(owner, {}).items():
+            try:
+                facts = os.stat(path)  # noqa: PTH116 - before each attempt
+            except OSError:
+                continue  # who starts it says so
+            looks = (facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
+            if seen.get(path) == looks:
+                continue
+            ensure_unchanged(path, trusted, owner)
+            seen[path] = looks
+
+
+def ensure_unchanged(path: Path, trusted: str, owner: str) -> None:
+    """Return if *path* has the content with the fingerprint *trusted*.
+
+    Raises:
+        NotTrusted: somebody has changed it since.
+    """
+    real = Path(os.path.realpath(path))
+    now = fingerprint(real)
+    if trusted not in (now, f'leads to "{real}"'):
+        line = f"{owner}, file {path}"
+        raise NotTrusted(str(path), (), (f"- {line}: {trusted}", f"+ {line}: {now or 'is gone'}"))
+
+
+_NAME = re.compile(r"[0-9a-f]{32}\.json")
+_RECORD_BYTES = 4 * 1024 * 1024
+_OTHERS = 0o077
+_HINT = "remove it; then 'sequencer trust' asks again"
+
+
+class Trusted(Struct, frozen=True):
+    """One record."""
+
+    project: str
+    """The folder, or the configuration file where that has a name of its own."""
+    at: str
+    digest: str
+    lines: tuple[str, ...] = field(name="acts")
+    grants: tuple[str, ...]
+    caps: dict[str, float | None]
+    """None: no cap."""
+
+    @property
+    def acts(self) -> Acts:
+        """Return what was trusted."""
+        caps = {name: math.inf if most is None else most for name, most in self.caps.items()}
+        return Acts(self.lines, frozenset(self.grants), caps)
+
+
+def project_key(folder: Path, config: Path | None) -> str:
+    """Return what a record is about: the real folder, with the file where it is another one."""
+    real = os.path.realpath(folder)
+    return real if config is None or config.name == CONFIG_NAME else f"{real}/{config.name}"
+
+
+def read(key: str) -> Trusted | None:
+    """Return what was trusted of the project with *key*; None: it was never asked about.
+
+    Raises:
+        UnsafePath: the record is a link, or others could have written it.
+    """
+    with contextlib.suppress(FileNotFoundError), _folder() as folder:
+        found = _read(folder, _name(key))
+        return found if found is not None and found.project == key else None
+    return None
+
+
+def forget(key: str) -> bool:
+    """Remove the record of the project with *key*; return whether there was one."""
+    with contextlib.suppress(FileNotFoundError), _folder() as folder:
+        os.unlink(_name(key), dir_fd=folder)
+        return True
+    return False
+
+
+def everything() -> Iterator[Trusted]:
+    """Yield every record, by project; see `read` for what it raises."""
+    with contextlib.suppress(FileNotFoundError), _folder() as folder:
+        names = [name for name in os.listdir(folder) if _NAME.fullmatch(name)]  # noqa: PTH208
+        found = (_read(folder, name) for name in names)
+        yield from sorted(filter(None, found), key=lambda one: one.project)
+
+
+def place() -> Path:
+    """Return the folder of the records."""
+    given = os.environ.get("XDG_STATE_HOME", "")
+    base = Path(given) if given.startswith("/") else Path("~/.local/state").expanduser()
+    return base / "sequencer" / "trust"
+
+
+def make_own(*parts: str) -> Path:
+    """Return the folder *parts* of this user's state; made, each for nobody else, if need be."""
+    folder = place().parents[1]
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for part in ("sequencer", *parts):
+        folder /= part
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+    return folder
+
+
+def _name(key: str) -> str:
+    return f"{hashlib.sha256(os.fsencode(key)).hexdigest()[:32]}.json"
+
+
+@contextlib.contextmanager
+def _folder(*, is_made: bool = False) -> Iterator[int]:
+    """Open the folder of the records; nobody but this user may write in it."""
+    path = make_own("trust") if is_made else place()
+    fd = os.open(path.parent.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for shown in (path.parent, path):
+            below = _opened(shown.name, os.O_DIRECTORY, fd, shown)
+            os.close(fd)
+            fd = below
+            _ensure_own(fd, shown)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _opened(name: str, flags: int, folder: int, shown: Path) -> int:
+    try:
+        return os.open(
+            name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | flags, dir_fd=folder
+        )
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise UnsafePath(
+            f"can't be trusted: {error.strerror}", where=str(shown), hint=_HINT
+        ) from error
+
+
+def _ensure_own(fd: int, shown: Path) -> None:
+    facts = os.fstat(fd)
+    if facts.st_uid != os.geteuid():
+        raise UnsafePath("belongs to another user", where=str(shown), hint=_HINT)
+    is_folder = stat.S_ISDIR(facts.st_mode)
+    if not is_folder and not stat.S_ISREG(facts.st_mode):
+        raise UnsafePath("is not a regular file", where=str(shown), hint=_HINT)
+    if stat.S_IMODE(facts.st_mode) & _OTHERS:
+        hint = f"run 'chmod go= {shown}' if nobody else has changed it; or {_HINT}"
+        raise UnsafePath("other users can read or write it", where=str(shown), hint=hint)
+
+
+def _read(folder: int, name: str) -> Trusted | None:
+    shown = place() / name
+    with os.fdopen(_opened(name, 0, folder, shown), "rb") as file:
+        _ensure_own(file.fileno(), shown)
+        data = file.read(_RECORD_BYTES + 1)
+    try:
+        found = convert(json.loads(data), Trusted)
+    except (ValueError, ValidationError, RecursionError):
+        # A damaged record is none: the person is asked again.
+        return None
+    return found if found.acts.digest == found.digest else None
