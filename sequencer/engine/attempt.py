@@ -8,14 +8,21 @@ and never holds one up for long.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from msgspec import Struct, field
 
 from sequencer.errors import MachineBusy, SequencerError, out_of_resources
-from sequencer.executors.protocol import Cancellation, Executor, Listener, Piece, StepRequest
+from sequencer.executors.protocol import (
+    Cancellation,
+    Executor,
+    Identity,
+    Listener,
+    Piece,
+    StepRequest,
+)
 from sequencer.model.head import Claim, Head
 from sequencer.model.kind import Performed
 from sequencer.model.outcome import Outcome, Usage
@@ -225,25 +232,20 @@ class Attempt(Struct, frozen=True, kw_only=True):
         """Return step_index + 1."""
         return self.step_index + 1
 
-    def environment(self) -> Mapping[str, str]:
-        """Return the variables that tell the agent which step this is.
-
-        Run id, step index and token together are an idempotency key: an agent that is run
-        again after a crash sees the same first two and a larger third.
-        """
-        return {
-            "SEQUENCER_RUN_ID": self.run_id,
-            "SEQUENCER_RUN_NAME": self.run_name or "",
-            "SEQUENCER_WORKFLOW": self.workflow,
-            "SEQUENCER_STEP": self.step.name,
-            "SEQUENCER_POSITION": self.position,
-            "SEQUENCER_STEP_INDEX": str(self.step_index),
-            "SEQUENCER_ITERATION": str(self.iteration),
-            "SEQUENCER_TOKEN": str(self.token),
-            "SEQUENCER_ATTEMPT": str(self.attempt),
-            "SEQUENCER_RESULT": str(self.result_path),
-            "SEQUENCER_STATE": str(self.state_path),
-        }
+    def identity(self) -> Identity:
+        """Return what every process that works on this attempt is told."""
+        return Identity(
+            step=self.step.name,
+            token=self.token,
+            run_id=self.run_id,
+            run_name=self.run_name,
+            workflow=self.workflow,
+            position=self.position,
+            step_index=self.step_index,
+            attempt=self.attempt,
+            result_path=self.result_path,
+            state_path=self.state_path,
+        )
 
 
 class StepLog(Listener, Protocol):

@@ -466,11 +466,11 @@ class Performer(Struct, frozen=True):
         is_same = session is not None and session.executor == prepared.agent
         can_cap = "max_cost_usd" in prepared.executor.supported_fields | EVERY_EXECUTOR
         request = StepRequest(
+            identity=attempt.identity(),
             step=step,
             prompt=prompt,
             cwd=self.project if self.place is None else self.place.cwd,
             result_path=attempt.result_path,
-            environment=attempt.environment(),
             system_prompt=prepared.system_prompt,
             append_system_prompt=added,
             resume_session=session.id if session and is_same and step.continue_session else None,

@@ -267,7 +267,7 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
         # One step is one answer: a subagent in the background would outlive it.
         defaults = {"CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1"}
         parser = ClaudeParser(self.rules(request), _cost_before(request))
-        return Call(argv, self.environment(request, defaults), parser)
+        return Call(argv, self.environment(defaults), parser)
 
 
 _SINCE = "model_usage_since_last_result"

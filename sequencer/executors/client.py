@@ -518,14 +518,13 @@ class ClientExecutor(ABC, Generic[OptionsT]):
 
     def environment(
         self,
-        request: StepRequest,
         defaults: Mapping[str, str] | None = None,
         fixed: Mapping[str, str] | None = None,
     ) -> dict[str, str]:
         """Return the agent's environment; the entry's ``env`` goes before *defaults* only."""
         extra = {**(defaults or {}), **self.options.env, **(fixed or {})}
         names = (*self.passed, *self.options.pass_env)
-        return agent_environment(request.environment, extra=extra, passed=names)
+        return agent_environment(extra=extra, passed=names)
 
 
 LINE_CAP = 6 * 1024 * 1024

@@ -189,7 +189,7 @@ class CodexExecutor(ClientExecutor[CodexOptions]):
         schema = schema_of(request.step)
         parser = CodexParser(self.rules(request), usage_before(request), is_json=schema is not None)
         files = {} if schema is None else {OUTPUT_SCHEMA: json.dumps(closed(schema))}
-        return Call(argv, self.environment(request), parser, files)
+        return Call(argv, self.environment(), parser, files)
 
 
 _STATUS = re.compile(r"\bstatus:? (\d{3})\b")

@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -123,7 +122,7 @@ class CommandExecutor:
         """See `protocol.Installed`; a path in `argv` is relative to *folder*."""
         program, at = _program(self.options.argv[0]), f"agents.{self.name}.argv"
         if os.sep not in program or Path(program).is_absolute():
-            found = shutil.which(program, path=self._environment({}).get("PATH"))
+            found = shutil.which(program, path=self._environment().get("PATH"))
             return None if found else f"{at}: {program!r} is not a program on PATH; {self._hint}"
         if folder is None or shutil.which(folder / program):
             return None
@@ -153,7 +152,7 @@ class CommandExecutor:
             with folders.open_new(prompt_file) as file:
                 file.write(request.prompt.encode("utf-8", "surrogateescape"))
         try:
-            env, grace_s = self._environment(request.environment), self.options.grace_s
+            env, grace_s = self._environment(), self.options.grace_s
             launch = launch_of(argv, env, request, hint=self._hint, grace_s=grace_s)
             answer = _Answer(listener)
             end = self._core.run(launch, answer, cancellation)
@@ -173,8 +172,8 @@ class CommandExecutor:
     def _hint(self) -> str:
         return f"install it, or name another program in agents.{self.name}.argv"
 
-    def _environment(self, identity: Mapping[str, str]) -> dict[str, str]:
-        return agent_environment(identity, passed=self.options.pass_env, extra=self.options.env)
+    def _environment(self) -> dict[str, str]:
+        return agent_environment(passed=self.options.pass_env, extra=self.options.env)
 
     def _argv(self, request: StepRequest, prompt_file: Path) -> list[str]:
         values = {

@@ -148,7 +148,7 @@ class GeminiExecutor(ClientExecutor[GeminiOptions]):
             fixed["GEMINI_SYSTEM_MD"] = str(request.file(SYSTEM_PROMPT))
         # Its launcher would start a second gemini that a TERM does not end.
         defaults = {"GEMINI_CLI_NO_RELAUNCH": "true"}
-        environment = self.environment(request, defaults, fixed)
+        environment = self.environment(defaults, fixed)
         policy = tools_policy(request.step)
         if policy is None:
             return Call(argv, environment, GeminiParser(self.rules(request)))

@@ -118,7 +118,8 @@ class MessagesExecutor:
             folder=ToolFolder(request.cwd, _forbidden(request), self.options.secrets),
             core=self._core,
             cancellation=cancellation,
-            environment=self._command_environment(request),
+            identity=request.identity,
+            environment=self._command_environment(),
             seconds_left=lambda: None if deadline is None else deadline - time.monotonic(),
             lock=request.lock,
         )
@@ -134,10 +135,10 @@ class MessagesExecutor:
         # A command of the agent may have written it.
         return apply_result(request.result_path, outcome.replace(**update))
 
-    def _command_environment(self, request: StepRequest) -> dict[str, str]:
+    def _command_environment(self) -> dict[str, str]:
         options = self.options
         environment = agent_environment(
-            request.environment, passed=options.pass_env, extra=options.env, base=self._environ
+            passed=options.pass_env, extra=options.env, base=self._environ
         )
         # Not even where pass_env names it: a command has no use for the API's key.
         environment.pop(options.api_key_env, None)
@@ -170,7 +171,7 @@ class MessagesExecutor:
 
 def _forbidden(request: StepRequest) -> tuple[Path, ...]:
     """Return the folder of the run's state, unless the project lies in it."""
-    state = request.environment.get("SEQUENCER_STATE")
-    folders = [request.cwd / "sync", *([Path(state).parent] if state else [])]
+    state = request.identity.state_path
+    folders = [request.cwd / "sync", *([] if state is None else [state.parent])]
     root = request.cwd.resolve()
     return tuple(folder for folder in folders if not root.is_relative_to(folder.resolve()))

@@ -256,7 +256,7 @@ class OpencodeExecutor(ClientExecutor[OpencodeOptions]):
         fixed = {_INLINE: json.dumps(opencode_configuration(self.options, request))}
         if (request.step.tools or {}).get("websearch"):
             fixed[_WEB_SEARCH] = "1"
-        environment = self.environment(request, defaults, fixed)
+        environment = self.environment(defaults, fixed)
         return Call(argv, environment, OpencodeParser(self.rules(request)))
 
 

@@ -200,9 +200,10 @@ def launch_of(
     hint: str = "",
     grace_s: float = GRACE_S,
 ) -> Launch:
-    """Return how to start *argv* for *request*; *env* is the agent's whole environment."""
+    """Return how to start *argv* for *request*; *env* lacks only the request's identity."""
     mark = request.step.complete_when
     return Launch(
+        identity=request.identity,
         argv=tuple(argv),
         environment=env,
         cwd=request.cwd,

@@ -27,7 +27,7 @@ from msgspec import Struct
 from sequencer.errors import StateRefused
 from sequencer.executors.attempt_lock import AttemptLock
 from sequencer.executors.process import ProcessCore, ProcessEnd
-from sequencer.executors.protocol import Cancellation
+from sequencer.executors.protocol import Cancellation, Identity
 from sequencer.executors.pump import Launch, OutputConsumer
 from sequencer.model.fields import Field, ValidationError
 from sequencer.model.frozen import Frozen, json_schema
@@ -47,6 +47,7 @@ class Workbench(Struct, frozen=True, kw_only=True):
     folder: ToolFolder
     core: ProcessCore
     cancellation: Cancellation
+    identity: Identity
     environment: Mapping[str, str]
     """For commands; the API's key is not in it."""
     seconds_left: Callable[[], float | None]
@@ -58,6 +59,7 @@ class Workbench(Struct, frozen=True, kw_only=True):
         """Run *argv* in the project's folder; keep the first *cap* bytes of its output."""
         left = self.seconds_left()
         launch = Launch(
+            identity=self.identity,
             argv=tuple(argv),
             environment=self.environment,
             cwd=self.folder.root,

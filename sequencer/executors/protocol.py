@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, runtime_checka
 
 from msgspec import Struct
 
+from sequencer.documents.textfile import INSIDE_AGENT
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import Step
 
@@ -136,9 +137,53 @@ class Listener(Protocol):
         """Take the attempt's usage so far (a total, not a difference)."""
 
 
+class Identity(Struct, frozen=True, kw_only=True):
+    """Which step of which run an agent performs; every process that is started for it is told.
+
+    `pump.record_of` adds these variables where a process is launched, after everything else, so
+    no caller can forget them and no entry of ``agents`` can replace them.
+    """
+
+    step: str
+    token: int
+    """Of the claim. 0, which no claim has: there is none."""
+    run_id: str | None = None
+    """None: the agent works for no run, and only *step* and *token* are told."""
+    run_name: str | None = None
+    workflow: str = ""
+    position: str = ""
+    step_index: int = 0
+    attempt: int = 0
+    result_path: Path | None = None
+    """Where the agent may write its JSON result."""
+    state_path: Path | None = None
+
+    def variables(self) -> dict[str, str]:
+        """Return the variables by name; `INSIDE_AGENT`, the mark of an agent, is never empty.
+
+        Run id, step index and token together are an idempotency key: an agent that is run
+        again after a crash sees the same first two and a larger third.
+        """
+        found = {"SEQUENCER_STEP": self.step, INSIDE_AGENT: str(self.token)}
+        if self.run_id is None:
+            return found
+        return found | {
+            "SEQUENCER_RUN_ID": self.run_id,
+            "SEQUENCER_RUN_NAME": self.run_name or "",
+            "SEQUENCER_WORKFLOW": self.workflow,
+            "SEQUENCER_POSITION": self.position,
+            "SEQUENCER_STEP_INDEX": str(self.step_index),
+            "SEQUENCER_ITERATION": str(self.step_index + 1),
+            "SEQUENCER_ATTEMPT": str(self.attempt),
+            "SEQUENCER_RESULT": str(self.result_path or ""),
+            "SEQUENCER_STATE": str(self.state_path or ""),
+        }
+
+
 class StepRequest(Struct, frozen=True, kw_only=True):
     """Everything that one attempt needs; prompts are texts, already read and checked."""
 
+    identity: Identity
     step: Step
     prompt: str
     cwd: Path
@@ -146,8 +191,6 @@ class StepRequest(Struct, frozen=True, kw_only=True):
     result_path: Path
     """Where the agent may write its JSON result. Neither the file nor its folder exists:
     an executor that starts an agent makes the folder, see `answers.make_folder`."""
-    environment: Mapping[str, str]
-    """SEQUENCER_* variables that tell the agent which step this is."""
     system_prompt: str | None = None
     append_system_prompt: str | None = None
     resume_session: str | None = None
@@ -163,6 +206,20 @@ class StepRequest(Struct, frozen=True, kw_only=True):
     """For the processes that perform it; None where there is no claim."""
     max_cost_usd: float | None = None
     """What is left for this attempt under the step's, invocation's and run's limits."""
+
+    def __post_init__(self) -> None:
+        """Refuse a request that is nobody's: its processes would look like a person's.
+
+        Raises:
+            TypeError: *identity* is none.
+        """
+        if type(self.identity) is not Identity:
+            raise TypeError(f"a request needs an Identity, not {self.identity!r}")
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Return the identity's variables, for an executor that starts its processes itself."""
+        return self.identity.variables()
 
     def file(self, name: str) -> Path:
         """Return where a file called *name* stands for this attempt, for its agent to read.

@@ -35,7 +35,7 @@ from msgspec import Struct, field
 
 from sequencer.errors import SequencerError, out_of_resources
 from sequencer.executors.attempt_lock import MARK, AttemptLock
-from sequencer.executors.protocol import Cancellation, StopReason, words
+from sequencer.executors.protocol import Cancellation, Identity, StopReason, words
 
 GRACE_S = 5.0
 """Seconds between TERM and KILL; claude 2.1 needs about 1.5 to end its tools."""
@@ -48,11 +48,13 @@ _PIPE_BYTES = 2**20
 
 
 class Launch(Struct, frozen=True, kw_only=True):
-    """Everything that is needed to start one agent."""
+    """Everything that is needed to start one agent, or one command of the project."""
 
+    identity: Identity | None
+    """Whose process it is. None: no model's, but a command that the person wrote (``setup``)."""
     argv: Sequence[str]
     environment: Mapping[str, str]
-    """The agent's whole environment; nothing is inherited."""
+    """The whole environment but for the identity's variables; nothing is inherited."""
     cwd: Path
     prompt: bytes
     """What the agent reads on its standard input, to the end."""
@@ -80,25 +82,24 @@ EVERY_AGENT = words(
 """Names and prefixes that every agent gets where they are set."""
 TRUST = "SEQUENCER_TRUST"
 """Says whose code may run on this machine: never said to an agent, whatever its entry names."""
+_IDENTIFYING = frozenset(Identity(step="", token=0, run_id="").variables())
+"""Not said to an agent that has no run, whatever its entry names."""
 
 
 def agent_environment(
-    identity: Mapping[str, str],
     *,
     passed: Iterable[str] = (),
     extra: Mapping[str, str] | None = None,
     base: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Return an agent's whole environment.
+    """Return an agent's environment, but for its identity; see `Launch`.
 
     From *base* (this process's, if not given) come `EVERY_AGENT` and what *passed* names:
-    the client's own variables and the entry's ``pass_env``. Then *extra*, the entry's
-    ``env``; last *identity*, the request's SEQUENCER_* variables, which nothing may forge.
+    the client's own variables and the entry's ``pass_env``. Then *extra*, the entry's ``env``.
 
     >>> base = {"PATH": "/bin", "LC_ALL": "C", "AWS_SECRET_ACCESS_KEY": "…", "CI": "1"}
-    >>> own = {"SEQUENCER_STEP": "main"}
-    >>> agent_environment(own, passed=["CI"], extra={"A": "b"}, base=base)
-    {'PATH': '/bin', 'LC_ALL': 'C', 'CI': '1', 'A': 'b', 'SEQUENCER_STEP': 'main'}
+    >>> agent_environment(passed=["CI"], extra={"A": "b"}, base=base)
+    {'PATH': '/bin', 'LC_ALL': 'C', 'CI': '1', 'A': 'b'}
     """
     source = os.environ if base is None else base
     patterns = (*EVERY_AGENT, *passed)
@@ -107,9 +108,7 @@ def agent_environment(
     chosen = {
         name: value for name, value in source.items() if name in exact or name.startswith(prefixes)
     }
-    chosen |= extra or {}
-    chosen.pop(TRUST, None)
-    return {**chosen, **identity}
+    return {**chosen, **(extra or {})}
 
 
 class GuardUnreachable(SequencerError):
@@ -264,7 +263,7 @@ def record_of(launch: Launch, mark: str) -> bytes:
     Raises:
         SequencerError: an argument or variable holds a NUL, which no program can be given.
     """
-    environment = {**launch.environment, MARK: mark}
+    environment = {**_marked(launch), MARK: mark}
     fields = [str(launch.grace_s), str(launch.cwd), str(len(launch.argv)), *launch.argv]
     fields += [f"{name}={value}" for name, value in environment.items()]
     if any("\0" in field for field in fields):
@@ -274,6 +273,17 @@ def record_of(launch: Launch, mark: str) -> bytes:
         )
     data = b"\0".join(map(os.fsencode, fields))
     return b"%08x" % len(data) + data
+
+
+def _marked(launch: Launch) -> dict[str, str]:
+    """Return the environment of *launch* with its identity, which nothing in it can forge."""
+    environment = dict(launch.environment)
+    environment.pop(TRUST, None)
+    if launch.identity is None:
+        return environment
+    for name in _IDENTIFYING:
+        environment.pop(name, None)
+    return environment | launch.identity.variables()
 
 
 def _pipe(ends: list[int]) -> tuple[int, int]:

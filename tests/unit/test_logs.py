@@ -29,6 +29,7 @@ from sequencer.logs import (
 )
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.store import folder as folders
+from tests.contract.executor_cases import IDENTITY
 from tests.unit.saying import attempt
 
 DONE = Outcome(status=OutcomeStatus.OK)
@@ -276,7 +277,7 @@ def write_sent(place: Place, *sends: tuple[str, dict[str, Any]]) -> Path:
             step=made.step,
             cwd=place.project,
             result_path=made.result_path,
-            environment={},
+            identity=IDENTITY,
             **{"prompt": "", **texts},
         )
         log.sent(request, to)

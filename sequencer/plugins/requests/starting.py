@@ -24,7 +24,7 @@ from sequencer.engine.fitting import fitted, optional_of
 from sequencer.engine.hooking import Hooks, NoHooks
 from sequencer.engine.performing import without_comments
 from sequencer.errors import ConfigurationError, Interrupted, StepFailed, UsageRefused, command
-from sequencer.executors.protocol import Cancellation, Executor, Piece, StepRequest
+from sequencer.executors.protocol import Cancellation, Executor, Identity, Piece, StepRequest
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.request import Considered, Definition, Request, Route
 from sequencer.model.step import Step
@@ -397,11 +397,11 @@ class Questions:
         folder = Path(tempfile.mkdtemp(prefix="sequencer-")).resolve()
         cancellation = Cancellation()
         request = StepRequest(
+            identity=Identity(step=step.name, token=0),
             step=step,
             prompt=prompt,
             cwd=self._project,
             result_path=folder / "answer" / "result.json",
-            environment={"SEQUENCER_STEP": step.name},
             timeout_s=timeout_s,
             grace_s=grace_s,
         )

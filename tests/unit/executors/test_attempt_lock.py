@@ -198,5 +198,7 @@ def test_what_could_not_be_ended_is_looked_for_by_the_next_attempt(
 def launched(folder: Path, lock: AttemptLock, *argv: str) -> Guard:
     guard = Guard()
     environment = {"PATH": os.environ["PATH"]}
-    guard.run(Launch(argv=argv, environment=environment, cwd=folder, prompt=b"", lock=lock))
+    guard.run(
+        Launch(identity=None, argv=argv, environment=environment, cwd=folder, prompt=b"", lock=lock)
+    )
     return guard

@@ -293,7 +293,7 @@ def test_a_guard_that_the_system_refuses_is_an_outcome(
 
 
 def test_a_launch_needs_no_more_than_it_says() -> None:
-    launch = Launch(argv=["x"], environment={}, cwd=Path("/"), prompt=b"")
+    launch = Launch(identity=None, argv=["x"], environment={}, cwd=Path("/"), prompt=b"")
     assert (launch.timeout_s, launch.idle_timeout_s, launch.grace_s) == (None, None, 5.0)
 
 

@@ -521,7 +521,12 @@ class RunWorktree:
         """
         output, limit = _Tail(), self._setup_timeout_s
         launch = Launch(
-            argv=argv, environment=agent_environment({}), cwd=cwd, prompt=b"", timeout_s=limit
+            identity=None,
+            argv=argv,
+            environment=agent_environment(),
+            cwd=cwd,
+            prompt=b"",
+            timeout_s=limit,
         )
         end = core.run(launch, output, stop)
         is_late = end.ended_by == "timeout"
