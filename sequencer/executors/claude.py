@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from sequencer.executors.answers import MAX_ARGUMENT_BYTES, schema_text
 from sequencer.executors.client import (
@@ -217,6 +217,12 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
         "ANTHROPIC_API_KEY ANTHROPIC_AUTH_TOKEN ANTHROPIC_BASE_URL ANTHROPIC_MODEL "
         "CLAUDE_CODE_OAUTH_TOKEN CLAUDE_CONFIG_DIR"
     )
+    # Said and not left out, or the settings of the user would say it.
+    plain: ClassVar[Mapping[str, Any]] = {
+        "permission_mode": "default",
+        "allowed_tools": None,
+        "tools": None,
+    }
     providers: ClassVar[frozenset[str] | None] = words("anthropic")
     supported_fields: ClassVar[frozenset[str]] = words(
         "model provider tools system_prompt append_system_prompt single_turn max_turns "

@@ -38,9 +38,18 @@ from sequencer.executors.process import (
     conclude,
     describe_exit,
     launch_of,
+    located,
     make_folder,
 )
-from sequencer.executors.protocol import Cancellation, Listener, Piece, StepRequest
+from sequencer.executors.protocol import (
+    Cancellation,
+    Executor,
+    Listener,
+    Objection,
+    Piece,
+    StepRequest,
+    tools_objection,
+)
 from sequencer.executors.pump import DONE, Launch, LineSplitter, agent_environment
 from sequencer.model.fields import Field
 from sequencer.model.frozen import Frozen
@@ -190,10 +199,10 @@ def is_affordable(line: bytes) -> bool:
 
 
 def as_number(value: object) -> float | None:
-    """Return *value* if it is a number that can be an amount, else None."""
+    """Return *value* if it is a number that can be an amount, else None; -0.0 can't."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value) if 0 <= value < _IMPLAUSIBLE else None
+    return float(value) if 0 <= value < _IMPLAUSIBLE and str(value)[0] != "-" else None
 
 
 class ClientEvent(dict[str, Any]):
@@ -461,6 +470,7 @@ class ClientExecutor(ABC, Generic[OptionsT]):
     """How to get the program."""
     passed: ClassVar[frozenset[str]]
     """Variables without which the program could not find its account."""
+    plain: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, name: str, options: OptionsT, core: ProcessCore) -> None:
         self.name = name
@@ -475,17 +485,25 @@ class ClientExecutor(ABC, Generic[OptionsT]):
             ValueError: the program can't be asked for that, as its message says.
         """
 
-    def missing(self, _folder: Path | None) -> str | None:
-        """See `protocol.Installed`."""
-        return next(iter(self.problems()), None)
+    def missing(self, folder: Path | None) -> str | None:
+        """See `protocol.Installed`; a path in `program` is relative to *folder*."""
+        program = self.options.program
+        found = program if folder is None else located(program, folder)
+        if shutil.which(found, path=self.options.env.get("PATH")):
+            return None
+        where = "is not a program" if "/" in program else "is not on PATH"
+        return f"agents.{self.name}: {program!r} {where}; {self.install}"
 
     def problems(self) -> list[str]:
         """Return what is missing before a step could run."""
-        options, program = self.options, self.options.program
-        if shutil.which(program, path=options.env.get("PATH")):
-            return []
-        where = "is not a program" if "/" in program else "is not on PATH"
-        return [f"agents.{self.name}: {program!r} {where}; {self.install}"]
+        return [*filter(None, [self.missing(None)])]
+
+    def answering(self, project: Path) -> Executor | Objection:
+        """See `protocol.Answering`; the options in `plain` allow nothing."""
+        program = located(self.options.program, project)
+        options = self.options.replace(program=program, **self.plain)
+        objection = tools_objection(self, self.options.extra_args)
+        return objection or type(self)(self.name, options, self._core)
 
     def perform(
         self, request: StepRequest, listener: Listener, cancellation: Cancellation
@@ -523,8 +541,7 @@ class ClientExecutor(ABC, Generic[OptionsT]):
     ) -> dict[str, str]:
         """Return the agent's environment; the entry's ``env`` goes before *defaults* only."""
         extra = {**(defaults or {}), **self.options.env, **(fixed or {})}
-        names = (*self.passed, *self.options.pass_env)
-        return agent_environment(extra=extra, passed=names)
+        return agent_environment(extra=extra, passed=(*self.passed, *self.options.pass_env))
 
 
 LINE_CAP = 6 * 1024 * 1024

@@ -20,6 +20,7 @@ from sequencer.executors.process import (
     conclude,
     describe_exit,
     launch_of,
+    located,
     make_folder,
 )
 from sequencer.executors.protocol import (
@@ -135,6 +136,17 @@ class CommandExecutor:
         """Return a problem if the program can't be found."""
         missing = self.missing(None)
         return [] if missing is None else [missing]
+
+    def answering(self, project: Path) -> CommandExecutor:
+        """See `protocol.Answering`: it is the person's own program, with what it can do.
+
+        A whole argument that names a file of *project* is the path of that file, as `trust`
+        has compared it.
+        """
+        first, *others = self.options.argv
+        found = [str(project / one) if os.path.isfile(project / one) else one for one in others]  # noqa: PTH113 - of any text
+        options = self.options.replace(argv=(located(first, project), *found))
+        return CommandExecutor(self.name, options, self._core)
 
     def perform(
         self, request: StepRequest, listener: Listener, cancellation: Cancellation

@@ -220,6 +220,11 @@ class OpencodeExecutor(ClientExecutor[OpencodeOptions]):
         "ANTHROPIC_API_KEY GEMINI_API_KEY GOOGLE_GENERATIVE_AI_API_KEY OPENAI_API_KEY "
         "OPENCODE_API_KEY OPENCODE_CONFIG OPENCODE_CONFIG_DIR OPENROUTER_API_KEY"
     )
+    plain: ClassVar[Mapping[str, Any]] = {
+        "agent": None,
+        "permission": {"edit": "deny", "bash": "deny", "webfetch": "deny"},
+        "allowed_tools": None,
+    }
     providers: ClassVar[frozenset[str] | None] = None
     supported_fields: ClassVar[frozenset[str]] = words(
         "model provider temperature tools system_prompt single_turn max_turns allowed_tools "

@@ -217,6 +217,15 @@ def launch_of(
     )
 
 
+def located(program: str, project: Path) -> str:
+    """Return *program* as it is found from any folder; a path is relative to *project*.
+
+    >>> located("./bin/agent", Path("/p")), located("claude", Path("/p"))
+    ('/p/bin/agent', 'claude')
+    """
+    return str(project / program) if os.sep in program else program
+
+
 def conclude(
     end: ProcessEnd,
     request: StepRequest,

@@ -12,7 +12,7 @@ import math
 import os
 import select
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, runtime_checkable
@@ -311,6 +311,44 @@ class Permitting(Protocol):
 
     def permits(self) -> Permits:
         """Return what the agent may do in a step that says nothing about it."""
+
+
+@runtime_checkable
+class Answering(Protocol):
+    """What an executor has beside `Executor` if its entry may give its agent tools or rights."""
+
+    def answering(self, project: Path) -> Executor | Objection:
+        """Return the same agent as one that only answers; see `without_tools`."""
+
+
+WITHOUT_TOOLS = ("single_turn", "disallow_all_tools")
+"""Step fields each of which takes all tools away."""
+
+
+def without_tools(executor: Executor, project: Path) -> Executor | Objection:
+    """Return *executor* as one that only answers, or why it can't be that.
+
+    It has to work in another folder: its program, if it is a path, is one of *project*. What
+    its entry allows does not count; the step that it gets has to set one of `WITHOUT_TOOLS`
+    that it supports.
+    """
+    if isinstance(executor, Answering):
+        return executor.answering(project)
+    return tools_objection(executor) or executor
+
+
+def tools_objection(executor: Executor, extra_args: Sequence[str] = ()) -> Objection | None:
+    """Return why no step can take all tools from the agent of *executor*; None: one can.
+
+    Nobody knows what *extra_args* of its entry give it.
+    """
+    if executor.supported_fields.isdisjoint(WITHOUT_TOOLS):
+        reason = f"kind {executor.kind} can't be started without tools (it has no single_turn)"
+        return Objection(reason, "name an agent of another kind, for example claude")
+    if extra_args:
+        reason = "its extra_args may give it tools"
+        return Objection(reason, "name an agent without extra_args")
+    return None
 
 
 EVERY_EXECUTOR = frozenset(

@@ -28,6 +28,7 @@ from sequencer.errors import (
     UnsafeFolder,
     run_option,
 )
+from sequencer.executors.protocol import Objection, without_tools
 from sequencer.model.head import Head
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
@@ -70,6 +71,7 @@ def check_project(project: Project, run: str | None) -> list[Finding]:
         *of_run,
         *check_flows(project),
         *_check_agents(project, Level.NOTICE),
+        *_check_classifier(project),
         *_check_timers(project),
         *_check_webhooks(project),
         *_check_schema(project),
@@ -315,6 +317,22 @@ def _check_agents(project: Project, level: Level) -> Iterator[Finding]:
             continue
         for problem in executor.problems():
             yield Finding(level, Area.AGENT, problem, f"agent {name}")
+
+
+def _check_classifier(project: Project) -> Iterator[Finding]:
+    """Yield why the rules classify requests although an agent is to do it."""
+    name = project.classifier
+    if name is None:
+        return
+    try:
+        _, executor = project.agents.choose(Step(name="classifier", agent=name), "classifier")
+    except ConfigurationError:
+        return  # another check reports it
+    found = without_tools(executor, project.settings.project_dir)
+    if isinstance(found, Objection):
+        text = f"keyword rules classify requests, not agent {name!r}: {found.reason}"
+        hint = f"{found.hint} in routing.classifier; 'rules' there is what happens now"
+        yield Finding(Level.NOTICE, Area.AGENT, text, "routing.classifier", hint)
 
 
 def _check_webhooks(project: Project) -> Iterator[Finding]:

@@ -46,7 +46,7 @@ from sequencer.project.runs import (
 from sequencer.project.schema import CURRENT, MOVES_CODE, NONE
 from sequencer.project.settings import Settings, load
 from sequencer.project.sources import Given
-from sequencer.project.trusting import Ask, Trust
+from sequencer.project.trusting import Ask, Trust, make_own
 from sequencer.store import folder as folders
 from sequencer.store.head import read_head
 from sequencer.store.protocol import Store
@@ -212,18 +212,28 @@ class Project(Struct, frozen=True, dict=True):
         return load_hooks(files, self.settings.project_dir, self.trust.files_of("hooks"))
 
     @property
+    def classifier(self) -> str | None:
+        """Return the agent that is to classify requests; None: the rules do."""
+        if self.rehearses:
+            return None
+        return classifying_agent(self.settings.routing, self.agents.default_model_agent())
+
+    @property
     def starter(self) -> Starter:
         """Return what turns requests into runs."""
         # Few commands need it.
         from sequencer.plugins.requests.starting import Questions, Starter, TeamStarter  # noqa: PLC0415
 
-        settings, agent = self.settings, None
-        if not self.rehearses:
-            agent = classifying_agent(settings.routing, self.agents.default_model_agent())
+        settings, agent = self.settings, self.classifier
 
         def classifier(agent: str) -> Callable[[Request], str]:
-            within_s, folder = settings.routing.timeout_s, settings.project_dir
-            questions = Questions(self.agents, agent, within_s=within_s, project=folder)
+            questions = Questions(
+                self.agents,
+                agent,
+                within_s=settings.routing.timeout_s,
+                project=settings.project_dir,
+                make_place=partial(make_own, "questions"),
+            )
 
             def ask(prompt: str) -> str:
                 self.trust.ensure()

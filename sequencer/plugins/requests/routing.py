@@ -190,7 +190,7 @@ def route(
     """Return the procedure for *request*: one of *known*.
 
     *classify* answers one of the seven words or raises `ClassificationFailed`, after which
-    it is asked once more; None: the rules decide.
+    it is asked once more. None, or where it raises `NotAsked`: the rules decide.
 
     Raises:
         UnknownName: the procedure that was named, or that the settings have for what was
@@ -237,6 +237,9 @@ class _Routing:
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 word = parse_classification(classify(self._request))
+            except NotAsked as error:
+                self._note("classification", _one_line(error.message))
+                return self.rules()
             except ClassificationFailed as error:
                 self._note("classification", f"attempt {attempt}: {_one_line(error.message)}")
             else:
@@ -309,6 +312,10 @@ _BEGIN, _END = "----- request -----", "----- end of request -----"
 
 class ClassificationFailed(StepFailed):
     """Nobody said what kind of request it is: the agent failed, or its answer is no word."""
+
+
+class NotAsked(ClassificationFailed):
+    """The agent can't be asked as a classifier has to be, so the rules decide."""
 
 
 def classification_prompt(request: Request) -> str:

@@ -24,12 +24,26 @@ from sequencer.engine.fitting import fitted, optional_of
 from sequencer.engine.hooking import Hooks, NoHooks
 from sequencer.engine.performing import without_comments
 from sequencer.errors import ConfigurationError, Interrupted, StepFailed, UsageRefused, command
-from sequencer.executors.protocol import Cancellation, Executor, Identity, Piece, StepRequest
+from sequencer.executors.protocol import (
+    WITHOUT_TOOLS,
+    Cancellation,
+    Executor,
+    Identity,
+    Objection,
+    Piece,
+    StepRequest,
+    without_tools,
+)
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.request import Considered, Definition, Request, Route
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
-from sequencer.plugins.requests.routing import RoutingSettings, route, system_prompts_for
+from sequencer.plugins.requests.routing import (
+    NotAsked,
+    RoutingSettings,
+    route,
+    system_prompts_for,
+)
 from sequencer.plugins.teams.graphs import workflow_of
 from sequencer.plugins.teams.lists import SHARED, builtin_tasks
 from sequencer.plugins.teams.options import TeamOptions
@@ -354,14 +368,31 @@ LEAST_S = 1.0
 
 
 class Questions:
-    """What *agent* is asked, in one turn each and without tools where it can."""
+    """What *agent* is asked: in one turn each, without tools, and in an empty folder.
 
-    def __init__(self, agents: Agents, agent: str, *, within_s: float, project: Path) -> None:
-        """Ask nobody yet; the clock starts with the first question."""
+    The text of a question is a stranger's, so whoever answers can do nothing else. A command
+    is the person's own program, and keeps what it can do.
+    """
+
+    def __init__(
+        self,
+        agents: Agents,
+        agent: str,
+        *,
+        within_s: float,
+        project: Path,
+        make_place: Callable[[], Path],
+    ) -> None:
+        """Ask nobody yet; the clock starts with the first question.
+
+        *make_place* returns a folder of this user in which the empty one is made: clients look
+        for their settings in the folders above, and above a shared one anybody can leave some.
+        """
         self._agents = agents
         self._agent = agent
         self._within_s = within_s
         self._project = project
+        self._make_place = make_place
         self._until: float | None = None
 
     def ask(self, prompt: str) -> str:
@@ -369,6 +400,7 @@ class Questions:
 
         Raises:
             ConfigurationError: the agent can't be had, or is not installed.
+            NotAsked: it can't be started without tools, or there is no place for it.
             StepFailed: it failed, did not answer in time, or had no time left to be asked.
             Interrupted: somebody interrupted it.
         """
@@ -391,16 +423,19 @@ class Questions:
 
     def _outcome(self, prompt: str, timeout_s: float, grace_s: float) -> Outcome:
         step = Step(name="classifier", agent=self._agent, timeout_s=timeout_s)
-        _, executor = self._agents.ready(step, "classifier")
-        if "single_turn" in executor.supported_fields:
-            step = step.replace(single_turn=True)
-        folder = Path(tempfile.mkdtemp(prefix="sequencer-")).resolve()
+        name, chosen = self._agents.ready(step, "classifier")
+        executor = without_tools(chosen, self._project)
+        if isinstance(executor, Objection):
+            raise NotAsked(f"agent {name!r} is not asked: {executor.reason}", hint=executor.hint)
+        field = next((one for one in WITHOUT_TOOLS if one in executor.supported_fields), None)
+        step = step if field is None else step.replace(**{field: True})
+        folder = self._folder(name)
         cancellation = Cancellation()
         request = StepRequest(
             identity=Identity(step=step.name, token=0),
             step=step,
             prompt=prompt,
-            cwd=self._project,
+            cwd=folder / "empty",
             result_path=folder / "answer" / "result.json",
             timeout_s=timeout_s,
             grace_s=grace_s,
@@ -410,3 +445,13 @@ class Questions:
         finally:
             cancellation.close()
             shutil.rmtree(folder, ignore_errors=True)
+
+    def _folder(self, agent: str) -> Path:
+        """Return a new folder, in which there is an empty one and nothing else."""
+        try:
+            folder = Path(tempfile.mkdtemp(dir=self._make_place())).resolve()
+            (folder / "empty").mkdir(mode=0o700)
+        except OSError as error:
+            why = f"there is no folder for it ({error.strerror}: {error.filename})"
+            raise NotAsked(f"agent {agent!r} is not asked: {why}") from error
+        return folder

@@ -109,10 +109,17 @@ def test_a_request_without_an_identity_is_refused(tmp_path: Path) -> None:
         Launch(argv=["true"], environment={}, cwd=tmp_path, prompt=b"")  # type: ignore[call-arg]
 
 
+def _sources(word: str) -> Iterator[tuple[Path, str]]:
+    """Yield the files of the package that have *word*, with their text."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if word in (text := path.read_text()):
+            yield path, text
+
+
 def _calls(name: str) -> Iterator[tuple[str, ast.Call]]:
     """Yield each call of *name* in the package, with its module."""
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path, text in _sources(f"{name}("):
+        for node in ast.walk(ast.parse(text)):
             match node:
                 case ast.Call(func=ast.Name(id=found) | ast.Attribute(attr=found)):
                     if found == name:
@@ -141,16 +148,12 @@ def test_who_launches_a_process_says_whose_it_is() -> None:
 
 def test_one_place_has_the_name_of_the_mark() -> None:
     named = set()
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path, text in _sources("SEQUENCER_TOKEN"):
+        for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Constant) and node.value == "SEQUENCER_TOKEN":
                 named.add(path.relative_to(PACKAGE).as_posix())
     assert len(named) == 1, named
-    uses = {
-        path.relative_to(PACKAGE).as_posix()
-        for path in PACKAGE.rglob("*.py")
-        if "INSIDE_AGENT: " in path.read_text()
-    }
+    uses = {path.relative_to(PACKAGE).as_posix() for path, _ in _sources("INSIDE_AGENT: ")}
     assert uses == {"executors/protocol.py"}
 
 
