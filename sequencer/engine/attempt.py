@@ -25,7 +25,7 @@ from sequencer.executors.protocol import (
 )
 from sequencer.model.head import Claim, Head
 from sequencer.model.kind import Performed
-from sequencer.model.outcome import Outcome, Usage
+from sequencer.model.outcome import Outcome, Usage, total
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place
 from sequencer.store.protocol import Store
@@ -134,6 +134,8 @@ class Running(Struct):
     cancellation: Cancellation = field(default_factory=Cancellation)
     used: Usage = field(default=Usage())
     """So far, where its executor tells and somebody wants to know."""
+    paid: list[Usage] = field(default_factory=list)
+    """Of each agent that has run, the router included; of one that was broken off what it told."""
     performed: Performed | None = None
     reference: Reference | None = None
     """Where its output was kept."""
@@ -166,8 +168,13 @@ class Running(Struct):
     @property
     def has_cost(self) -> bool:
         """Return whether it has used what a run has limits on."""
-        usage = self.performed.outcome.usage if self.performed else Usage()
+        usage = self.usage
         return bool(usage.cost_usd or usage.input_tokens or usage.output_tokens)
+
+    @property
+    def usage(self) -> Usage:
+        """Return what it has used, also where it has no result."""
+        return total(self.paid) if self.performed is None else self.performed.outcome.usage
 
 
 class Attempt(Struct, frozen=True, kw_only=True):

@@ -42,6 +42,18 @@ def fresh_head(
     return kind.fresh_head(workflow, run_id, at=at, name=name, has_definition=has_definition)
 
 
+def _initialised(head: Head, definition: Definition | None) -> Transition:
+    """Return the first transition of the run of *head*, with what making it has used."""
+    if definition is None:
+        return transitions.initialise(head)
+    usage, told = definition.usage, dict[str, Any]()
+    if definition.team is not None:
+        told["team"] = definition.team
+    if figures := {name: value for name, value in vars(usage).items() if value}:
+        told |= {"agent": definition.route.get("asked"), "usage": figures}
+    return transitions.initialise(head.replace(usage=head.usage.plus(usage)), told or None)
+
+
 class Control:
     """Changes one run by hand."""
 
@@ -77,8 +89,7 @@ class Control:
                 )
             # Before the head: after a crash in between, the next worker starts the run with it.
             self._store.keep_document(DEFINITION_FILE, definition.to_json())
-            told = None if definition.team is None else {"team": definition.team}
-            return transitions.initialise(self._fresh(has_definition=True), told)
+            return _initialised(self._fresh(has_definition=True), definition)
 
         return self._store.update(change)
 
@@ -95,7 +106,12 @@ class Control:
         return head
 
     def _begin_or_keep(self, head: Head | None) -> Transition | None:
-        return transitions.initialise(self._fresh()) if head is None else None
+        return self._first(self._fresh()) if head is None else None
+
+    def _first(self, head: Head) -> Transition:
+        """Return the first transition of the run of *head*, also where a `start` was cut off."""
+        text = self._store.document(DEFINITION_FILE) if head.has_definition else None
+        return _initialised(head, None if text is None else Definition.model_validate_json(text))
 
     def _fresh(self, *, has_definition: bool | None = None) -> Head:
         """Return the head of this run before it starts."""
@@ -138,7 +154,7 @@ class Control:
         def apply(head: Head | None) -> Transition:
             if head is not None:
                 return change(head)
-            begun = transitions.initialise(self._fresh_head())
+            begun = self._first(self._fresh_head())
             made = begun.then(change(begun.head))
             # Not if it is refused: a run that never started leaves no trace.
             self._keep_source()

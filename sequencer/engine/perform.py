@@ -225,6 +225,7 @@ class Performances:
             seen,
             budget,
             cancellation=attempt.cancellation,
+            paid=attempt.paid,
             compose=compose,
         )
         attempt.performed = as_decided(performed)

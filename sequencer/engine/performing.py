@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from sequencer.engine.attempt import (
@@ -56,7 +56,7 @@ from sequencer.model.head import Head, Status
 from sequencer.model.kind import Performed
 from sequencer.model.limits import RunLimits, bounded
 from sequencer.model.line.order import describe, last_step, position_at, round_of, step_at
-from sequencer.model.outcome import PUT_OFF, Outcome, OutcomeStatus, Usage
+from sequencer.model.outcome import PUT_OFF, Outcome, OutcomeStatus, Usage, total
 from sequencer.model.request import Definition
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place
@@ -98,8 +98,7 @@ class _Running(Struct, frozen=True):
     cancellation: Cancellation
     lock: AttemptLock | None
     compose: Compose | None
-    paid: list[Usage] = field(default_factory=list)
-    """Of each agent that has run, the router included."""
+    paid: list[Usage]
 
 
 class Performer(Struct, frozen=True):
@@ -187,15 +186,19 @@ class Performer(Struct, frozen=True):
         budget: Allowance,
         *,
         cancellation: Cancellation,
+        paid: list[Usage],
         compose: Compose | None = None,
     ) -> Performed:
-        """Make *attempt* and return how it ended; *compose* fills in what a prompt asks for."""
+        """Make *attempt* and return how it ended; *compose* fills in what a prompt asks for.
+
+        What its agents have used is added to *paid*, one by one, also if it raises.
+        """
         started, began_at = time.monotonic(), utc_milliseconds()
         log = self.logs.open(attempt)
         self.emit(AttemptStarted(attempt, log.path))
         listener = _Output(attempt, log, self.emit)
         lock = self._lock(attempt)
-        running = _Running(attempt, head, budget, listener, cancellation, lock, compose)
+        running = _Running(attempt, head, budget, listener, cancellation, lock, compose, paid)
         is_final = False
         try:
             outcome, final = self._routed(prepared, running)
@@ -480,8 +483,15 @@ class Performer(Struct, frozen=True):
             lock=running.lock,
             max_cost_usd=least(step.max_cost_usd, budget.cost_usd) if can_cap else None,
         )
-        running.listener.sent(request, to)
-        outcome = prepared.executor.perform(request, running.listener, running.cancellation)
+        listener = running.listener
+        listener.sent(request, to)
+        listener.told = None
+        try:
+            outcome = prepared.executor.perform(request, listener, running.cancellation)
+        except BaseException:
+            if listener.told is not None:
+                running.paid.append(listener.told)
+            raise
         running.paid.append(outcome.usage)
         return outcome
 
@@ -492,15 +502,23 @@ class _Output:
     def __init__(self, attempt: Attempt, log: StepLog, emit: Emit) -> None:
         self._attempt, self._emit = attempt, emit
         self._log, self.sent = log, log.sent
+        self.told: Usage | None = None
+        """What the agent that runs has used so far; None: it has said nothing at all."""
 
     def write(self, data: bytes, kind: Piece = Piece.OUTPUT) -> None:
+        if self.told is None:
+            self.told = _UNKNOWN
         self._log.write(data, kind)
         is_hidden = self._attempt.step.suppress_thoughts and kind in (Piece.THOUGHT, Piece.ACTION)
         if not is_hidden:
             self._emit(AttemptWrote(self._attempt, data, kind))
 
     def used(self, usage: Usage) -> None:
+        self.told = usage
         self._emit(AttemptUsed(self._attempt, usage))
+
+
+_UNKNOWN = Usage(unpriced=1)
 
 
 def _left(budget: Allowance, paid: Usage) -> Allowance:
@@ -520,7 +538,4 @@ def _told(prepared: Prepared, chosen: Prepared) -> str:
 
 def _broken_off(error: SequencerError, status: OutcomeStatus, paid: list[Usage]) -> Outcome:
     """Return what *error* is as an outcome, with what was *paid* before it."""
-    usage = Usage()
-    for one in paid:
-        usage = usage.plus(one)
-    return Outcome(status=status, error=str(error), usage=usage)
+    return Outcome(status=status, error=str(error), usage=total(paid))

@@ -46,7 +46,7 @@ from sequencer.model.kind import Ended, Performed, Room, Standing
 from sequencer.model.limits import RunLimits
 from sequencer.model.line.line import Ending, Line
 from sequencer.model.line.order import is_among, place, present, round_of
-from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.transitions import Place, held_claim
 from sequencer.model.workflow import ensure_definition, has_definition
 from sequencer.store import results
@@ -128,8 +128,7 @@ class Worker(ABC):
         if performed is not None and error is None:
             return performed
         error = error or RuntimeError("the attempt ended without a result")
-        usage = performed.outcome.usage if performed else Usage()
-        outcome, made = broken(error, usage, self.performer.redact), ended.prepared
+        outcome, made = broken(error, ended.usage, self.performer.redact), ended.prepared
         return Performed(outcome, made.step, made.place, made.agent)
 
     @abstractmethod
@@ -299,6 +298,7 @@ class LineWorker(Worker):
                 head,
                 budget,
                 cancellation=cancellation,
+                paid=running.paid,
                 compose=compose_along(
                     self.workflow, self.performer.definition, head, self._recalled
                 ),

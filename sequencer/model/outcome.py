@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from functools import reduce
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -50,6 +51,11 @@ class Usage(Frozen, extra="ignore"):
     def known_usd(self) -> float | None:
         """Return the cost as far as it is known; None if nothing of it is."""
         return None if self.unpriced and not self.cost_usd else self.cost_usd
+
+
+def total(usages: Iterable[Usage]) -> Usage:
+    """Return the sum of *usages*."""
+    return reduce(Usage.plus, usages, Usage())
 
 
 def cost_words(usage: Usage, digits: int = 4) -> str:

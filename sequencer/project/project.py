@@ -33,7 +33,7 @@ from sequencer.model.head import Head
 from sequencer.model.request import Definition
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
-from sequencer.plugins.requests.routing import classify_with, classifying_agent
+from sequencer.plugins.requests.routing import classifying_agent
 from sequencer.project.agents import AgentOverrides, ConfiguredAgents
 from sequencer.project.flows import all_flows
 from sequencer.project.runs import (
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from sequencer.engine.perform import RunPlace, Team
     from sequencer.engine.worker import Worker
     from sequencer.model.net.source import FlowSource
-    from sequencer.model.request import Request
     from sequencer.plugins.requests.starting import Starter
     from sequencer.plugins.teams.team import TeamRules
     from sequencer.project.posting import Posting
@@ -225,22 +224,6 @@ class Project(Struct, frozen=True, dict=True):
         from sequencer.plugins.requests.starting import Questions, Starter, TeamStarter  # noqa: PLC0415
 
         settings, agent = self.settings, self.classifier
-
-        def classifier(agent: str) -> Callable[[Request], str]:
-            questions = Questions(
-                self.agents,
-                agent,
-                within_s=settings.routing.timeout_s,
-                project=settings.project_dir,
-                make_place=partial(make_own, "questions"),
-            )
-
-            def ask(prompt: str) -> str:
-                self.trust.ensure()
-                return questions.ask(prompt)
-
-            return classify_with(ask)
-
         return Starter(
             registry=settings.registry,
             routing=settings.routing,
@@ -248,7 +231,17 @@ class Project(Struct, frozen=True, dict=True):
             prompts=self.prompts,
             step_defaults=settings.step_defaults,
             comment_tools=settings.activity.comment_tools,
-            classifier=None if agent is None else partial(classifier, agent),
+            questions=None
+            if agent is None
+            else partial(
+                Questions,
+                self.agents,
+                agent,
+                within_s=settings.routing.timeout_s,
+                project=settings.project_dir,
+                ensure_may_ask=self.trust.ensure,
+                make_place=partial(make_own, "questions"),
+            ),
             hooks=self.hooks,
             agent=settings.agent.default if _was_asked_for(self) else None,
             team=TeamStarter(settings.teams, settings.registry.roles, settings.routing),

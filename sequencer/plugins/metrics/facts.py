@@ -16,6 +16,7 @@ from msgspec import Struct, field
 
 from sequencer.history.timeline import (
     BEGINNINGS,
+    CLASSIFICATION,
     Figures,
     figures_of,
     is_failed_by_hand,
@@ -78,7 +79,7 @@ class Totals(Struct):
         if event in BEGINNINGS:
             self.by_maker.clear()
             self._makers.clear()
-            return
+            step = CLASSIFICATION
         outcome = fact.get("outcome") or {}
         usage = outcome.get("usage")
         counted = _COUNTED.get(event)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import click
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from sequencer.cli import run_work
 from sequencer.cli.context import Invocation
@@ -21,17 +22,19 @@ from sequencer.cli.show import present
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.tables import columns, purposes
 from sequencer.cli.views.text import one_line
+from sequencer.documents.textfile import is_inside_agent
 from sequencer.engine.stint import Mode
 from sequencer.engine.view import view_of
 from sequencer.errors import ConfigurationError, UsageRefused
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.net.graph import Graph
+from sequencer.model.outcome import Usage, cost_words
 from sequencer.model.request import Definition, Request, Route
 from sequencer.model.step import Step
 from sequencer.plugins.drawing.mermaid import chart
 from sequencer.plugins.requests.cli_requests import REQUEST, request_from
 from sequencer.plugins.requests.issues import free_name
-from sequencer.plugins.requests.starting import WantedTeam
+from sequencer.plugins.requests.starting import Starter, WantedTeam, lost_words
 from sequencer.plugins.teams import scoring
 from sequencer.plugins.teams.scoring import TeamChoice
 from sequencer.project.project import Project
@@ -80,14 +83,26 @@ def start(
     project.ensure_may_act()
     request = request_from(invocation, project, "start", **given)
     name = _named(invocation, project, request)
-    definition = project.starter.define(request, procedure, _wanted(team, team_size))
-    if not no_run:
-        # One that is to be worked on at once needs its agents.
-        project.starter.ensure_installed(definition)
-    project.run(name, definition).control.start(definition)
+    starter = project.starter
+    with _telling_what_is_lost(invocation, starter):
+        definition = starter.define(request, procedure, _wanted(team, team_size))
+        if not no_run:
+            # One that is to be worked on at once needs its agents.
+            starter.ensure_installed(definition)
+        project.run(name, definition).control.start(definition)
     if no_run or not invocation.is_json:
         _show_made(invocation, project, definition, name)
-    return 0 if no_run else _work(invocation, project, max_cost)
+    return 0 if no_run else _work(invocation, project, definition, max_cost)
+
+
+@contextmanager
+def _telling_what_is_lost(invocation: Invocation, starter: Starter) -> Iterator[None]:
+    """Say what was paid if no run is made after all."""
+    try:
+        yield
+    except BaseException:
+        invocation.notices(filter(None, [lost_words(starter.paid)]))
+        raise
 
 
 def _named(invocation: Invocation, project: Project, request: Request) -> str:
@@ -104,7 +119,9 @@ def _wanted(team: bool | None, size: int | None) -> WantedTeam:
     return WantedTeam(team, size)
 
 
-def _work(invocation: Invocation, project: Project, max_cost: float | None) -> int:
+def _work(
+    invocation: Invocation, project: Project, definition: Definition, max_cost: float | None
+) -> int:
     """Work on the run that was made, until it ends or waits."""
     defaults = project.settings.run
     # A procedure ends by itself; what its loops and its hooks may add is limited there.
@@ -113,7 +130,8 @@ def _work(invocation: Invocation, project: Project, max_cost: float | None) -> i
         max_cost_usd=max_cost or defaults.max_cost_usd,
         step_timeout_s=defaults.step_timeout_s,
     )
-    return run_work.work(invocation, project, run_work.Plan(Mode.COMBINED, limits))
+    plan = run_work.Plan(Mode.COMBINED, limits).less(definition.usage, Usage())
+    return run_work.work(invocation, project, plan)
 
 
 def _ensure_drawable(invocation: Invocation, draw: Mapping[str, bool]) -> None:
@@ -136,14 +154,23 @@ def plan_request(
     diagram: bool,
     **given: Any,
 ) -> None:
-    """Show what `start` would make of a request, and why; nothing is made."""
+    """Show what `start` would make of a request, and why; nothing is made.
+
+    An agent may do that as often as it likes, so for an agent the rules classify.
+    """
     draw = {"mermaid": mermaid, "diagram": diagram}
     _ensure_drawable(invocation, draw)
     wanted = _wanted(team, team_size)
     project = invocation.project({"agent": agent})
     starter = project.starter
+    if starter.questions is not None and is_inside_agent():
+        starter = replace(starter, questions=None)
+        invocation.notices(["an agent asks, so keyword rules classify the request"])
     request = request_from(invocation, project, "plan", **given)
-    route = starter.route(request, procedure)
+    with _telling_what_is_lost(invocation, starter):
+        route = starter.route(request, procedure)
+    if spent := cost_words(route.usage):
+        invocation.say(f"classifying the request by {one_line(route.asked or '')}: {spent}")
     choice = starter.choose_team(request, route, wanted)
     if any(draw.values()):
         drawn = starter.made_of(request, route, choice)

@@ -12,7 +12,7 @@ import shlex
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +34,14 @@ from sequencer.executors.protocol import (
     StepRequest,
     without_tools,
 )
-from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage, cost_words, total
 from sequencer.model.request import Considered, Definition, Request, Route
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.requests.routing import (
     NotAsked,
     RoutingSettings,
+    classify_with,
     route,
     system_prompts_for,
 )
@@ -69,9 +70,11 @@ class Starter(Struct, frozen=True):
     step_defaults: Mapping[str, Any]
     comment_tools: tuple[str, ...] = ()
     """Tools with which an agent could post comments; a no_comment step has none of them."""
-    classifier: Callable[[], Callable[[Request], str]] | None = None
+    questions: Callable[[], Questions] | None = None
     """Returns what asks an agent what kind of request one is, which takes a limited time in
     all; None: the rules decide."""
+    paid: list[Usage] = field(default_factory=list)
+    """What each question has used, also where no answer came of it."""
     hooks: Hooks = field(default_factory=NoHooks)
     agent: str | None = None
     """Was asked for by name: performs the steps that name none, also after a restart."""
@@ -85,23 +88,26 @@ class Starter(Struct, frozen=True):
             UnknownName: the procedure that was named does not exist.
             UsageRefused: it is no procedure.
         """
-        chosen = route(
-            request,
-            explicit=explicit,
-            settings=self.routing,
-            known=self.registry.procedure_names,
-            classify=None if self.classifier is None else self.classifier(),
-        )
+        questions = None if self.questions is None else self.questions()
+        try:
+            chosen = route(
+                request,
+                explicit=explicit,
+                settings=self.routing,
+                known=self.registry.procedure_names,
+                classify=None if questions is None else classify_with(questions.ask),
+            )
+        finally:
+            self.paid.extend(() if questions is None else questions.paid)
+        if questions is not None and questions.paid:
+            chosen = chosen.replace(asked=questions.asked, usage=total(questions.paid))
         wanted = self.hooks.procedure(request, chosen.procedure)
         if wanted != chosen.procedure:
             why = f"a hook chose it instead of {chosen.procedure!r}"
             by_hook = Considered(source="hook", result=wanted, why=why)
-            chosen = Route(
-                procedure=wanted,
-                source="hook",
-                classification=chosen.classification,
-                reason=why,
-                considered=(*chosen.considered, by_hook),
+            considered = (*chosen.considered, by_hook)
+            chosen = chosen.replace(
+                procedure=wanted, source="hook", reason=why, considered=considered
             )
         workflow = self.registry.get(chosen.procedure)
         if workflow.kind != "procedure":
@@ -118,16 +124,17 @@ class Starter(Struct, frozen=True):
         request: Request,
         explicit: str | None = None,
         wanted: WantedTeam | None = None,
+        route: Route | None = None,
     ) -> Definition:
         """Return what a run of *request* is to be made of; nothing is kept or started.
 
-        *wanted* is what a person said about a team.
+        *wanted* is what a person said about a team, *route* how the request was routed before.
 
         Raises:
             ConfigurationError: a step's agent or prompt can't be had.
             Raises also what `route` and `TeamStarter.choose` do.
         """
-        chosen = self.route(request, explicit)
+        chosen = route or self.route(request, explicit)
         return self.made_of(request, chosen, self.choose_team(request, chosen, wanted))
 
     def made_of(self, request: Request, chosen: Route, choice: TeamChoice | None) -> Definition:
@@ -271,6 +278,12 @@ def _asked(text: str) -> Iterator[str]:
             yield path[1]
 
 
+def lost_words(paid: Iterable[Usage]) -> str:
+    """Return what was *paid* for a run that was not made; empty: nothing was."""
+    spent = cost_words(total(paid))
+    return f"classifying the request is paid, and no run counts it: {spent}" if spent else ""
+
+
 SUFFIX = "-team"
 """Behind a procedure's name: the workflow in which a team does what the procedure does."""
 
@@ -381,15 +394,19 @@ class Questions:
         *,
         within_s: float,
         project: Path,
+        ensure_may_ask: Callable[[], object],
         make_place: Callable[[], Path],
     ) -> None:
-        """Ask nobody yet; the clock starts with the first question.
+        """Ask nobody yet; the clock starts with the first question, once it may be asked.
 
         *make_place* returns a folder of this user in which the empty one is made: clients look
         for their settings in the folders above, and above a shared one anybody can leave some.
         """
+        self.asked = self._agent = agent
+        self.paid: list[Usage] = []
+        """What each question has used, in their order."""
         self._agents = agents
-        self._agent = agent
+        self._ensure_may_ask = ensure_may_ask
         self._within_s = within_s
         self._project = project
         self._make_place = make_place
@@ -403,7 +420,9 @@ class Questions:
             NotAsked: it can't be started without tools, or there is no place for it.
             StepFailed: it failed, did not answer in time, or had no time left to be asked.
             Interrupted: somebody interrupted it.
+            NotTrusted: the project may not ask anybody here.
         """
+        self._ensure_may_ask()
         if self._until is None:
             self._until, left_s = time.monotonic() + self._within_s, self._within_s
         else:
@@ -427,6 +446,7 @@ class Questions:
         executor = without_tools(chosen, self._project)
         if isinstance(executor, Objection):
             raise NotAsked(f"agent {name!r} is not asked: {executor.reason}", hint=executor.hint)
+        self.asked = name
         field = next((one for one in WITHOUT_TOOLS if one in executor.supported_fields), None)
         step = step if field is None else step.replace(**{field: True})
         folder = self._folder(name)
@@ -440,11 +460,20 @@ class Questions:
             timeout_s=timeout_s,
             grace_s=grace_s,
         )
+        # Until it has said what it has used.
+        usage = Usage(unpriced=1)
         try:
-            return executor.perform(request, _Deaf(), cancellation)
+            outcome = executor.perform(request, _Deaf(), cancellation)
+            usage = outcome.usage
+        except Exception:
+            # It was not started.
+            usage = Usage()
+            raise
         finally:
+            self.paid.append(usage)
             cancellation.close()
             shutil.rmtree(folder, ignore_errors=True)
+        return outcome
 
     def _folder(self, agent: str) -> Path:
         """Return a new folder, in which there is an empty one and nothing else."""

@@ -100,14 +100,15 @@ def cost_cell(view: NodeView, more_usd: float = 0.0) -> str:
     return f"{known}+?" if known and view.unpriced else known or ("?" if view.unpriced else "")
 
 
-def total_cost(nodes: Sequence[NodeView]) -> str:
-    """Return what *nodes* have cost together; empty: nothing."""
+def total_cost(view: FlowView) -> str:
+    """Return what the run of *view* has cost, its start included; empty: nothing."""
+    nodes = view.nodes
     spent = Usage(
         cost_usd=sum(node.cost_usd for node in nodes),
         unpriced=sum(node.unpriced for node in nodes),
         estimated_usd=sum(node.estimated_usd for node in nodes),
     )
-    return cost_words(spent)
+    return cost_words(spent.plus(view.before))
 
 
 def titled_summary(view: FlowView, now: datetime, room: int) -> str:
@@ -247,7 +248,7 @@ def _team_summary(view: FlowView, now: datetime | None, columns: int | None) -> 
         (0, counted_tasks(view.nodes)),
         (4, f"{running} of {size} at work" if size and view.status == "running" else ""),
         (5, f"{amount(tokens)} tokens" if tokens else ""),
-        (3, total_cost(view.nodes)),
+        (3, total_cost(view)),
         (2, clock(spent) if spent else ""),
     ]
     while True:
@@ -339,7 +340,7 @@ def node_summary(view: FlowView, now: datetime | None = None, room: int | None =
     )
     if spent >= 0.05:  # noqa: PLR2004 - what one decimal shows
         parts.append(f"{duration(spent)} of work")
-    if cost := total_cost(view.nodes):
+    if cost := total_cost(view):
         parts.append(cost)
     return " · ".join(parts)
 

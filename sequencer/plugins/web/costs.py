@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import reduce
 from itertools import accumulate
 from typing import NamedTuple
 
 from msgspec import Struct, field
 
 from sequencer.cli.views.states import amount
-from sequencer.model.outcome import Usage
+from sequencer.model.outcome import total
 from sequencer.plugins.metrics.facts import Cap, Maker, Total, caps_of
 from sequencer.plugins.teams.team import TeamRules
 from sequencer.plugins.web.drawings import Series, stacked_svg
@@ -108,7 +107,7 @@ def costs(site: Site, query: Query) -> Page:
     measure = MEASURES[of]
     plot, series = grown(sorted(spent, key=lambda one: one[1].at), measure, PARTS[by])
     context = {
-        "total": reduce(Usage.plus, (usage for *_, usage in used), Usage()),
+        "total": total(usage for *_, usage in used),
         "cut": cut,
         "runs": sorted(used, key=lambda one: -one[2].cost_usd)[:MOST_LISTED],
         "agents": _sorted(sums.get("agent", {})),

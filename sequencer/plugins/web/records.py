@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from functools import reduce
 from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
-from sequencer.history.timeline import BEGINNINGS, is_failed_by_hand
-from sequencer.model.outcome import Usage, used
+from sequencer.history.timeline import BEGINNINGS, CLASSIFICATION, is_failed_by_hand
+from sequencer.model.outcome import Usage, total, used
 from sequencer.model.transitions import Event
 
 _BEGIN = frozenset({Event.CLAIMED, Event.ASKED, Event.STARTED})
@@ -82,7 +81,7 @@ class Tried(Struct):
     @property
     def usage(self) -> Usage:
         """Return what all attempts have used."""
-        return reduce(Usage.plus, (one.usage for one in self.tries), Usage())
+        return total(one.usage for one in self.tries)
 
 
 class Spent(NamedTuple):
@@ -103,7 +102,8 @@ def spent_in(fact: Mapping[str, Any]) -> Spent:
     """Return what a *fact* with a usage tells of it."""
     outcome = fact["outcome"]
     at = datetime.fromisoformat(fact["at"]).timestamp()
-    return Spent(at, used(outcome["usage"]), str(outcome.get("agent") or "?"), fact["step"])
+    step = CLASSIFICATION if fact["event"] in BEGINNINGS else fact["step"]
+    return Spent(at, used(outcome["usage"]), str(outcome.get("agent") or "?"), step)
 
 
 class TriedSteps:

@@ -36,7 +36,12 @@ def asked(folder: Path, within_s: float = 30.0, **agent: Any) -> Iterator[Questi
         place = folder / "place"
         place.mkdir()
         yield Questions(
-            project.agents, "asked", within_s=within_s, project=folder, make_place=lambda: place
+            project.agents,
+            "asked",
+            within_s=within_s,
+            project=folder,
+            ensure_may_ask=lambda: None,
+            make_place=lambda: place,
         )
         assert list(place.iterdir()) == []
     finally:
@@ -109,7 +114,12 @@ def test_all_questions_share_the_time(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_an_agent_that_nobody_knows_can_not_be_asked(tmp_path: Path) -> None:
     project = open_project(tmp_path, environment={})
     questions = Questions(
-        project.agents, "nobody", within_s=1, project=tmp_path, make_place=lambda: tmp_path
+        project.agents,
+        "nobody",
+        within_s=1,
+        project=tmp_path,
+        ensure_may_ask=lambda: None,
+        make_place=lambda: tmp_path,
     )
     with pytest.raises(UnknownName):
         questions.ask("x")

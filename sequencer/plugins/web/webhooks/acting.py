@@ -22,6 +22,8 @@ from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 
+from msgspec.structs import replace
+
 from sequencer.cli.views.runs import open_at
 from sequencer.engine.run import Run
 from sequencer.errors import (
@@ -34,8 +36,11 @@ from sequencer.errors import (
 from sequencer.logs import current_branch
 from sequencer.model.head import Head, Status
 from sequencer.model.limits import parse_time
+from sequencer.model.outcome import Usage
+from sequencer.model.request import Route
 from sequencer.plugins.posting.trackers import activity_id
 from sequencer.plugins.requests.issues import as_request, free_name, issue_of
+from sequencer.plugins.requests.starting import lost_words
 from sequencer.plugins.web.actions import decide
 from sequencer.plugins.web.site import ShownProject
 from sequencer.plugins.web.webhook_settings import TrackerHook
@@ -106,6 +111,10 @@ class Clerk:
         """Numbers of the wishes for work on a run that were met."""
         self._going: dict[str, subprocess.Popen[bytes]] = {}
         """What works on runs, each in a process of its own that outlives this one."""
+        self._route: Route | None = None
+        """Of the delivery that is tried; its request is classified and paid once."""
+        self._paid: list[Usage] = []
+        """For that, and counted in no run so far."""
 
     @cached_property
     def box(self) -> DeliveryBox:
@@ -149,6 +158,7 @@ class Clerk:
 
     def _handle_next(self) -> bool:
         """Act on the oldest delivery; return whether there was one."""
+        self._route, self._paid = None, []
         for left in range(TRIES - 1, -1, -1):
             delivery = self.box.next()
             if delivery is None:
@@ -161,15 +171,21 @@ class Clerk:
                 if left:
                     time.sleep(PAUSE_S)
                     continue
-                done = f"given up: {error}"
+                done = f"given up: {error}{self._lost}"
             except SequencerError as error:
-                done = f"refused: {error.message}"
+                done = f"refused: {error.message}{self._lost}"
             except Exception as error:  # noqa: BLE001 - the next deliveries are to be acted on
-                done = f"a delivery was dropped: {error!r}"
+                done = f"a delivery was dropped: {error!r}{self._lost}"
             self._say(f"{delivery.tracker}: {done}")
             self.box.finish(delivery, done)
             break
         return True
+
+    @property
+    def _lost(self) -> str:
+        """Return what was paid for a run that was not made; empty: nothing was."""
+        lost = lost_words(self._paid)
+        return f"; {lost}" if lost else ""
 
     def _act(self, delivery: Delivery) -> str:
         """Do what *delivery* asks for; return what was done.
@@ -205,6 +221,7 @@ class Clerk:
             if event.at <= (parse_time(head.last_update) or datetime.now(UTC)) + SKEW:
                 raise Unwanted(f"run {run.name} has already done it")
         folder, starter = project.settings.project_dir, project.starter
+        starter = replace(starter, paid=self._paid)
         request = as_request(
             issue_of(document, "the delivery"),
             project.redaction.hide_text,
@@ -212,10 +229,13 @@ class Clerk:
             repository=folder.name,
             base_branch=current_branch(folder) or "",
         )
-        definition = starter.define(request, options.procedure)
+        if self._route is None:
+            self._route = starter.route(request, options.procedure)
+        definition = starter.define(request, route=self._route)
         starter.ensure_installed(definition)
         name = free_name(event.identifier, project.run_names())
         project.run(name, definition).control.start(definition)
+        self._paid.clear()
         self._want(name)
         return f"run {name} of {definition.route.get('procedure')} starts, for {event.who[0]}"
 
