@@ -402,6 +402,7 @@ class Questions:
             cwd=self._project,
             result_path=folder / "answer" / "result.json",
             environment={"SEQUENCER_STEP": step.name},
+            decides=True,
             timeout_s=timeout_s,
             grace_s=grace_s,
         )
