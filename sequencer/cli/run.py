@@ -89,7 +89,10 @@ _OPTIONS = with_options(
 )  # fmt: skip
 
 
-@verb("run", first=("--max-steps", "--max-cost", "--mode", "--position", "--agent", "--dry-run"))
+_FIRST_OF_RUN = ("--max-steps", "--max-cost", "--mode", "--position", "--agent", "--dry-run")
+
+
+@verb("run", has_secrets=True, first=_FIRST_OF_RUN)
 @_RUN_OPTIONS
 @_OPTIONS
 @pass_invocation
@@ -137,7 +140,7 @@ _LINE = with_options(
 )  # fmt: skip
 
 
-@verb("tick", first=("--all", "--position", "--max-cost", "--agent", "--log"))
+@verb("tick", has_secrets=True, first=("--all", "--position", "--max-cost", "--agent", "--log"))
 @_LINE
 @_OPTIONS
 @_LOG

@@ -15,6 +15,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from sequencer.engine.apart import Apart
 from sequencer.engine.attempt import Allowance, HeadMoved, Noticed, Prepared, Running, least, left
 from sequencer.engine.attempts import Attempts
 from sequencer.engine.carrier import accepted
@@ -87,6 +88,7 @@ class NetWorker(Worker):
         self._rules = TeamRules() if team is None else team.rules
         if self.budgets is not None and self.budgets.kills:
             self._performances.on_use = self.attempts.wake
+        self._apart = Apart(performer.agents, performer.with_defaults, control.net.workflow_at)
         self.shares = Shares(limits, self.budgets, control.store.owner(), self._prepared)
 
     def interrupt(self) -> None:
@@ -171,9 +173,16 @@ class NetWorker(Worker):
         return self._room(
             max(free, 0),
             gone,
-            closed=partial(self.shares.closed, gone=gone),
+            closed=partial(self._closed, gone=gone),
             share=partial(self.shares.of, gone=gone),
+            closes_with_each=True,
         )
+
+    def _closed(self, head: Head, marking: Marking, gone: frozenset[int]) -> Collection[str]:
+        """Return the nodes that must not start now; *gone* are dead claims."""
+        closed = self.shares.closed(head, marking, gone)
+        apart = self._apart.closed(head, marking, gone)
+        return frozenset(closed) | apart if apart else closed
 
     def gone(self, head: Head, mine: Collection[int] = ()) -> frozenset[int]:
         """See `Worker.gone`; those of running attempts are this process's as well."""

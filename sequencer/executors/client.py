@@ -51,6 +51,7 @@ from sequencer.executors.protocol import (
     tools_objection,
 )
 from sequencer.executors.pump import DONE, Launch, LineSplitter, agent_environment
+from sequencer.executors.wall import Wall
 from sequencer.model.fields import Field
 from sequencer.model.frozen import Frozen
 from sequencer.model.outcome import Outcome, OutcomeStatus, Quota, Usage
@@ -75,6 +76,8 @@ class ClientOptions(Frozen):
     """A refused tool call fails the step; otherwise it is a warning."""
     limit_wait_s: float = Field(default=DEFAULT_WAIT_S, gt=0, le=86_400)
     """When to ask again after a limit whose end the client does not tell."""
+    wall: Wall = Wall.SCOPES
+    """What keeps it away from other processes of its user."""
     prices: dict[str, ModelPrice] = Field(default_factory=dict)
     """By model, in USD per million tokens; those of the project are added."""
 
@@ -477,6 +480,11 @@ class ClientExecutor(ABC, Generic[OptionsT]):
         self.options = options
         self._core = core
 
+    @property
+    def wall(self) -> Wall:
+        """See `protocol.Walled`."""
+        return self.options.wall
+
     @abstractmethod
     def call(self, request: StepRequest) -> Call:
         """Return how *request* is performed.
@@ -517,7 +525,13 @@ class ClientExecutor(ABC, Generic[OptionsT]):
         write_files(request, call.files)
         return perform_process(
             self._core,
-            launch_of(call.argv, call.environment, request, hint=self.install),
+            launch_of(
+                call.argv,
+                call.environment,
+                request,
+                hint=self.install,
+                wall=self.options.wall,
+            ),
             request,
             listener,
             cancellation,

@@ -32,6 +32,7 @@ from sequencer.executors.protocol import (
     qualified_model,
 )
 from sequencer.executors.pump import GRACE_S, agent_environment
+from sequencer.executors.wall import Wall
 from sequencer.model.fields import AfterValidator, Field
 from sequencer.model.frozen import Frozen
 from sequencer.model.outcome import Outcome, OutcomeStatus
@@ -82,6 +83,8 @@ class CommandOptions(Frozen):
     """Names (or ``PREFIX_*``) of further variables of this process that it gets."""
     grace_s: float = Field(default=GRACE_S, ge=0, le=600)
     """Seconds between TERM and KILL where it has to be ended."""
+    wall: Wall = Wall.SCOPES
+    """What keeps it away from other processes of its user."""
     free: bool = False
     """It pays nobody: where it tells no cost there is none, instead of an unknown one."""
     prices: dict[str, ModelPrice] = Field(default_factory=dict)
@@ -111,6 +114,11 @@ class CommandExecutor:
         """Return the fields that reach the program: those that its argv asks for."""
         asked = self.options.placeholders & {"model", "system_prompt"}
         return asked | {"idle_timeout_s"} | ({"provider"} if "model" in asked else set())
+
+    @property
+    def wall(self) -> Wall:
+        """See `protocol.Walled`."""
+        return self.options.wall
 
     def objections(self, step: Step) -> list[Objection]:
         """Return why the program would not get to know the provider."""
@@ -164,8 +172,10 @@ class CommandExecutor:
             with folders.open_new(prompt_file) as file:
                 file.write(request.prompt.encode("utf-8", "surrogateescape"))
         try:
-            env, grace_s = self._environment(), self.options.grace_s
-            launch = launch_of(argv, env, request, hint=self._hint, grace_s=grace_s)
+            env, options = self._environment(), self.options
+            launch = launch_of(
+                argv, env, request, hint=self._hint, grace_s=options.grace_s, wall=options.wall
+            )
             answer = _Answer(listener)
             end = self._core.run(launch, answer, cancellation)
         finally:

@@ -17,7 +17,7 @@ from typing import ClassVar
 from sequencer.executors.client_limits import Clock, local_clock
 from sequencer.executors.messages_loop import LISTENED_TO, Conversation, MessagesOptions
 from sequencer.executors.prices import missing_price, price_of
-from sequencer.executors.process import ProcessCore, apply_result
+from sequencer.executors.process import ProcessCore, apply_result, result_ignored
 from sequencer.executors.project_tools import TOOLS, ToolFolder, Workbench
 from sequencer.executors.protocol import (
     Cancellation,
@@ -29,6 +29,7 @@ from sequencer.executors.protocol import (
 )
 from sequencer.executors.pump import agent_environment
 from sequencer.executors.tool_words import MESSAGES, granted, objections
+from sequencer.executors.wall import Wall
 from sequencer.model.addresses import takes_secrets
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import FileMark, Step
@@ -62,6 +63,11 @@ class MessagesExecutor:
         self._core = core
         self._environ = os.environ if environ is None else environ
         self._clock = clock
+
+    @property
+    def wall(self) -> Wall:
+        """See `protocol.Walled`."""
+        return self.options.wall
 
     def missing(self, _folder: Path | None) -> str | None:
         """See `protocol.Installed`."""
@@ -122,6 +128,7 @@ class MessagesExecutor:
             environment=self._command_environment(),
             seconds_left=lambda: None if deadline is None else deadline - time.monotonic(),
             lock=request.lock,
+            wall=self.options.wall,
         )
         conversation = Conversation(self.options, request, bench, listener, self._clock)
         key = self._environ[self.options.api_key_env]
@@ -133,7 +140,8 @@ class MessagesExecutor:
             "denials": tuple(conversation.denials),
         }
         # A command of the agent may have written it.
-        return apply_result(request.result_path, outcome.replace(**update))
+        ignored = result_ignored(request, listener)
+        return apply_result(request.result_path, outcome.replace(**update), ignored)
 
     def _command_environment(self) -> dict[str, str]:
         options = self.options

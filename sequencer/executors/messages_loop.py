@@ -28,6 +28,7 @@ from sequencer.executors.prices import ModelPrice, Tokens, price_of
 from sequencer.executors.project_tools import SECRETS, Workbench, call_tool, describe_tools
 from sequencer.executors.protocol import Listener, Piece, StepRequest, time_is_over
 from sequencer.executors.tool_words import MESSAGES, taken
+from sequencer.executors.wall import Wall
 from sequencer.model.addresses import takes_secrets
 from sequencer.model.fields import AfterValidator, Field
 from sequencer.model.frozen import Frozen
@@ -82,6 +83,8 @@ class MessagesOptions(Frozen):
     """Names of further variables of this process that commands get."""
     fail_on_denial: bool = False
     """A refused tool call fails the step; otherwise it is a warning."""
+    wall: Wall = Wall.SCOPES
+    """Around each command that the agent runs."""
 
 
 _HINTS = {

@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, Self
 
@@ -54,6 +55,7 @@ from sequencer.executors.pump import (
     OutputConsumer,
     Pump,
 )
+from sequencer.executors.wall import OPEN, Wall
 from sequencer.model.fields import Field, ValidationError
 from sequencer.model.frozen import Frozen
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
@@ -72,6 +74,7 @@ class ProcessCore:
         """Start nothing yet."""
         self._spare: Guard | None = None
         self._lock = threading.Lock()
+        self._has_told_of_no_wall = False
 
     def __enter__(self) -> Self:
         """Return the core itself."""
@@ -152,7 +155,11 @@ class ProcessCore:
                 if survivors and launch.lock is not None:
                     launch.lock.is_clean = False
         _ensure_started(pump, guard)
-        return _end_of(pump, launch, cancellation, time.monotonic() - started, survivors)
+        end = _end_of(pump, launch, cancellation, time.monotonic() - started, survivors)
+        if pump.has_started and not pump.is_walled and launch.wall is Wall.SCOPES:
+            is_told, self._has_told_of_no_wall = self._has_told_of_no_wall, True
+            return end if is_told else replace(end, lacks_wall=True)
+        return end
 
     def _launched(self, launch: Launch) -> Guard:
         """Return a guard that has its record; a spare one may have died while it waited."""
@@ -199,6 +206,7 @@ def launch_of(
     *,
     hint: str = "",
     grace_s: float = GRACE_S,
+    wall: Wall = Wall.SCOPES,
 ) -> Launch:
     """Return how to start *argv* for *request*; *env* lacks only the request's identity."""
     mark = request.step.complete_when
@@ -214,6 +222,7 @@ def launch_of(
         grace_s=grace_s if request.grace_s is None else min(grace_s, request.grace_s),
         lock=request.lock,
         hint=hint,
+        wall=wall,
     )
 
 
@@ -236,6 +245,9 @@ def conclude(
 
     The agent's result file is applied last; it can't make a failure a success.
     """
+    if end.lacks_wall:
+        text = f"[sequencer] there is no wall around agents on this machine: {OPEN}\n"
+        listener.write(text.encode(), Piece.NOTICE)
     if end.spawn_error is not None:
         # An update of a client takes its program away for a moment.
         status = OutcomeStatus.UNAVAILABLE if end.has_vanished else OutcomeStatus.FAILED
@@ -264,7 +276,8 @@ def conclude(
     if end.survivors:
         notice = f"{end.survivors} processes of the agent could not be ended\n"
         listener.write(notice.encode(), Piece.NOTICE)
-    return apply_result(request.result_path, outcome.replace(**update))
+    ignored = result_ignored(request, listener)
+    return apply_result(request.result_path, outcome.replace(**update), ignored)
 
 
 def _end_strays(guard: Guard, report: dict[str, Any] | None, *, is_guard_lost: bool) -> int:
@@ -342,6 +355,8 @@ class ProcessEnd(Struct, frozen=True, kw_only=True):
     """The last 4 KiB of its standard error."""
     is_guard_lost: bool = False
     """Somebody killed the guard; the agent was killed with it."""
+    lacks_wall: bool = False
+    """It ran without the wall that it should have had; of the first one only."""
     survivors: int = 0
     """Processes that could not be ended (another user's, after sudo, say)."""
 
@@ -502,15 +517,38 @@ def read_result(path: Path) -> Result | None:
         _refuse(path, f"it is not strict JSON: {error}")
 
 
-def apply_result(path: Path, outcome: Outcome) -> Outcome:
-    """Return *outcome* with what the result file at *path* says, if there is one."""
+_IGNORED = (
+    b"[sequencer] the result file is ignored: the answer of this step decides the way, so it is "
+    b"what the client itself says, or what a command prints\n"
+)
+
+
+def result_ignored(request: StepRequest, listener: Listener) -> Callable[[], None] | None:
+    """Return what tells *listener* that the result file is ignored; None: it counts."""
+    return partial(listener.write, _IGNORED, Piece.NOTICE) if request.decides else None
+
+
+def apply_result(
+    path: Path, outcome: Outcome, ignored: Callable[[], None] | None = None
+) -> Outcome:
+    """Return *outcome* with what the result file at *path* says, if there is one.
+
+    With *ignored* the file adds at most usage, which helps nobody who forges it; *ignored* is
+    called if it says more. See `StepRequest.decides`.
+    """
     try:
         result = read_result(path)
     except ResultRefused as refusal:
-        return _with_failure(outcome, str(refusal))
+        if ignored is None:
+            return _with_failure(outcome, str(refusal))
+        result = Result(status="failed")
     if result is None:
         return outcome
     changed = outcome.replace(usage=_larger(outcome.usage, result.usage))
+    if ignored is not None:
+        if result.output is not None or result.status is not None:
+            ignored()
+        return changed
     if result.output is not None:
         changed = changed.replace(output=_text(result.output), structured=None)
         if not isinstance(result.output, str):

@@ -29,6 +29,7 @@ from sequencer.executors.attempt_lock import AttemptLock
 from sequencer.executors.process import ProcessCore, ProcessEnd
 from sequencer.executors.protocol import Cancellation, Identity
 from sequencer.executors.pump import Launch, OutputConsumer
+from sequencer.executors.wall import Wall
 from sequencer.model.fields import Field, ValidationError
 from sequencer.model.frozen import Frozen, json_schema
 from sequencer.store.folder import read_regular
@@ -54,6 +55,7 @@ class Workbench(Struct, frozen=True, kw_only=True):
     """Until the attempt's deadline; None is without limit."""
     lock: AttemptLock | None = None
     """Of the attempt, for its processes."""
+    wall: Wall = Wall.SCOPES
 
     def run(self, argv: Sequence[str], timeout_s: float, cap: int) -> tuple[ProcessEnd, _Capped]:
         """Run *argv* in the project's folder; keep the first *cap* bytes of its output."""
@@ -66,6 +68,7 @@ class Workbench(Struct, frozen=True, kw_only=True):
             prompt=b"",
             timeout_s=timeout_s if left is None else min(timeout_s, max(left, 0.01)),
             lock=self.lock,
+            wall=self.wall,
         )
         output = _Capped(cap)
         return self.core.run(launch, output, self.cancellation), output

@@ -25,6 +25,7 @@ from sequencer.model.step import Step
 
 if TYPE_CHECKING:
     from sequencer.executors.attempt_lock import AttemptLock
+    from sequencer.executors.wall import Wall
 
 
 def words(text: str) -> frozenset[str]:
@@ -204,6 +205,9 @@ class StepRequest(Struct, frozen=True, kw_only=True):
     """At most so long between TERM and KILL; None: as the agent's entry has it."""
     lock: AttemptLock | None = None
     """For the processes that perform it; None where there is no claim."""
+    decides: bool = False
+    """The answer decides which way the run goes: only what the client itself says counts, and
+    not the result file, which other agents of this user can write."""
     max_cost_usd: float | None = None
     """What is left for this attempt under the step's, invocation's and run's limits."""
 
@@ -349,6 +353,15 @@ def tools_objection(executor: Executor, extra_args: Sequence[str] = ()) -> Objec
         reason = "its extra_args may give it tools"
         return Objection(reason, "name an agent without extra_args")
     return None
+
+
+@runtime_checkable
+class Walled(Protocol):
+    """What an executor has beside `Executor` if its entry says which wall its processes get."""
+
+    @property
+    def wall(self) -> Wall:
+        """Return what keeps them away from other processes of their user."""
 
 
 EVERY_EXECUTOR = frozenset(

@@ -36,6 +36,7 @@ from msgspec import Struct, field
 from sequencer.errors import SequencerError, out_of_resources
 from sequencer.executors.attempt_lock import MARK, AttemptLock
 from sequencer.executors.protocol import Cancellation, Identity, StopReason, words
+from sequencer.executors.wall import Wall
 
 GRACE_S = 5.0
 """Seconds between TERM and KILL; claude 2.1 needs about 1.5 to end its tools."""
@@ -64,6 +65,8 @@ class Launch(Struct, frozen=True, kw_only=True):
     """Below *cwd*: when it appears, the agent has done its work and is ended."""
     grace_s: float = GRACE_S
     """Seconds between TERM and KILL."""
+    wall: Wall = Wall.SCOPES
+    """What keeps it away from other processes of its user."""
     lock: AttemptLock | None = None
     """Of the attempt; None where it has no claim."""
     hint: str = ""
@@ -111,6 +114,15 @@ def agent_environment(
     return {**chosen, **(extra or {})}
 
 
+def _of_the_loader() -> dict[str, str]:
+    """Return the variables without which an interpreter may not start; a guard needs no others."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(("DYLD_", "FAKETIME", "LD_"))
+    }
+
+
 class GuardUnreachable(SequencerError):
     """A guard could not be started, or ended before its record was sent."""
 
@@ -144,8 +156,9 @@ class Guard:
                 stdout=status_write,
                 stderr=stderr_write,
                 pass_fds=(prompt_read, stdout_write),
-                # By which it is found when it is stopped and its sequencer is gone.
-                env={**os.environ, MARK: self.mark},
+                # No secret: every process of this user can read it. With the mark it is found
+                # when it is stopped and its sequencer is gone.
+                env={**_of_the_loader(), MARK: self.mark},
                 cwd="/",
                 start_new_session=True,
             )
@@ -264,7 +277,8 @@ def record_of(launch: Launch, mark: str) -> bytes:
         SequencerError: an argument or variable holds a NUL, which no program can be given.
     """
     environment = {**_marked(launch), MARK: mark}
-    fields = [str(launch.grace_s), str(launch.cwd), str(len(launch.argv)), *launch.argv]
+    fields = [launch.wall, str(launch.grace_s), str(launch.cwd)]
+    fields += [str(len(launch.argv)), *launch.argv]
     fields += [f"{name}={value}" for name, value in environment.items()]
     if any("\0" in field for field in fields):
         raise SequencerError(
@@ -366,7 +380,8 @@ class OutputConsumer(Protocol):
 
 
 _FIRST_WORD = re.compile(
-    rb'\{"event": (?:"started", "pid": \d{1,10}|"refused", "errno": \d{1,4}, "stage": "[a-z]+")\}'
+    rb'\{"event": (?:"started", "pid": \d{1,10}, "is_walled": (?:true|false)|'
+    rb'"refused", "errno": \d{1,4}, "stage": "[a-z]+")\}'
 )
 _LAST_WORD = re.compile(
     rb'\{"event": "ended", "exit_code": (?:null|-?\d{1,3}), "stopped_by": (?:null|"[a-z]+"), '
@@ -390,6 +405,8 @@ class Pump(Struct):
     """The guard's last word, or None if it was lost."""
     has_started: bool = False
     """Whether the guard has started the agent."""
+    is_walled: bool = False
+    """Whether the agent is in a domain of its own."""
     stop_cause: StopReason | str | None = None
     """Why the guard was told to stop, if it was."""
     stderr_tail: bytes = b""
@@ -480,7 +497,7 @@ class Pump(Struct):
             if event.get("event") != "started":
                 self.report = event or None
                 break
-            self.has_started = True
+            self.has_started, self.is_walled = True, event["is_walled"]
         if data and is_sane and self.report is None:
             return True
         self._until = time.monotonic() + _DRAIN_S

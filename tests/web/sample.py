@@ -31,8 +31,8 @@ if step == "judge":
     verdict = {"pass": os.path.exists("judged"), "reason": "a link on page 2 is dead"}
     open("judged", "w").close()
     with open(os.environ["SEQUENCER_RESULT"], "w", encoding="utf-8") as file:
-        json.dump({"status": "ok", "output": json.dumps(verdict),
-                   "usage": {"input_tokens": 900, "output_tokens": 60, "cost_usd": 0.008}}, file)
+        json.dump({"usage": {"input_tokens": 900, "output_tokens": 60, "cost_usd": 0.008}}, file)
+    print(json.dumps(verdict))
     sys.exit(0)
 if step == "deploy":
     sys.exit("the server at deploy.example says 503")

@@ -465,7 +465,7 @@ class OpenTransition:
     def _grant(self, name: str, room: Room, slots: int) -> Collection[str] | None:
         """Write down that the next token holds *name*, as the marking says already.
 
-        Returns the nodes that are not to be begun now, if its share has changed that.
+        Returns the nodes that are not to be begun now, if that may have changed.
         """
         token, most = self.head.token + 1, self.course.graph.max_parallel
         # Where the graph says how many work at once, other processes may take what is left.
@@ -485,7 +485,9 @@ class OpenTransition:
         self.head = self.head.replace(token=token, claims=(*self.head.claims, granted))
         self.granted.append(token)
         self._take_facts(granted, {})
-        return room.closed(self.head, self.marking) if share else None
+        if share or room.closes_with_each:
+            return room.closed(self.head, self.marking)
+        return None
 
     def _ask(self, name: str, timeout_ms: int | None) -> None:
         token = self.head.token + 1

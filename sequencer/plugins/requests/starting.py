@@ -457,6 +457,7 @@ class Questions:
             prompt=prompt,
             cwd=folder / "empty",
             result_path=folder / "answer" / "result.json",
+            decides=True,
             timeout_s=timeout_s,
             grace_s=grace_s,
         )

@@ -47,7 +47,7 @@ def _store(invocation: Invocation) -> FleetStore:
     return cast("FleetStore", project.store(None))
 
 
-@verb("worker", has_json=False)
+@verb("worker", has_json=False, has_secrets=True)
 @click.option(
     "--max-parallel",
     type=click.IntRange(1, 1000),

@@ -26,7 +26,7 @@ BACKLOG = 1024
 LOOPBACK = ("127.0.0.1", "::1")
 
 
-@verb("web", has_json=False)
+@verb("web", has_json=False, has_secrets=True)
 @click.argument(
     "folders",
     nargs=-1,

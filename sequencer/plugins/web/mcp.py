@@ -51,7 +51,7 @@ Token = Annotated[int, Field(ge=1, description="As 'inbox' shows it for this que
 Decision = Literal["approve", "reject", "feedback", "answer"]
 
 
-@verb("mcp", has_json=False)
+@verb("mcp", has_json=False, has_secrets=True)
 @pass_invocation
 def mcp(invocation: Invocation) -> None:
     """Serve this project to a client of the Model Context Protocol, on stdin and stdout.

@@ -247,7 +247,7 @@ def test_an_agent_cannot_speak_as_its_guard_or_to_it(stage: Stage, fd: int) -> N
     assert (outcome.status, outcome.exit_code) == (OutcomeStatus.FAILED, 7)
 
 
-STARTED = '{"event": "started", "pid": 1}'
+STARTED = '{"event": "started", "pid": 1, "is_walled": true}'
 ENDED = '{"event": "ended", "exit_code": 0, "stopped_by": null, "survivors": 0}'
 REFUSED = '{"event": "refused", "errno": 2, "stage": "program"}'
 
@@ -261,6 +261,7 @@ REFUSED = '{"event": "refused", "errno": 2, "stage": "program"}'
         [STARTED, STARTED],
         [STARTED, REFUSED],
         [STARTED, ENDED.replace("0,", "1.5,")],
+        [STARTED.replace("true", "1")],
         [REFUSED.replace("2", "9" * 5000)],
         [REFUSED.replace("2", "99999999999999999999")],
     ],

@@ -24,6 +24,7 @@ from sequencer.executors.process import ProcessCore, describe_exit
 from sequencer.executors.protocol import Cancellation
 from sequencer.executors.pump import TAIL, Launch, agent_environment
 from sequencer.executors.redaction import Redaction
+from sequencer.executors.wall import Wall
 from sequencer.model.head import Head
 from sequencer.model.net.graph import Node
 from sequencer.plugins.git.code.checkout import (
@@ -520,6 +521,7 @@ class RunWorktree:
             Interrupted: *stop* came first.
         """
         output, limit = _Tail(), self._setup_timeout_s
+        # Your own commands, and no agent: they may need what the wall ends.
         launch = Launch(
             identity=None,
             argv=argv,
@@ -527,6 +529,7 @@ class RunWorktree:
             cwd=cwd,
             prompt=b"",
             timeout_s=limit,
+            wall=Wall.NONE,
         )
         end = core.run(launch, output, stop)
         is_late = end.ended_by == "timeout"
