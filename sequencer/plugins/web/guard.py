@@ -16,6 +16,7 @@ import asyncio
 import hmac
 import secrets
 from collections.abc import Callable, Iterable
+from typing import Any
 from urllib.parse import parse_qs
 
 import anyio.to_thread
@@ -115,9 +116,8 @@ class PageGuard:
             answer = self._log_in(request)
         elif not code and _is_write(request):
             code = await self._take_form(request)
-            client, server = scope.get("client"), scope.get("server")
-            is_told = not code and client is not None and server is not None
-            if is_told and await anyio.to_thread.run_sync(is_from_agent, client, server):
+            ends: tuple[Any, Any] = (scope.get("client"), scope.get("server"))
+            if not code and all(ends) and await anyio.to_thread.run_sync(is_from_agent, *ends):
                 answer = PlainTextResponse(_AGENT, 403)
         if code:
             answer = PlainTextResponse(_TEXTS[code], code)

@@ -23,7 +23,7 @@ from sequencer.store.identity import is_agent
 
 Address = tuple[str, int]
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
-_LOCAL, _REMOTE, _INODE = 1, 2, 9
+_LOCAL, _REMOTE, _USER, _INODE = 1, 2, 7, 9
 """Columns of these tables."""
 
 
@@ -38,13 +38,13 @@ def is_from_agent(client: Address, server: Address) -> bool:
     tables = [one for one in _TABLES if os.access(one, os.R_OK)]
     if not tables:
         return False
-    inode = _inode(tables, client, server)
+    inode, user = _end(tables, client, server)
     if not inode:
         here = _ip(client[0])
         return here.is_loopback or here == _ip(server[0])
     owners, hidden = _owners(inode)
-    # A process that lets nobody look may be the one.
-    return any(map(is_agent, owners or hidden))
+    # A process of that user which lets nobody look may be the one.
+    return any(map(is_agent, owners or (pid for pid in hidden if _user(pid) == user)))
 
 
 def _ip(host: str) -> IPv4Address | IPv6Address:
@@ -73,15 +73,18 @@ def _hexadecimal(packed: bytes) -> str:
     return "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words)
 
 
-def _inode(tables: Iterable[str], client: Address, server: Address) -> int:
-    """Return the number of the socket at *client*; 0: this machine has none, or it was closed."""
+def _end(tables: Iterable[str], client: Address, server: Address) -> tuple[int, str]:
+    """Return the number of the socket at *client* and its user.
+
+    The number is 0 if this machine has none, or it was closed.
+    """
     near, far = _written(client), _written(server)
     for table in tables:
         for line in Path(table).read_text("ascii").splitlines()[1:]:
             columns = line.split()
             if columns[_LOCAL] in near and columns[_REMOTE] in far:
-                return int(columns[_INODE])
-    return 0
+                return int(columns[_INODE]), columns[_USER]
+    return 0, ""
 
 
 def _owners(inode: int) -> tuple[list[int], list[int]]:
@@ -98,6 +101,15 @@ def _owners(inode: int) -> tuple[list[int], list[int]]:
         except OSError:
             continue  # it has ended
     return owners, hidden
+
+
+def _user(pid: int) -> str:
+    """Return the user of *pid* as the tables write it; nobody's if it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_bytes().splitlines()
+    except OSError:
+        return ""
+    return next((line.split()[2].decode() for line in lines if line.startswith(b"Uid:")), "")
 
 
 def _target(path: str) -> str:
