@@ -163,6 +163,12 @@ class Fixed:
     def performer(self, emit: Emit) -> Performer:
         return self.perform(self.workflow, emit)
 
+    @staticmethod
+    def agents_may(verb: str) -> bool:
+        """Nobody is an agent here."""
+        del verb
+        return False
+
 
 def run_of(
     project: Project,

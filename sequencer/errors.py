@@ -118,13 +118,12 @@ class NotTrusted(UsageRefused):
 
 
 class DecisionRefused(UsageRefused):
-    """An agent has called a command by which people decide."""
+    """An agent asked for what only people decide; see `store.identity.is_inside_agent`."""
 
     def __init__(self, what: str, hint: str) -> None:
         """Say *what* an agent may not do, and in *hint* who may or what allows it."""
         super().__init__(
-            f"{what}: this is for a person to decide, but an agent called it "
-            "(SEQUENCER_TOKEN is set)",
+            f"{what}: this is for a person to decide, but it was called inside of an agent's step",
             hint=f"{hint}; nothing was changed",
         )
 

@@ -22,7 +22,7 @@ import click
 from msgspec import Struct, field
 
 from sequencer.cli.views.text import UNSEEN, columns_of, fitted, one_line, plain
-from sequencer.documents.textfile import is_inside_agent, slug
+from sequencer.documents.textfile import slug
 from sequencer.errors import (
     NotTrusted,
     StorageFailed,
@@ -31,6 +31,7 @@ from sequencer.errors import (
 )
 from sequencer.executors.redaction import Redaction
 from sequencer.plugins.schedules.unattended import News
+from sequencer.store.identity import is_inside_agent
 
 if TYPE_CHECKING:
     from sequencer.documents.yamlfile import KeyPath

@@ -20,12 +20,12 @@ from sequencer.cli.views.runs import (
     waiting,
 )
 from sequencer.cli.views.text import one_line, plain
-from sequencer.documents.textfile import is_inside_agent
 from sequencer.engine.attempt import Noticed, RunEvent
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, TransitionRefused, UnknownName, UsageRefused
 from sequencer.model.head import Gate, Head, Status
 from sequencer.plugins.requests.cli_requests import said
+from sequencer.store.identity import is_inside_agent
 
 if TYPE_CHECKING:
     from sequencer.engine.markings import Question

@@ -17,7 +17,7 @@ from msgspec import Struct, field
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.documents.textfile import CONFIG_NAME, SCHEMA_NAME, is_inside_agent, read_bytes
+from sequencer.documents.textfile import CONFIG_NAME, SCHEMA_NAME, read_bytes
 from sequencer.errors import ConfigurationError, UnknownName, UsageRefused
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
@@ -25,6 +25,7 @@ from sequencer.project.agents import CLIENTS
 from sequencer.project.project import open_project
 from sequencer.project.settings import Settings, load
 from sequencer.store import folder as folders
+from sequencer.store.identity import is_inside_agent
 from sequencer.workflows.prompts import relative_name
 
 

@@ -10,8 +10,8 @@ import click
 from sequencer.cli.context import BUILT_IN, Invocation, agrees, can_ask, safe_line
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.text import one_line
-from sequencer.documents.textfile import find_config, is_inside_agent
-from sequencer.errors import ConfigurationError, DecisionRefused, NotTrusted, UsageRefused
+from sequencer.documents.textfile import find_config
+from sequencer.errors import ConfigurationError, NotTrusted, UsageRefused
 from sequencer.project import trusting as trusted
 from sequencer.project.project import open_project
 
@@ -39,9 +39,8 @@ def trust(
       sequencer trust --list
       sequencer trust --remove ../other
     """
-    # An agent that could trust would need nothing else.
-    if is_inside_agent():
-        raise DecisionRefused("trust", "ask a person to run it")
+    # Also what is trusted is no agent's to know.
+    trusted.ensure_no_agent()
     if sum((is_sure, lists, removes)) > 1:
         raise UsageRefused("use only one of --yes, --list and --remove", where="sequencer trust")
     if lists:

@@ -26,7 +26,6 @@ SCHEMA_NAME = ".orchestration.schema.json"
 """A copy beside the configuration: editors find it without a network, on every machine."""
 DEFAULT_STATE_FILE = "sync/state.json"
 STATE_VARIABLE = "SEQUENCER_STATE_FILE"
-INSIDE_AGENT = "SEQUENCER_TOKEN"
 
 
 class Location(NamedTuple):
@@ -37,11 +36,6 @@ class Location(NamedTuple):
     project_dir: Path
     """Folder of the file, or where the search started; paths resolve against it."""
     state_path: Path
-
-
-def is_inside_agent() -> bool:
-    """Return whether an agent started this process during its step."""
-    return bool(os.environ.get(INSIDE_AGENT))
 
 
 def find_config(start: Path, explicit: Path | None = None) -> Path | None:

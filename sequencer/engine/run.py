@@ -78,6 +78,14 @@ class Resolution(Protocol):
         """Return what performs its steps."""
         ...
 
+    def agents_may(self, verb: str) -> bool:
+        """Return whether agents may use *verb* too, which is for people.
+
+        Raises:
+            NotTrusted: nobody has trusted what allows it.
+        """
+        ...
+
 
 class Made(Struct, frozen=True):
     """An attempt that has ended, and where."""
@@ -271,7 +279,8 @@ class Run:
         return self._control_of(self._at(self.head))
 
     def _control_of(self, resolved: Resolution) -> Control:
-        return Control(self.store, resolved.workflow, self.name, resolved.source)
+        workflow, source = resolved.workflow, resolved.source
+        return Control(self.store, workflow, self.name, source, resolved.agents_may)
 
     def approve(
         self,
@@ -337,11 +346,15 @@ class Run:
 
         Raises:
             SequencerError: see `EngineLoop.work`; the class has the exit code.
+            DecisionRefused: the run has not started, and an agent asks.
         """
         self._ensure_others_work(mode, is_detached=is_detached)
         head = None if mode is Mode.ASYNC else self.head
         resolved = self._at(head)
         control = self._control_of(resolved)
+        if head is None:
+            # Before hooks are loaded: see also `Control.begin`.
+            control.ensure_may_begin()
         control.kind.ensure_may(mode)
         names = control.kind.positions(positions)
         if limits is None:
@@ -416,8 +429,10 @@ class Run:
             TransitionRefused: nothing can start (complete, stopped, a date, a limit).
             UsageRefused: the run has a graph.
             StaleClaim: the claim was lost while the block ran; its output was kept.
+            DecisionRefused: an agent asks, whose own words would be the result of the step.
         """
         control = self.control
+        control.ensure_may_decide("skip", "performing a step")
         control.kind.ensure_may("turn")
         if isinstance(self.store, Dispatching):
             hint = "use 'run.work' or 'sequencer run'"

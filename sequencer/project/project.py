@@ -18,14 +18,15 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from sequencer.documents.textfile import is_inside_agent, slug
+from sequencer.documents.textfile import slug
 from sequencer.documents.yamlfile import KeyPath
 from sequencer.engine.attempt import Emit, Noticed
+from sequencer.engine.by_hand import ensure_may_decide
 from sequencer.engine.carrier import NOTHING_CARRIED, BranchGuard, Carrier
 from sequencer.engine.hooking import Hooks, NoHooks
 from sequencer.engine.performing import Performer
 from sequencer.engine.run import Dispatching, Run
-from sequencer.errors import ConfigurationError, DecisionRefused, StateRefused, UnknownName
+from sequencer.errors import ConfigurationError, StateRefused, UnknownName
 from sequencer.executors.protocol import Executor
 from sequencer.executors.redaction import Redaction
 from sequencer.logs import FileLogs, current_branch
@@ -76,7 +77,7 @@ class Project(Struct, frozen=True, dict=True):
     acts: bool = True
     """Whether it may run its code and reach remotes; otherwise it is only looked at."""
     due: set[str | None] = field(default_factory=set)
-    """Runs that a schedule lets start now; see `plugins.schedules.schedules.start_due`."""
+    """Runs that a schedule starts now, whoever ticks: `plugins.schedules.schedules.start_due`."""
 
     @property
     def rehearses(self) -> bool:
@@ -99,29 +100,23 @@ class Project(Struct, frozen=True, dict=True):
     def ensure_may_decide(self, verb: str, what: str = "") -> None:
         """Return if people call this, or agents may use *verb*, which is for people.
 
+        `Control` asks the same. Commands ask before they do anything else.
+
+        Raises: see `by_hand.ensure_may_decide`.
+        """
+        ensure_may_decide(verb, self.agents_may, what)
+
+    def agents_may(self, verb: str) -> bool:
+        """Return whether the project lets agents use *verb*, which is for people.
+
         Raises:
-            DecisionRefused: an agent may not do *what*, or use the verb.
             NotTrusted: nobody has trusted the list of verbs as it is.
         """
-        if not is_inside_agent():
-            return
         # Of the file and as it was trusted: the variables here are the agent's own.
         if verb not in (self.settings.written.get("agents_may_decide") or ()):
-            raise DecisionRefused(what or verb, f"agents_may_decide: [{verb}] allows it")
+            return False
         self.trust.ensure(may_ask=False)
-
-    def ensure_may_begin(self, name: str | None) -> None:
-        """Return if steps may be made for run *name*, which has not started.
-
-        A new run has limits of its own, and steps of mode async have none. So an agent begins
-        only a run whose date has come.
-
-        Raises: see `ensure_may_decide`.
-        """
-        if not is_inside_agent():
-            return
-        if name not in self.due:
-            self.ensure_may_decide("start", f"starting {f'run {name!r}' if name else 'a run'}")
+        return True
 
     def ensure_is_one(self) -> None:
         """Return if there is anything of a project, were it one flowchart.
@@ -357,13 +352,15 @@ class ResolvedRun(Struct, frozen=True, dict=True):
 
         Raises:
             NotTrusted: you have not allowed the project to act here.
-            DecisionRefused: an agent asks, and the run has not started.
         """
         self.project.ensure_may_act(self.source)
-        if self.head is None:
-            self.project.ensure_may_begin(self.name)
         carrier = _carrier(self.project, self.name, self.store, emit)
         return self.project.performer(self.workflow, emit, self.name, self.definition, carrier)
+
+    def agents_may(self, verb: str) -> bool:
+        """See `Resolution.agents_may`; a schedule's date has decided about its run's start."""
+        is_due = self.name in self.project.due and verb in ("start", "reset")
+        return is_due or self.project.agents_may(verb)
 
 
 def load_hooks(

@@ -2,8 +2,8 @@
 
 The one wall before a project's hooks, its agents and the addresses that get its secrets.
 Looking at a run never asks. The records are in the state folder of the user, never in a
-project. One that somebody else could have written is refused. ``SEQUENCER_TRUST`` does not
-count inside of an agent.
+project. One that somebody else could have written is refused. Inside of an agent neither
+``SEQUENCER_TRUST`` counts, nor what a program vouches for.
 
 Not promised: an agent that may write any file of its user can write a record as well.
 """
@@ -26,11 +26,12 @@ from typing import Any
 
 from msgspec import Struct, ValidationError, convert, field
 
-from sequencer.documents.textfile import CONFIG_NAME, is_inside_agent
+from sequencer.documents.textfile import CONFIG_NAME
 from sequencer.errors import DecisionRefused, NotTrusted, StorageFailed, UnsafePath
 from sequencer.project.schema import MOVES_CODE
 from sequencer.project.settings import Settings
 from sequencer.project.trust import Acts, acts_of, fingerprint
+from sequencer.store.identity import is_inside_agent
 
 VARIABLE = "SEQUENCER_TRUST"
 """Folders that are trusted with what is below them, or ``all``."""
@@ -82,8 +83,10 @@ class Trust:
     def is_vouched_for(self) -> bool:
         """Return whether it is trusted whatever it does: the program or `VARIABLE` says so."""
         given = os.environ.get(VARIABLE, "").strip()
-        if self._ask is True or not given or is_inside_agent():
-            return self._ask is True
+        if not (given or self._ask is True) or is_inside_agent():
+            return False
+        if self._ask is True:
+            return True
         real = Path(os.path.realpath(self._settings.project_dir))
         named = (entry for entry in given.split(":") if os.path.isabs(entry))  # noqa: PTH117
         return given == "all" or any(real.is_relative_to(os.path.realpath(one)) for one in named)
@@ -134,8 +137,7 @@ class Trust:
             DecisionRefused: an agent asks, whichever door it has found.
             StorageFailed: it can't be written. UnsafePath: see `read`.
         """
-        if is_inside_agent():
-            raise DecisionRefused("trust", "ask a person to run it")
+        ensure_no_agent()
         key, acts = self.key, self.acts
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         caps = {name: None if math.isinf(most) else most for name, most in acts.caps.items()}
@@ -193,6 +195,16 @@ def ensure_unchanged(path: Path, trusted: str, owner: str) -> None:
         raise NotTrusted(str(path), (), (f"- {line}: {trusted}", f"+ {line}: {now or 'is gone'}"))
 
 
+def ensure_no_agent() -> None:
+    """Return if a person says what is trusted: an agent that could would need nothing else.
+
+    Raises:
+        DecisionRefused: an agent does.
+    """
+    if is_inside_agent():
+        raise DecisionRefused("trust", "ask a person to run it")
+
+
 _NAME = re.compile(r"[0-9a-f]{32}\.json")
 _RECORD_BYTES = 4 * 1024 * 1024
 _OTHERS = 0o077
@@ -237,7 +249,12 @@ def read(key: str) -> Trusted | None:
 
 
 def forget(key: str) -> bool:
-    """Remove the record of the project with *key*; return whether there was one."""
+    """Remove the record of the project with *key*; return whether there was one.
+
+    Raises:
+        DecisionRefused: see `Trust.keep`.
+    """
+    ensure_no_agent()
     with contextlib.suppress(FileNotFoundError), _folder() as folder:
         os.unlink(_name(key), dir_fd=folder)
         return True

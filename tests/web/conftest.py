@@ -148,7 +148,8 @@ def scope_of(path: str, method: str, headers: list[tuple[str, str]]) -> dict[str
         "root_path": "",
         "scheme": "http",
         "headers": [(name.encode(), value.encode()) for name, value in headers],
-        "client": ("127.0.0.1", 50000),
+        # Of another machine: no process here has that end.
+        "client": ("192.0.2.7", 50000),
         "server": ("127.0.0.1", PORT),
     }
 

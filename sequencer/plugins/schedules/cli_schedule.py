@@ -21,7 +21,7 @@ import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb, with_options
-from sequencer.documents.textfile import is_inside_agent, slug
+from sequencer.documents.textfile import slug
 from sequencer.errors import DecisionRefused, UsageRefused
 from sequencer.plugins.schedules.installers import (
     DAY_MIN,
@@ -37,6 +37,7 @@ from sequencer.plugins.schedules.unattended import OPTION
 from sequencer.plugins.web.cli_web import ensure_extra, read_key
 from sequencer.project.settings import Settings
 from sequencer.project.trusting import make_own, place
+from sequencer.store.identity import is_inside_agent
 
 _OPTIONS = with_options(
     click.option("--every", type=click.IntRange(1, DAY_MIN), metavar="MINUTES", default=HOUR_MIN,

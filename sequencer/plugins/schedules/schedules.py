@@ -95,6 +95,7 @@ def start_due(project: Project, run: Run) -> float | None:
         _note(project, run, date)
         project.due.add(run.name)
         return None
+    project.due.add(run.name)
     try:
         run.control.reset(ended=head.run_id)
     except TransitionRefused:

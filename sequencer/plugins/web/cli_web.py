@@ -17,8 +17,8 @@ import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.documents.textfile import is_inside_agent
 from sequencer.errors import ConfigurationError, DecisionRefused, UsageRefused
+from sequencer.store.identity import is_inside_agent
 
 EXTRA = "pip install 'step-sequencer[web]'"
 NEEDED = ("jinja2", "starlette", "uvicorn")

@@ -4,6 +4,8 @@ Raw ASGI, so that no framework's route, redirect or error page comes before it. 
 is on a foreign page sends our cookie along with some requests (ports do not separate
 cookies), so the cookie alone never lets a change through, and GET changes nothing.
 
+Nor does an agent change anything by the pages, even if it has read their key; see `peer`.
+
 Not promised: that another program of the same user keeps out. It can read the project's files
 and change them without us.
 """
@@ -14,8 +16,10 @@ import asyncio
 import hmac
 import secrets
 from collections.abc import Callable, Iterable
+from typing import Any
 from urllib.parse import parse_qs
 
+import anyio.to_thread
 from msgspec import Struct, field
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, Request
@@ -23,6 +27,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sequencer.errors import UsageRefused
+from sequencer.plugins.web.peer import is_from_agent
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 OWN_NAME = "sequencer.localhost"
@@ -52,6 +57,10 @@ _TEXTS = {
     413: "The form is too large.",
     421: "These pages do not have that name.",
 }
+_AGENT = (
+    "An agent sent this request, so nothing was done: these pages make a person's decisions. "
+    "'sequencer status' shows an agent where its run stands."
+)
 
 
 class Keys(Struct, frozen=True):
@@ -107,6 +116,9 @@ class PageGuard:
             answer = self._log_in(request)
         elif not code and _is_write(request):
             code = await self._take_form(request)
+            ends: tuple[Any, Any] = (scope.get("client"), scope.get("server"))
+            if not code and all(ends) and await anyio.to_thread.run_sync(is_from_agent, *ends):
+                answer = PlainTextResponse(_AGENT, 403)
         if code:
             answer = PlainTextResponse(_TEXTS[code], code)
         await answer(scope, receive, guarded)

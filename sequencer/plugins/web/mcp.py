@@ -10,16 +10,13 @@ changes something, unless the user has told it not to.
 
 from __future__ import annotations
 
-import os
 import secrets
 import subprocess
 from collections.abc import Callable
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
-import psutil
 from pydantic import Field
 
 from sequencer import __version__
@@ -27,10 +24,10 @@ from sequencer.cli.context import ALWAYS, Invocation, hidden
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.runs import decider, name_of
 from sequencer.cli.views.text import one_line, plain
-from sequencer.documents.textfile import INSIDE_AGENT
 from sequencer.errors import ConfigurationError, SequencerError
 from sequencer.plugins.schedules.cli_schedule import program_argv
 from sequencer.plugins.web.actions import decide
+from sequencer.store.identity import is_inside_agent
 
 EXTRA = "pip install 'step-sequencer[mcp]'"
 MOST_CHARS = 32_000
@@ -71,7 +68,8 @@ def mcp(invocation: Invocation) -> None:
     from mcp.server.mcpserver.exceptions import ToolError  # noqa: PLC0415
     from mcp.types import ToolAnnotations  # noqa: PLC0415
 
-    _note_agent_above()
+    # Asked now and remembered: what has started this server may end before somebody decides.
+    is_inside_agent()
     desk = Desk(invocation.config, lambda text: ToolError(_framed(text[-MOST_CHARS:])))
     server = MCPServer(
         "sequencer", version=__version__, instructions=ABOUT, log_level="ERROR", subscriptions=False
@@ -83,14 +81,6 @@ def mcp(invocation: Invocation) -> None:
     for change in (desk.answer, desk.start_run):
         server.tool(annotations=changes, structured_output=False)(change)
     server.run("stdio")
-
-
-def _note_agent_above() -> None:
-    """Take over the mark of an agent's step: clients start servers with few variables."""
-    for above in psutil.Process().parents():
-        with suppress(psutil.Error, OSError):
-            if token := above.environ().get(INSIDE_AGENT):
-                os.environ.setdefault(INSIDE_AGENT, token)
 
 
 class Desk:
