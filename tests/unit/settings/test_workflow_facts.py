@@ -58,7 +58,7 @@ def test_every_field_has_its_word(model: Any) -> None:
 
 
 def test_a_field_that_no_table_names_acts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(FREE, "Step", FREE["Step"] - {"model"})  # type: ignore[arg-type]
+    monkeypatch.setitem(FREE, "Step", FREE["Step"] - {"model"})
     before, after = (facts_of_step(Step(name="a", model=name)) for name in ("x", "y"))
     assert list(losses(after, before, {})) == [('model: "x"', 'model: "y"')]
     assert list(losses(facts_of_step(Step(name="a")), before, {})) == [('model: "x"', None)]
