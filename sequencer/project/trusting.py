@@ -24,13 +24,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, ValidationError, convert, field
+from msgspec import Struct, ValidationError, convert, field, to_builtins
 
 from sequencer.documents.textfile import CONFIG_NAME
 from sequencer.errors import DecisionRefused, NotTrusted, StorageFailed, UnsafePath
 from sequencer.project.schema import MOVES_CODE
 from sequencer.project.settings import Settings
-from sequencer.project.trust import Acts, acts_of, fingerprint
+from sequencer.project.trust import Acts, acts_of, digest_of, fingerprint
+from sequencer.project.workflow_facts import Recorded
 from sequencer.store.identity import is_inside_agent
 
 VARIABLE = "SEQUENCER_TRUST"
@@ -142,7 +143,7 @@ class Trust:
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         caps = {name: None if math.isinf(most) else most for name, most in acts.caps.items()}
         content: dict[str, Any] = {"project": key, "at": at, "digest": acts.digest}
-        content |= {"acts": acts.lines, "grants": sorted(acts.grants), "caps": caps}
+        content |= {"acts": acts.lines, "caps": caps, "steps": to_builtins(acts.recorded)}
         temporary = f".{secrets.token_hex(8)}.tmp"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
@@ -206,7 +207,7 @@ def ensure_no_agent() -> None:
 
 
 _NAME = re.compile(r"[0-9a-f]{32}\.json")
-_RECORD_BYTES = 4 * 1024 * 1024
+_RECORD_BYTES = 32 * 1024 * 1024
 _OTHERS = 0o077
 _HINT = "remove it; then 'sequencer trust' asks again"
 
@@ -219,15 +220,22 @@ class Trusted(Struct, frozen=True):
     at: str
     digest: str
     lines: tuple[str, ...] = field(name="acts")
-    grants: tuple[str, ...]
     caps: dict[str, float | None]
     """None: no cap."""
+    grants: tuple[str, ...] = ()
+    """Of a record from before steps were compared."""
+    steps: Recorded | None = None
 
     @property
     def acts(self) -> Acts:
         """Return what was trusted."""
         caps = {name: math.inf if most is None else most for name, most in self.caps.items()}
-        return Acts(self.lines, frozenset(self.grants), caps)
+        return Acts(self.lines, caps, kept=self.steps)
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether it says what it said when it was written."""
+        return digest_of(self.lines, self.grants, self.steps) == self.digest
 
 
 def project_key(folder: Path, config: Path | None) -> str:
@@ -342,4 +350,4 @@ def _read(folder: int, name: str) -> Trusted | None:
     except (ValueError, ValidationError, RecursionError):
         # A damaged record is none: the person is asked again.
         return None
-    return found if found.acts.digest == found.digest else None
+    return found if found.is_whole else None
