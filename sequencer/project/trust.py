@@ -28,6 +28,7 @@ from sequencer.documents.keys import leaves
 from sequencer.documents.textfile import leads_out, read_bytes
 from sequencer.documents.yamlfile import KeyPath, dotted
 from sequencer.errors import ConfigurationError
+from sequencer.project.named_files import modules, named
 from sequencer.project.schema import Schema
 from sequencer.project.sources import SECRET_KEY, flatten
 
@@ -138,14 +139,17 @@ def acts_of(
     project: Path,
     git_settings: Mapping[str, str] | None = None,
     flows: Iterable[Path] = (),
+    read: Iterable[str] = (),
 ) -> Acts:
     """Return what the project in the folder *project* can do, whose file says *written*.
 
     *git_settings* are those of its repository that make git run or fetch something, *flows* the
-    files of workflows that are run besides those which it has.
+    files of workflows that are run besides those which it has, *read* the facts of files that
+    its agents' clients read.
     """
     root = Path(os.path.realpath(project))
     lines = [f"git.{name}: {text_of(value)}" for name, value in (git_settings or {}).items()]
+    lines += read
     grants: set[str] = set()
     caps = {name: _most(default) for name, default in _caps_by_default().items()}
     for path, value in flatten(dict(written), ()):
@@ -223,8 +227,8 @@ def _granted(path: KeyPath, value: Any) -> Iterator[str]:
                 yield from _granted(below, leaf)
 
 
-_PROGRAMS = ("argv", "program", "extra_args")
-"""Options of an agent that may name a file."""
+_PROGRAMS = ("argv", "program", "extra_args", "env")
+"""Options of an agent that may name a file; a variable can make a program load one."""
 _FLOW_FOLDERS = ("flows", ".opencode/workflows")
 _GRANTING = re.compile(r"(?i)(?:tools|agents)[\"']?\s*:")
 _ESCAPED = re.compile(r"\\[xuU]")
@@ -252,14 +256,13 @@ def files_of(written: Mapping[str, Any], root: Path) -> Iterator[tuple[str, dict
         found: dict[Path, str] = {}
         for option in _PROGRAMS if isinstance(entry, dict) else ():
             value = entry.get(option)
+            value = list(value.values()) if isinstance(value, dict) else value
             items = [value] if isinstance(value, str) else value
-            for item in _named(items if isinstance(items, list) else []):
-                found |= _file(root, item)
+            found |= _run_by(root, items if isinstance(items, list) else [])
         yield f"agents.{name}", found
     setup, commands = written.get("setup"), dict[Path, str]()
     for command in setup if isinstance(setup, list) else ():
-        for item in _named(command if isinstance(command, list) else str(command).split()):
-            commands |= _file(root, item)
+        commands |= _run_by(root, command if isinstance(command, list) else [str(command)])
     yield "setup", commands
     hooks = written.get("hooks")
     items = hooks.split(",") if isinstance(hooks, str) else hooks
@@ -267,17 +270,12 @@ def files_of(written: Mapping[str, Any], root: Path) -> Iterator[tuple[str, dict
         yield "hooks", _with_imports(root, [str(item).strip() for item in items])
 
 
-def _named(items: Sequence[Any]) -> Iterator[str]:
-    """Yield what of a command line may be the path of a file."""
-    before = None
-    for item in map(str, items):
-        yield item
-        if item.startswith("-") and "=" in item:
-            yield item.partition("=")[2]
-        if before == "-m" and re.fullmatch(r"[\w.]+", item):
-            module = item.replace(".", "/")
-            yield from (f"{module}.py", f"{module}/__init__.py", f"{module}/__main__.py")
-        before = item
+def _run_by(root: Path, command: Sequence[Any]) -> dict[Path, str]:
+    """Return the fingerprints of the files that *command* may run, with Python's modules."""
+    found = _with_imports(root, modules(command))
+    for item in named(command):
+        found |= _file(root, item)
+    return found
 
 
 def _file(root: Path, written: str) -> dict[Path, str]:
@@ -310,7 +308,7 @@ def fingerprint(path: Path) -> str | None:
         return f"sha256 {hashlib.file_digest(file, 'sha256').hexdigest()}"
 
 
-def _with_imports(root: Path, hooks: Sequence[str]) -> dict[Path, str]:
+def _with_imports(root: Path, hooks: Iterable[str]) -> dict[Path, str]:
     """Return the fingerprints of *hooks* and of the modules of the project that they import."""
     found: dict[Path, str] = {}
     todo = list(hooks)
@@ -348,13 +346,22 @@ def flow_grants(
     written: Mapping[str, Any], root: Path, flows: Iterable[Path] = ()
 ) -> Iterator[str]:
     """Yield the tools that files of workflows grant, *flows* included."""
+    for path, data in flow_texts(written, root, flows):
+        shown = ascii_of(shown_in(path, root))
+        yield from (f"steps, file {shown}: {what}" for what in _granted_in(data))
+
+
+def flow_texts(
+    written: Mapping[str, Any], root: Path, flows: Iterable[Path] = ()
+) -> Iterator[tuple[Path, bytes]]:
+    """Yield path and content of each file of a workflow, *flows* included."""
     entries = written.get("workflows")
-    named = [
+    files = [
         entry if isinstance(entry, str) else entry.get("file")
         for entry in (entries.values() if isinstance(entries, dict) else ())
         if isinstance(entry, (str, dict))
     ]
-    paths = [os.path.normpath(root / os.path.expanduser(name)) for name in named if name]  # noqa: PTH111
+    paths = [os.path.normpath(root / os.path.expanduser(name)) for name in files if name]  # noqa: PTH111
     paths += [os.path.realpath(flow) for flow in flows]
     for folder in _FLOW_FOLDERS:
         try:
@@ -362,10 +369,8 @@ def flow_grants(
         except OSError:
             continue
         paths += [str(root / folder / name) for name in names if name.lower().endswith(".md")]
-    for path in sorted(set(paths)):
-        shown = ascii_of(shown_in(Path(path), root))
-        data = _content(Path(path), root)
-        yield from (f"steps, file {shown}: {what}" for what in _granted_in(data))
+    for path in map(Path, sorted(set(paths))):
+        yield path, _content(path, root)
 
 
 def _content(path: Path, root: Path) -> bytes:

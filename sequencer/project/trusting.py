@@ -19,7 +19,7 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,9 +28,11 @@ from msgspec import Struct, ValidationError, convert, field
 
 from sequencer.documents.textfile import CONFIG_NAME, is_inside_agent
 from sequencer.errors import DecisionRefused, NotTrusted, StorageFailed, UnsafePath
+from sequencer.executors.project_files import files_for
+from sequencer.project.client_files import Scan, client_of, clients_of, file_of, scan
 from sequencer.project.schema import MOVES_CODE
 from sequencer.project.settings import Settings
-from sequencer.project.trust import Acts, acts_of, fingerprint
+from sequencer.project.trust import Acts, acts_of, fingerprint, flow_texts
 
 VARIABLE = "SEQUENCER_TRUST"
 """Folders that are trusted with what is below them, or ``all``."""
@@ -47,6 +49,8 @@ class Trust:
         self._ask = ask
         self._is_sure = False
         self._files: Mapping[str, Mapping[Path, str]] = {}
+        self._read: frozenset[str] | None = None
+        """The trusted facts of files that clients read; None: nothing is compared."""
         self._flows: set[Path] = set()
         """Workflows that were asked for by their paths."""
 
@@ -60,7 +64,16 @@ class Trust:
         """Return what the project can do now."""
         settings = self._settings
         own, root = self._own_settings, settings.project_dir
-        return acts_of(settings.written, root, own, self._flows)
+        read = [line for found in self._scans.values() for line in found.lines]
+        return acts_of(settings.written, root, own, self._flows, read)
+
+    @cached_property
+    def _scans(self) -> dict[str, Scan]:
+        """What each client that agents may be would read of the project."""
+        settings, root = self._settings, Path(os.path.realpath(self._settings.project_dir))
+        texts = (text for _, text in flow_texts(settings.written, root, self._flows))
+        clients = clients_of(settings, texts)
+        return {client: scan(client, reads, root) for client, reads in clients.items()}
 
     @cached_property
     def _own_settings(self) -> Mapping[str, str]:
@@ -99,7 +112,7 @@ class Trust:
         known = read(self.key)
         if known is None:
             return NotTrusted(self.key, self.acts.described)
-        changed = self.acts.beyond(known.acts)
+        changed = self.acts.beyond(self._without_unused(known.acts))
         flows = map(os.path.relpath, self._flows)
         return NotTrusted(self.key, self.acts.described, changed, flows) if changed else None
 
@@ -119,6 +132,13 @@ class Trust:
         self._is_sure = True
         if not self.is_vouched_for:
             self._files = self.acts.files
+            known = read(self.key)
+            self._read = frozenset(known.lines if known else ())
+
+    def _without_unused(self, acts: Acts) -> Acts:
+        """Return *acts* without what clients would read that no agent is at present."""
+        lines = [line for line in acts.lines if client_of(line) in (None, *self._scans)]
+        return Acts(tuple(lines), acts.grants, acts.caps)
 
     def add_flow(self, path: Path) -> None:
         """Ask about the workflow *path* as well: the tools that it grants, wherever it stands."""
@@ -126,6 +146,7 @@ class Trust:
             self._flows.add(path)
             self._is_sure = False
             vars(self).pop("acts", None)
+            vars(self).pop("_scans", None)
 
     def keep(self) -> None:
         """Record that a person has said yes to what the project can do now.
@@ -137,6 +158,10 @@ class Trust:
         if is_inside_agent():
             raise DecisionRefused("trust", "ask a person to run it")
         key, acts = self.key, self.acts
+        known = read(key)
+        # A client that no agent is at present may be one again, by an option that is typed.
+        unused = set(known.lines) - set(self._without_unused(known.acts).lines) if known else ()
+        acts = Acts(tuple(sorted({*acts.lines, *unused})), acts.grants, acts.caps)
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         caps = {name: None if math.isinf(most) else most for name, most in acts.caps.items()}
         content: dict[str, Any] = {"project": key, "at": at, "digest": acts.digest}
@@ -178,6 +203,48 @@ class Trust:
                 continue
             ensure_unchanged(path, trusted, owner)
             seen[path] = looks
+
+    def ensure_client(
+        self, kind: str, options: Mapping[str, Any], folder: Path | None = None
+    ) -> None:
+        """Return if a client of *kind* would read in *folder* what was trusted of the project.
+
+        Without *folder* it is the project's: each file costs one `stat` if nothing has
+        changed. In a work tree that is elsewhere, a file that is missing is no change, since
+        git does not bring every file there.
+
+        Raises:
+            NotTrusted: a key that acts, or a file, is another one, has come, or is gone.
+        """
+        reads = None if self._read is None else files_for(kind, options)
+        if reads is None or self._read is None:
+            return
+        known = self._scans.get(kind)
+        if folder is None and known is not None and known.is_current():
+            return
+        now = scan(kind, reads, folder or self._settings.project_dir)
+        trusted = {line for line in self._read if client_of(line) == kind}
+        if folder is not None:
+            trusted = {line for line in trusted if line in now.lines or file_of(line) in now.files}
+        changed = _of_lines(now.lines).beyond(_of_lines(trusted))
+        if changed:
+            where = self.key if folder is None else f"{folder}, a work tree of {self.key}"
+            raise NotTrusted(where, (), changed)
+        if folder is None:
+            self._scans[kind] = now
+
+    def client_files(self) -> Iterator[tuple[str, list[str], bool]]:
+        """Yield each client that reads files of the project which act, these, and if trusted."""
+        known = None if self.is_vouched_for else read(self.key)
+        trusted = set(known.lines) if known else set()
+        for client, found in self._scans.items():
+            if found.lines:
+                files = sorted({file_of(line) for line in found.lines})
+                yield client, files, self.is_vouched_for or found.lines <= trusted
+
+
+def _of_lines(lines: Iterable[str]) -> Acts:
+    return Acts(tuple(sorted(lines)), frozenset(), {})
 
 
 def ensure_unchanged(path: Path, trusted: str, owner: str) -> None:
