@@ -93,7 +93,7 @@ def clients_of(settings: Settings, texts: Iterable[bytes]) -> dict[str, ProjectF
     said = _strings([value for key, value in settings.written.items() if key != "agents"])
     choice = settings.agent
     said |= {choice.default, *choice.roles.values(), *choice.prompts.values(), *choice.fallback}
-    for text in texts:
+    for text in texts if _AUTO not in said else ():
         # A backslash may spell a name in another way.
         said |= {*CLIENTS} if b"\\" in text else {word.decode() for word in _WORDS.findall(text)}
     is_any = _AUTO in said and _AUTO not in settings.agents
@@ -142,11 +142,15 @@ def scan(client: str, reads: ProjectFiles, folder: Path) -> Scan:
 
 
 def folders_upward(folder: Path) -> list[Path]:
-    """Return *folder* and those above it up to the root of its repository."""
+    """Return *folder* and those above it up to the root of its repository.
+
+    The user's home folder is left out: what is there is the user's own, repository or not.
+    """
     found = [folder, *folder.parents]
+    home = Path(os.path.realpath(os.path.expanduser("~")))  # noqa: PTH111 - never raises
     for number, each in enumerate(found):
         if os.path.lexists(each / ".git"):
-            return found[: number + 1]
+            return [folder, *(above for above in found[1 : number + 1] if above != home)]
     return [folder]
 
 

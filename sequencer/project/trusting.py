@@ -228,8 +228,11 @@ class Trust:
             trusted = {line for line in trusted if line in now.lines or file_of(line) in now.files}
         changed = _of_lines(now.lines).beyond(_of_lines(trusted))
         if changed:
-            where = self.key if folder is None else f"{folder}, a work tree of {self.key}"
-            raise NotTrusted(where, (), changed)
+            if folder is None:
+                raise NotTrusted(self.key, (), changed)
+            hint = "its client was not started; undo it there, or do the same in the project's "
+            hint += "folder and call 'sequencer trust'"
+            raise NotTrusted(f"work tree {folder}", (), changed, hint=hint)
         if folder is None:
             self._scans[kind] = now
 

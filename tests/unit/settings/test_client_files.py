@@ -267,6 +267,17 @@ def test_folders_up_to_the_root_of_the_repository_count(kind: str, tmp_path: Pat
     assert len({file_of(line) for line in looked(kind, project).lines}) == 1
 
 
+def test_the_users_own_folder_is_no_part_of_a_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".git").mkdir()
+    put(tmp_path / ".claude" / "settings.json", '{"hooks": {}}')
+    (tmp_path / "project").mkdir()
+    assert looked("claude", tmp_path / "project").lines == frozenset()
+    assert looked("claude", tmp_path).lines
+
+
 @pytest.mark.parametrize(
     ("sources", "reads"),
     [
