@@ -171,7 +171,9 @@ def _trust(written: _Written) -> None:
     own = ("agents.", "activity.") if not written.kept else "agents."
     acts = trust.acts
     is_own = all(line.startswith(own) for line in acts.lines)
-    if is_own and all(_runs_only_ours(line, written) for line in (*acts.lines, *acts.grants)):
+    flows = set[str]() if acts.recorded is None else acts.recorded.granting_files
+    is_own = is_own and flows <= {*written.created}
+    if is_own and all(_runs_only_ours(line, written) for line in acts.lines):
         trust.keep()
     else:
         written.notes.append("more than what 'init' wrote can act here: 'sequencer trust' shows it")

@@ -100,7 +100,7 @@ def _list(invocation: Invocation) -> None:
     found = list(trusted.everything())
     if invocation.is_json:
         told: list[dict[str, Any]] = [
-            {"project": one.project, "at": one.at, "digest": one.acts.digest} for one in found
+            {"project": one.project, "at": one.at, "digest": one.digest} for one in found
         ]
         invocation.print_json(told)
         return

@@ -33,7 +33,8 @@ from sequencer.executors.redaction import Redaction
 from sequencer.project.named_files import named
 from sequencer.project.settings import Settings
 from sequencer.project.sources import flatten
-from sequencer.project.trust import ascii_of, fingerprint, text_of
+from sequencer.project.step_facts import ascii_of, text_of
+from sequencer.project.trust import fingerprint
 
 MAX_FILES = 500
 """Of one folder, each with a line of its own; of more there is one line for all."""

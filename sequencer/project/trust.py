@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import json
 import math
 import os
-import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
@@ -22,15 +20,16 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import Struct, field
 
 from sequencer.documents.keys import leaves
-from sequencer.documents.textfile import leads_out, read_bytes
 from sequencer.documents.yamlfile import KeyPath, dotted
-from sequencer.errors import ConfigurationError
 from sequencer.project.named_files import modules, named
 from sequencer.project.schema import Schema
 from sequencer.project.sources import SECRET_KEY, flatten
+from sequencer.project.step_facts import amount, ascii_of, text_of
+from sequencer.project.workflow_facts import Recorded, Workflows, shown_in
 
 
 class Rule(StrEnum):
@@ -41,7 +40,7 @@ class Rule(StrEnum):
     CAP = "cap"
     """Raised or taken away it asks again; lowered or added it does not."""
     STEPS = "steps"
-    """Free, except for the tools that its steps grant and the budgets of its roles."""
+    """Its values are compared step by step, see `workflow_facts`."""
     FREE = "free"
 
 
@@ -57,26 +56,29 @@ _KEYS: Mapping[Rule, tuple[str, ...]] = {
         *("store.tls", "store.api_key_env"),
         *("activity.sinks", "activity.comment_tools", "routing.classifier", "webhooks"),
         *("teams.merge", "teams.on_write", "teams.budget.on_hard"),
-        *("step_defaults.allowed_tools", "step_defaults.disallowed_tools"),
-        *("step_defaults.disallow_all_tools", "step_defaults.tools", "step_defaults.agents"),
-        "step_defaults.no_comment",
     ),
     Rule.CAP: (
         *("limits", "run.max_steps", "run.max_cycles", "run.max_cost_usd", "run.step_timeout_s"),
-        *("run.max_parallel", "step_defaults.max_cost_usd", "step_defaults.max_turns"),
-        *("step_defaults.timeout_s", "step_defaults.idle_timeout_s"),
-        *("retry.max_attempts", "teams.max_size", "teams.max_tasks"),
+        *("run.max_parallel", "teams.max_size", "teams.max_tasks"),
         *("teams.max_failures", "teams.budget.max_cost_usd", "teams.budget.max_tokens"),
         *("commit.max_file_bytes", "commit.max_report_file_bytes", "commit.max_total_bytes"),
         "setup_timeout_s",
         *("commit.max_report_total_bytes", "commit.max_tracked_output_file_bytes"),
         "commit.max_tracked_output_total_bytes",
     ),
-    Rule.STEPS: ("workflows", "teams.roles", "steps", "review"),
+    Rule.STEPS: (
+        "workflow",
+        "workflows",
+        "teams.roles",
+        "steps",
+        "review",
+        "step_defaults",
+        "retry",
+    ),
     Rule.FREE: (
         # Which of the trusted agents performs a step, and with which words.
-        *("agent", "workflow", "supervisor_prompt", "main_prompt", "reviewer_prompt", "router"),
-        *("routing", "step_defaults", "retry", "worktree", "store.ttl_s", "store.journal"),
+        *("agent", "supervisor_prompt", "main_prompt", "reviewer_prompt", "router"),
+        *("routing", "worktree", "store.ttl_s", "store.journal"),
         *("store.timeout_s", "store.patience_s", "store.poll", "store.max_commits"),
         *("commit.message", "logs.max_bytes", "activity.thoughts", "activity.min_interval_s"),
         *("activity.drain_s", "teams.enabled", "teams.threshold", "teams.classifications"),
@@ -88,8 +90,6 @@ _KEYS: Mapping[Rule, tuple[str, ...]] = {
 
 _COST = "limits.cost_usd"
 """Told also where there is none."""
-_GRANTS = frozenset({"allowed_tools", "tools", "agents"})
-"""Fields of a step that give an agent more than its entry does."""
 
 
 class Acts(Struct, frozen=True, dict=True):
@@ -97,41 +97,58 @@ class Acts(Struct, frozen=True, dict=True):
 
     lines: tuple[str, ...]
     """Each fact in a line, sorted."""
-    grants: frozenset[str]
-    """Tools that steps give to their agents; one that is gone is no change."""
     caps: Mapping[str, float]
     """Key -> the most that it allows, infinity for no cap."""
     files: Mapping[str, Mapping[Path, str]] = field(default_factory=dict)
     """Files of the project that are run: by agent, or ``hooks``, each with its fingerprint."""
+    workflows: Workflows | None = None
+    """As they are; None: these are the facts of a record."""
+    kept: Recorded | None = None
+    """What a record has of workflows; None: it is from before they were compared."""
+
+    @property
+    def recorded(self) -> Recorded | None:
+        """Return what the steps of workflows may do, to be kept or compared."""
+        return self.kept if self.workflows is None else self.workflows.recorded
 
     @cached_property
     def digest(self) -> str:
-        """Return the fingerprint of everything but the caps."""
-        text = "\n".join((*self.lines, *sorted(self.grants)))
-        return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+        """Return the fingerprint of everything but the project's own caps."""
+        return digest_of(self.lines, (), self.recorded)
 
     @property
     def described(self) -> list[str]:
         """Return every fact, for people; of the caps those that are not as they come."""
         usual = {name: _most(default) for name, default in _caps_by_default().items()}
         caps = [
-            f"{name}: {_amount(most)}"
+            f"{name}: {amount(most)}"
             for name, most in self.caps.items()
             if name == _COST or most != usual.get(name)
         ]
-        return [*self.lines, *sorted(self.grants), *caps]
+        steps = () if self.workflows is None else self.workflows.lines
+        return [*self.lines, *steps, *caps]
 
     def beyond(self, trusted: Acts) -> list[str]:
         """Return what is not as it was *trusted*, ``- `` before and ``+ `` now; empty: all is."""
         gone = [f"- {line}" for line in trusted.lines if line not in set(self.lines)]
         came = [f"+ {line}" for line in self.lines if line not in set(trusted.lines)]
-        came += [f"+ {line}" for line in sorted(self.grants - trusted.grants)]
         changed = sorted([*gone, *came], key=lambda text: (_key_of(text[2:]), text[0] == "+"))
+        if self.workflows is not None:
+            for old, new in self.workflows.changes(trusted.recorded, trusted.caps):
+                changed += [f"- {old}"] if old else []
+                changed += [f"+ {new}"] if new else []
         for name, most in self.caps.items():
             before = trusted.caps.get(name, -math.inf)
             if most > before:
-                changed += [f"- {name}: {_amount(before)}", f"+ {name}: {_amount(most)}"]
+                changed += [f"- {name}: {amount(before)}", f"+ {name}: {amount(most)}"]
         return changed
+
+
+def digest_of(lines: Iterable[str], grants: Iterable[str], steps: Recorded | None) -> str:
+    """Return the fingerprint of a record; *grants* are lines that old ones have."""
+    compared = () if steps is None else (msgspec.json.encode(steps.steps).decode(),)
+    text = "\n".join((*lines, *sorted(grants), *compared))
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def acts_of(
@@ -139,18 +156,14 @@ def acts_of(
     project: Path,
     git_settings: Mapping[str, str] | None = None,
     flows: Iterable[Path] = (),
-    read: Iterable[str] = (),
 ) -> Acts:
     """Return what the project in the folder *project* can do, whose file says *written*.
 
     *git_settings* are those of its repository that make git run or fetch something, *flows* the
-    files of workflows that are run besides those which it has, *read* the facts of files that
-    its agents' clients read.
+    files of workflows that are run besides those which it has.
     """
     root = Path(os.path.realpath(project))
     lines = [f"git.{name}: {text_of(value)}" for name, value in (git_settings or {}).items()]
-    lines += read
-    grants: set[str] = set()
     caps = {name: _most(default) for name, default in _caps_by_default().items()}
     for path, value in flatten(dict(written), ()):
         rule = rule_of(path)
@@ -158,17 +171,13 @@ def acts_of(
             caps[dotted(path)] = _most(value)
         elif rule is Rule.ACTS:
             lines.append(_line(path, value))
-        elif rule is Rule.STEPS:
-            grants |= set(_granted(path, value))
-            if path[:2] == ("teams", "roles") and "budget" in path:
-                caps[dotted(path)] = _most(value)
     files = {name: dict(found) for name, found in files_of(written, root) if found}
     for owner, found in files.items():
         lines += [
             f"{owner}, file {ascii_of(shown_in(p, root))}: {what}" for p, what in found.items()
         ]
-    grants |= set(flow_grants(written, root, flows))
-    return Acts(tuple(sorted(set(lines))), frozenset(grants), caps, files)
+    workflows = Workflows(written, root, flows)
+    return Acts(tuple(sorted(set(lines))), caps, files, workflows)
 
 
 @cache
@@ -200,10 +209,6 @@ def _most(value: Any) -> float:
     return math.inf if math.isnan(most) else most
 
 
-def _amount(most: float) -> str:
-    return "no cap" if math.isinf(most) else f"{most:g}"
-
-
 def _line(path: KeyPath, value: Any) -> str:
     is_secret = SECRET_KEY.fullmatch(str(path[-1])) is not None
     text = text_of(value)
@@ -216,37 +221,10 @@ def _key_of(line: str) -> str:
     return line.partition(": ")[0]
 
 
-def _granted(path: KeyPath, value: Any) -> Iterator[str]:
-    """Yield the tools that the value at *path*, or a step below it, gives to an agent."""
-    place = next((n for n, part in enumerate(path) if n and part in _GRANTS), None)
-    if place is not None and value not in (False, "false", None):
-        yield f"steps, {'.'.join(map(str, path[place:]))}: {text_of(value)}"
-    elif place is None and isinstance(value, list):
-        for item in value:
-            for below, leaf in flatten(item, ("steps",)) if isinstance(item, dict) else ():
-                yield from _granted(below, leaf)
-
-
 _PROGRAMS = ("argv", "program", "extra_args", "env")
 """Options of an agent that may name a file; a variable can make a program load one."""
-_FLOW_FOLDERS = ("flows", ".opencode/workflows")
-_GRANTING = re.compile(r"(?i)(?:tools|agents)[\"']?\s*:")
-_ESCAPED = re.compile(r"\\[xuU]")
-_ODD_YAML = re.compile(r"(?m)\\[xuU]|^[ \t-]*\?\s|<<\s*:|[:\[{,-]\s+[&*!]\w+(?![\w*])")
-"""Letters spelled in another way, keys apart from their values, and values from elsewhere."""
 MAX_BYTES = 64 * 1024 * 1024
 """A larger file is compared by its size and its time of change."""
-
-
-def text_of(value: Any) -> str:
-    """Return *value* on one line of ASCII."""
-    # ASCII: what is shown to a person who decides must not look like something else.
-    return json.dumps(value, sort_keys=True, default=str)
-
-
-def ascii_of(text: str) -> str:
-    """Return *text* with everything but printable ASCII spelled out."""
-    return text.encode("unicode_escape").decode()
 
 
 def files_of(written: Mapping[str, Any], root: Path) -> Iterator[tuple[str, dict[Path, str]]]:
@@ -340,83 +318,3 @@ def _imports(path: Path, root: Path) -> Iterator[str]:
                 for base in {Path(), here}:
                     yield str(base / f"{module}.py")
                     yield str(base / module / "__init__.py")
-
-
-def flow_grants(
-    written: Mapping[str, Any], root: Path, flows: Iterable[Path] = ()
-) -> Iterator[str]:
-    """Yield the tools that files of workflows grant, *flows* included."""
-    for path, data in flow_texts(written, root, flows):
-        shown = ascii_of(shown_in(path, root))
-        yield from (f"steps, file {shown}: {what}" for what in _granted_in(data))
-
-
-def flow_texts(
-    written: Mapping[str, Any], root: Path, flows: Iterable[Path] = ()
-) -> Iterator[tuple[Path, bytes]]:
-    """Yield path and content of each file of a workflow, *flows* included."""
-    entries = written.get("workflows")
-    files = [
-        entry if isinstance(entry, str) else entry.get("file")
-        for entry in (entries.values() if isinstance(entries, dict) else ())
-        if isinstance(entry, (str, dict))
-    ]
-    paths = [os.path.normpath(root / os.path.expanduser(name)) for name in files if name]  # noqa: PTH111
-    paths += [os.path.realpath(flow) for flow in flows]
-    for folder in _FLOW_FOLDERS:
-        try:
-            names = sorted(os.listdir(root / folder))  # noqa: PTH208 - names, not entries
-        except OSError:
-            continue
-        paths += [str(root / folder / name) for name in names if name.lower().endswith(".md")]
-    for path in map(Path, sorted(set(paths))):
-        yield path, _content(path, root)
-
-
-def _content(path: Path, root: Path) -> bytes:
-    """Return the content of the workflow *path*; nothing of a file that is never run."""
-    try:
-        return b"" if leads_out(path, root) else read_bytes(path, MAX_BYTES)
-    except ConfigurationError:
-        return b""
-
-
-def _granted_in(data: bytes) -> Iterator[str]:
-    """Yield the lines of a workflow's file that may grant a tool, each with its block.
-
-    Where YAML could say it in a way that this does not see, the whole file counts.
-    """
-    text = data.decode("utf-8", "replace")
-    if _GRANTING.search(text) is None and _ESCAPED.search(text) is None:
-        return
-    if _ODD_YAML.search(text) is not None:
-        yield f"sha256 {hashlib.sha256(data).hexdigest()}"
-        return
-    lines = text.splitlines()
-    for number, line in enumerate(lines):
-        if _GRANTING.search(line) is not None:
-            yield text_of(" ".join(_block(lines, number)))
-
-
-def _block(lines: Sequence[str], start: int) -> list[str]:
-    """Return the line *start* and those behind it that belong to its value."""
-    first = lines[start]
-    indent, taken = len(first) - len(first.lstrip()), [first.strip()]
-    depth = _depth(first)
-    for line in lines[start + 1 :]:
-        bare = line.lstrip()
-        here = len(line) - len(bare)
-        if depth <= 0 and (here < indent or (here == indent and not bare.startswith("- "))):
-            break
-        taken.append(bare.strip())
-        depth += _depth(line)
-    return taken
-
-
-def _depth(line: str) -> int:
-    return sum(map(line.count, "{[")) - sum(map(line.count, "}]"))
-
-
-def shown_in(path: Path, root: Path) -> str:
-    """Return *path* as it is written in the project."""
-    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)

@@ -24,7 +24,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, ValidationError, convert, field
+from msgspec import Struct, ValidationError, convert, field, to_builtins
+from msgspec.structs import replace
 
 from sequencer.documents.textfile import CONFIG_NAME, is_inside_agent
 from sequencer.errors import DecisionRefused, NotTrusted, StorageFailed, UnsafePath
@@ -32,7 +33,8 @@ from sequencer.executors.project_files import files_for
 from sequencer.project.client_files import Scan, client_of, clients_of, file_of, scan
 from sequencer.project.schema import MOVES_CODE
 from sequencer.project.settings import Settings
-from sequencer.project.trust import Acts, acts_of, fingerprint, flow_texts
+from sequencer.project.trust import Acts, acts_of, digest_of, fingerprint
+from sequencer.project.workflow_facts import Recorded
 
 VARIABLE = "SEQUENCER_TRUST"
 """Folders that are trusted with what is below them, or ``all``."""
@@ -61,19 +63,22 @@ class Trust:
 
     @cached_property
     def acts(self) -> Acts:
-        """Return what the project can do now."""
+        """Return what the project can do now, with what its agents' clients read of it."""
+        read = {line for found in self._scans.values() for line in found.lines}
+        return replace(self._written, lines=tuple(sorted({*self._written.lines, *read})))
+
+    @cached_property
+    def _written(self) -> Acts:
         settings = self._settings
         own, root = self._own_settings, settings.project_dir
-        read = [line for found in self._scans.values() for line in found.lines]
-        return acts_of(settings.written, root, own, self._flows, read)
+        return acts_of(settings.written, root, own, self._flows)
 
     @cached_property
     def _scans(self) -> dict[str, Scan]:
         """What each client that agents may be would read of the project."""
-        settings, root = self._settings, Path(os.path.realpath(self._settings.project_dir))
-        texts = (text for _, text in flow_texts(settings.written, root, self._flows))
-        clients = clients_of(settings, texts)
-        return {client: scan(client, reads, root) for client, reads in clients.items()}
+        settings, workflows = self._settings, self._written.workflows
+        clients = clients_of(settings, () if workflows is None else workflows.texts)
+        return {name: scan(name, reads, settings.project_dir) for name, reads in clients.items()}
 
     @cached_property
     def _own_settings(self) -> Mapping[str, str]:
@@ -138,15 +143,15 @@ class Trust:
     def _without_unused(self, acts: Acts) -> Acts:
         """Return *acts* without what clients would read that no agent is at present."""
         lines = [line for line in acts.lines if client_of(line) in (None, *self._scans)]
-        return Acts(tuple(lines), acts.grants, acts.caps)
+        return replace(acts, lines=tuple(lines))
 
     def add_flow(self, path: Path) -> None:
         """Ask about the workflow *path* as well: the tools that it grants, wherever it stands."""
         if path not in self._flows:
             self._flows.add(path)
             self._is_sure = False
-            vars(self).pop("acts", None)
-            vars(self).pop("_scans", None)
+            for name in ("acts", "_written", "_scans"):
+                vars(self).pop(name, None)
 
     def keep(self) -> None:
         """Record that a person has said yes to what the project can do now.
@@ -161,11 +166,11 @@ class Trust:
         known = read(key)
         # A client that no agent is at present may be one again, by an option that is typed.
         unused = set(known.lines) - set(self._without_unused(known.acts).lines) if known else ()
-        acts = Acts(tuple(sorted({*acts.lines, *unused})), acts.grants, acts.caps)
+        acts = replace(acts, lines=tuple(sorted({*acts.lines, *unused})))
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         caps = {name: None if math.isinf(most) else most for name, most in acts.caps.items()}
         content: dict[str, Any] = {"project": key, "at": at, "digest": acts.digest}
-        content |= {"acts": acts.lines, "grants": sorted(acts.grants), "caps": caps}
+        content |= {"acts": acts.lines, "caps": caps, "steps": to_builtins(acts.recorded)}
         temporary = f".{secrets.token_hex(8)}.tmp"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
@@ -247,7 +252,7 @@ class Trust:
 
 
 def _of_lines(lines: Iterable[str]) -> Acts:
-    return Acts(tuple(sorted(lines)), frozenset(), {})
+    return Acts(tuple(sorted(lines)), {})
 
 
 def ensure_unchanged(path: Path, trusted: str, owner: str) -> None:
@@ -264,7 +269,7 @@ def ensure_unchanged(path: Path, trusted: str, owner: str) -> None:
 
 
 _NAME = re.compile(r"[0-9a-f]{32}\.json")
-_RECORD_BYTES = 4 * 1024 * 1024
+_RECORD_BYTES = 32 * 1024 * 1024
 _OTHERS = 0o077
 _HINT = "remove it; then 'sequencer trust' asks again"
 
@@ -277,15 +282,22 @@ class Trusted(Struct, frozen=True):
     at: str
     digest: str
     lines: tuple[str, ...] = field(name="acts")
-    grants: tuple[str, ...]
     caps: dict[str, float | None]
     """None: no cap."""
+    grants: tuple[str, ...] = ()
+    """Of a record from before steps were compared."""
+    steps: Recorded | None = None
 
     @property
     def acts(self) -> Acts:
         """Return what was trusted."""
         caps = {name: math.inf if most is None else most for name, most in self.caps.items()}
-        return Acts(self.lines, frozenset(self.grants), caps)
+        return Acts(self.lines, caps, kept=self.steps)
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether it says what it said when it was written."""
+        return digest_of(self.lines, self.grants, self.steps) == self.digest
 
 
 def project_key(folder: Path, config: Path | None) -> str:
@@ -395,4 +407,4 @@ def _read(folder: int, name: str) -> Trusted | None:
     except (ValueError, ValidationError, RecursionError):
         # A damaged record is none: the person is asked again.
         return None
-    return found if found.acts.digest == found.digest else None
+    return found if found.is_whole else None

@@ -175,13 +175,16 @@ YAML_SUFFIXES = (".yaml", ".yml")
 MARKDOWN_SUFFIX = ".md"
 
 
-def page_of(path: Path) -> str | None:
-    """Return the text of the file *path*; None: it is no Markdown, or can't be read."""
+def page_of(path: Path, data: bytes | None = None) -> str | None:
+    """Return the text of the file *path*; None: it is no Markdown, or can't be read.
+
+    *data* is its content, where somebody has read it already.
+    """
     if path.suffix.lower() != MARKDOWN_SUFFIX:
         return None
     try:
         # A character has up to four bytes.
-        return decode(read_bytes(path, 4 * MAX_CHARS), path)
+        return decode(read_bytes(path, 4 * MAX_CHARS) if data is None else data, path)
     except ConfigurationError:
         return None
 
@@ -202,7 +205,8 @@ def load_tasks(
         ConfigurationError: see `list_of`; or the file can't be read.
     """
     if path.suffix.lower() in YAML_SUFFIXES:
-        return list_of(parse(read_bytes(path), path), roles, name=name)
+        document = parse(read_bytes(path), path) if text is None else parse_text(text, path)
+        return list_of(document, roles, name=name)
     if text is None:
         text = decode(read_bytes(path, 4 * MAX_CHARS), path)
     document, told = read_page(text, path)

@@ -89,8 +89,9 @@ def test_a_cap_may_fall_and_not_rise(path: KeyPath, before: int, after: int) -> 
     ("before", "after", "is_more"),
     [
         ("[a]", "[{name: a, allowed_tools: ['Bash(*)']}]", True),
-        ("[{name: a, allowed_tools: [X]}]", "[b, {name: c, allowed_tools: [X]}]", False),
-        ("[{name: a, allowed_tools: [X]}]", "[a]", False),
+        ("[{name: a, tools: {bash: true}}]", "[{name: c, tools: {bash: true}}]", False),
+        ("[{name: a, tools: {bash: true}}]", "[a]", False),
+        ("[{name: a, allowed_tools: [X]}]", "[a]", True),
         ("[a]", "[{name: a, tools: {bash: true}}]", True),
         ("[a]", "[{name: a, tools: {bash: false}}]", False),
         ("[a]", "[{name: a, validation: {fixer: {name: f, allowed_tools: [X]}}}]", True),
