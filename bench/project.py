@@ -114,6 +114,9 @@ class NoOpAgents:
     ) -> tuple[str, Executor] | None:
         """Return nobody."""
 
+    def ensure_folder(self, agent: str, folder: Path) -> None:
+        """See `performing.Agents.ensure_folder`; any folder will do."""
+
     def warm_up(self) -> None:
         """See `performing.Agents.warm_up`."""
 

@@ -94,10 +94,12 @@ class NotTrusted(UsageRefused):
         acts: Iterable[str],
         changed: Iterable[str] = (),
         flows: Iterable[str] = (),
+        hint: str | None = None,
     ) -> None:
         """Say what of *project* would act, or what has *changed* since it was trusted.
 
-        *flows* are the paths of workflows that were asked for.
+        *flows* are the paths of workflows that were asked for. *hint* says what to do where
+        to trust the project is not all.
         """
         self.project = project
         self.acts = tuple(acts)
@@ -113,7 +115,8 @@ class NotTrusted(UsageRefused):
         super().__init__(
             "\n".join([f"{message}:", *(f"    {line}" for line in shown)]),
             where=project,
-            hint=f"nothing was run; {command(None, 'trust', *flows)} shows everything and asks you",
+            hint=hint
+            or f"nothing was run; {command(None, 'trust', *flows)} shows everything and asks you",
         )
 
 

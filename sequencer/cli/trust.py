@@ -13,6 +13,7 @@ from sequencer.cli.views.text import one_line
 from sequencer.documents.textfile import find_config
 from sequencer.errors import ConfigurationError, NotTrusted, UsageRefused
 from sequencer.project import trusting as trusted
+from sequencer.project.named_files import read_unnamed
 from sequencer.project.project import open_project
 
 
@@ -27,10 +28,11 @@ def trust(
 ) -> None:
     """Show what a project can do on this machine, and allow it.
 
-    Programs, permissions, hooks, stores, addresses and caps are remembered. If one of them
-    changes, you see the difference and are asked again. Steps, prompts and lower caps are
-    free to change. On a machine without people, set SEQUENCER_TRUST to folders or to all. FLOW is
-    a workflow file of this project outside its workflow folders.
+    Programs, permissions, hooks, stores, addresses, caps and the files that an agent's client
+    reads are remembered. If one of them changes, you see the difference and are asked again.
+    Steps, prompts and lower caps are free to change. On a machine without people, set
+    SEQUENCER_TRUST to folders or to all. FLOW is a workflow file of this project outside its
+    workflow folders.
 
     \b
     Examples:
@@ -67,10 +69,14 @@ def _trust(invocation: Invocation, folder: Path | None, *, is_sure: bool) -> Non
     trusting = project.trust
     refused, acts = trusting.refusal(), trusting.acts
     changed = refused.changed if refused else ()
+    unnamed = read_unnamed(project.settings.project_dir)
     if not invocation.is_json:
         lines = [f"{trusting.key} can:", *(f"  {line}" for line in (*acts.described, BUILT_IN))]
         lines += ["what has changed since you trusted it:"] if changed else []
-        for line in (*lines, *(f"  {line}" for line in changed)):
+        lines += [f"  {line}" for line in changed]
+        if unnamed:
+            lines.append(f"read by trusted programs, not compared: {', '.join(unnamed)}")
+        for line in lines:
             invocation.echo(safe_line(project.redaction.hide_text(line)))
     is_new = refused is not None or is_sure
     if is_new:
@@ -84,7 +90,7 @@ def _trust(invocation: Invocation, folder: Path | None, *, is_sure: bool) -> Non
         trusting.keep()
     if invocation.is_json:
         told = {"project": trusting.key, "digest": acts.digest, "acts": acts.described}
-        invocation.print_json({**told, "changed": list(changed)})
+        invocation.print_json({**told, "changed": list(changed), "not_compared": unnamed})
         return
     invocation.echo("trusted" if is_new else "it was trusted before, and nothing has changed")
 

@@ -65,6 +65,13 @@ class Agents(Protocol):
         somebody can stand in for it.
         """
 
+    def ensure_folder(self, agent: str, folder: Path) -> None:
+        """Return if *agent* may work in *folder*, which is not the project's.
+
+        Raises:
+            NotTrusted: its client would read other settings there than those of the project.
+        """
+
     def warm_up(self) -> None:
         """Get ready for a step while there is nothing else to do; may do nothing."""
 

@@ -468,11 +468,15 @@ class Performer(Struct, frozen=True):
         session = running.head.session
         is_same = session is not None and session.executor == prepared.agent
         can_cap = "max_cost_usd" in prepared.executor.supported_fields | EVERY_EXECUTOR
+        cwd = self.project if self.place is None else self.place.cwd
+        if self.place is not None or self.team is not None:
+            # A work tree, where an earlier attempt may have left files that the client reads.
+            self.agents.ensure_folder(prepared.agent, cwd)
         request = StepRequest(
             identity=attempt.identity(),
             step=step,
             prompt=prompt,
-            cwd=self.project if self.place is None else self.place.cwd,
+            cwd=cwd,
             result_path=attempt.result_path,
             system_prompt=prepared.system_prompt,
             append_system_prompt=added,

@@ -18,6 +18,7 @@ from msgspec import Struct, field
 
 from sequencer.documents.yamlfile import KeyPath
 from sequencer.errors import AgentMissing, ConfigurationError, UnknownName
+from sequencer.executors import project_files
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.protocol import (
     EVERY_EXECUTOR,
@@ -138,10 +139,22 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
     def _built_for(self, step: Step, name: str) -> Executor:
         executor = self.build(name)
         ensure_honoured(step, name, executor)
+        # In the meantime an agent may have changed what the next one would run, or its client read.
         if name in self.settings.agents:
-            # In the meantime an agent may have changed what the next one would run.
             self.trust.ensure_files(f"agents.{name}", self._looks)
+        if executor.kind in CLIENTS:
+            self.trust.ensure_client(executor.kind, self._options(name))
         return executor
+
+    def ensure_folder(self, agent: str, folder: Path) -> None:
+        """See `performing.Agents.ensure_folder`."""
+        kind = self.build(agent).kind
+        if kind in CLIENTS and not self.rehearses and folder != self.settings.project_dir:
+            self.trust.ensure_client(kind, self._options(agent), folder)
+
+    def _options(self, name: str) -> Mapping[str, Any]:
+        agent = self.settings.agents.get(name)
+        return agent.options if agent else {}
 
     def ready(self, step: Step, position: str) -> tuple[str, Executor]:
         """See `performing.Agents.ready`."""
@@ -322,7 +335,7 @@ def _objections(step: Step, executor: Executor) -> list[Objection]:
     return [Objection(reason, f"write agent: {kinds}, or name another model"), *found]
 
 
-CLIENTS = ("claude", "codex", "gemini", "opencode")
+CLIENTS = tuple(project_files.CLIENTS)
 """The clients that `auto` looks for on PATH, in this order."""
 _OLD_ROLES = {"galph": "supervisor", "ralph": "main", "loop": "main"}
 

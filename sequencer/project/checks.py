@@ -53,6 +53,8 @@ from sequencer.workflows.router import allowed_prompts
 if TYPE_CHECKING:
     from sequencer.workflows.finding import GraphFile
 
+MAX_CLIENT_FILES = 8
+"""How many files of one client are named."""
 MAX_BAD_LINES = 20
 """How many bad lines of one journal file are listed one by one."""
 
@@ -72,6 +74,7 @@ def check_project(project: Project, run: str | None) -> list[Finding]:
         *check_flows(project),
         *_check_agents(project, Level.NOTICE),
         *_check_classifier(project),
+        *_check_client_files(project),
         *_check_timers(project),
         *_check_webhooks(project),
         *_check_schema(project),
@@ -333,6 +336,19 @@ def _check_classifier(project: Project) -> Iterator[Finding]:
         text = f"keyword rules classify requests, not agent {name!r}: {found.reason}"
         hint = f"{found.hint} in routing.classifier; 'rules' there is what happens now"
         yield Finding(Level.NOTICE, Area.AGENT, text, "routing.classifier", hint)
+
+
+def _check_client_files(project: Project) -> Iterator[Finding]:
+    """Yield the files of the project that act because an agent's client reads them."""
+    read: list[tuple[str, list[str], bool]] = []
+    with suppress(ConfigurationError):  # a record that can't be believed: `_check_code` says so
+        read += project.trust.client_files()
+    for client, found, is_trusted in read:
+        more = len(found) - MAX_CLIENT_FILES
+        names = [*found[:MAX_CLIENT_FILES], *([f"{more} more"] if more > 0 else [])]
+        state = "trusted" if is_trusted else "not trusted as they are now"
+        message = f"reads files of this project that act ({state}): {', '.join(names)}"
+        yield Finding(Level.NOTICE, Area.AGENT, message, client)
 
 
 def _check_webhooks(project: Project) -> Iterator[Finding]:

@@ -13,7 +13,6 @@ import ast
 import hashlib
 import math
 import os
-import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
@@ -26,6 +25,7 @@ from msgspec import Struct, field
 
 from sequencer.documents.keys import leaves
 from sequencer.documents.yamlfile import KeyPath, dotted
+from sequencer.project.named_files import modules, named
 from sequencer.project.schema import Schema
 from sequencer.project.sources import SECRET_KEY, flatten
 from sequencer.project.step_facts import amount, ascii_of, text_of
@@ -221,8 +221,8 @@ def _key_of(line: str) -> str:
     return line.partition(": ")[0]
 
 
-_PROGRAMS = ("argv", "program", "extra_args")
-"""Options of an agent that may name a file."""
+_PROGRAMS = ("argv", "program", "extra_args", "env")
+"""Options of an agent that may name a file; a variable can make a program load one."""
 MAX_BYTES = 64 * 1024 * 1024
 """A larger file is compared by its size and its time of change."""
 
@@ -234,14 +234,13 @@ def files_of(written: Mapping[str, Any], root: Path) -> Iterator[tuple[str, dict
         found: dict[Path, str] = {}
         for option in _PROGRAMS if isinstance(entry, dict) else ():
             value = entry.get(option)
+            value = list(value.values()) if isinstance(value, dict) else value
             items = [value] if isinstance(value, str) else value
-            for item in _named(items if isinstance(items, list) else []):
-                found |= _file(root, item)
+            found |= _run_by(root, items if isinstance(items, list) else [])
         yield f"agents.{name}", found
     setup, commands = written.get("setup"), dict[Path, str]()
     for command in setup if isinstance(setup, list) else ():
-        for item in _named(command if isinstance(command, list) else str(command).split()):
-            commands |= _file(root, item)
+        commands |= _run_by(root, command if isinstance(command, list) else [str(command)])
     yield "setup", commands
     hooks = written.get("hooks")
     items = hooks.split(",") if isinstance(hooks, str) else hooks
@@ -249,17 +248,12 @@ def files_of(written: Mapping[str, Any], root: Path) -> Iterator[tuple[str, dict
         yield "hooks", _with_imports(root, [str(item).strip() for item in items])
 
 
-def _named(items: Sequence[Any]) -> Iterator[str]:
-    """Yield what of a command line may be the path of a file."""
-    before = None
-    for item in map(str, items):
-        yield item
-        if item.startswith("-") and "=" in item:
-            yield item.partition("=")[2]
-        if before == "-m" and re.fullmatch(r"[\w.]+", item):
-            module = item.replace(".", "/")
-            yield from (f"{module}.py", f"{module}/__init__.py", f"{module}/__main__.py")
-        before = item
+def _run_by(root: Path, command: Sequence[Any]) -> dict[Path, str]:
+    """Return the fingerprints of the files that *command* may run, with Python's modules."""
+    found = _with_imports(root, modules(command))
+    for item in named(command):
+        found |= _file(root, item)
+    return found
 
 
 def _file(root: Path, written: str) -> dict[Path, str]:
@@ -292,7 +286,7 @@ def fingerprint(path: Path) -> str | None:
         return f"sha256 {hashlib.file_digest(file, 'sha256').hexdigest()}"
 
 
-def _with_imports(root: Path, hooks: Sequence[str]) -> dict[Path, str]:
+def _with_imports(root: Path, hooks: Iterable[str]) -> dict[Path, str]:
     """Return the fingerprints of *hooks* and of the modules of the project that they import."""
     found: dict[Path, str] = {}
     todo = list(hooks)

@@ -19,15 +19,18 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, ValidationError, convert, field, to_builtins
+from msgspec.structs import replace
 
 from sequencer.documents.textfile import CONFIG_NAME
 from sequencer.errors import DecisionRefused, NotTrusted, StorageFailed, UnsafePath
+from sequencer.executors.project_files import files_for
+from sequencer.project.client_files import Scan, client_of, clients_of, file_of, scan
 from sequencer.project.schema import MOVES_CODE
 from sequencer.project.settings import Settings
 from sequencer.project.trust import Acts, acts_of, digest_of, fingerprint
@@ -49,6 +52,8 @@ class Trust:
         self._ask = ask
         self._is_sure = False
         self._files: Mapping[str, Mapping[Path, str]] = {}
+        self._read: frozenset[str] | None = None
+        """The trusted facts of files that clients read; None: nothing is compared."""
         self._flows: set[Path] = set()
         """Workflows that were asked for by their paths."""
 
@@ -59,10 +64,22 @@ class Trust:
 
     @cached_property
     def acts(self) -> Acts:
-        """Return what the project can do now."""
+        """Return what the project can do now, with what its agents' clients read of it."""
+        read = {line for found in self._scans.values() for line in found.lines}
+        return replace(self._written, lines=tuple(sorted({*self._written.lines, *read})))
+
+    @cached_property
+    def _written(self) -> Acts:
         settings = self._settings
         own, root = self._own_settings, settings.project_dir
         return acts_of(settings.written, root, own, self._flows)
+
+    @cached_property
+    def _scans(self) -> dict[str, Scan]:
+        """What each client that agents may be would read of the project."""
+        settings, workflows = self._settings, self._written.workflows
+        clients = clients_of(settings, () if workflows is None else workflows.texts)
+        return {name: scan(name, reads, settings.project_dir) for name, reads in clients.items()}
 
     @cached_property
     def _own_settings(self) -> Mapping[str, str]:
@@ -103,7 +120,7 @@ class Trust:
         known = read(self.key)
         if known is None:
             return NotTrusted(self.key, self.acts.described)
-        changed = self.acts.beyond(known.acts)
+        changed = self.acts.beyond(self._without_unused(known.acts))
         flows = map(os.path.relpath, self._flows)
         return NotTrusted(self.key, self.acts.described, changed, flows) if changed else None
 
@@ -123,13 +140,21 @@ class Trust:
         self._is_sure = True
         if not self.is_vouched_for:
             self._files = self.acts.files
+            known = read(self.key)
+            self._read = frozenset(known.lines if known else ())
+
+    def _without_unused(self, acts: Acts) -> Acts:
+        """Return *acts* without what clients would read that no agent is at present."""
+        lines = [line for line in acts.lines if client_of(line) in (None, *self._scans)]
+        return replace(acts, lines=tuple(lines))
 
     def add_flow(self, path: Path) -> None:
         """Ask about the workflow *path* as well: the tools that it grants, wherever it stands."""
         if path not in self._flows:
             self._flows.add(path)
             self._is_sure = False
-            vars(self).pop("acts", None)
+            for name in ("acts", "_written", "_scans"):
+                vars(self).pop(name, None)
 
     def keep(self) -> None:
         """Record that a person has said yes to what the project can do now.
@@ -140,6 +165,10 @@ class Trust:
         """
         ensure_no_agent()
         key, acts = self.key, self.acts
+        known = read(key)
+        # A client that no agent is at present may be one again, by an option that is typed.
+        unused = set(known.lines) - set(self._without_unused(known.acts).lines) if known else ()
+        acts = replace(acts, lines=tuple(sorted({*acts.lines, *unused})))
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         caps = {name: None if math.isinf(most) else most for name, most in acts.caps.items()}
         content: dict[str, Any] = {"project": key, "at": at, "digest": acts.digest}
@@ -181,6 +210,51 @@ class Trust:
                 continue
             ensure_unchanged(path, trusted, owner)
             seen[path] = looks
+
+    def ensure_client(
+        self, kind: str, options: Mapping[str, Any], folder: Path | None = None
+    ) -> None:
+        """Return if a client of *kind* would read in *folder* what was trusted of the project.
+
+        Without *folder* it is the project's: each file costs one `stat` if nothing has
+        changed. In a work tree that is elsewhere, a file that is missing is no change, since
+        git does not bring every file there.
+
+        Raises:
+            NotTrusted: a key that acts, or a file, is another one, has come, or is gone.
+        """
+        reads = None if self._read is None else files_for(kind, options)
+        if reads is None or self._read is None:
+            return
+        known = self._scans.get(kind)
+        if folder is None and known is not None and known.is_current():
+            return
+        now = scan(kind, reads, folder or self._settings.project_dir)
+        trusted = {line for line in self._read if client_of(line) == kind}
+        if folder is not None:
+            trusted = {line for line in trusted if line in now.lines or file_of(line) in now.files}
+        changed = _of_lines(now.lines).beyond(_of_lines(trusted))
+        if changed:
+            if folder is None:
+                raise NotTrusted(self.key, (), changed)
+            hint = "its client was not started; undo it there, or do the same in the project's "
+            hint += "folder and call 'sequencer trust'"
+            raise NotTrusted(f"work tree {folder}", (), changed, hint=hint)
+        if folder is None:
+            self._scans[kind] = now
+
+    def client_files(self) -> Iterator[tuple[str, list[str], bool]]:
+        """Yield each client that reads files of the project which act, these, and if trusted."""
+        known = None if self.is_vouched_for else read(self.key)
+        trusted = set(known.lines) if known else set()
+        for client, found in self._scans.items():
+            if found.lines:
+                files = sorted({file_of(line) for line in found.lines})
+                yield client, files, self.is_vouched_for or found.lines <= trusted
+
+
+def _of_lines(lines: Iterable[str]) -> Acts:
+    return Acts(tuple(sorted(lines)), {})
 
 
 def ensure_unchanged(path: Path, trusted: str, owner: str) -> None:

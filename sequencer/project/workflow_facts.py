@@ -146,6 +146,11 @@ class Workflows:
         return Recorded(self._chosen, self._files, self._digests, steps)
 
     @property
+    def texts(self) -> Iterator[bytes]:
+        """Yield the files of workflows; of one that is not read, nothing is known."""
+        yield from (data or b"\\" for _, data in self._data.values())
+
+    @property
     def lines(self) -> Iterator[str]:
         """Yield what the workflows may do, for people."""
         told = [

@@ -195,6 +195,71 @@ for _kind, _text in FLOWS.items():
     add(Trap(f"flow-{_kind}", _draw, (), _shown))
 
 
+# --- what clients read ---------------------------------------------------------------------
+
+CLIENTS = ("claude", "codex", "gemini", "opencode")
+OF_CLIENTS = (".claude/settings.json", ".codex/config.toml", ".gemini/.env", "opencode.json")
+SERVER = {"command": "touch", "args": ["owned"], "env": {ESCAPES: ESCAPES}}
+SETTINGS = {
+    "allow": json.dumps({"permissions": {"allow": ["Bash(*)"]}, "mcpServers": {"x": SERVER}}),
+    "escapes": json.dumps({f"{ESCAPES}\nclaude": ESCAPES, "env": {"A": ESCAPES}}),
+    "deep": '{"a":' * 50_000 + "1" + "}" * 50_000,
+    "brackets": "a = " + "[" * 50_000 + "]" * 50_000,
+    "many": json.dumps({f"key{number}": "x" for number in range(50_000)}),
+    "mark": '\ufeff{"hooks": {}}',
+    "comment": '// {"hooks": {}}\n{"hooks": {}}',
+    "twice": '{"hooks": 1, "hooks": 2}',
+    "half": '{"a": "\\ud800"}',
+    "large": json.dumps({"hooks": "x " * 400_000}),
+    "names": json.dumps({"hooks": " ".join(f"../{'x/' * 40}{n}.sh" for n in range(9_000))}),
+}
+
+
+def _with_clients(project: Project) -> None:
+    project.document["agents"] |= {
+        kind: {"kind": kind, "program": str(project.world.evil(f"client-{kind}"))}
+        for kind in CLIENTS
+    }
+
+
+for _kind, _make in _KINDS.items():
+
+    def _odd_settings(project: Project, make: object = _make) -> None:
+        _with_clients(project)
+        for name in (*OF_CLIENTS, ".mcp.json", ".envrc", ".claude/skills"):
+            make(project, name)  # type: ignore[operator]
+
+    add(Trap(f"client-{_kind}", _odd_settings, (), (("check",), ("tick",))))
+
+for _kind, _text in SETTINGS.items():
+
+    def _written_settings(project: Project, text: str = _text) -> None:
+        _with_clients(project)
+        for name in OF_CLIENTS:
+            _in_place(project, name).write_bytes(text.encode("utf-8", "surrogatepass"))
+
+    add(Trap(f"client-{_kind}", _written_settings, (), (("check",), ("tick",)), "claude, file"))
+
+
+@trap("client-links", looks=(("check",), ("tick",)), names="claude, file")
+def _client_links(project: Project) -> None:
+    _with_clients(project)
+    secrets = project.world.secrets
+    for name in (*OF_CLIENTS, ".mcp.json"):
+        project.link(name, secrets / "token.json")
+    project.link(".claude/skills", secrets)
+    project.link(".claude/agents/up", project.folder)
+    project.link(".opencode", secrets)
+
+
+@trap("client-crowd", looks=(("check",), ("tick",)), names="claude, folder")
+def _crowd(project: Project) -> None:
+    _with_clients(project)
+    for number in range(2_000):
+        (project.folder / ".claude" / "skills" / f"{number}{'/d' * 8}").mkdir(parents=True)
+        (project.folder / ".claude" / "skills" / f"{number}" / "SKILL.md").write_text(ESCAPES)
+
+
 # --- files of a run ------------------------------------------------------------------------
 
 WORDS = ("step", "reason", "note", "agent", "prompt", "error", "model", "output")

@@ -167,6 +167,9 @@ class Choosy:
     def ready(self, step: Step, position: str) -> tuple[str, Executor]:
         return self.choose(step, position)
 
+    def ensure_folder(self, agent: str, folder: Path) -> None:
+        """Do nothing."""
+
     def warm_up(self) -> None:
         """Do nothing."""
 
