@@ -87,6 +87,8 @@ class Invocation(Struct):
     """Only a person may use it: `ALWAYS`, or if this option is among the arguments."""
     news: News = field(default_factory=News)
     """How it ended, for a timer that tells a person only what has changed."""
+    run_id: str = ""
+    """Of the run in which an error ended the work; empty: of none."""
     _project: Project | None = None
     _runs: dict[str | None, Run] = field(default_factory=dict)
 

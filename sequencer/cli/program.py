@@ -351,7 +351,7 @@ def _heard(invocation: Invocation, error: BaseException, *, is_verbose: bool) ->
     with contextlib.redirect_stderr(io.StringIO()) as said:
         code = report(error, is_verbose=is_verbose)
     text = said.getvalue().rstrip("\n")
-    invocation.news = unattended.News(text)
+    invocation.news = unattended.News(text, run_id=invocation.run_id)
     complain(text)
     return code
 

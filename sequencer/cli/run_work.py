@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
@@ -44,7 +46,7 @@ from sequencer.model.line.order import next_index
 from sequencer.model.net.source import FlowSource
 from sequencer.model.outcome import Outcome, Usage, duration, spent
 from sequencer.model.workflow import Workflow
-from sequencer.plugins.schedules.schedules import next_start, start_due, starts_at
+from sequencer.plugins.schedules.schedules import begin, next_start, start_due, starts_at
 from sequencer.plugins.schedules.unattended import News
 from sequencer.project.agents import (
     AgentOverrides,
@@ -70,6 +72,8 @@ STABLE = RESTS | {Answer.NOT_YET, Answer.READY}
 a position of another process."""
 
 
+LONG_PAUSE = timedelta(days=1)
+"""A wait for a date that is further away is told to a person."""
 SYNC_STEPS = 500
 """The default for a process in mode sync: it may wait for turns over days, and must not ask an
 agent forever that has nothing left to do."""
@@ -307,7 +311,7 @@ def work(invocation: Invocation, project: Project, plan: Plan) -> int:
         SequencerError: see `Run.work`; with ``--json`` the summary is printed before.
     """
     run = invocation.run(may_begin=True) if plan.mode is Mode.TICK else None
-    if run and (date := start_due(project, run)):
+    if run and (date := start_due(project, run, invocation.say)):
         _tell_end(invocation, run, plan, Summary(starts_at(date)), is_idle=True)
         return 0
     while True:
@@ -347,6 +351,7 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
             nullcontext(ignore) if posting is None else posting.hear(run, notice, workflow) as post,
             EndOnSignal(lambda text: shown(Noticed(text))) as signals,
         ):
+            begin(project, run)
             summary = run.work(
                 plan.mode,
                 plan.limits,
@@ -360,9 +365,11 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
     except SequencerError as error:
         shown.close()
         locate(error, project, run, workflow, plan.source)
+        found = None if is_async else _head_or_none(run)
+        invocation.run_id = "" if found is None else found.run_id
         if invocation.is_json:
             done = tally.summary(error)
-            done.head = None if is_async else _head_or_none(run)
+            done.head = found
             invocation.print_json(as_json(run, done, error.exit_code))
         raise
     finally:
@@ -476,9 +483,13 @@ def _news(run: Run, plan: Plan, summary: Summary) -> News:
     head = summary.head
     if plan.mode is not Mode.TICK or head is None:
         return News()
-    here = standing(head, run.workflow_for(head), run.limits, datetime.now(UTC))
-    is_rest = here.kind in RESTS
-    return News(here.message if is_rest else "", has_moved=bool(summary.usage.steps))
+    now = datetime.now(UTC)
+    here = standing(head, run.workflow_for(head), run.limits, now)
+    due = parse_time(here.until or "")
+    # A pause of minutes or hours ends by itself; a person should know of one that takes days.
+    is_news = here.kind in RESTS or (due is not None and due > now + LONG_PAUSE)
+    text = here.message if is_news else ""
+    return News(text, has_moved=bool(summary.usage.steps), run_id=head.run_id)
 
 
 def _remember(invocation: Invocation, run: Run, text: str) -> None:
@@ -496,9 +507,10 @@ def _remember(invocation: Invocation, run: Run, text: str) -> None:
         return
     notices = () if invocation.is_quiet else in_short(invocation.project().settings.notices)
     said = "".join(near(f"notice: {notice}\n") for notice in notices)
-    due = parse_time(here.until or "")
+    due, now = parse_time(here.until or ""), time.time()
     until = due.timestamp() if due else next_start(invocation.project(), run)
-    answer = idle.IdleAnswer(near(f"{text}\n"), said, until)
+    until = min(now + idle.DAY_S, math.inf if until is None else until)
+    answer = idle.IdleAnswer(near(f"{text}\n"), said, until, is_rest=here.kind in RESTS)
     idle.remember(run.store.state_path, answer, invocation.arguments)
 
 

@@ -35,6 +35,7 @@ from sequencer.project.schema import MOVES_CODE
 from sequencer.project.settings import Settings
 from sequencer.project.trust import Acts, acts_of, digest_of, fingerprint
 from sequencer.project.workflow_facts import Recorded
+from sequencer.store.folder import make_own, own_state
 from sequencer.store.identity import is_inside_agent
 
 VARIABLE = "SEQUENCER_TRUST"
@@ -352,21 +353,8 @@ def everything() -> Iterator[Trusted]:
 
 
 def place() -> Path:
-    """Return the folder of the records."""
-    given = os.environ.get("XDG_STATE_HOME", "")
-    base = Path(given) if given.startswith("/") else Path("~/.local/state").expanduser()
-    return base / "sequencer" / "trust"
-
-
-def make_own(*parts: str) -> Path:
-    """Return the folder *parts* of this user's state; made, each for nobody else, if need be."""
-    folder = place().parents[1]
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for part in ("sequencer", *parts):
-        folder /= part
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir(mode=0o700)
-    return folder
+    """Return the folder of the records; see `own_state`."""
+    return own_state("trust")
 
 
 def _name(key: str) -> str:

@@ -20,7 +20,7 @@ from sequencer.plugins.schedules import schedules
 from sequencer.plugins.schedules.dates import Schedule
 from sequencer.project.cleaning import unneeded
 from sequencer.project.project import open_project
-from tests.unit.cli.calling import Called, call, project
+from tests.unit.cli.calling import Called, call, idle_record, project
 
 CONFIGURATION = """\
 agent: rehearsal
@@ -119,7 +119,7 @@ def test_of_many_ticks_at_one_moment_one_starts_it(folder: Path, later: Later) -
         opened = open_project(folder)
         run = opened.run("night")
         barrier.wait()
-        schedules.start_due(opened, run)
+        schedules.start_due(opened, run, print)
 
     for turn in range(1, 4):
         later(2 * DAY_S * turn)
@@ -252,7 +252,7 @@ def test_what_a_tick_remembers_ends_with_the_next_date(folder: Path, later: Late
     tick(folder)
     later(0)
     tick(folder)
-    kept = json.loads((folder / "sync" / "runs" / "night" / "idle.json").read_text())
+    kept = json.loads(idle_record(folder, "night").read_text())
     (answer,) = kept["answers"].values()
     assert answer["until"] == Schedule(workflow="two", at="0 2 * * *").next(time.time())
 

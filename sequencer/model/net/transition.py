@@ -11,12 +11,16 @@ from typing import Any
 from sequencer.errors import StepFailed, StorageFailed, TransitionRefused, command
 from sequencer.model.head import Claim, Head, Status
 from sequencer.model.kind import Room
+from sequencer.model.limits import LATEST_RESET_S
 from sequencer.model.net.graph import Growth, NodeKind
 from sequencer.model.net.marking import Active, FlowStatus, Marking, Reference
 from sequencer.model.net.record import Chain
 from sequencer.model.net.rules import Course, FlowFact, shortened
 from sequencer.model.outcome import Decision, Outcome, Usage
 from sequencer.model.transitions import Event, Fact, Transition, changed, held_claim, without_claim
+
+LONGEST_PAUSE = timedelta(seconds=LATEST_RESET_S, days=1)
+"""Nothing puts an attempt off for longer."""
 
 
 def rests(active: Active) -> bool:
@@ -454,7 +458,9 @@ class OpenTransition:
     def _is_due(self, active: Active) -> bool:
         if active.due is None:
             return True
-        return datetime.fromisoformat(active.due) <= self.now
+        ahead = datetime.fromisoformat(active.due) - self.now
+        # No pause is so long: a clock that was years ahead has set it.
+        return ahead <= timedelta(0) or ahead > LONGEST_PAUSE
 
     def _take_over(self, held: Claim) -> None:
         self.longest_taken_over_s = max(self.longest_taken_over_s, held.ttl_s)

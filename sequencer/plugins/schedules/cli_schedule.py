@@ -36,7 +36,7 @@ from sequencer.plugins.schedules.timers import path_for, programs_of, tick_log
 from sequencer.plugins.schedules.unattended import OPTION
 from sequencer.plugins.web.cli_web import ensure_extra, read_key
 from sequencer.project.settings import Settings
-from sequencer.project.trusting import make_own, place
+from sequencer.store.folder import STATE_VARIABLE, make_own, own_state
 from sequencer.store.identity import is_inside_agent
 
 _OPTIONS = with_options(
@@ -262,7 +262,7 @@ def _link(given: Mapping[str, Any]) -> str:
 def _token_file(given: Mapping[str, Any]) -> Path:
     """Return the file with the key of the link: the one that is named, or this user's."""
     named: Path | None = given["token_file"]
-    return named.absolute() if named else place().parent / "web.token"
+    return named.absolute() if named else own_state("web.token")
 
 
 def program_argv() -> list[str]:
@@ -275,6 +275,6 @@ def program_argv() -> list[str]:
 
 def _variables(settings: Settings, env: Mapping[str, str]) -> dict[str, str]:
     """Return what a timer would not know by itself."""
-    state = env.get("XDG_STATE_HOME", "")
+    state = env.get(STATE_VARIABLE, "")
     found = {"PATH": path_for(programs_of(settings), env.get("PATH", ""), shutil.which)}
-    return {**found, "XDG_STATE_HOME": state} if state.startswith("/") else found
+    return {**found, STATE_VARIABLE: state} if state.startswith("/") else found

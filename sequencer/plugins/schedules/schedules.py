@@ -6,27 +6,53 @@ run's files (an agent may) starts nothing by it. A date that nobody was awake fo
 for once, and those that come while the run is under way are left out. Of two ticks only one
 starts it: the run's own files decide.
 
+A start is noted before it is made, and again when it is: whoever finds the first note and no
+such run makes up for a crash in between. The second note stands before an agent of the run
+can do anything. A date noted by a clock that was far ahead is not believed.
+
 Not promised: that a date is started for on one machine only, where several have ticks and the
-run is not in git; and a crash between the note of a date and the very first start loses it.
+run is not in git.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import blake2b
-from pathlib import Path
+from typing import NamedTuple
 
 from sequencer.engine.run import Run
-from sequencer.errors import TransitionRefused
+from sequencer.errors import SequencerError, TransitionRefused
 from sequencer.model.head import Head
 from sequencer.model.limits import parse_time, utc
 from sequencer.project.project import Project
-from sequencer.project.trusting import make_own, place
-from sequencer.store.folder import put, read_regular
+from sequencer.store.folder import put_own, read_own
+
+FOLDER = "schedules"
+"""Of the user's own records."""
+AHEAD_S = 24 * 60 * 60
+"""A time that is noted may be so far ahead: clocks are set, and differ."""
+LATEST_S = 2.0**33
+"""A note of a later time is damaged; no calendar has it on every machine."""
+MAX_BYTES = 64 * 1024
+
+
+class Note(NamedTuple):
+    """What is known of a schedule's dates outside the project."""
+
+    since: float
+    """The date that the run started for last, or when its schedule was first seen here."""
+    starting: float | None = None
+    """The date for which a tick is about to start it."""
+    ended: str | None = None
+    """Id of the run that is started over for that date; None: there was none."""
+
+    def is_made(self, head: Head | None) -> bool:
+        """Return whether the start that was about to be made has been made, as *head* shows."""
+        return head is not None and head.run_id != self.ended
 
 
 def next_start(project: Project, run: Run, now: float | None = None) -> float | None:
@@ -34,16 +60,26 @@ def next_start(project: Project, run: Run, now: float | None = None) -> float | 
 
     None: it has no schedule, or is under way. Nothing is written.
     """
-    return _next(project, run, run.head, time.time() if now is None else now)
-
-
-def _next(project: Project, run: Run, head: Head | None, now: float) -> float | None:
-    schedule = project.settings.schedules.get(run.name or "")
-    if schedule is None or (head is not None and head.status != "complete"):
+    if run.name not in project.settings.schedules:
         return None
-    known = _known(project, run)
-    if known is None:
+    now = time.time() if now is None else now
+    note = None
+    with suppress(SequencerError):  # a tick says what is wrong with it
+        note = _believed(_read(project, run), now)
+    return _next(project, run, run.head, now, note)
+
+
+def _next(
+    project: Project, run: Run, head: Head | None, now: float, note: Note | None
+) -> float | None:
+    schedule = project.settings.schedules[run.name or ""]
+    if head is not None and head.status != "complete":
+        return None
+    if note is None:
         return schedule.next(now)
+    if note.starting is not None and note.starting <= now and not note.is_made(head):
+        return note.starting
+    known = note.since
     ended = parse_time(head.last_update) if head is not None else None
     # An end that is still to come was written by another clock, or by hand.
     if ended is not None and ended.timestamp() <= now:
@@ -74,34 +110,71 @@ def starts_at(date: float) -> str:
     return f"it starts at {clock(date)}"
 
 
-def start_due(project: Project, run: Run) -> float | None:
+def start_due(project: Project, run: Run, say: Callable[[str], None]) -> float | None:
     """Start *run* over if it is complete and due; a tick starts one that never was.
 
     Return the date that it waits for; None: it has no schedule, may be worked on, or is over
-    and has results to post.
+    and has results to post. *say* takes a notice. If the run never was, `begin` has to follow.
     """
     now = time.time()
-    if run.name in project.settings.schedules and _known(project, run) is None:
-        _note(project, run, now)
+    if run.name not in project.settings.schedules:
+        return None
     # Once: another tick may start it meanwhile, and the run that it has started is not over.
-    head = run.head
-    date = _next(project, run, head, now)
+    head, note = run.head, _settled(project, run, now, say)
+    date = _next(project, run, head, now, note)
     if date is None:
         return None
     if date > now:
         return date if head is None else None
+    _write(project, run, Note(note.since, date, None if head is None else head.run_id))
     if head is None:
-        # Before it starts: an agent of its first step could make it look as if it never had.
-        _note(project, run, date)
         project.due.add(run.name)
         return None
     project.due.add(run.name)
-    try:
+    with suppress(TransitionRefused):  # another tick was faster
         run.control.reset(ended=head.run_id)
-    except TransitionRefused:
-        return None  # another tick was faster
-    _note(project, run, date)
+    _write(project, run, Note(date))
     return None
+
+
+def begin(project: Project, run: Run) -> None:
+    """Make the first start of *run*, if `start_due` has found it due, and note that it is made.
+
+    Raises:
+        StorageFailed: it can't be written.
+    """
+    if run.name in project.due:
+        # Before an agent of it works: that could make it look as if it never had started.
+        run.control.begin()
+        note = _read(project, run)
+        if note is not None and note.starting is not None:
+            _write(project, run, Note(max(note.since, note.starting)))
+
+
+def _settled(project: Project, run: Run, now: float, say: Callable[[str], None]) -> Note:
+    """Return what is known of the dates of *run*, and write it down where it has changed."""
+    found = _read(project, run)
+    note = _believed(found, now) or Note(now)
+    if found is not None and note != found:
+        ahead = clock(max(found.since, found.starting or 0.0))
+        said = f"the schedule of run {run.name!r} was noted at {ahead}, by a clock that was ahead"
+        say(f"notice: {said}; its dates count from now on")
+    head = run.head
+    if note.starting is not None and note.is_made(head):
+        note = Note(max(note.since, note.starting))
+    if note != found:
+        _write(project, run, note)
+    return note
+
+
+def _believed(note: Note | None, now: float) -> Note | None:
+    """Return *note* as it counts: a time more than a day ahead of *now* is of a wrong clock.
+
+    It would keep the run from starting until that time has come, for years perhaps.
+    """
+    if note is None or max(note.since, note.starting or 0.0) <= now + AHEAD_S:
+        return note
+    return Note(min(note.since, now))
 
 
 def _record(project: Project, run: Run) -> str:
@@ -112,18 +185,19 @@ def _record(project: Project, run: Run) -> str:
     return f"{digest}.json"
 
 
-def _known(project: Project, run: Run) -> float | None:
-    """Return the date that *run* started for last, or when its schedule was first seen here."""
-    path = Path(os.path.realpath(place().parent)) / "schedules" / _record(project, run)
+def _read(project: Project, run: Run) -> Note | None:
+    """Return what is noted of the dates of *run*; None: nothing that can be read."""
+    data = read_own(FOLDER, _record(project, run), MAX_BYTES)
     try:
-        found = json.loads(read_regular(path))
-        return float(found["since"])
-    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        kept = json.loads(data or b"")
+        since, starting, ended = float(kept["since"]), kept.get("starting"), kept.get("ended")
+        note = Note(since, None if starting is None else float(starting), ended)
+    except (ValueError, TypeError, KeyError, AttributeError):
         return None
+    is_sound = all(0 <= at < LATEST_S for at in (since, note.starting or 0.0))
+    return note if is_sound and isinstance(ended, str | None) else None
 
 
-def _note(project: Project, run: Run, since: float) -> None:
-    """Keep that no date up to *since* starts *run*."""
-    told = {"project": str(project.settings.project_dir), "run": run.name, "since": since}
-    folder = Path(os.path.realpath(make_own("schedules")))
-    put(folder / _record(project, run), json.dumps(told).encode())
+def _write(project: Project, run: Run, note: Note) -> None:
+    told = {"project": str(project.settings.project_dir), "run": run.name, **note._asdict()}
+    put_own(FOLDER, _record(project, run), json.dumps(told).encode())

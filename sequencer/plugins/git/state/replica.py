@@ -38,7 +38,7 @@ JOURNAL = journal_file.NAME
 REMOTE = "remote.json"
 _ASIDE = re.compile(r"journal-\d{6,9}\.jsonl")
 _DOCUMENT = re.compile(r"(definition|flow|marking-[0-9a-f]{1,64})\.json")
-"""Of all that lies in the folder; a cursor, a note about idleness are this clone's own."""
+"""Of all that lies in the folder; a cursor is this clone's own."""
 MAX_JOURNAL_BYTES = 2**30
 MAX_OUTPUT_BYTES = 8 * 1024 * 1024
 """An output that is larger stays where it was made."""

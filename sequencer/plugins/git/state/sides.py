@@ -268,7 +268,7 @@ def is_of_a_run(template: str, branch: str) -> bool:
     return re.fullmatch(pattern, branch) is not None
 
 
-_BESIDE = (results.NAME, "beats", "activity", "idle.json")
+_BESIDE = (results.NAME, "beats", "activity")
 """What belongs to the history that the folder had: outputs, heartbeats, who was told of it."""
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from sequencer.project.trusting import make_own, place
+from sequencer.store.folder import make_own, own_state
 
 MOST_WAITING = 1000
 KEPT_S = 4 * 24 * 3600
@@ -66,7 +66,7 @@ class DeliveryBox:
     def __init__(self, project_key: str) -> None:
         """Use the box of the project that trust calls *project_key*; made with the first use."""
         self._name = _digest(os.fsencode(project_key))
-        self.path = Path(os.path.realpath(place().parent)) / "deliveries" / self._name
+        self.path = Path(os.path.realpath(own_state())) / "deliveries" / self._name
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
