@@ -108,12 +108,15 @@ class PageGuard:
         elif not code and _is_write(request):
             code = await self._take_form(request)
         if code:
-            answer = PlainTextResponse(_TEXTS[code], code)
+            more = {"connection": "close"} if code == 400 else {}  # noqa: PLR2004
+            answer = PlainTextResponse(_TEXTS[code], code, more)
         await answer(scope, receive, guarded)
 
     def refusal(self, request: Request) -> int:
         """Return the status with which its headers alone refuse *request*; 0: they do not."""
         headers = request.headers
+        if is_two_lengths(headers):
+            return 400
         hosts = headers.getlist("host")
         own = self._origins.get(hosts[0].lower()) if len(hosts) == 1 else None
         if own is None:
@@ -236,6 +239,14 @@ def _origin(name: str, port: int) -> str:
         return f"https://{host.removesuffix(':443')}"
     has_port = host.rpartition(":")[2].isdecimal()
     return f"http://{host}" if has_port else f"http://{host}:{port}"
+
+
+def is_two_lengths(headers: Headers) -> bool:
+    """Return whether a request says by two headers where it ends.
+
+    We and a proxy before us could each believe another one (RFC 9112, 6.1).
+    """
+    return "content-length" in headers and "transfer-encoding" in headers
 
 
 def _is_write(request: Request) -> bool:
