@@ -127,6 +127,8 @@ class Running(Struct):
     cancellation: Cancellation = field(default_factory=Cancellation)
     used: Usage = field(default=Usage())
     """So far, where its executor tells and somebody wants to know."""
+    attempt: Attempt | None = None
+    """As its events name it; None: it did not get so far."""
     performed: Performed | None = None
     reference: Reference | None = None
     """Where its output was kept."""
@@ -300,6 +302,13 @@ class AttemptEnded(NamedTuple):
     outcome: Outcome
 
 
+class AttemptAccepted(NamedTuple):
+    """The run has recorded the end of an attempt as an accepted step: it can't be lost any more."""
+
+    attempt: Attempt
+    outcome: Outcome
+
+
 class MadeElsewhere(NamedTuple):
     """Another process has started an attempt, or ended it with *outcome*."""
 
@@ -335,6 +344,7 @@ RunEvent = (
     | AttemptWrote
     | AttemptUsed
     | AttemptEnded
+    | AttemptAccepted
     | MadeElsewhere
     | HeadMoved
     | Noticed
