@@ -255,6 +255,7 @@ _TOO_MANY_PROCESSES = (
     "this machine can't start any more processes or threads",
     "end what you don't need, or raise 'ulimit -u' (in a container or service, its pids limit too)",
 )
+_NO_ROOM = "free some; 'df -h' and 'df -i' show where there is none"
 _NO_MEMORY = ("this machine has no memory left", "end what you don't need, or give it more memory")
 _EXHAUSTED = {
     errno.EAGAIN: _TOO_MANY_PROCESSES,
@@ -267,11 +268,13 @@ _EXHAUSTED = {
         "end what you don't need, or raise the system's limit (sysctl fs.file-max)",
     ),
     errno.ENOMEM: _NO_MEMORY,
+    errno.ENOSPC: ("the disk has no room left, or no inodes", _NO_ROOM),
+    errno.EDQUOT: ("this user's share of the disk is used up", _NO_ROOM),
 }
 
 
 def out_of_resources(error: BaseException | None) -> MachineBusy | None:
-    """Return what *error* is if this machine ran out of processes, descriptors or memory.
+    """Return what *error* is if this machine ran out of something: processes, memory, disk space.
 
     None: it is something else. What an error was made from counts as well, because a file
     that can't be opened for that reason is no fault of the file.

@@ -407,7 +407,10 @@ class FileLog:
         if self._dropped:
             self._raw(f"\n# log capped at {self._max_bytes} bytes: {self._dropped} more dropped\n")
         usage = outcome.usage
-        parts = [f"ended {outcome.status}", utc_now(), f"{usage.seconds:.1f} s"]
+        # Whether the run accepts it is decided later, and its journal says that.
+        parts = ["ended", utc_now(), f"{usage.seconds:.1f} s"]
+        if not outcome.is_accepted:
+            parts[0] += f" {outcome.status}"
         if usage.input_tokens or usage.cost_usd:
             parts.append(f"{usage.input_tokens} + {usage.output_tokens} tokens")
         parts += [cost] if (cost := cost_words(usage)) else []

@@ -143,6 +143,8 @@ class Running(Struct):
     """So far, where its executor tells and somebody wants to know."""
     paid: list[Usage] = field(default_factory=list)
     """Of each agent that has run, the router included; of one that was broken off what it told."""
+    attempt: Attempt | None = None
+    """As its events name it; None: it did not get so far."""
     performed: Performed | None = None
     reference: Reference | None = None
     """Where its output was kept."""
@@ -316,6 +318,13 @@ class AttemptEnded(NamedTuple):
     outcome: Outcome
 
 
+class AttemptAccepted(NamedTuple):
+    """The run has recorded the end of an attempt as an accepted step: it can't be lost any more."""
+
+    attempt: Attempt
+    outcome: Outcome
+
+
 class MadeElsewhere(NamedTuple):
     """Another process has started an attempt, or ended it with *outcome*."""
 
@@ -351,6 +360,7 @@ RunEvent = (
     | AttemptWrote
     | AttemptUsed
     | AttemptEnded
+    | AttemptAccepted
     | MadeElsewhere
     | HeadMoved
     | Noticed

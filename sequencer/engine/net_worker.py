@@ -378,7 +378,13 @@ class NetWorker(Worker):
             return None
         finally:
             self.control.work = None
+        self._tell_taken(mine)
         return self._go_on(*changed)
+
+    def _tell_taken(self, ended: Sequence[Running]) -> None:
+        for one in ended:
+            if one.taken:
+                self._tell_accepted(one, one.taken.outcome or self.performed(one).outcome)
 
     def _collect(self, ended: Sequence[Running]) -> Head | None:
         """Let the code of *ended* move with their record; return the head that was seen."""

@@ -212,16 +212,17 @@ class Performances:
         if around and compose is not None:
             compose = partial(_with_notes, compose, around)
         store = self.control.store
+        attempt.attempt = Attempt.of(
+            attempt.claim,
+            head,
+            attempt.prepared,
+            store,
+            lock_path=lock_path(store.state_path, attempt.claim.step),
+            subject=subject,
+        )
         performed = performer.perform(
             attempt.prepared,
-            Attempt.of(
-                attempt.claim,
-                head,
-                attempt.prepared,
-                store,
-                lock_path=lock_path(store.state_path, attempt.claim.step),
-                subject=subject,
-            ),
+            attempt.attempt,
             seen,
             budget,
             cancellation=attempt.cancellation,

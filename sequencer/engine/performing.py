@@ -243,14 +243,14 @@ class Performer(Struct, frozen=True):
             Exception: *error* itself, an executor's bug or a folder of the run: no fault of
                 the step's, and the claim still has to end in a record.
         """
-        if not isinstance(error, SequencerError) or isinstance(error, UnsafeFolder):
-            outcome = Outcome(status=OutcomeStatus.FAILED, error=repr(error))
-            self._close(log, running.attempt, outcome)
-            raise error
         if (busy := out_of_resources(error)) is not None:
             outcome = Outcome(status=OutcomeStatus.INTERRUPTED, error=str(busy))
             self._close(log, running.attempt, outcome)
             raise busy from error
+        if not isinstance(error, SequencerError) or isinstance(error, UnsafeFolder):
+            outcome = Outcome(status=OutcomeStatus.FAILED, error=repr(error))
+            self._close(log, running.attempt, outcome)
+            raise error
         self._write_traceback(error, running.listener)
         # Chosen by the router or a hook, so that nobody could look before the claim.
         status = OutcomeStatus.FAILED

@@ -16,7 +16,15 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
-from sequencer.engine.attempt import Allowance, Attempt, Noticed, Prepared, Running, Waiting
+from sequencer.engine.attempt import (
+    Allowance,
+    Attempt,
+    AttemptAccepted,
+    Noticed,
+    Prepared,
+    Running,
+    Waiting,
+)
 from sequencer.engine.by_hand import Control
 from sequencer.engine.carrier import CodeMover
 from sequencer.engine.composing import compose_along
@@ -121,6 +129,11 @@ class Worker(ABC):
             for claim in head.claims
             if claim.token not in mine and self.store.liveness(claim).allows_take_over
         )
+
+    def _tell_accepted(self, running: Running, outcome: Outcome) -> None:
+        """Tell that the end of *running* is recorded, if it is an accepted step."""
+        if outcome.is_accepted and running.attempt is not None:
+            self.performer.emit(AttemptAccepted(running.attempt, outcome))
 
     def performed(self, ended: Running) -> Performed:
         """Return how *ended* ended, even if it ended with an exception."""
@@ -282,7 +295,7 @@ class LineWorker(Worker):
             # Newer code may have another prompt.
             running.prepared = self.performer.prepare(running.prepared.place)
         claim, head, cancellation = running.claim, running.head, running.cancellation
-        attempt = Attempt.of(
+        running.attempt = attempt = Attempt.of(
             claim,
             head,
             running.prepared,
@@ -406,6 +419,7 @@ class LineWorker(Worker):
             self.finish(running, again)
             told = again.performed.outcome.error or refusal.message
             raise WorkTreeRefused(told, where=refusal.where, hint=refusal.hint) from refusal
+        self._tell_accepted(running, ended.performed.outcome)
         return head, None if upcoming is None else _begun((head, granted), upcoming)
 
     def _prepare_following(self, following: Place, head: Head) -> Prepared | None:

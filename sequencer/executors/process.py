@@ -117,6 +117,7 @@ class ProcessCore:
             MachineBusy: no agent was started, because processes of an earlier attempt are
                 there, or because this machine had no process, descriptor or memory for it
                 for `PATIENCE_S`.
+            StorageFailed: see `AttemptLock`; no agent was started.
         """
         has_lock = launch.lock is None or launch.lock.take(cancellation)
         if cancellation.reason is not None or not has_lock:
@@ -139,7 +140,7 @@ class ProcessCore:
         with _selector(cancellation) as selector:
             try:
                 guard = self._launched(launch)
-            except MachineBusy:
+            except (MachineBusy, StorageFailed):
                 raise
             except SequencerError as error:
                 return ProcessEnd(spawn_error=f"{error}\n{launch.hint}".rstrip())
@@ -168,19 +169,22 @@ class ProcessCore:
         if spare is not None:
             with suppress(GuardUnreachable):
                 if self._is_usable(spare):
-                    spare.run(launch)
-                    return spare
+                    return _ordered(spare, launch)
             spare.close()
-        guard = Guard()
-        try:
-            guard.run(launch)
-        except BaseException:
-            guard.close()
-            raise
-        return guard
+        return _ordered(Guard(), launch)
 
     def _is_usable(self, guard: Guard) -> bool:
         return guard.owner_pid == os.getpid() and guard.is_alive
+
+
+def _ordered(guard: Guard, launch: Launch) -> Guard:
+    """Return *guard*, which is to start *launch*; one that refuses is ended."""
+    try:
+        guard.run(launch)
+    except BaseException:
+        guard.close()
+        raise
+    return guard
 
 
 def _selector(cancellation: Cancellation) -> selectors.BaseSelector:

@@ -14,6 +14,7 @@ Not promised: anything against a program of the same user that debugs the guard 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -199,7 +200,8 @@ class Guard:
 
         Raises:
             GuardUnreachable: the guard is gone or does not read; nothing was started.
-            MachineBusy: see `AttemptLock.note`.
+            MachineBusy, StorageFailed: see `AttemptLock.note`; or there is no room for the
+                prompt.
         """
         held = []
         if launch.lock is not None and (fd := launch.lock.fd) >= 0:
@@ -211,6 +213,8 @@ class Guard:
             self._close(self._prompt)
             self._send(record_of(launch, self.mark), held)
         except OSError as error:
+            if (busy := out_of_resources(error)) is not None and error.errno != errno.EAGAIN:
+                raise busy from error
             raise GuardUnreachable(
                 f"can't send the order to the guard process: {error.strerror}"
             ) from error

@@ -327,7 +327,7 @@ def test_run_and_worker_tell_of_every_step_once(project: Make) -> None:
         made = worker.communicate(timeout=30)[0]
     for number in range(1, 7):
         starts = re.findall(rf"\[{number}\] \w+.*(?: with |: made by )", ended.stderr)
-        ends = re.findall(rf"\[{number}\] \w+: ok after .*", ended.stderr)
+        ends = re.findall(rf"\[{number}\] \w+: (?:ended|accepted) after .*", ended.stderr)
         assert (len(starts), len(ends)) == (1, 1), ended.stderr
         is_elsewhere = f", by {worker.pid}@" in ends[0]
         assert (f"default [{number}]" in made) == is_elsewhere, (ends, made)

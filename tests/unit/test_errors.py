@@ -55,6 +55,8 @@ def test_every_error_has_its_exit_code() -> None:
         (OSError(errno.ENFILE, "x"), "fs.file-max"),
         (BlockingIOError(errno.EAGAIN, "x"), "ulimit -u"),
         (OSError(errno.ENOMEM, "x"), "memory"),
+        (OSError(errno.ENOSPC, "x"), "df -i"),
+        (OSError(errno.EDQUOT, "x"), "df -h"),
         (MemoryError(), "memory"),
         (RuntimeError("can't start new thread"), "ulimit -u"),
         (

@@ -21,6 +21,7 @@ from sequencer.cli.context import complain, near, tell_fitted
 from sequencer.cli.views.text import Sanitiser, clock, file_size, fitted, moment, one_line
 from sequencer.engine.attempt import (
     Attempt,
+    AttemptAccepted,
     AttemptEnded,
     AttemptStarted,
     AttemptUsed,
@@ -193,22 +194,28 @@ def start_line(attempt: Attempt, log: Path) -> str:
 
 
 def end_line(attempt: Attempt, outcome: Outcome) -> str:
-    """Return the line that says how *attempt* ended."""
-    return f"{_label(attempt)}: {_ended_words(outcome)}"
+    """Return the line that says how *attempt* ended; whether it is accepted shows later."""
+    return f"{_label(attempt)}: {_ended_words(outcome, 'ended')}"
+
+
+def accepted_line(attempt: Attempt) -> str:
+    """Return the line that says that the run has recorded *attempt* as an accepted step."""
+    return f"{_label(attempt)}: accepted"
 
 
 def elsewhere_line(event: MadeElsewhere) -> str:
     """Return the line that says what another process does."""
     label = _place(event.step_index, event.step)
     if event.outcome is not None:
-        return one_line(f"{label}: {_ended_words(event.outcome)}, by {event.by}")
+        return one_line(f"{label}: {_ended_words(event.outcome, 'accepted')}, by {event.by}")
     again = f", attempt {event.attempt}" if event.attempt > 1 else ""
     return one_line(f"{label}: made by {event.by}{again}, which has its log")
 
 
-def _ended_words(outcome: Outcome) -> str:
+def _ended_words(outcome: Outcome, well: str) -> str:
+    """Return how an attempt ended; *well* says it of one that did what it was asked."""
     used = ", ".join(filter(None, (duration(outcome.usage.seconds), spent(outcome.usage))))
-    text = f"{outcome.status} after {used}"
+    text = f"{well if outcome.is_accepted else outcome.status} after {used}"
     if outcome.denials:
         text += f"; {len(outcome.denials)} tool calls were refused by the agent's permissions"
     return text
@@ -256,6 +263,8 @@ class PlainProgress:
                 self._attempt = None
                 kind = Piece.NOTICE if outcome.is_accepted else Piece.ERROR
                 self._say(kind, timed(end_line(attempt, outcome)))
+            case AttemptAccepted(attempt):
+                self._say(Piece.NOTICE, timed(accepted_line(attempt)))
             case MadeElsewhere(outcome=outcome):
                 is_well = outcome is None or outcome.is_accepted
                 kind = Piece.NOTICE if is_well else Piece.ERROR

@@ -9,6 +9,7 @@ reaches no remote.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
 import re
@@ -207,6 +208,11 @@ UNWRITABLE = re.compile(
     r"|insufficient permission for adding an object|\.lock': )",
     re.MULTILINE,
 )
+FULL = {
+    errno.ENOSPC: re.compile(r"^(?!remote:).*No space left on device", re.MULTILINE),
+    errno.EDQUOT: re.compile(r"^(?!remote:).*Disk quota exceeded", re.MULTILINE),
+}
+"""What git says on a full disk of this machine."""
 INCOMPLETE = re.compile(
     r"^(?!remote:).*(unresolved deltas|did not send all necessary objects"
     r"|(missing|bad|unable to read) (blob|tree|commit|object)|unable to read sha1 file"
@@ -231,6 +237,9 @@ class GitFailed(Exception):
         self.code = code
         self.stderr = stderr.strip()
         super().__init__(f"git {argv[0]} ended with {code}: {self.reason}")
+        if found := next((one for one in FULL if self.says(FULL[one])), 0):
+            # So that `out_of_resources` knows it: git tells no number.
+            self.__cause__ = OSError(found, os.strerror(found))
 
     @property
     def reason(self) -> str:

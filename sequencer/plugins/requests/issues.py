@@ -227,9 +227,9 @@ def _github(issue: Fields, repository: Fields) -> TrackerIssue:
     named = _GITHUB_URL.match(url)
     name = repository.line("full_name") or (named["repository"] if named else "")
     number = issue.get("number")
-    is_number = isinstance(number, int) and not isinstance(number, bool)
+    is_number = type(number) is int and number > 0
     count = issue.get("comments")
-    has_texts = not isinstance(count, int)
+    has_texts = type(count) is not int
     lacks = [] if issue.has_any("labels") else [NO_LABELS]
     if not has_texts and count:
         lacks.append(f"it has no text of its {count} comments; 'gh issue view N --json' has it")
@@ -258,7 +258,7 @@ def _github_comments(issue: Fields) -> Iterator[str]:
 
 def _linear(issue: Fields, event: Fields) -> TrackerIssue:
     number = issue.get("priority")
-    by_number = _PRIORITIES.get(number, "") if isinstance(number, int | float) else ""
+    by_number = _PRIORITIES.get(number, "") if type(number) in (int, float) else ""
     people = (issue.section("assignee").line(key) for key in ("name", "displayName"))
     comments = (
         _said(_author(one), one.text("body"))

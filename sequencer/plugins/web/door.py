@@ -16,31 +16,25 @@ import hmac
 import os
 import sqlite3
 import time
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
-import anyio.to_thread
+from anyio import to_thread
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sequencer.errors import SequencerError
+from sequencer.plugins.web.guard import is_two_lengths
 from sequencer.plugins.web.site import Site
 from sequencer.plugins.web.webhooks.acting import Clerk, Say, ensure_allowed
-from sequencer.plugins.web.webhooks.box import BoxFull
-from sequencer.plugins.web.webhooks.reading import Unwanted, read
+from sequencer.plugins.web.webhooks.box import BoxBusy, BoxFull
+from sequencer.plugins.web.webhooks.reading import Unwanted, is_count, read
+from sequencer.plugins.web.webhooks.uploads import BODY_S, MOST_BYTES, TooMuch, Upload, Uploads
 from sequencer.project.project import Project
 from sequencer.store.strictjson import parse_object
 
 ADDRESS = "/hooks/"
-MOST_BYTES = 1024 * 1024
-"""GitHub's texts have at most 64 KiB; what is larger is none of an issue."""
-BODY_S = 10.0
-MOST_HELD_BYTES = 32 * MOST_BYTES
-"""Of bodies that are read at the same time, as far as they have come."""
-A_MINUTE = 600
-"""Signed deliveries that are taken."""
 LINEAR_S = 60.0
 """Within which of our clock Linear has to have sent it: its own advice."""
 NOTHING = "nothing to do: "
@@ -77,8 +71,7 @@ class Door:
         self._hosts = frozenset(one.partition("://")[2].lower() for one in origins)
         self._clerks = [Clerk(shown, say) for shown in site.projects.values()]
         self._refused = site.refused
-        self._held = 0
-        self._times: deque[float] = deque(maxlen=A_MINUTE)
+        self._uploads = Uploads()
 
     def begin(self) -> None:
         """Work on what earlier servers have left."""
@@ -110,89 +103,37 @@ class Door:
             del self._refused[next(iter(self._refused))]
 
     async def _take(self, request: Request, name: str) -> None:
-        # First, and whatever it is: a refusal before its end would reach nobody who still sends.
-        body = await self._body(request)
-        headers, tracker = request.headers, TRACKERS.get(name)
-        for one in ("host", *(tracker or ())):
-            if len(headers.getlist(one)) > 1:
-                raise Answered(400, f"header {one} is there more than once")
-        if headers.get("host", "").lower() not in self._hosts:
-            raise Answered(421, "this is not the name of these pages; --name sets it")
-        if tracker is None:
-            raise Answered(404, f"use {ADDRESS}github or {ADDRESS}linear")
-        if request.method != "POST":
-            raise Answered(405, "deliveries are POST requests")
-        signature = headers.get(tracker.signature, "")
-        if not signature.startswith(tracker.prefix) or len(signature) < 2 * 32:
-            raise Answered(401, f"header {tracker.signature} is missing or is not a signature")
-        if not headers.get("content-type", "").lower().startswith("application/json"):
-            raise Answered(415, "choose the content type application/json")
-        await anyio.to_thread.run_sync(self._keep, name, headers, body)
-
-    async def _body(self, request: Request) -> bytes:
-        told = request.headers.get("content-length", "0")
-        if not told.isdecimal() or int(told[:20]) > MOST_BYTES:
+        if is_two_lengths(request.headers):
+            raise Answered(400, "its length is told twice, by Content-Length and as chunked")
+        told = request.headers.get("content-length")
+        if not (told or "0").isdecimal() or int((told or "0")[:20]) > MOST_BYTES:
             raise Answered(413, f"at most {MOST_BYTES} bytes")
-        parts = bytearray()
+        address = request.client.host if request.client else ""
+        size = int(told) if told else None if "transfer-encoding" in request.headers else 0
         try:
-            async with asyncio.timeout(BODY_S):
-                async for part in request.stream():
-                    parts += part
-                    self._held += len(part)
-                    if len(parts) > MOST_BYTES:
-                        raise Answered(413, f"at most {MOST_BYTES} bytes")
-                    if self._held > MOST_HELD_BYTES:
-                        raise Answered(503, "too many deliveries at the same time")
-            return bytes(parts)
-        except TimeoutError:
-            raise Answered(408, "it did not arrive in time") from None
-        except ClientDisconnect:
-            raise Answered(400, "the connection broke") from None
-        finally:
-            self._held -= len(parts)
+            async with self._uploads.room(address, size) as upload:
+                # Before any other check: a refusal would not reach a tracker that still sends.
+                body = await _read(request, upload)
+                _ensure_delivery(request, name, self._hosts)
+                signed = await to_thread.run_sync(self._signed, name, request.headers, body)
+                upload.is_signed = True
+                await to_thread.run_sync(_keep, name, request.headers, body, signed)
+        except TooMuch as error:
+            raise Answered(429 if error.is_peer else 503, str(error)) from None
 
-    def _keep(self, name: str, headers: Mapping[str, str], body: bytes) -> None:
-        """Keep a delivery on disk, and let somebody work on it.
+    def _signed(
+        self, name: str, headers: Mapping[str, str], body: bytes
+    ) -> list[tuple[Clerk, Project]]:
+        """Return the projects with whose secret *body* was signed, each with who works for it.
+
+        One that nobody trusts is none: it could name any variable, and take what is another's.
 
         Raises:
-            Answered: it is refused, or asks for nothing here.
+            Answered: there is none.
         """
         tracker = TRACKERS[name]
         signature = headers[tracker.signature].removeprefix(tracker.prefix)
-        signed = [*self._signed(name, signature, body)]
-        if not signed:
-            raise Answered(401, "the signature does not match any secret that is set here")
-        now, kind = time.monotonic(), headers.get(tracker.kind, "")
-        if len(self._times) == self._times.maxlen and now - self._times[0] < 60:  # noqa: PLR2004
-            raise Answered(429, "too many deliveries in a minute")
-        self._times.append(now)
-        document = _document(name, body)
-        if kind == "ping":
-            raise Answered(200, "the signature is right")
-        why = ""
-        for clerk, project in signed:
-            options = project.settings.webhooks.of(name)
-            try:
-                ensure_allowed(read(name, kind, document, options), options)
-            except Unwanted as error:
-                why = str(error)
-                continue
-            try:
-                if not clerk.box.take(name, kind, headers.get(tracker.id, "").encode(), body):
-                    raise Answered(200, "it was taken before")
-            except BoxFull:
-                raise Answered(503, "too many deliveries are waiting") from None
-            except (OSError, sqlite3.Error, SequencerError):
-                raise Answered(503, "it can't be saved") from None
-            clerk.wake()
-            return
-        raise Answered(200, f"{NOTHING}{why}")
-
-    def _signed(self, name: str, signature: str, body: bytes) -> Iterator[tuple[Clerk, Project]]:
-        """Yield the projects with whose secret *body* was signed, each with who works for it.
-
-        One that nobody trusts is none: it could name any variable, and take what is another's.
-        """
+        found = []
         for clerk in self._clerks:
             try:
                 project = clerk.shown.acting()
@@ -204,7 +145,86 @@ class Door:
             secret = os.environ[options.secret_env].encode()
             made = hmac.new(secret, body, "sha256").hexdigest()
             if hmac.compare_digest(made.encode(), signature.encode()):
-                yield clerk, project
+                found.append((clerk, project))
+        if not found:
+            raise Answered(401, "the signature does not match any secret that is set here")
+        return found
+
+
+async def _read(request: Request, upload: Upload) -> bytes:
+    parts = bytearray()
+    try:
+        async with asyncio.timeout(BODY_S) as upload.arriving:
+            async for part in request.stream():
+                parts += part
+                upload.received = len(parts)
+                if len(parts) > MOST_BYTES:
+                    raise Answered(413, f"at most {MOST_BYTES} bytes")
+        return bytes(parts)
+    except TimeoutError:
+        if upload.made_room:
+            raise Answered(503, "too many deliveries at the same time") from None
+        raise Answered(408, "it did not arrive in time") from None
+    except ClientDisconnect:
+        raise Answered(400, "the connection broke") from None
+    finally:
+        upload.arriving = None
+
+
+def _ensure_delivery(request: Request, name: str, hosts: Collection[str]) -> None:
+    """Return if the headers of *request* are those of a delivery, its signature aside.
+
+    Raises:
+        Answered: they are not.
+    """
+    headers, tracker = request.headers, TRACKERS.get(name)
+    for one in ("host", *(tracker or ())):
+        if len(headers.getlist(one)) > 1:
+            raise Answered(400, f"header {one} is there more than once")
+    if headers.get("host", "").lower() not in hosts:
+        raise Answered(421, "this is not the name of these pages; --name sets it")
+    if tracker is None:
+        raise Answered(404, f"use {ADDRESS}github or {ADDRESS}linear")
+    if request.method != "POST":
+        raise Answered(405, "deliveries are POST requests")
+    signature = headers.get(tracker.signature, "")
+    if not signature.startswith(tracker.prefix) or len(signature) < 2 * 32:
+        raise Answered(401, f"header {tracker.signature} is missing or is not a signature")
+    if not headers.get("content-type", "").lower().startswith("application/json"):
+        raise Answered(415, "choose the content type application/json")
+
+
+def _keep(
+    name: str, headers: Mapping[str, str], body: bytes, signed: list[tuple[Clerk, Project]]
+) -> None:
+    """Keep a delivery of those who *signed* it on disk, and let somebody work on it.
+
+    Raises:
+        Answered: it is refused, or asks for nothing here.
+    """
+    document, kind = _document(name, body), headers.get(TRACKERS[name].kind, "")
+    if kind == "ping":
+        raise Answered(200, "the signature is right")
+    why = ""
+    for clerk, project in signed:
+        options = project.settings.webhooks.of(name)
+        try:
+            ensure_allowed(read(name, kind, document, options), options)
+        except Unwanted as error:
+            why = str(error)
+            continue
+        try:
+            if not clerk.box.take(name, kind, headers.get(TRACKERS[name].id, "").encode(), body):
+                raise Answered(200, "it was taken before")
+        except BoxBusy:
+            raise Answered(429, "too many new deliveries in a minute") from None
+        except BoxFull:
+            raise Answered(503, "too many deliveries are waiting") from None
+        except (OSError, sqlite3.Error, SequencerError):
+            raise Answered(503, "it can't be saved") from None
+        clerk.wake()
+        return
+    raise Answered(200, f"{NOTHING}{why}")
 
 
 def _document(name: str, body: bytes) -> dict[str, Any]:
@@ -218,7 +238,7 @@ def _document(name: str, body: bytes) -> dict[str, Any]:
     except ValueError as error:
         raise Answered(400, f"the body can't be read: {error}") from None
     sent = document.get("webhookTimestamp")
-    is_late = not isinstance(sent, int) or abs(time.time() - sent / 1000) > LINEAR_S
+    is_late = not is_count(sent) or abs(time.time() * 1000 - sent) > LINEAR_S * 1000
     if name == "linear" and is_late:
         raise Answered(401, "webhookTimestamp is more than a minute off")
     return document

@@ -120,12 +120,15 @@ class PageGuard:
             if not code and all(ends) and await anyio.to_thread.run_sync(is_from_agent, *ends):
                 answer = PlainTextResponse(_AGENT, 403)
         if code:
-            answer = PlainTextResponse(_TEXTS[code], code)
+            more = {"connection": "close"} if code == 400 else {}  # noqa: PLR2004
+            answer = PlainTextResponse(_TEXTS[code], code, more)
         await answer(scope, receive, guarded)
 
     def refusal(self, request: Request) -> int:
         """Return the status with which its headers alone refuse *request*; 0: they do not."""
         headers = request.headers
+        if is_two_lengths(headers):
+            return 400
         hosts = headers.getlist("host")
         own = self._origins.get(hosts[0].lower()) if len(hosts) == 1 else None
         if own is None:
@@ -248,6 +251,14 @@ def _origin(name: str, port: int) -> str:
         return f"https://{host.removesuffix(':443')}"
     has_port = host.rpartition(":")[2].isdecimal()
     return f"http://{host}" if has_port else f"http://{host}:{port}"
+
+
+def is_two_lengths(headers: Headers) -> bool:
+    """Return whether a request says by two headers where it ends.
+
+    We and a proxy before us could each believe another one (RFC 9112, 6.1).
+    """
+    return "content-length" in headers and "transfer-encoding" in headers
 
 
 def _is_write(request: Request) -> bool:

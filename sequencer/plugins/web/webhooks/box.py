@@ -25,6 +25,8 @@ from msgspec import Struct
 from sequencer.store.folder import make_own, own_state
 
 MOST_WAITING = 1000
+A_MINUTE = 600
+"""New deliveries that are taken; one that comes again is none."""
 KEPT_S = 4 * 24 * 3600
 """GitHub sends again what is up to three days old."""
 BUSY_S = 5.0
@@ -60,6 +62,10 @@ class BoxFull(Exception):
     """So many deliveries wait that no more are taken."""
 
 
+class BoxBusy(Exception):
+    """So many deliveries were taken within a minute that no more are taken yet."""
+
+
 class DeliveryBox:
     """What waits for one project; its methods raise `sqlite3.Error` where the disk refuses."""
 
@@ -84,22 +90,38 @@ class DeliveryBox:
 
         Raises:
             BoxFull: too many wait.
+            BoxBusy: too many were taken within a minute.
         """
         keys = _digest(body), _digest(tracker.encode() + (id or body))
         row = (*keys, time.time(), tracker, kind, body.decode())
+        oldest = row[2] - KEPT_S
         with self._open() as db:
-            db.execute(
-                "DELETE FROM deliveries WHERE taken_at < ? AND done IS NOT NULL", [row[2] - KEPT_S]
-            )
+            # Looking is all that a replay may cost.
+            if db.execute(
+                "SELECT 1 FROM deliveries WHERE (body_key = ? OR id_key = ?)"
+                " AND (taken_at >= ? OR done IS NULL)",
+                (*keys, oldest),
+            ).fetchone():
+                return False
+            db.execute("DELETE FROM deliveries WHERE taken_at < ? AND done IS NOT NULL", [oldest])
             found = db.execute(
                 "INSERT OR IGNORE INTO deliveries (body_key, id_key, taken_at, tracker, kind, body)"
                 " VALUES (?, ?, ?, ?, ?, ?)",
                 row,
             )
+            if not found.rowcount:
+                return False
             (count,) = db.execute("SELECT count(*) FROM deliveries WHERE done IS NULL").fetchone()
-            if found.rowcount and count > MOST_WAITING:
+            if count > MOST_WAITING:
                 raise BoxFull
-        return bool(found.rowcount)
+            # By a clock that was wrong some may have been taken later than now.
+            (count,) = db.execute(
+                "SELECT count(*) FROM deliveries WHERE taken_at > ? AND taken_at <= ?",
+                (row[2] - 60, row[2]),
+            ).fetchone()
+            if count > A_MINUTE:
+                raise BoxBusy
+        return True
 
     def _rows(self, query: str, *values: int) -> list[tuple[Any, ...]]:
         if not (self.path / "box.db").exists():

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeGuard
 
 from msgspec import Struct
 
@@ -75,7 +75,7 @@ def github(kind: str, event: Fields, options: TrackerHook) -> TrackerEvent:
         raise Unwanted(f"events {kind[:40]!r} are not taken")
     action, issue, sender = event.text("action"), event.section("issue"), event.section("sender")
     repository, number = event.section("repository").text("full_name"), issue.get("number")
-    if not isinstance(number, int) or not repository:
+    if not is_count(number) or not repository:
         raise Unwanted("it names no issue")
     found: dict[str, Any] = {
         "identifier": f"{repository}#{number}",
@@ -161,7 +161,7 @@ def _linear_comment(event: Fields, options: TrackerHook) -> TrackerEvent:
     comment = event.section("data")
     if event.get("action") != "create" or comment.get("botActor"):
         raise Unwanted("only new comments of people are taken")
-    found = _about(comment.section("issue"), comment.section("user"), comment.get("userId"))
+    found = _about(comment.section("issue"), comment.section("user"), comment.text("userId"))
     found |= {"id": comment.text("id"), "at": _time(comment, "createdAt")}
     found |= {"text": _said(comment.text("body"), options), "url": event.text("url")}
     return TrackerEvent(ask=Ask.ANSWER, **found)
@@ -174,7 +174,7 @@ def _session(event: Fields, _options: TrackerHook) -> TrackerEvent:
     if event.get("action") == "created":
         about = _about(issue, session.section("creator"))
         return TrackerEvent(ask=Ask.START, at=at, url=session.text("url"), **about)
-    about = _about(issue, activity.section("user"), activity.get("userId"))
+    about = _about(issue, activity.section("user"), activity.text("userId"))
     if activity.get("signal") == "stop":
         return TrackerEvent(ask=Ask.STOP, at=at, **about)
     if event.get("action") != "prompted":
@@ -184,13 +184,13 @@ def _session(event: Fields, _options: TrackerHook) -> TrackerEvent:
     return TrackerEvent(ask=Ask.ANSWER, at=at, text=_without_mark(text), **about)
 
 
-def _about(issue: Fields, who: Fields, user_id: object = None) -> dict[str, Any]:
+def _about(issue: Fields, who: Fields, user_id: str = "") -> dict[str, Any]:
     team = issue.section("team")
     places = (team.text("key"), team.text("id") or issue.text("teamId"))
     identifier = issue.text("identifier")
     if not identifier:
         raise Unwanted("it names no issue")
-    person = _names(who, "email", "id") or (str(user_id or ""),)
+    person = _names(who, "email", "id") or (user_id,)
     return {"identifier": identifier, "places": tuple(filter(None, places)), "who": person}
 
 
@@ -248,10 +248,19 @@ def is_one(names: Collection[str] | Any, known: Collection[str]) -> bool:
     return any(name and name.casefold() in folded for name in names)
 
 
+def is_count(value: object) -> TypeGuard[int]:
+    """Return whether *value* is a number as trackers count: from 1, in 64 bits.
+
+    >>> is_count(7), is_count(True), is_count(-1), is_count(10**400)
+    (True, False, False, False)
+    """
+    return type(value) is int and 0 < value < 2**63
+
+
 def _names(person: Fields, *keys: str) -> tuple[str, ...]:
     """Return by which names a list may know *person*; none that people choose for show."""
     found = (person.get(key) for key in keys)
-    texts = (str(one) for one in found if isinstance(one, str | int))
+    texts = (str(one) for one in found if isinstance(one, str) or is_count(one))
     # A list has plain ASCII, and a few other letters become some of it without their case.
     return tuple(text for text in texts if text and text.isascii())
 
