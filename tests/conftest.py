@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.boundary.traced import tracer
+from tests.isolation import isolate
 from tests.scratch_folders import scratch_folder
 
 PACKAGE = Path(__file__).parent.parent / "sequencer"
@@ -31,13 +33,10 @@ def pytest_configure(config: pytest.Config) -> None:
     # Under nohup they are deaf to SIGHUP, which sequencer respects.
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    # Projects of tests may act; the tests of trust itself take it away. An agent may run them.
-    os.environ["SEQUENCER_TRUST"] = "all"
-    os.environ.pop("SEQUENCER_TOKEN", None)
     if not hasattr(config, "workerinput"):
-        # What tests trust is no entry of who runs them.
+        # Processes of pytest-xdist are started later, and get it from this one.
         folders = contextlib.ExitStack()
-        os.environ["XDG_STATE_HOME"] = str(folders.enter_context(scratch_folder()))
+        isolate(folders.enter_context(scratch_folder()))
         config.add_cleanup(folders.close)
     # With PYTHONDONTWRITEBYTECODE each of hundreds of processes would, for half a second.
     if not hasattr(config, "workerinput"):
@@ -65,6 +64,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import WorkStealingScheduling  # type: ignore[import-untyped]  # noqa: PLC0415
 
     return WorkStealingScheduling(config, log)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say, with ``-q`` too, what nobody looked at on this machine."""
+    if tracer() is None:
+        terminalreporter.write_line(
+            "strace can't be used here: what processes asked of the kernel was not looked at"
+        )
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -8,9 +8,11 @@ safe whatever it goes to: a pipe most often ends at a terminal too, or in a mail
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
+import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -355,9 +357,16 @@ def _write(stream: IO[str] | None, text: str) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
+        if error.errno == errno.EIO and stream is not None and _is_device(stream):
+            # A terminal that is gone has as many readers as a closed pipe.
+            raise BrokenPipeError from error
         raise StorageFailed(
             f"can't be written: {error.strerror}", where="standard output"
         ) from error
+
+
+def _is_device(stream: IO[str]) -> bool:
+    return stat.S_ISCHR(os.fstat(stream.fileno()).st_mode)
 
 
 def _write_to(stream: IO[str] | None, text: str) -> None:

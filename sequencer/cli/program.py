@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from types import ModuleType
-from typing import Any, NamedTuple, NoReturn
+from typing import IO, Any, NamedTuple, NoReturn
 
 import click
 from click.shell_completion import CompletionItem
@@ -44,7 +44,7 @@ REPORT_TO = "report it with the output of the same command with --verbose, and '
 def report(error: BaseException, *, is_verbose: bool) -> int:
     """Tell a person about *error* on standard error and return the exit code."""
     if isinstance(error, BrokenPipeError):
-        _silence_stdout()
+        _silence(sys.stdout)
         return 0
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         complain("interrupted")
@@ -97,10 +97,24 @@ def _trace(error: BaseException) -> str:
     return "".join(traceback.format_exception(error)).rstrip()
 
 
-def _silence_stdout() -> None:
-    """Keep the interpreter from failing again when it flushes on the way out."""
+def _drop_unwritten() -> None:
+    """Drop what a closed, full or vanished stream did not take, and what it would be given.
+
+    The interpreter tries once more on the way out, and ends with 120 when that fails.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if stream is None or stream.closed:
+            continue
+        try:
+            stream.flush()
+        except OSError:
+            with contextlib.suppress(OSError):
+                _silence(stream)
+
+
+def _silence(stream: IO[str]) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
+    os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
 
 
@@ -310,6 +324,12 @@ def run(arguments: Sequence[str]) -> int:
     """Run one invocation and return its exit code; nothing is raised but ``SystemExit``."""
     _fill_closed_descriptors()
     _make_streams_tolerant()
+    code = _run_logged(arguments)
+    _drop_unwritten()
+    return code
+
+
+def _run_logged(arguments: Sequence[str]) -> int:
     invocation = Invocation(tuple(arguments))
     log = unattended.log_of(arguments) if "tick" in arguments else None
     if log is None:

@@ -144,5 +144,5 @@ def campaign(folder: Path, size: Size) -> Report:
         )
     calls = sum(number for number, _ in (*looked, *tried))
     found = [text for _, texts in (*looked, *tried) for text in texts]
-    notes = () if tracer() else ("strace is missing: nothing is known of calls of the kernel",)
+    notes = () if tracer() else ("strace can't be used here: calls of the kernel are not known",)
     return Report({"traps": len(TRAPS), "calls": calls}, tuple(found), notes=notes)

@@ -227,5 +227,5 @@ def campaign(folder: Path, size: Size) -> Report:
     with ThreadPoolExecutor(2) as pool:
         parts = pool.map(part, (folder / "0", folder / "1"), (todo[::2], todo[1::2]))
         found = [text for texts in parts for text in texts]
-    notes = () if tracer() else ("strace is missing: nothing is known of what was read",)
+    notes = () if tracer() else ("strace can't be used here: nothing is known of what was read",)
     return Report({"cases": len(todo)}, tuple(found), notes=notes)

@@ -16,7 +16,7 @@ from tests.boundary.watching import Command, Seen, look, wrong
 from tests.boundary.world import World, differences
 from tests.long.report import Size
 
-needs_a_tracer = pytest.mark.skipif(tracer() is None, reason="strace is not installed")
+needs_a_tracer = pytest.mark.skipif(tracer() is None, reason="strace can't be used here")
 
 
 @pytest.fixture

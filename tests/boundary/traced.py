@@ -6,9 +6,11 @@ watched are given none but their three streams.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,9 +37,15 @@ _CHANGES = {
 _INTERNET = re.compile(r"AF_INET6?\b")
 
 
+@functools.cache
 def tracer() -> str | None:
-    """Return the program, if this machine has it."""
-    return shutil.which("strace")
+    """Return the program, if this machine has it and lets it trace: containers may not."""
+    program = shutil.which("strace")
+    if program is None:
+        return None
+    tried = [program, "-f", "--seccomp-bpf", "-o", os.devnull, "true"]
+    done = subprocess.run(tried, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    return program if done.returncode == 0 else None
 
 
 def traced(trace: Path) -> list[str]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
 
+from tests.boundary.traced import tracer
 from tests.concurrency.crash_points import FAULTS, SCENARIOS, new_store, sweep, violations
 from tests.long.report import Report, Size
 from tests.property.amounts import in_memory
@@ -55,7 +56,7 @@ def _swept(folder: Path, faults: Iterable[tuple[str, int, int]]) -> Report:
 
 def kernel(folder: Path, size: Size) -> Report:
     """See `tests.long.report.Campaign`; the same without our wrapper."""
-    if shutil.which("strace") is None:
+    if tracer() is None:
         return Report({"crash points": 0, "campaigns left out: strace is missing": 1})
     tried = [
         ("commit+claim", "fdatasync", "signal=KILL"),

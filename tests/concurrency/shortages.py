@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import resource
-import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ from typing import Any
 
 from sequencer.project.project import open_project
 from tests.acceptance.cli_process import environment
+from tests.boundary.traced import tracer
 from tests.long.report import Report, Size
 
 DONE, BUSY = 0, 75
@@ -143,12 +143,12 @@ def campaign(folder: Path, size: Size) -> Report:
         plan += [("graph", files, "") for files in range(11, 17, 2)]
     for kind in kinds:
         plan += [(kind, files, "") for files in range(LEAST_FILES, MOST_FILES, step)]
-        if shutil.which("strace"):
+        if tracer():
             plan += [(kind, None, around) for around in REFUSED_CALLS.values()]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         tried = [pool.submit(one, folder / str(n), *case) for n, case in enumerate(plan)]
         ended = [future.result() for future in tried]
-    notes = () if shutil.which("strace") else ("without strace no system call was refused",)
+    notes = () if tracer() else ("without strace no system call was refused",)
     violations = tuple(line for broken, _ in ended for line in broken)
     refused = sum(is_busy for _, is_busy in ended)
     return Report({"rounds": len(plan)}, violations, {"refused": refused}, notes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from sequencer.model.head import Head
 from sequencer.store.file import FileStore
 from sequencer.store.head import write_head
 from sequencer.store.strictjson import parse_object
+from tests.boundary.traced import tracer
 from tests.concurrency import crash_points as points
 from tests.concurrency.crash_sweep import LEAST_POINTS, kernel
 from tests.long.__main__ import in_own_process
@@ -24,7 +24,7 @@ def test_a_run_survives_a_fault_at_every_call(tmp_path: Path) -> None:
     assert report["counts"]["crash points"] >= LEAST_POINTS
 
 
-@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+@pytest.mark.skipif(tracer() is None, reason="strace can't be used here")
 def test_the_kernel_itself_refuses_or_kills(tmp_path: Path) -> None:
     report = kernel(tmp_path, Size.SHORT)
     assert report.violations == ()

@@ -6,7 +6,6 @@ import json
 import os
 import random
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ from sequencer.store import journal as journal_file
 from sequencer.store import results
 from sequencer.store.file import FileStore
 from sequencer.store.journal import CLOSING
+from tests.boundary.traced import tracer
 from tests.contract import store_cases as cases
 from tests.long.__main__ import ROOT, in_own_process
 from tests.long.report import Size
@@ -328,7 +328,7 @@ def seen_by_strace(trace: str, folder: Path) -> list[str]:
     return found
 
 
-@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+@pytest.mark.skipif(tracer() is None, reason="strace can't be used here")
 @pytest.mark.parametrize("story", ["a rotation from the start", "a long output"])
 def test_the_recorder_misses_nothing_that_strace_sees(story: str, tmp_path: Path) -> None:
     folder, trace = tmp_path / "project", tmp_path / "trace"

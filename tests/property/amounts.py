@@ -33,10 +33,21 @@ SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too
 PHASES = [Phase.explicit, Phase.generate, Phase.shrink]
 
 
+MOST_ROUNDS = 50
+"""A kind that is not among so many times the usual examples can't be drawn."""
+
+
 def for_all(
-    check: Callable[..., None], *drawn: st.SearchStrategy[object], examples: int = EXAMPLES
+    check: Callable[..., None],
+    *drawn: st.SearchStrategy[object],
+    examples: int = EXAMPLES,
+    until: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Call *check* with values of *drawn*, which may use the test's own fixtures."""
+    """Call *check* with values of *drawn*, which may use the test's own fixtures.
+
+    If *until* says that kinds of examples are missing, draw more: that a kind can be drawn is
+    true of the strategies, and how often it is among a few dozen is chance.
+    """
     amount = settings(
         max_examples=examples * int(os.environ.get(FACTOR, "1")),
         phases=PHASES,
@@ -52,8 +63,14 @@ def for_all(
     # Hypothesis calls by name, and looks for the names here.
     counted.__signature__ = signature(check)  # type: ignore[attr-defined]
 
+    rounds = range(MOST_ROUNDS)
     try:
-        amount(given(*drawn)(counted))()
+        for _ in rounds:
+            amount(given(*drawn)(counted))()
+            if until():
+                break
+        else:
+            raise AssertionError(f"{MOST_ROUNDS} rounds had not all kinds of examples")
     finally:
         if TALLY in os.environ:
             with Path(os.environ[TALLY]).open("a", encoding="ascii") as tally:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, TextIO
 
 from msgspec import Struct, field
 
@@ -54,7 +54,7 @@ OVER = frozenset(
 )
 
 
-def screen(stream: IO[str], redaction: Redaction) -> Table | Lines:
+def screen(stream: TextIO, redaction: Redaction) -> Table | Lines:
     """Return the screen that suits *stream*; *redaction* knows the project's secrets."""
     with contextlib.suppress(ValueError):
         if stream.isatty() and os.environ.get("TERM", "dumb") != "dumb":
@@ -138,7 +138,7 @@ class _Node(Struct):
 class Table(Painter):
     """A table in place on a terminal, which is drawn only while something runs or changes."""
 
-    def __init__(self, stream: IO[str], *, redaction: Redaction) -> None:
+    def __init__(self, stream: TextIO, *, redaction: Redaction) -> None:
         """Take the terminal over at the first `show`, and show what *redaction* leaves."""
         super().__init__(stream, pause_s=REDRAW_S)
         self._redaction = redaction

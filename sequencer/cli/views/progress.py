@@ -8,6 +8,7 @@ out, and the step log has it.
 from __future__ import annotations
 
 import codecs
+import contextlib
 import os
 import sys
 import threading
@@ -15,7 +16,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from sequencer.cli.context import complain, near, tell_fitted
 from sequencer.cli.views.text import Sanitiser, clock, file_size, fitted, moment, one_line
@@ -304,12 +305,17 @@ class Painter(ABC):
     times a second, and neither is anybody by a terminal that takes nothing.
     """
 
-    def __init__(self, stream: IO[str], *, pause_s: float) -> None:
+    def __init__(self, stream: TextIO, *, pause_s: float) -> None:
         """Draw to *stream*, at most once in *pause_s*."""
         from rich.console import Console  # noqa: PLC0415 - only where there is a terminal
 
+        # With a lock of its own: the interpreter flushes standard error at its end, and would
+        # wait for a painter that waits for a terminal that takes nothing.
+        self._screen = os.fdopen(
+            os.dup(stream.fileno()), "w", encoding=stream.encoding, errors=stream.errors
+        )
         self._console = Console(
-            file=stream, highlight=False, markup=False, emoji=False, force_terminal=True
+            file=self._screen, highlight=False, markup=False, emoji=False, force_terminal=True
         )
         self._pause_s = pause_s
         self._painted = 0
@@ -373,6 +379,9 @@ class Painter(ABC):
         while self._thread is not None and self._thread.is_alive() and painted != self._painted:
             painted = self._painted
             self._thread.join(CLOSE_S)
+        if self._thread is None or not self._thread.is_alive():
+            with contextlib.suppress(OSError, ValueError):
+                self._screen.close()
 
 
 class LiveProgress(Painter, PlainProgress):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -52,8 +52,13 @@ class Invocation:
     said: Saying
     """Of an attempt that the activities hear."""
     notices: list[str]
+    """What was told; without the wait at the end, which depends on the machine's speed."""
+    waits: list[str]
+    """The waits at the end."""
     clock: HandClock
     rounds: Rounds
+    on_wait: Callable[[], object] = bool
+    """Called when somebody is told of a wait."""
 
     def step(self, store: FileStore, output: str, step: Step | None = None) -> None:
         """Let a step be performed and accepted, as the engine does it."""
@@ -67,13 +72,22 @@ class Invocation:
 @contextmanager
 def invoked(store: FileStore, *sinks: Sink, **options: Any) -> Iterator[Invocation]:
     """Run an invocation: its activities have a store of their own."""
-    notices, clock = list[str](), HandClock()
+    notices, waits, clock = list[str](), list[str](), HandClock()
+
+    def notice(text: str) -> None:
+        if text.startswith("waiting up to "):
+            waits.append(text)
+            made.on_wait()
+        else:
+            notices.append(text)
+
     own = new_store(store.folder.parent)
     options = {"clock": clock, **options}
-    activities, rounds = Poster(own, sinks, REDACTION, notices.append, **options), Rounds()
+    activities, rounds = Poster(own, sinks, REDACTION, notice, **options), Rounds()
     activities._wake = rounds
+    made = Invocation(activities, Saying(activities), notices, waits, clock, rounds)
     with activities:
-        yield Invocation(activities, Saying(activities), notices, clock, rounds)
+        yield made
 
 
 def hook(desk: Desk, path: str = "/") -> WebhookSink:

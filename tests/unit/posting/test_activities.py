@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import time
-from importlib import import_module
 
 import pytest
 
@@ -17,11 +16,9 @@ from tests.unit.posting.runs import REDACTION, new_store, record, succeed
 
 
 def test_an_outage_ends_in_a_later_process_and_the_order_is_kept(store: FileStore) -> None:
-    # Its first load, and a client of it, take a while on a busy machine; nothing would be tried.
-    import_module("httpx2")
     port = free_ports(1)[0]
     sink = WebhookSink("hook", f"http://127.0.0.1:{port}/", {})
-    with invoked(store, sink, thoughts=False, drain_s=2.0) as now:
+    with invoked(store, sink, thoughts=False, drain_s=0) as now:
         for number in range(3):
             now.step(store, f"result {number}")
     (notice,) = now.notices

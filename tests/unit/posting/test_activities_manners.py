@@ -109,10 +109,10 @@ def test_a_post_that_has_begun_is_finished_however_short_the_drain_is(store: Fil
         for output in ("one", "two", "three"):
             now.step(store, output)
         assert slow.is_posting.wait(20)
-        threading.Timer(1.0, slow.go.set).start()
+        now.on_wait = slow.go.set
     # The second is the one try that each sink gets at the end.
     assert slow.bodies == ["one", "two"]
-    assert "for activity sink 'box' to answer" in now.notices[0]
+    assert "for activity sink 'box' to answer" in now.waits[0]
     with invoked(store, rest := Box()):
         pass
     assert rest.bodies == ["three"]
@@ -164,5 +164,5 @@ def test_nobody_is_told_anything_behind_the_end(
     go.set()
     thread.join(20)
     assert not thread.is_alive()
-    (notice,) = now.notices
-    assert notice == "waiting up to 0.1 s for activity sink 'box' to answer"
+    assert now.waits == ["waiting up to 0.1 s for activity sink 'box' to answer"]
+    assert now.notices == []

@@ -12,7 +12,7 @@ import struct
 import termios
 import time
 from collections.abc import Iterator
-from typing import IO
+from typing import TextIO
 
 from sequencer.cli.views.text import width
 
@@ -24,7 +24,7 @@ class Terminal:
 
     def __init__(self, columns: int, rows: int, encoding: str = "utf-8") -> None:
         self.master, slave = pty.openpty()
-        self.stream: IO[str] = os.fdopen(slave, "w", encoding=encoding)
+        self.stream: TextIO = os.fdopen(slave, "w", encoding=encoding)
         self.raw = b""
         self.resize(columns, rows)
 

@@ -31,7 +31,9 @@ def _usual_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_which_screen_suits(monkeypatch: pytest.MonkeyPatch) -> None:
     with terminal() as seen:
-        assert isinstance(screen(seen.stream, Redaction()), Table)
+        shown = screen(seen.stream, Redaction())
+        shown.close()
+        assert isinstance(shown, Table)
         monkeypatch.setenv("TERM", "dumb")
         assert isinstance(screen(seen.stream, Redaction()), Lines)
     assert isinstance(screen(io.StringIO(), Redaction()), Lines)

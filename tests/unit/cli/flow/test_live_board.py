@@ -242,8 +242,8 @@ def test_a_terminal_that_goes_away_fails_nobody() -> None:
         shown.show(of(graph("a"), "running", a="running"))
         time.sleep(0.3)
     shown.close()
-    with pytest.raises(OSError, match="Input/output error"):
-        screen.stream.close()
+    # Nothing is left in it that the interpreter would have to write at its end.
+    screen.stream.close()
 
 
 def test_closing_before_anything_was_shown() -> None:

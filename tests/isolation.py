@@ -1,0 +1,61 @@
+"""The environment of all tests: nothing of the person who runs them, the same on any machine.
+
+What a test finds is what ``env -i PATH=… HOME=…`` would give it, with an empty home folder: no
+git configuration, no crontab, no folders, no keys, no language and no terminal of anybody's.
+Tests that need such a thing set it themselves.
+
+Not promised: that a tool which only optional tests need (npm, say) finds its own settings in
+a home folder. Variables can name them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+FAKE_PROGRAMS = Path(__file__).parent / "fake_programs"
+_KEPT = frozenset(
+    (
+        *("PATH", "LD_LIBRARY_PATH", "TMPDIR", "VIRTUAL_ENV", "CI"),
+        # Tests that install something reach the registries as the person does.
+        *("CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE"),
+        *("SSL_CERT_DIR", "SSL_CERT_FILE", "SEQUENCER_WHOLE_TABLES"),
+    )
+)
+_KEPT_PREFIXES = (
+    *("CI_REQUIRE_", "COVERAGE_", "COV_CORE_", "PLAYWRIGHT_", "PYTEST_", "SEQUENCER_TEST_"),
+    *("PIP_", "UV_", "npm_config_", "NPM_CONFIG_"),
+)
+_KEPT_SUFFIXES = ("_proxy", "_PROXY")
+
+
+def kept(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return those of *variables* that say how to run tests, and nothing that they look at.
+
+    >>> kept({"PATH": "/bin", "PYTHONUNBUFFERED": "1", "TZ": "Asia/Tokyo", "PIP_CERT": "a.pem"})
+    {'PATH': '/bin', 'PIP_CERT': 'a.pem'}
+    """
+    return {
+        name: text
+        for name, text in variables.items()
+        if name in _KEPT or name.startswith(_KEPT_PREFIXES) or name.endswith(_KEPT_SUFFIXES)
+    }
+
+
+def isolate(folder: Path) -> None:
+    """Give this process, and those that it starts, the environment of tests, at home in *folder*.
+
+    Projects of tests may act; the tests of trust take that away. An agent may run the tests.
+    """
+    here = kept(os.environ)
+    programs = [str(FAKE_PROGRAMS), *here.get("PATH", os.defpath).split(os.pathsep)]
+    here["PATH"] = os.pathsep.join(dict.fromkeys(programs))
+    for name, variable in (("home", "HOME"), ("state", "XDG_STATE_HOME")):
+        (folder / name).mkdir(exist_ok=True)
+        here[variable] = str(folder / name)
+    here |= {"SEQUENCER_TRUST": "all", "GIT_CONFIG_NOSYSTEM": "1"}
+    os.environ.clear()
+    os.environ.update(here)
+    # A person may keep new files from others; what tests make has the usual modes.
+    os.umask(0o022)

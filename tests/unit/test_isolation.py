@@ -1,0 +1,63 @@
+"""What tests find is the same wherever they run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from sequencer.cli.installers import Cron, Job
+from sequencer.errors import UsageRefused
+from tests.isolation import FAKE_PROGRAMS, isolate, kept
+
+
+def test_the_environment_has_nothing_of_the_person_who_runs_the_tests() -> None:
+    own = kept(os.environ)
+    ours = {"HOME", "XDG_STATE_HOME", "SEQUENCER_TRUST", "GIT_CONFIG_NOSYSTEM"}
+    # What Python, pytest's processes and the helper of forked commands add for themselves.
+    added = {"LC_CTYPE", "COLUMNS", "LINES", "FORKED_COMMANDS_SOCKET"}
+    assert set(os.environ) - set(own) - ours <= added
+    assert list(Path.home().iterdir()) == []
+
+
+def test_a_new_environment_is_made_of_what_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = dict(os.environ)
+    variables = {"PYTHONUNBUFFERED": "1", "LANG": "de_DE.UTF-8", "GIT_DIR": "/", "PIP_CERT": "a"}
+    for name, text in (before | variables).items():
+        monkeypatch.setenv(name, text)
+    isolate(tmp_path)
+    assert variables.items() & os.environ.items() == {("PIP_CERT", "a")}
+    assert (os.environ["HOME"], os.environ["PATH"]) == (str(tmp_path / "home"), before["PATH"])
+
+
+def test_the_crontab_of_tests_is_empty_and_can_not_be_changed() -> None:
+    assert Cron().shown("sequencer") == (False, "not installed")
+    done = subprocess.run(["crontab", "-"], input=b"", capture_output=True, check=False)
+    assert (done.returncode, b"change no crontab" in done.stderr) == (1, True)
+    with pytest.raises(UsageRefused, match="change no crontab"):
+        Cron().installed(Job("sequencer", "ticks", ("sequencer",), "/", {}, None, 60))
+
+
+@pytest.mark.parametrize("is_installed", [False, True])
+def test_strace_is_the_installed_one_or_says_that_it_can_not_trace(
+    tmp_path: Path, is_installed: bool
+) -> None:
+    if is_installed:
+        (tmp_path / "strace").write_text('#!/bin/sh\necho "traces $*"\n')
+        (tmp_path / "strace").chmod(0o755)
+    # Another clone's is no strace either.
+    folders = [FAKE_PROGRAMS, Path("/elsewhere/tests/fake_programs"), tmp_path]
+    done = subprocess.run(
+        [FAKE_PROGRAMS / "strace", "-f", "a b"],
+        env={"PATH": ":".join(map(str, folders))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    expected = (0, "traces -f a b\n", "") if is_installed else (1, "", done.stderr)
+    assert (done.returncode, done.stdout, done.stderr) == expected
+    assert is_installed or "not permitted" in done.stderr
