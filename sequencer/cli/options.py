@@ -19,9 +19,9 @@ from click.shell_completion import CompletionItem
 
 from sequencer import __version__
 from sequencer.cli.context import Invocation
-from sequencer.documents.textfile import is_inside_agent
 from sequencer.errors import ConfigurationError, SequencerError, StorageFailed, UsageRefused
 from sequencer.executors.guard import DUMPABLE, Prctl
+from sequencer.store.identity import is_inside_agent
 
 if TYPE_CHECKING:
     from sequencer.executors.redaction import Redaction

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, runtime_checka
 
 from msgspec import Struct
 
-from sequencer.documents.textfile import INSIDE_AGENT
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import Step
+from sequencer.store.identity import INSIDE_AGENT
 
 if TYPE_CHECKING:
     from sequencer.executors.attempt_lock import AttemptLock

@@ -47,8 +47,9 @@ from sequencer.project.runs import (
 from sequencer.project.schema import CURRENT, MOVES_CODE, NONE
 from sequencer.project.settings import Settings, load
 from sequencer.project.sources import Given
-from sequencer.project.trusting import Ask, Trust, make_own
+from sequencer.project.trusting import Ask, Trust
 from sequencer.store import folder as folders
+from sequencer.store.folder import make_own
 from sequencer.store.head import read_head
 from sequencer.store.protocol import Store
 from sequencer.workflows.prompts import PromptReader, prompt_path, relative_name

@@ -6,6 +6,7 @@ import json
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,7 @@ class Trusted:
 
     def call(self, *arguments: str, code: int = 0) -> str:
         """Return what a command says, which has to end with *code*."""
-        own = {"SEQUENCER_TRUST": "", "XDG_STATE_HOME": str(self.home / "state")}
+        own: dict[str, Any] = {"SEQUENCER_TRUST": "", "XDG_STATE_HOME": str(self.home / "state")}
         ran = cli(self.folder, *arguments, **own)
         assert ran.returncode == code, f"{arguments}: {ran.returncode}\n{ran.stdout}{ran.stderr}"
         return ran.stdout + ran.stderr
@@ -179,8 +180,8 @@ def test_files_named_in_an_argument_are_compared(trusted: Trusted) -> None:
     ):
         trusted.put("agent.sh", "true\n")
         trusted.put("helper.py", "x = 1\n")
-        script = {"agents": {"x": {"kind": "command", "argv": argv}}, "agent": "x"}
-        script["steps"] = [{"name": "one", "text": "x"}]  # type: ignore[assignment]
+        script: dict[str, Any] = {"agents": {"x": {"kind": "command", "argv": argv}}, "agent": "x"}
+        script["steps"] = [{"name": "one", "text": "x"}]
         (trusted.folder / "orchestration.yaml").write_text(json.dumps(script))
         trusted.call("trust", "--yes")
         trusted.call("tick")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -113,7 +114,9 @@ def test_a_limit_of_the_run_counts_its_classification(tmp_path: Path) -> None:
 
 
 def test_a_router_is_counted_each_time_it_is_asked(tmp_path: Path) -> None:
-    answers = {"router": [*says("nonsense", cost=0.5), {"cost": None}, *says("main.md")]}
+    answers: dict[str, Any] = {
+        "router": [*says("nonsense", cost=0.5), {"cost": None}, *says("main.md")]
+    }
     folder = charged_project(tmp_path / "p", answers, **ROUTED)
     for code in (1, 1, 0):
         assert cli(folder, "run", "--max-steps", "1").returncode == code
@@ -165,7 +168,7 @@ def test_what_is_planned_is_told_and_counted_in_no_run(tmp_path: Path) -> None:
 
 def test_an_agent_that_plans_asks_no_model(tmp_path: Path) -> None:
     folder = charged_project(tmp_path / "p", {}, **ONE_STEP)
-    mark = {"SEQUENCER_TOKEN": "0"}
+    mark: dict[str, Any] = {"SEQUENCER_TOKEN": "0"}
     ended = cli(folder, "plan", "--request", "How does it work?", "--json", **mark)
     assert ended.returncode == 0
     assert "notice: an agent asks, so keyword rules classify the request" in ended.stderr

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.cli.installers import Cron, Job
 from sequencer.errors import UsageRefused
+from sequencer.plugins.schedules.installers import Cron, Job
 from tests.isolation import FAKE_PROGRAMS, isolate, kept
 
 

@@ -22,7 +22,6 @@ from sequencer.cli.show import present
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.tables import columns, purposes
 from sequencer.cli.views.text import one_line
-from sequencer.documents.textfile import is_inside_agent
 from sequencer.engine.stint import Mode
 from sequencer.engine.view import view_of
 from sequencer.errors import ConfigurationError, UsageRefused
@@ -38,6 +37,7 @@ from sequencer.plugins.requests.starting import Starter, WantedTeam, lost_words
 from sequencer.plugins.teams import scoring
 from sequencer.plugins.teams.scoring import TeamChoice
 from sequencer.project.project import Project
+from sequencer.store.identity import is_inside_agent
 
 _START_OPTIONS = with_options(
     MAX_COST,

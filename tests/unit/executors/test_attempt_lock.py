@@ -135,7 +135,9 @@ def test_a_note_that_finds_no_room_starts_nothing_and_is_no_failure_of_the_agent
     os.dup2(full, lock.fd)
     os.close(full)
     argv = [sys.executable, "-IS", "-c", f"open({str(tmp_path / 'begun')!r}, 'w')"]
-    launch = Launch(argv=tuple(argv), environment={}, cwd=tmp_path, prompt=b"", lock=lock)
+    launch = Launch(
+        identity=None, argv=tuple(argv), environment={}, cwd=tmp_path, prompt=b"", lock=lock
+    )
     with ProcessCore() as core:
         core.prepare()
         for _ in ("with the guard that waits", "with a fresh one"):

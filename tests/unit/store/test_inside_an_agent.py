@@ -75,7 +75,7 @@ def said_below_a_real_guard(folder: Path, script: str) -> str:
     """Return what the shell says about *script* that a real guard runs, without any mark."""
     heard, path = Heard(), os.environ["PATH"]
     argv = ["sh", "-c", script, "sh", *ASKS]
-    launch = Launch(argv=argv, environment={"PATH": path}, cwd=folder, prompt=b"")
+    launch = Launch(identity=None, argv=argv, environment={"PATH": path}, cwd=folder, prompt=b"")
     with ProcessCore() as core:
         core.run(launch, heard, Cancellation())
     return heard.text.decode().strip()
