@@ -17,7 +17,7 @@ from sequencer.plugins.web.site import ShownProject
 from sequencer.plugins.web.webhooks import acting
 from sequencer.plugins.web.webhooks.acting import Clerk
 from sequencer.project.project import open_project
-from tests.acceptance.charging import calls_of, charged, charged_project, counted
+from tests.acceptance.charging import Answers, calls_of, charged, charged_project, counted
 from tests.web.deliveries import RUN, labeled, taking, until
 
 HOOKS = {
@@ -27,7 +27,9 @@ HOOKS = {
         "github": {"people": ["ann"], "repositories": ["acme/app"], "labels": ["Sequencer"]}
     },
 }
-ASKED_TWICE = {"classifier": [{"says": "what?", "cost": 0.5}, {"says": "code", "cost": None}]}
+ASKED_TWICE: Answers = {
+    "classifier": [{"says": "what?", "cost": 0.5}, {"says": "code", "cost": None}]
+}
 
 
 def test_a_start_by_a_tracker_counts_its_classification(tmp_path: Path) -> None:
