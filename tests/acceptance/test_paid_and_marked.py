@@ -111,6 +111,7 @@ def test_a_limit_of_the_run_counts_its_classification(tmp_path: Path) -> None:
     ensure_counted(folder, "x")
     ended = cli(folder, "--run", "y", "start", "Improve it", "--max-cost", "0.25")
     assert [call["step"] for call in calls_of(folder)] == ["classifier"] * 2
+    assert "classifying the request cost 0.5000 USD, which is all of --max-cost" in ended.stderr
 
 
 def test_a_router_is_counted_each_time_it_is_asked(tmp_path: Path) -> None:
