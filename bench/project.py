@@ -84,7 +84,7 @@ class NoOp:
         """Do nothing."""
         del listener, cancellation
         entered, entered_cpu = time.monotonic(), time.process_time()
-        index, marks = int(request.environment["SEQUENCER_STEP_INDEX"]), self._marks
+        index, marks = request.identity.step_index, self._marks
         marks.entered[index], marks.entered_cpu[index] = entered, entered_cpu
         if self._on_step is not None:
             self._on_step(index)

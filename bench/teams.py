@@ -41,7 +41,7 @@ class Sleeper:
     ) -> Outcome:
         """Sleep."""
         del listener, cancellation
-        name = request.environment["SEQUENCER_STEP"]
+        name = request.identity.step
         time.sleep(self._seconds[name])
         self.done.append((name, time.monotonic()))
         return Outcome(status=OutcomeStatus.OK)

@@ -101,7 +101,7 @@ def plan(invocation: Invocation, /, **given: Any) -> int | None:
     With WORKFLOW, a name or a file, show its steps and who performs each; for a flow or a team,
     show every node with its state in the run. --request shows what 'start' would do with a
     request and why: the procedure, whether a team would work on it, and the steps. If an agent
-    classifies requests, it is asked.
+    classifies requests, it is asked, and the cost is shown; inside an agent keyword rules decide.
 
     --workflow and --review-every answer "what if" for the next steps. A script for --simulate
     is a JSON object: nodes (by id: out, a list of answers, {"error": TEXT} for a failure; ms,

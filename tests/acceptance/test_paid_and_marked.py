@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,6 +14,7 @@ from sequencer.engine.worker import LineWorker
 from sequencer.executors.protocol import Cancellation
 from sequencer.model.line.order import place
 from tests.acceptance.charging import (
+    Answers,
     calls_of,
     charged,
     charged_project,
@@ -111,12 +111,11 @@ def test_a_limit_of_the_run_counts_its_classification(tmp_path: Path) -> None:
     ensure_counted(folder, "x")
     ended = cli(folder, "--run", "y", "start", "Improve it", "--max-cost", "0.25")
     assert [call["step"] for call in calls_of(folder)] == ["classifier"] * 2
+    assert "classifying the request cost 0.5000 USD, which is all of --max-cost" in ended.stderr
 
 
 def test_a_router_is_counted_each_time_it_is_asked(tmp_path: Path) -> None:
-    answers: dict[str, Any] = {
-        "router": [*says("nonsense", cost=0.5), {"cost": None}, *says("main.md")]
-    }
+    answers: Answers = {"router": [*says("nonsense", cost=0.5), {"cost": None}, *says("main.md")]}
     folder = charged_project(tmp_path / "p", answers, **ROUTED)
     for code in (1, 1, 0):
         assert cli(folder, "run", "--max-steps", "1").returncode == code
@@ -168,8 +167,8 @@ def test_what_is_planned_is_told_and_counted_in_no_run(tmp_path: Path) -> None:
 
 def test_an_agent_that_plans_asks_no_model(tmp_path: Path) -> None:
     folder = charged_project(tmp_path / "p", {}, **ONE_STEP)
-    mark: dict[str, Any] = {"SEQUENCER_TOKEN": "0"}
-    ended = cli(folder, "plan", "--request", "How does it work?", "--json", **mark)
+    mark = {"SEQUENCER_TOKEN": "0"}
+    ended = cli(folder, "plan", "--request", "How does it work?", "--json", timeout_s=60.0, **mark)
     assert ended.returncode == 0
     assert "notice: an agent asks, so keyword rules classify the request" in ended.stderr
     assert json.loads(ended.stdout)["source"] == "rules"

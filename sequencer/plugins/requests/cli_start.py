@@ -131,6 +131,9 @@ def _work(
         step_timeout_s=defaults.step_timeout_s,
     )
     plan = run_work.Plan(Mode.COMBINED, limits).less(definition.usage, Usage())
+    if plan.limits.max_cost_usd == 0:
+        spent = cost_words(definition.usage)
+        invocation.notices([f"classifying the request cost {spent}, which is all of --max-cost"])
     return run_work.work(invocation, project, plan)
 
 
