@@ -63,15 +63,13 @@ Review.
 ### build
 Build.
 """
-SETTINGS = {
-    "agent": {"default": "script"},
-    "agents": {"script": {"kind": "command", "argv": ["{python}", "-IS", "agent.py"]}},
-}
+ENTRY = {"kind": "command", "argv": ["{python}", "-IS", "agent.py"]}
+SETTINGS = {"agent": {"default": "script"}, "agents": {"script": ENTRY}}
 
 
 def project(folder: Path, **entry: str) -> Path:
-    agents = {"script": {**SETTINGS["agents"]["script"], **entry}}  # type: ignore[dict-item]
-    (folder / "orchestration.yaml").write_text(json.dumps({**SETTINGS, "agents": agents}))
+    settings = {**SETTINGS, "agents": {"script": {**ENTRY, **entry}}}
+    (folder / "orchestration.yaml").write_text(json.dumps(settings))
     (folder / "agent.py").write_text(AGENT)
     (folder / "f.md").write_text(FLOW)
     return folder
