@@ -341,7 +341,7 @@ def check_walls(project: Project) -> Iterator[Finding]:
         message = f"there is no wall around agents on this machine ({why}): {OPEN}"
         yield Finding(Level.NOTICE, Area.AGENT, message, None, hint)
     elif os.geteuid() == 0:
-        message = "agents of root read the environment of other processes inside the wall as well"
+        message = "agents of root can read the environment of other processes in spite of the wall"
         hint = "let an ordinary user run sequencer"
         yield Finding(Level.NOTICE, Area.AGENT, message, None, hint)
 
