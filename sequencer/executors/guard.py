@@ -43,7 +43,7 @@ DUMPABLE = 4
 """Switched off, only root can read the environment, memory and open files of a process."""
 _INT_BYTES = 4
 _BEHIND = b"behind "
-"""What an agent's process says before exec when it is behind the wall."""
+"""What an agent's process says before exec when it is inside the wall."""
 
 _CREATE_RULESET, _RESTRICT_SELF = 444, 446
 """Numbers of the system calls, the same on every machine that is not in `_OTHER_NUMBERS`."""
@@ -120,7 +120,7 @@ class Domain:
         return self._rules >= 0
 
     def enter(self) -> bool:
-        """Put this process, and all that it starts, behind the wall; return whether it is.
+        """Put this process, and all that it starts, inside the wall; return whether it is.
 
         It can gain no privileges any more, by sudo, say: the kernel asks for that.
 
@@ -139,7 +139,7 @@ class Domain:
         return True
 
     def close(self) -> None:
-        """Forget the rules; the processes behind the wall stay there."""
+        """Forget the rules; the processes inside the wall stay there."""
         if self.is_there:
             os.close(self._rules)
             self._rules = -1

@@ -21,7 +21,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, Self
 
@@ -35,7 +34,7 @@ from sequencer.errors import (
     StorageFailed,
     out_of_resources,
 )
-from sequencer.executors.answers import with_structured
+from sequencer.executors.answers import Ignored, result_ignored, with_structured
 from sequencer.executors.attempt_lock import end_marked
 from sequencer.executors.protocol import (
     Cancellation,
@@ -157,10 +156,10 @@ class ProcessCore:
                     launch.lock.is_clean = False
         _ensure_started(pump, guard)
         end = _end_of(pump, launch, cancellation, time.monotonic() - started, survivors)
-        if pump.has_started and not pump.is_walled and launch.wall is Wall.SCOPES:
-            is_told, self._has_told_of_no_wall = self._has_told_of_no_wall, True
-            return end if is_told else replace(end, lacks_wall=True)
-        return end
+        if self._has_told_of_no_wall or not pump.lacks_wall:
+            return end
+        self._has_told_of_no_wall = True
+        return replace(end, lacks_wall=True)
 
     def _launched(self, launch: Launch) -> Guard:
         """Return a guard that has its record; a spare one may have died while it waited."""
@@ -521,20 +520,7 @@ def read_result(path: Path) -> Result | None:
         _refuse(path, f"it is not strict JSON: {error}")
 
 
-_IGNORED = (
-    b"[sequencer] the result file is ignored: the answer of this step decides the way, so it is "
-    b"what the client itself says, or what a command prints\n"
-)
-
-
-def result_ignored(request: StepRequest, listener: Listener) -> Callable[[], None] | None:
-    """Return what tells *listener* that the result file is ignored; None: it counts."""
-    return partial(listener.write, _IGNORED, Piece.NOTICE) if request.decides else None
-
-
-def apply_result(
-    path: Path, outcome: Outcome, ignored: Callable[[], None] | None = None
-) -> Outcome:
+def apply_result(path: Path, outcome: Outcome, ignored: Ignored = None) -> Outcome:
     """Return *outcome* with what the result file at *path* says, if there is one.
 
     With *ignored* the file adds at most usage, which helps nobody who forges it; *ignored* is

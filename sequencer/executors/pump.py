@@ -419,6 +419,11 @@ class Pump(Struct):
     _last_progress: float = field(default_factory=time.monotonic)
     _until: float | None = None
 
+    @property
+    def lacks_wall(self) -> bool:
+        """Return whether the agent runs without a wall that it should have."""
+        return self.has_started and not self.is_walled and self.launch.wall is Wall.SCOPES
+
     def run(self) -> None:
         """Loop until the guard has reported and the streams have ended."""
         streams = {self.guard.stdout, self.guard.stderr, self.guard.status}

@@ -5,7 +5,7 @@ kernel was built or started without Landlock or a seccomp filter of a container 
 other systems have nothing like it.
 
 Not promised: anything between agents and files. As root the environment of other processes
-stays readable behind the wall, and whoever is outside of it reaches in.
+stays readable inside the wall, and whoever is outside of it reaches in.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import cache
 from sequencer.executors.guard import Domain, Prctl
 
 ENDED = "sudo, setgid programs like crontab, setuid bwrap, rootless podman and snaps"
-"""What does not work behind the wall, because it needs new privileges."""
+"""What does not work inside the wall, because it needs new privileges."""
 OPEN = (
     "agents of this user can signal each other, and read each other's environment and write to "
     "each other's output through /proc"

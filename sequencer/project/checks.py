@@ -28,7 +28,8 @@ from sequencer.errors import (
     UnsafeFolder,
     run_option,
 )
-from sequencer.executors.protocol import Objection, without_tools
+from sequencer.executors.protocol import Objection, Walled, without_tools
+from sequencer.executors.wall import ENDED, OPEN, Wall, lack
 from sequencer.model.head import Head
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
@@ -75,6 +76,7 @@ def check_project(project: Project, run: str | None) -> list[Finding]:
         *_check_agents(project, Level.NOTICE),
         *_check_classifier(project),
         *_check_client_files(project),
+        *check_walls(project),
         *_check_timers(project),
         *_check_webhooks(project),
         *_check_schema(project),
@@ -349,6 +351,32 @@ def _check_client_files(project: Project) -> Iterator[Finding]:
         state = "trusted" if is_trusted else "not trusted as they are now"
         message = f"reads files of this project that act ({state}): {', '.join(names)}"
         yield Finding(Level.NOTICE, Area.AGENT, message, client)
+
+
+def check_walls(project: Project) -> Iterator[Finding]:
+    """Yield what keeps this project's agents from each other less than it should."""
+    names = {*project.settings.agents, project.settings.agent.default}
+    walls = dict[str, Wall]()
+    for name in sorted(names):
+        with suppress(ConfigurationError):
+            executor = project.agents.build("claude" if name == "auto" else name)
+            if isinstance(executor, Walled):
+                walls[name] = executor.wall
+    for name, wall in walls.items():
+        if wall is Wall.NONE:
+            message = "wall: none: nothing keeps it from the other processes of this user"
+            hint = f"leave wall out, unless it needs what the wall ends: {ENDED}"
+            yield Finding(Level.NOTICE, Area.AGENT, message, f"agent {name}", hint)
+    if Wall.SCOPES not in walls.values():
+        return
+    if (why := lack()) is not None:
+        hint = "a node whose answer decides the way does not run beside other agents here"
+        message = f"there is no wall around agents on this machine ({why}): {OPEN}"
+        yield Finding(Level.NOTICE, Area.AGENT, message, None, hint)
+    elif os.geteuid() == 0:
+        message = "agents of root can read the environment of other processes in spite of the wall"
+        hint = "let an ordinary user run sequencer"
+        yield Finding(Level.NOTICE, Area.AGENT, message, None, hint)
 
 
 def _check_webhooks(project: Project) -> Iterator[Finding]:

@@ -204,6 +204,14 @@ def test_once_trusted_it_runs_until_something_that_acts_changes(clone: Clone) ->
     clone.cli("tick")
 
 
+def test_an_agent_that_loses_its_wall_asks_again(clone: Clone) -> None:
+    clone.configure()
+    clone.cli("trust", "--yes")
+    clone.configure(agents="{script: {kind: command, argv: [sh, agent.sh], wall: none}}")
+    said = clone.cli("run", "--max-steps", "1", code=2).stderr
+    assert '+ agents.script.wall: "none"' in said
+
+
 def test_steps_prompts_and_lower_caps_are_free(clone: Clone) -> None:
     clone.configure(limits="{max_steps: 50}")
     clone.trust()

@@ -47,7 +47,10 @@ _START_OPTIONS = with_options(
 )  # fmt: skip
 
 
-@verb("start", first=("--file", "--label", "--procedure", "--team", "--max-cost", "--no-run"))
+_FIRST = ("--file", "--label", "--procedure", "--team", "--max-cost", "--no-run")
+
+
+@verb("start", has_secrets=True, first=_FIRST)
 @click.argument("text", required=False)
 @REQUEST
 @_START_OPTIONS
