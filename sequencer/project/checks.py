@@ -29,6 +29,7 @@ from sequencer.errors import (
     run_option,
 )
 from sequencer.model.head import Head
+from sequencer.model.net.graph import NodeKind
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.plugins.git.check import check_git, check_ignored
@@ -170,6 +171,7 @@ def check_workflow(project: Project, workflow: Workflow) -> Iterator[Finding]:
             problems.setdefault(str(finding), finding)
     yield from problems.values()
     yield from _check_permissions(project, workflow)
+    yield from _check_decisions(workflow)
     yield from _check_costs(project, workflow)
 
 
@@ -181,6 +183,17 @@ def _check_permissions(project: Project, workflow: Workflow) -> Iterator[Finding
             yield Finding(Level.NOTICE, Area.AGENT, f"permissions: {permission.says}", where)
         else:
             yield Finding(Level.WARNING, Area.AGENT, message, where, permission.hint)
+
+
+def _check_decisions(workflow: Workflow) -> Iterator[Finding]:
+    """Yield, if *workflow* waits for people, what lets an agent pass for one."""
+    asks = any(step.requires_approval for step in workflow.steps)
+    if asks or any(node.kind is NodeKind.HUMAN for node in workflow.nodes):
+        message = (
+            "people decide here, but an agent of your user can pass for you, by tmux for example"
+        )
+        hint = "docs/protocol.md, 'Who is an agent', lists the ways; a user of its own closes them"
+        yield Finding(Level.NOTICE, Area.WORKFLOW, message, hint=hint)
 
 
 def _check_costs(project: Project, workflow: Workflow) -> Iterator[Finding]:
@@ -216,6 +229,7 @@ def _check_graph(project: Project, flow: GraphFile) -> Iterator[Finding]:
         yield from check_prompts(project, flow.workflow, Level.ERROR)
         yield from _check_worktrees(project, flow)
     yield from _check_permissions(project, flow.workflow)
+    yield from _check_decisions(flow.workflow)
     yield from _check_costs(project, flow.workflow)
     optional = optional_of(flow.workflow)
     left_out: dict[str, set[str]] = {}
