@@ -192,7 +192,9 @@ def _check_decisions(workflow: Workflow) -> Iterator[Finding]:
         message = (
             "people decide here, but an agent of your user can pass for you, by tmux for example"
         )
-        hint = "docs/protocol.md, 'Who is an agent', lists the ways; a user of its own closes them"
+        hint = (
+            "give agents a user of their own; 'Who is an agent' in docs/protocol.md lists the ways"
+        )
         yield Finding(Level.NOTICE, Area.WORKFLOW, message, hint=hint)
 
 
