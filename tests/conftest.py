@@ -8,12 +8,15 @@ import gc
 import os
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
+from sequencer.errors import DecisionRefused, NotTrusted, SequencerError
+from sequencer.store.identity import is_inside_agent
 from tests.boundary.traced import tracer
 from tests.isolation import isolate
 from tests.scratch_folders import scratch_folder
@@ -49,6 +52,63 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("project")
     # What is collected now is there to the end: a third of the time went into looking at it.
     gc.disable()
+
+
+NEED_NO_PERSON = ("project", "property", "unit")
+"""Folders whose tests mostly decide nothing; those of the others start commands that do."""
+INSIDE = "this runs inside of an agent's step, where nobody decides: run it from your own shell"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what an agent can't do: no variable makes it a person."""
+    if is_inside_agent():
+        note_refusals()
+        for item in items:
+            if item.path.relative_to(Path(__file__).parent).parts[0] not in NEED_NO_PERSON:
+                item.add_marker(pytest.mark.skip(reason=INSIDE))
+
+
+REFUSED: list[SequencerError] = []
+"""What this process was refused in the present test because an agent asked."""
+
+
+def note_refusals() -> None:
+    """Note in `REFUSED` each refusal that is made from now on."""
+
+    def noting(kind: type[SequencerError], made: Callable[..., None]) -> None:
+        def make(error: SequencerError, *args: Any, **kwargs: Any) -> None:
+            REFUSED.append(error)
+            made(error, *args, **kwargs)
+
+        kind.__init__ = make  # type: ignore[assignment, method-assign]
+
+    for kind in (DecisionRefused, NotTrusted):
+        noting(kind, kind.__init__)
+
+
+def pytest_runtest_setup() -> None:
+    """Begin each test without refusals."""
+    REFUSED.clear()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Any:
+    """Call it skipped what failed in the other folders because an agent was refused."""
+    report = yield
+    if report.failed and REFUSED:
+        where = (str(report.location[0]), report.location[1] or 0, f"Skipped: {INSIDE}")
+        report.outcome, report.longrepr = "skipped", where
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say aloud that this was not the whole."""
+    skipped = [
+        one for one in terminalreporter.stats.get("skipped", ()) if INSIDE in str(one.longrepr)
+    ]
+    if skipped:
+        line = f"NOT ALL WAS TESTED: {len(skipped)} tests were skipped, because {INSIDE}"
+        terminalreporter.write_line(line, red=True, bold=True)
 
 
 @pytest.hookimpl(optionalhook=True)

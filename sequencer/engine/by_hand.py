@@ -116,16 +116,17 @@ class Control:
         """Return if whoever asks may use *verb* in this run; see `by_hand.ensure_may_decide`."""
         ensure_may_decide(verb, self._agents_may, what)
 
-    def ensure_may_begin(self) -> None:
-        """Return if whoever asks may begin the run, which has not started.
+    def ensure_may_begin(self, head: Head | None) -> None:
+        """Return if the run has a *head*, or whoever asks may begin it.
 
         A new run has limits of its own, and steps of mode async have none. So an agent begins
         only a run whose date has come.
 
         Raises: see `by_hand.ensure_may_decide`.
         """
-        run = "a run" if self._name is None else f"run {self._name!r}"
-        self.ensure_may_decide("start", f"starting {run}")
+        if head is None:
+            run = "a run" if self._name is None else f"run {self._name!r}"
+            self.ensure_may_decide("start", f"starting {run}")
 
     def start(self, definition: Definition) -> Head:
         """Start the run with *definition*, which is kept with it.
@@ -134,7 +135,7 @@ class Control:
             TransitionRefused: a run of this name has already started.
             DecisionRefused: an agent asks.
         """
-        self.ensure_may_begin()
+        self.ensure_may_begin(None)
 
         def change(head: Head | None) -> Transition:
             if head is not None:
@@ -157,8 +158,7 @@ class Control:
             DecisionRefused: it has not started, and an agent asks.
         """
         head = self._store.view().head
-        if head is None:
-            self.ensure_may_begin()
+        self.ensure_may_begin(head)
         if head is None or not self._store.state_path.exists():
             head = self._store.update(self._begin_or_keep)
         ensure_definition(head, self._workflow)

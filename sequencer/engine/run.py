@@ -79,11 +79,7 @@ class Resolution(Protocol):
         ...
 
     def agents_may(self, verb: str) -> bool:
-        """Return whether agents may use *verb* too, which is for people.
-
-        Raises:
-            NotTrusted: nobody has trusted what allows it.
-        """
+        """Return whether agents may use *verb* too, as the project was trusted."""
         ...
 
 
@@ -344,17 +340,13 @@ class Run:
         async starts. *places*, for graphs, is how many agents this process runs at once. If it
         *is_detached*, the project's workers do the work, and this call returns at once.
 
-        Raises:
-            SequencerError: see `EngineLoop.work`; the class has the exit code.
-            DecisionRefused: the run has not started, and an agent asks.
+        Raises: see `EngineLoop.work` and `Control.begin`; the class has the exit code.
         """
         self._ensure_others_work(mode, is_detached=is_detached)
         head = None if mode is Mode.ASYNC else self.head
         resolved = self._at(head)
         control = self._control_of(resolved)
-        if head is None:
-            # Before hooks are loaded: see also `Control.begin`.
-            control.ensure_may_begin()
+        control.ensure_may_begin(head)
         control.kind.ensure_may(mode)
         names = control.kind.positions(positions)
         if limits is None:

@@ -31,6 +31,7 @@ from sequencer.errors import (
 from sequencer.executors.protocol import Objection, Walled, without_tools
 from sequencer.executors.wall import ENDED, OPEN, Wall, lack
 from sequencer.model.head import Head
+from sequencer.model.net.graph import NodeKind
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.plugins.git.check import check_git, check_ignored
@@ -177,6 +178,7 @@ def check_workflow(project: Project, workflow: Workflow) -> Iterator[Finding]:
             problems.setdefault(str(finding), finding)
     yield from problems.values()
     yield from _check_permissions(project, workflow)
+    yield from _check_decisions(workflow)
     yield from _check_costs(project, workflow)
 
 
@@ -188,6 +190,19 @@ def _check_permissions(project: Project, workflow: Workflow) -> Iterator[Finding
             yield Finding(Level.NOTICE, Area.AGENT, f"permissions: {permission.says}", where)
         else:
             yield Finding(Level.WARNING, Area.AGENT, message, where, permission.hint)
+
+
+def _check_decisions(workflow: Workflow) -> Iterator[Finding]:
+    """Yield, if *workflow* waits for people, what lets an agent pass for one."""
+    asks = any(step.requires_approval for step in workflow.steps)
+    if asks or any(node.kind is NodeKind.HUMAN for node in workflow.nodes):
+        message = (
+            "people decide here, but an agent of your user can pass for you, by tmux for example"
+        )
+        hint = (
+            "give agents a user of their own; 'Who is an agent' in docs/protocol.md lists the ways"
+        )
+        yield Finding(Level.NOTICE, Area.WORKFLOW, message, hint=hint)
 
 
 def _check_costs(project: Project, workflow: Workflow) -> Iterator[Finding]:
@@ -223,6 +238,7 @@ def _check_graph(project: Project, flow: GraphFile) -> Iterator[Finding]:
         yield from check_prompts(project, flow.workflow, Level.ERROR)
         yield from _check_worktrees(project, flow)
     yield from _check_permissions(project, flow.workflow)
+    yield from _check_decisions(flow.workflow)
     yield from _check_costs(project, flow.workflow)
     optional = optional_of(flow.workflow)
     left_out: dict[str, set[str]] = {}
