@@ -101,8 +101,12 @@ def pytest_runtest_makereport() -> Any:
     return report
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say aloud that this was not the whole."""
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say, with ``-q`` too, what nobody looked at on this machine."""
+    if tracer() is None:
+        terminalreporter.write_line(
+            "strace can't be used here: what processes asked of the kernel was not looked at"
+        )
     skipped = [
         one for one in terminalreporter.stats.get("skipped", ()) if INSIDE in str(one.longrepr)
     ]
@@ -124,14 +128,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import WorkStealingScheduling  # type: ignore[import-untyped]  # noqa: PLC0415
 
     return WorkStealingScheduling(config, log)
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say, with ``-q`` too, what nobody looked at on this machine."""
-    if tracer() is None:
-        terminalreporter.write_line(
-            "strace can't be used here: what processes asked of the kernel was not looked at"
-        )
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
