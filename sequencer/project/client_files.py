@@ -135,9 +135,13 @@ def file_of(line: str) -> str:
     return re.split(r"[,:] ", line.partition(", ")[2].partition(" ")[2], maxsplit=1)[0]
 
 
-def scan(client: str, reads: ProjectFiles, folder: Path) -> Scan:
-    """Return what *client* would read of *folder*."""
-    scanner = _Scanner(client, reads, folder)
+def scan(client: str, reads: ProjectFiles, folder: Path, below: Path | None = None) -> Scan:
+    """Return what *client* would read of *folder*, and of those above it.
+
+    In a work tree that is *below* the project's folder these end before that one, whether or
+    not the repository does: claude looks for ``.mcp.json`` in all of them.
+    """
+    scanner = _Scanner(client, reads, folder, below)
     scanner.look_at_everything()
     return Scan(frozenset(scanner.lines), frozenset(scanner.files), scanner.looks)
 
@@ -156,11 +160,15 @@ def folders_upward(folder: Path) -> list[Path]:
 
 
 class _Scanner:
-    def __init__(self, client: str, reads: ProjectFiles, folder: Path) -> None:
+    def __init__(
+        self, client: str, reads: ProjectFiles, folder: Path, below: Path | None = None
+    ) -> None:
         self._client = client
         self._reads = reads
-        self._folder = Path(os.path.realpath(folder))
-        self._folders = folders_upward(self._folder)
+        self._folder = here = Path(os.path.realpath(folder))
+        self._folders = folders_upward(here)
+        if below is not None and (top := Path(os.path.realpath(below))) in here.parents:
+            self._folders = [here, *here.parents[: here.parents.index(top)]]
         self._top = self._folders[-1]
         self.lines: set[str] = set()
         self.files: set[str] = set()
@@ -256,10 +264,16 @@ class _Scanner:
             if not word or "\0" in word or word.endswith("/"):
                 continue
             path = Path(os.path.normpath(self._folder / word))
-            if path.is_relative_to(self._top) and os.path.isfile(path):  # noqa: PTH113
-                self.looks[str(path)] = look_of(str(path))
-                if (real := self._inside(path)) is not None:
-                    self._whole(path, real)
+            if not path.is_relative_to(self._top):
+                continue
+            look = look_of(str(path))
+            if look is not None and stat.S_ISDIR(look[2]):
+                continue
+            if look is not None or ("/" in word and not word.startswith("-")):
+                # Also one that is not there yet: a command would run it once it is.
+                self.looks[str(path)] = look
+            if look is not None and (real := self._inside(path)) is not None:
+                self._whole(path, real)
 
     def _tree(self, folder: Path) -> None:
         found: list[Path] = []

@@ -180,6 +180,11 @@ def test_a_file_that_a_command_of_the_settings_names_counts(tmp_path: Path) -> N
         assert differs("claude", tmp_path, lambda path=path: put(path, "two")), name  # type: ignore[misc]
 
 
+def test_a_file_that_a_command_names_is_noticed_when_it_appears(tmp_path: Path) -> None:
+    put(tmp_path / ".mcp.json", '{"mcpServers": {"x": {"command": "tools/server.sh"}}}')
+    assert differs("claude", tmp_path, lambda: put(tmp_path / "tools/server.sh", "x"))
+
+
 def test_a_pattern_of_a_permission_names_no_file_that_is_run(tmp_path: Path) -> None:
     put(tmp_path / ".claude/settings.json", '{"permissions": {"deny": ["Read(./.env)"]}}')
     put(tmp_path / ".env", "A=1")
