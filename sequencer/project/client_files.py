@@ -40,6 +40,8 @@ MAX_FILES = 500
 """Of one folder, each with a line of its own; of more there is one line for all."""
 MAX_LISTED = 50_000
 """What that line is about at most."""
+MAX_DEPTH = 32
+"""Folders within one another that are entered."""
 MAX_KEYS = 400
 """Of one file of settings; a file with more counts as a whole."""
 MAX_TEXT = 400
@@ -60,7 +62,7 @@ _BLANK = Redaction.of({})
 Look = tuple[int, ...] | None
 
 
-class Scan(Struct, frozen=True):
+class ClientFacts(Struct, frozen=True):
     """What one client would read of one folder."""
 
     lines: frozenset[str]
@@ -135,7 +137,7 @@ def file_of(line: str) -> str:
     return re.split(r"[,:] ", line.partition(", ")[2].partition(" ")[2], maxsplit=1)[0]
 
 
-def scan(client: str, reads: ProjectFiles, folder: Path, below: Path | None = None) -> Scan:
+def scan(client: str, reads: ProjectFiles, folder: Path, below: Path | None = None) -> ClientFacts:
     """Return what *client* would read of *folder*, and of those above it.
 
     In a work tree that is *below* the project's folder these end before that one, whether or
@@ -143,7 +145,7 @@ def scan(client: str, reads: ProjectFiles, folder: Path, below: Path | None = No
     """
     scanner = _Scanner(client, reads, folder, below)
     scanner.look_at_everything()
-    return Scan(frozenset(scanner.lines), frozenset(scanner.files), scanner.looks)
+    return ClientFacts(frozenset(scanner.lines), frozenset(scanner.files), scanner.looks)
 
 
 def folders_upward(folder: Path) -> list[Path]:
@@ -296,12 +298,16 @@ class _Scanner:
         text += f" by names, sizes and times: sha256 {digest.hexdigest()}"
         self._tell(folder, text, what="folder")
 
-    def _entries(self, folder: Path, seen: set[str]) -> Iterator[Path]:
+    def _entries(self, folder: Path, seen: set[str], depth: int = 0) -> Iterator[Path]:
         """Yield the files below *folder*; each folder is entered once, so that links end."""
         real = os.path.realpath(folder)
         if real in seen or not Path(real).is_relative_to(self._top):
             if real not in seen:
                 self._inside(folder)
+            return
+        if depth > MAX_DEPTH:
+            text = f"more than {MAX_DEPTH} folders deep, and not compared"
+            self._tell(folder, text, what="folder")
             return
         seen.add(real)
         self.looks.setdefault(str(folder), look_of(str(folder)))
@@ -315,7 +321,7 @@ class _Scanner:
             path = folder / name
             look = self.looks[str(path)] = look_of(str(path))
             if look is not None and stat.S_ISDIR(look[2]):
-                yield from self._entries(path, seen)
+                yield from self._entries(path, seen, depth + 1)
             elif look is not None:
                 yield path
 

@@ -30,7 +30,7 @@ from msgspec.structs import replace
 from sequencer.documents.textfile import CONFIG_NAME, is_inside_agent
 from sequencer.errors import DecisionRefused, NotTrusted, StorageFailed, UnsafePath
 from sequencer.executors.project_files import files_for
-from sequencer.project.client_files import Scan, client_of, clients_of, file_of, scan
+from sequencer.project.client_files import ClientFacts, client_of, clients_of, file_of, scan
 from sequencer.project.schema import MOVES_CODE
 from sequencer.project.settings import Settings
 from sequencer.project.trust import Acts, acts_of, digest_of, fingerprint
@@ -74,7 +74,7 @@ class Trust:
         return acts_of(settings.written, root, own, self._flows)
 
     @cached_property
-    def _scans(self) -> dict[str, Scan]:
+    def _scans(self) -> dict[str, ClientFacts]:
         """What each client that agents may be would read of the project."""
         settings, workflows = self._settings, self._written.workflows
         clients = clients_of(settings, () if workflows is None else workflows.texts)
