@@ -18,9 +18,8 @@ from msgspec import Struct
 from sequencer.executors.protocol import words
 from sequencer.store.strictjson import parse_object
 
-MAX_SETTINGS_BYTES = 1024 * 1024
+MAX_SETTINGS_BYTES = 128 * 1024
 """A larger file of settings is compared as a whole."""
-MAX_TOML_BYTES = 256 * 1024
 MAX_DOTS = 100
 """In a line of TOML: the time for a key with dots grows with the square of their number."""
 Reader = Callable[[bytes], dict[str, Any]]
@@ -56,7 +55,9 @@ def toml_keys(data: bytes) -> dict[str, Any]:
     """
     import tomllib  # noqa: PLC0415 - few projects have such a file
 
-    if len(data) > MAX_TOML_BYTES or any(line.count(b".") > MAX_DOTS for line in data.split(b"\n")):
+    if len(data) > MAX_SETTINGS_BYTES or any(
+        line.count(b".") > MAX_DOTS for line in data.split(b"\n")
+    ):
         message = "too large or nested too deeply"
         raise ValueError(message)
     try:

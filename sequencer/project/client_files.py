@@ -14,6 +14,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -228,7 +229,8 @@ class _Scanner:
     def _settings(self, path: Path, real: Path, reader: Reader) -> bool:
         """Tell each acting key of a file; return False where it has to count as a whole."""
         try:
-            found = list(self._acting(reader(read_bytes(real, MAX_SETTINGS_BYTES))))
+            keys = reader(read_bytes(real, MAX_SETTINGS_BYTES))
+            found = list(islice(self._acting(keys), MAX_KEYS + 1))
             told = {_short(ascii_of(key)): _short(text_of(value)) for key, value, _ in found}
         except (ConfigurationError, ValueError, RecursionError):
             return False
@@ -250,11 +252,8 @@ class _Scanner:
             prefixes = {".".join(names[:length]) for length in range(1, len(names) + 1)}
             if not prefixes & self._reads.free:
                 commands = set() if _RULES & set(names) else _strings(value)
-                yield (
-                    dotted(path),
-                    _hidden(value, is_secret=any(map(_SECRET.fullmatch, names))),
-                    commands,
-                )
+                is_secret = any(map(_SECRET.fullmatch, names))
+                yield dotted(path), _hidden(value, is_secret=is_secret), commands
 
     def _named(self, said: set[str]) -> None:
         """Tell the files of the repository that the commands in *said* name."""
@@ -328,15 +327,26 @@ class _Scanner:
 
 def _hidden(value: Any, *, is_secret: bool) -> Any:
     """Return *value* with a digest in the place of whatever may be a secret in it."""
+    # Looked at once, all together, since there may be thousands of items.
+    text = "\n".join(_strings(value))
+    looks_secret = _BLANK.hide_text(text) != text
+    return _covered(value, is_secret=is_secret, looks_secret=looks_secret)
+
+
+def _covered(value: Any, *, is_secret: bool, looks_secret: bool) -> Any:
     if isinstance(value, dict):
         return {
-            key: _hidden(below, is_secret=is_secret or _SECRET.fullmatch(str(key)) is not None)
+            key: _covered(
+                below,
+                is_secret=is_secret or _SECRET.fullmatch(str(key)) is not None,
+                looks_secret=looks_secret,
+            )
             for key, below in value.items()
         }
     if isinstance(value, list):
-        return [_hidden(below, is_secret=is_secret) for below in value]
+        return [_covered(each, is_secret=is_secret, looks_secret=looks_secret) for each in value]
     text = value if isinstance(value, str) else text_of(value)
-    if is_secret or _BLANK.hide_text(text) != text:
+    if is_secret or (looks_secret and _BLANK.hide_text(text) != text):
         return f"(hidden, {hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:12]})"
     return value
 

@@ -172,6 +172,7 @@ SECRET = "hunter2-hunter2-hunter2"  # noqa: S105 - of nobody
         {"apiKey": SECRET, "my_token": SECRET},
         {"url": f"https://ada:{SECRET}@example.org/"},
         {"args": ["--header", f"Authorization: Bearer {SECRET}"]},
+        {"args": ["a", f"b\nhttps://ada:{SECRET}@example.org/"]},
     ],
     ids=str,
 )
