@@ -59,7 +59,7 @@ _SECTIONS = ("workflows", "step_defaults", "retry", "workflow")
 _FLOW_FOLDERS = ("flows", ".opencode/workflows")
 _MAX_FLOW_BYTES = 4 * MAX_CHARS
 """A character has up to four bytes."""
-_MAX_READ_BYTES = 2 * MAX_CHARS
+_MAX_READ_BYTES = MAX_CHARS // 2
 """Of all files together; those after it count with their whole content."""
 _IN_FILE = "orchestration.yaml"
 _WORKFLOWS, _FILE = "workflows.", "file "

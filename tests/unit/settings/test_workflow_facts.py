@@ -241,6 +241,8 @@ def test_without_a_cap_of_the_run_none_of_a_step_may_rise(tmp_path: Path) -> Non
         ),
         ("", "teams: {roles: {verifier: {tools: {edit: true}}}}", True),
         ("", "teams: {roles: {verifier: {writes: true}}}", True),
+        ("", "teams: {roles: {verifier: {model: m}}}", False),
+        ("teams: {roles: {verifier: {max_turns: 2}}}", "", True),
         ("", "teams: {roles: {mine: {writes: true}}}", True),
         ("", "teams: {roles: {mine: {model: m}}}", False),
         ("", "teams: {roles: {implementer: {worktree: false}}}", True),
@@ -367,7 +369,7 @@ def test_a_flow_under_the_same_name_elsewhere_is_compared_with_the_one_that_is_g
     assert acts_of({}, tmp_path).beyond(trusted) == []
     other.write_text(FLOW.replace("ask{{Go on?}}", "ask{Go on?}"))
     told = acts_of({}, tmp_path).beyond(trusted)
-    assert "- file .opencode/workflows/f.md, ask, asks a person: true, goes on after 60 s" in told
+    assert "- file .opencode/workflows/f.md, ask, asks a person: true, continues after 60 s" in told
 
 
 def test_a_workflow_that_gets_another_file_is_compared_with_the_one_it_had(tmp_path: Path) -> None:
@@ -393,7 +395,7 @@ def test_a_file_that_its_reader_refuses_counts_with_its_whole_content(tmp_path: 
 
 
 def test_more_than_can_be_looked_through_counts_with_its_whole_content(tmp_path: Path) -> None:
-    text = FLOW.replace("Do it.", "Do it. " * 120_000)
+    text = FLOW.replace("Do it.", "Do it. " * 30_000)
     flows = {f"f{number}": text for number in range(6)}
     trusted = acts(tmp_path, "", **flows)
     changed = {name: flow.replace("Do more.", "More.") for name, flow in flows.items()}
