@@ -27,10 +27,11 @@ def trust(
 ) -> None:
     """Show what a project can do on this machine, and allow it.
 
-    Programs, permissions, hooks, stores, addresses and caps are remembered. If one of them
-    changes, you see the difference and are asked again. Steps, prompts and lower caps are
-    free to change. On a machine without people, set SEQUENCER_TRUST to folders or to all. FLOW is
-    a workflow file of this project outside its workflow folders.
+    Programs, permissions, hooks, stores, addresses, caps, and what each step may do, are
+    remembered. If one of them grows, you see the difference and are asked again. Prompts, the
+    order of steps and lower caps are free to change. On a machine without people, set
+    SEQUENCER_TRUST to folders or to all. FLOW is a workflow file of this project outside its
+    workflow folders.
 
     \b
     Examples:

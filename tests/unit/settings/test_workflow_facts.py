@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -428,6 +430,29 @@ def test_a_record_from_before_steps_were_compared_asks_only_where_a_step_says_so
     capped = acts(tmp_path, steps("{name: a, max_turns: 3}"))
     assert capped.beyond(Acts(capped.lines, capped.caps)) == [
         "+ workflows.default, a, max_turns: 3"
+    ]
+
+
+def test_names_that_a_terminal_or_a_record_could_not_take_are_spelled_out(tmp_path: Path) -> None:
+    name = b"\xff\x1b[2J.md"
+    acts(tmp_path, "")
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/flows/" + name)).write_text(FLOW)
+    written = {"w\u202e": {"steps": [{"name": "a\u202e", "max_turns": 3}]}}
+    found = acts_of({"workflows": written}, tmp_path)
+    assert all(line.isascii() and line.isprintable() for line in found.described)
+    assert "workflows.w\\u202e, a\\u202e, max_turns: 3" in found.described
+    assert found.described[1].startswith("file flows/\\udcff\\x1b[2J.md, whole content: ")
+    record = json.loads(json.dumps(msgspec.to_builtins(found.recorded)))
+    kept = Acts(found.lines, found.caps, kept=msgspec.convert(record, Recorded))
+    assert kept.digest == found.digest
+    assert found.beyond(kept) == []
+
+
+def test_a_review_alone_has_steps_of_its_own(tmp_path: Path) -> None:
+    before = "workflows: {default: {description: d, review: {step: {name: r, max_turns: 3}}}}\n"
+    assert asked(tmp_path, before, before.replace("3", "4")) == [
+        "- workflows.default, r.review, max_turns: 3",
+        "+ workflows.default, r.review, max_turns: 4",
     ]
 
 
