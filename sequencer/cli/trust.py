@@ -28,11 +28,11 @@ def trust(
 ) -> None:
     """Show what a project can do on this machine, and allow it.
 
-    Programs, permissions, hooks, stores, addresses, caps and the files that an agent's client
-    reads are remembered. If one of them changes, you see the difference and are asked again.
-    Steps, prompts and lower caps are free to change. On a machine without people, set
-    SEQUENCER_TRUST to folders or to all. FLOW is a workflow file of this project outside its
-    workflow folders.
+    Programs, permissions, hooks, stores, addresses, caps, what each step may do, and the files
+    that an agent's client reads are remembered. If one of them grows, you see the difference and
+    are asked again. Prompts, the order of steps and lower caps are free to change. On a machine
+    without people, set SEQUENCER_TRUST to folders or to all. FLOW is a workflow file of this
+    project outside its workflow folders.
 
     \b
     Examples:

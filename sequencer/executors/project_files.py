@@ -18,8 +18,10 @@ from msgspec import Struct
 from sequencer.executors.protocol import words
 from sequencer.store.strictjson import parse_object
 
-MAX_SETTINGS_BYTES = 1024 * 1024
+MAX_SETTINGS_BYTES = 128 * 1024
 """A larger file of settings is compared as a whole."""
+MAX_DOTS = 100
+"""In a line of TOML: the time for a key with dots grows with the square of their number."""
 Reader = Callable[[bytes], dict[str, Any]]
 """Returns the keys of a file of settings; ValueError: the file counts as a whole."""
 
@@ -49,10 +51,15 @@ def toml_keys(data: bytes) -> dict[str, Any]:
     """Return the keys of a TOML document.
 
     Raises:
-        ValueError: it is none, or nested too deeply.
+        ValueError: it is none, too large, or nested so deeply that to read it would take long.
     """
     import tomllib  # noqa: PLC0415 - few projects have such a file
 
+    if len(data) > MAX_SETTINGS_BYTES or any(
+        line.count(b".") > MAX_DOTS for line in data.split(b"\n")
+    ):
+        message = "too large or nested too deeply"
+        raise ValueError(message)
     try:
         return tomllib.loads(data.decode("utf-8"))
     except RecursionError:

@@ -14,6 +14,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,8 @@ MAX_FILES = 500
 """Of one folder, each with a line of its own; of more there is one line for all."""
 MAX_LISTED = 50_000
 """What that line is about at most."""
+MAX_DEPTH = 32
+"""Folders within one another that are entered."""
 MAX_KEYS = 400
 """Of one file of settings; a file with more counts as a whole."""
 MAX_TEXT = 400
@@ -60,7 +63,7 @@ _BLANK = Redaction.of({})
 Look = tuple[int, ...] | None
 
 
-class Scan(Struct, frozen=True):
+class ClientFacts(Struct, frozen=True):
     """What one client would read of one folder."""
 
     lines: frozenset[str]
@@ -135,11 +138,15 @@ def file_of(line: str) -> str:
     return re.split(r"[,:] ", line.partition(", ")[2].partition(" ")[2], maxsplit=1)[0]
 
 
-def scan(client: str, reads: ProjectFiles, folder: Path) -> Scan:
-    """Return what *client* would read of *folder*."""
-    scanner = _Scanner(client, reads, folder)
+def scan(client: str, reads: ProjectFiles, folder: Path, below: Path | None = None) -> ClientFacts:
+    """Return what *client* would read of *folder*, and of those above it.
+
+    In a work tree that is *below* the project's folder these end before that one, whether or
+    not the repository does: claude looks for ``.mcp.json`` in all of them.
+    """
+    scanner = _Scanner(client, reads, folder, below)
     scanner.look_at_everything()
-    return Scan(frozenset(scanner.lines), frozenset(scanner.files), scanner.looks)
+    return ClientFacts(frozenset(scanner.lines), frozenset(scanner.files), scanner.looks)
 
 
 def folders_upward(folder: Path) -> list[Path]:
@@ -156,11 +163,15 @@ def folders_upward(folder: Path) -> list[Path]:
 
 
 class _Scanner:
-    def __init__(self, client: str, reads: ProjectFiles, folder: Path) -> None:
+    def __init__(
+        self, client: str, reads: ProjectFiles, folder: Path, below: Path | None = None
+    ) -> None:
         self._client = client
         self._reads = reads
-        self._folder = Path(os.path.realpath(folder))
-        self._folders = folders_upward(self._folder)
+        self._folder = here = Path(os.path.realpath(folder))
+        self._folders = folders_upward(here)
+        if below is not None and (top := Path(os.path.realpath(below))) in here.parents:
+            self._folders = [here, *here.parents[: here.parents.index(top)]]
         self._top = self._folders[-1]
         self.lines: set[str] = set()
         self.files: set[str] = set()
@@ -218,7 +229,8 @@ class _Scanner:
     def _settings(self, path: Path, real: Path, reader: Reader) -> bool:
         """Tell each acting key of a file; return False where it has to count as a whole."""
         try:
-            found = list(self._acting(reader(read_bytes(real, MAX_SETTINGS_BYTES))))
+            keys = reader(read_bytes(real, MAX_SETTINGS_BYTES))
+            found = list(islice(self._acting(keys), MAX_KEYS + 1))
             told = {_short(ascii_of(key)): _short(text_of(value)) for key, value, _ in found}
         except (ConfigurationError, ValueError, RecursionError):
             return False
@@ -240,11 +252,8 @@ class _Scanner:
             prefixes = {".".join(names[:length]) for length in range(1, len(names) + 1)}
             if not prefixes & self._reads.free:
                 commands = set() if _RULES & set(names) else _strings(value)
-                yield (
-                    dotted(path),
-                    _hidden(value, is_secret=any(map(_SECRET.fullmatch, names))),
-                    commands,
-                )
+                is_secret = any(map(_SECRET.fullmatch, names))
+                yield dotted(path), _hidden(value, is_secret=is_secret), commands
 
     def _named(self, said: set[str]) -> None:
         """Tell the files of the repository that the commands in *said* name."""
@@ -256,10 +265,16 @@ class _Scanner:
             if not word or "\0" in word or word.endswith("/"):
                 continue
             path = Path(os.path.normpath(self._folder / word))
-            if path.is_relative_to(self._top) and os.path.isfile(path):  # noqa: PTH113
-                self.looks[str(path)] = look_of(str(path))
-                if (real := self._inside(path)) is not None:
-                    self._whole(path, real)
+            if not path.is_relative_to(self._top):
+                continue
+            look = look_of(str(path))
+            if look is not None and stat.S_ISDIR(look[2]):
+                continue
+            if look is not None or ("/" in word and not word.startswith("-")):
+                # Also one that is not there yet: a command would run it once it is.
+                self.looks[str(path)] = look
+            if look is not None and (real := self._inside(path)) is not None:
+                self._whole(path, real)
 
     def _tree(self, folder: Path) -> None:
         found: list[Path] = []
@@ -282,12 +297,16 @@ class _Scanner:
         text += f" by names, sizes and times: sha256 {digest.hexdigest()}"
         self._tell(folder, text, what="folder")
 
-    def _entries(self, folder: Path, seen: set[str]) -> Iterator[Path]:
+    def _entries(self, folder: Path, seen: set[str], depth: int = 0) -> Iterator[Path]:
         """Yield the files below *folder*; each folder is entered once, so that links end."""
         real = os.path.realpath(folder)
         if real in seen or not Path(real).is_relative_to(self._top):
             if real not in seen:
                 self._inside(folder)
+            return
+        if depth > MAX_DEPTH:
+            text = f"more than {MAX_DEPTH} folders deep, and not compared"
+            self._tell(folder, text, what="folder")
             return
         seen.add(real)
         self.looks.setdefault(str(folder), look_of(str(folder)))
@@ -301,22 +320,33 @@ class _Scanner:
             path = folder / name
             look = self.looks[str(path)] = look_of(str(path))
             if look is not None and stat.S_ISDIR(look[2]):
-                yield from self._entries(path, seen)
+                yield from self._entries(path, seen, depth + 1)
             elif look is not None:
                 yield path
 
 
 def _hidden(value: Any, *, is_secret: bool) -> Any:
     """Return *value* with a digest in the place of whatever may be a secret in it."""
+    # Looked at once, all together, since there may be thousands of items.
+    text = "\n".join(_strings(value))
+    looks_secret = _BLANK.hide_text(text) != text
+    return _covered(value, is_secret=is_secret, looks_secret=looks_secret)
+
+
+def _covered(value: Any, *, is_secret: bool, looks_secret: bool) -> Any:
     if isinstance(value, dict):
         return {
-            key: _hidden(below, is_secret=is_secret or _SECRET.fullmatch(str(key)) is not None)
+            key: _covered(
+                below,
+                is_secret=is_secret or _SECRET.fullmatch(str(key)) is not None,
+                looks_secret=looks_secret,
+            )
             for key, below in value.items()
         }
     if isinstance(value, list):
-        return [_hidden(below, is_secret=is_secret) for below in value]
+        return [_covered(each, is_secret=is_secret, looks_secret=looks_secret) for each in value]
     text = value if isinstance(value, str) else text_of(value)
-    if is_secret or _BLANK.hide_text(text) != text:
+    if is_secret or (looks_secret and _BLANK.hide_text(text) != text):
         return f"(hidden, {hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:12]})"
     return value
 

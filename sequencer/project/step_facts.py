@@ -88,7 +88,7 @@ class StepFacts(Struct, frozen=True, omit_defaults=True):
     refusals: tuple[str, ...] = ()
     """What it takes from its agent."""
     gates: Mapping[str, float | None] = field(default_factory=dict)
-    """What has to happen before the run goes on -> seconds after which it does so by itself."""
+    """What has to happen before the run continues -> seconds after which it does so by itself."""
     caps: Mapping[str, float] = field(default_factory=dict)
     """Only those that are not as usual."""
     others: Mapping[str, str] = field(default_factory=dict)
@@ -135,7 +135,7 @@ def amount(most: float) -> str:
 
 def told_gate(name: str, wait_s: float | None) -> str:
     """Return the gate *name* for people, which opens by itself after *wait_s* seconds."""
-    return f"{name}: true" if wait_s is None else f"{name}: true, goes on after {wait_s:g} s"
+    return f"{name}: true" if wait_s is None else f"{name}: true, continues after {wait_s:g} s"
 
 
 def facts_of_step(step: Step, traits: Any = None) -> StepFacts:

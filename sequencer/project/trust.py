@@ -20,8 +20,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-import msgspec
-from msgspec import Struct, field
+from msgspec import Struct, field, to_builtins
 
 from sequencer.documents.keys import leaves
 from sequencer.documents.yamlfile import KeyPath, dotted
@@ -146,7 +145,7 @@ class Acts(Struct, frozen=True, dict=True):
 
 def digest_of(lines: Iterable[str], grants: Iterable[str], steps: Recorded | None) -> str:
     """Return the fingerprint of a record; *grants* are lines that old ones have."""
-    compared = () if steps is None else (msgspec.json.encode(steps.steps).decode(),)
+    compared = () if steps is None else (text_of(to_builtins(steps.steps)),)
     text = "\n".join((*lines, *sorted(grants), *compared))
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 

@@ -30,7 +30,7 @@ from msgspec.structs import replace
 from sequencer.documents.textfile import CONFIG_NAME
 from sequencer.errors import DecisionRefused, NotTrusted, StorageFailed, UnsafePath
 from sequencer.executors.project_files import files_for
-from sequencer.project.client_files import Scan, client_of, clients_of, file_of, scan
+from sequencer.project.client_files import ClientFacts, client_of, clients_of, file_of, scan
 from sequencer.project.schema import MOVES_CODE
 from sequencer.project.settings import Settings
 from sequencer.project.trust import Acts, acts_of, digest_of, fingerprint
@@ -76,7 +76,7 @@ class Trust:
         return acts_of(settings.written, root, own, self._flows)
 
     @cached_property
-    def _scans(self) -> dict[str, Scan]:
+    def _scans(self) -> dict[str, ClientFacts]:
         """What each client that agents may be would read of the project."""
         settings, workflows = self._settings, self._written.workflows
         clients = clients_of(settings, () if workflows is None else workflows.texts)
@@ -123,7 +123,19 @@ class Trust:
             return NotTrusted(self.key, self.acts.described)
         changed = self.acts.beyond(self._without_unused(known.acts))
         flows = map(os.path.relpath, self._flows)
-        return NotTrusted(self.key, self.acts.described, changed, flows) if changed else None
+        hint = self._how_to_trust(changed)
+        return NotTrusted(self.key, self.acts.described, changed, flows, hint) if changed else None
+
+    def _how_to_trust(self, changed: Iterable[str]) -> str | None:
+        """Return how to trust what a client reads that only an option or a variable names."""
+        settings = self._settings
+        name = settings.agent.default
+        kind = settings.agents[name].kind if name in settings.agents else name
+        is_typed = settings.source_of("agent", "default").kind in ("flag", "environment")
+        if not is_typed or kind not in {client_of(line[2:]) for line in changed}:
+            return None
+        called = f"'SEQUENCER_AGENT__DEFAULT={name} sequencer trust'"
+        return f"nothing was run; {called} shows everything and asks you"
 
     def ensure(self, *, may_ask: bool = True) -> None:
         """Return if the project may act.
@@ -230,7 +242,8 @@ class Trust:
         known = self._scans.get(kind)
         if folder is None and known is not None and known.is_current():
             return
-        now = scan(kind, reads, folder or self._settings.project_dir)
+        project = self._settings.project_dir
+        now = scan(kind, reads, folder or project, None if folder is None else project)
         trusted = {line for line in self._read if client_of(line) == kind}
         if folder is not None:
             trusted = {line for line in trusted if line in now.lines or file_of(line) in now.files}

@@ -59,7 +59,7 @@ _SECTIONS = ("workflows", "step_defaults", "retry", "workflow")
 _FLOW_FOLDERS = ("flows", ".opencode/workflows")
 _MAX_FLOW_BYTES = 4 * MAX_CHARS
 """A character has up to four bytes."""
-_MAX_READ_BYTES = 2 * MAX_CHARS
+_MAX_READ_BYTES = MAX_CHARS // 2
 """Of all files together; those after it count with their whole content."""
 _IN_FILE = "orchestration.yaml"
 _WORKFLOWS, _FILE = "workflows.", "file "
@@ -239,7 +239,7 @@ class Workflows:
             paths += [str(self._root / folder / name) for name in names if _is_meant(name)]
         for path in paths:
             # A file of the same name in another folder is what a person gets who names it so.
-            found.setdefault(path, []).append(f"flow {Path(path).stem}")
+            found.setdefault(path, []).append(f"flow\n{ascii_of(Path(path).stem)}")
         return dict(sorted(found.items()))
 
     def _add(self, path: Path, names: Iterable[str]) -> None:
@@ -250,7 +250,7 @@ class Workflows:
         except ConfigurationError:
             # What is no file, or too large, no reader takes.
             return
-        key = _FILE + shown_in(path, self._root)
+        key = _FILE + ascii_of(shown_in(path, self._root))
         self._digests[key] = _digest(__version__.encode() + b"\n" + data)
         self._size += len(data)
         self._data[key] = path, data
@@ -280,8 +280,9 @@ class Workflows:
         """
         written, entries = dict(self._written), self._written.get("workflows")
         own = entries.get(OWN) if isinstance(entries, dict) else None
-        if isinstance(entries, dict) and isinstance(own, dict) and own.keys() == {"review"}:
-            written["workflows"] = {**entries, OWN: {**own, "steps": list(OWN_STEPS)}}
+        if isinstance(entries, dict) and isinstance(own, dict) and "review" in own:
+            usual = {} if "extends" in own else {"steps": list(OWN_STEPS)}
+            written["workflows"] = {**entries, OWN: {**usual, **own}}
         return Schema.model_validate(written)
 
     @cached_property
@@ -308,7 +309,7 @@ class Workflows:
         lists = task_lists(schema, roles_of(schema.teams), layers, self._root, wrong)
         made |= {name: graph.workflow for name, graph in lists.items()}
         facts = {
-            _WORKFLOWS + name: facts_of_workflow(made[name], self._complete)
+            _WORKFLOWS + ascii_of(name): facts_of_workflow(made[name], self._complete)
             if name in made
             else _whole(self._digests[_IN_FILE])
             for name in own
@@ -398,7 +399,7 @@ class _Comparison:
 
 def _key(name: str, files: Mapping[str, str]) -> str:
     """Return the key of the workflow called *name*, which may be in one of *files*."""
-    return files.get(name, _WORKFLOWS + name)
+    return files.get(name, _WORKFLOWS + ascii_of(name))
 
 
 def _whole(digest: str) -> dict[str, StepFacts]:
@@ -428,6 +429,6 @@ def _told(changes: Iterable[_Change]) -> Iterator[tuple[str | None, str | None]]
     for (key, loss), names in steps.items():
         shown = [name.replace("\n", ".") for name in names[:_SHOWN_STEPS] if name != WHOLE]
         more = [f"{len(names) - _SHOWN_STEPS} more"] if len(names) > _SHOWN_STEPS else []
-        about = ascii_of(", ".join([key, *shown, *more]))
+        about = ", ".join([key, *map(ascii_of, shown), *more])
         before, after = (line and f"{about}, {ascii_of(line)}" for line in loss)
         yield before, after

@@ -35,9 +35,10 @@ class Trusted:
     folder: Path
     home: Path
 
-    def call(self, *arguments: str, code: int = 0) -> str:
+    def call(self, *arguments: str, code: int = 0, **variables: str) -> str:
         """Return what a command says, which has to end with *code*."""
         own: dict[str, Any] = {"SEQUENCER_TRUST": "", "XDG_STATE_HOME": str(self.home / "state")}
+        own |= variables
         ran = cli(self.folder, *arguments, **own)
         assert ran.returncode == code, f"{arguments}: {ran.returncode}\n{ran.stdout}{ran.stderr}"
         return ran.stdout + ran.stderr
@@ -136,9 +137,18 @@ def test_a_client_that_is_named_by_an_option_is_asked_about_then(trusted: Truste
     trusted.put(".claude/settings.json", ALLOW)
     assert ".claude" not in trusted.call("trust", "--yes")
     trusted.call("tick")
-    assert "+ claude, file .claude/settings.json" in trusted.call(
-        "run", "--agent", "claude", "--max-steps", "1", code=2
-    )
+    run = ("run", "--agent", "claude", "--max-steps", "1")
+    refused = trusted.call(*run, code=2)
+    assert "+ claude, file .claude/settings.json" in refused
+    assert "'SEQUENCER_AGENT__DEFAULT=claude sequencer trust' shows everything" in refused
+    trusted.call("trust", "--yes", SEQUENCER_AGENT__DEFAULT="claude")
+    trusted.call("tick")
+    trusted.call("trust", "--yes")
+    # There is no such program on PATH; it is trusted all the same, and stays so.
+    assert "not trusted" not in trusted.call(*run, code=2, PATH="/nowhere")
+    trusted.put(".claude/settings.json", DENY)
+    trusted.call("tick")
+    assert "permissions.deny" in trusted.call(*run, code=2)
 
 
 def test_secrets_of_a_clients_settings_are_never_printed(trusted: Trusted) -> None:
@@ -167,6 +177,11 @@ def test_what_an_attempt_leaves_in_a_work_tree_is_compared_too(trusted: Trusted)
     assert trusted.starts == 1
     trusted.put(".claude/settings.json", ALLOW)
     trusted.call("trust", "--yes")
+    # claude looks for servers in every folder above the one where it works.
+    trusted.put("sync/worktrees/.mcp.json", '{"mcpServers": {"x": {"command": "sh"}}}')
+    said = trusted.call("run", "--max-steps", "1", code=1)
+    assert '+ claude, file ../.mcp.json, mcpServers.x.command: "sh"' in said
+    (trusted.folder / "sync" / "worktrees" / ".mcp.json").unlink()
     trusted.call("run", "--max-steps", "1")
     assert trusted.starts == 2
 
@@ -180,8 +195,9 @@ def test_files_named_in_an_argument_are_compared(trusted: Trusted) -> None:
     ):
         trusted.put("agent.sh", "true\n")
         trusted.put("helper.py", "x = 1\n")
-        script: dict[str, Any] = {"agents": {"x": {"kind": "command", "argv": argv}}, "agent": "x"}
-        script["steps"] = [{"name": "one", "text": "x"}]
+        entry = {"kind": "command", "argv": argv}
+        steps = [{"name": "one", "text": "x"}]
+        script = {"agents": {"x": entry}, "agent": "x", "steps": steps}
         (trusted.folder / "orchestration.yaml").write_text(json.dumps(script))
         trusted.call("trust", "--yes")
         trusted.call("tick")

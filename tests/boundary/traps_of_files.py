@@ -260,6 +260,60 @@ def _crowd(project: Project) -> None:
         (project.folder / ".claude" / "skills" / f"{number}" / "SKILL.md").write_text(ESCAPES)
 
 
+# --- what steps are given ------------------------------------------------------------------
+
+_ASKED = (("tick",), ("check",))
+"""Commands that say what a project could do, which takes flows apart."""
+
+
+def _page(settings: str, nodes: str = " a[A] --> b((B))") -> str:
+    chart = f"# F\n\n```mermaid\nflowchart TD\n{nodes}\n```\n"
+    return f"{chart}\n### a\n---\n{settings}\n---\nDo it.\n"
+
+
+GRANTS = {
+    "apart": "{? allowed_tools # c\n : [Bash], description: x}",
+    "folded": '{? "allowed_to\\\n  ols"\n: [Bash], description: x}',
+    "letters": '"\\x61llowed_\\u0074ools": ["B\\x61sh"]',
+    "anchored": "input: {x: &a [Bash]}\nallowed_tools: *a",
+}
+for _kind, _text in GRANTS.items():
+
+    def _grant(project: Project, text: str = _text) -> None:
+        (project.folder / "flows").mkdir()
+        (project.folder / "flows" / "grants.md").write_text(_page(text))
+
+    add(Trap(f"flow-grants-{_kind}", _grant, (), _ASKED, 'a, allowed_tools: "Bash"'))
+
+
+@trap("flow-unread", looks=_ASKED, names="file flows/unread.md, whole content: ")
+def _unread(project: Project) -> None:
+    (project.folder / "flows").mkdir()
+    (project.folder / "flows" / "unread.md").write_text(_page("tools: !!map {bash: true}"))
+
+
+@trap("flow-bomb", looks=_ASKED, names="file flows/bomb.md, whole content: ")
+def _bomb(project: Project) -> None:
+    (project.folder / "flows").mkdir()
+    (project.folder / "flows" / "bomb.md").write_text(_page(f"{BOMB}tools: {{bash: true}}"))
+
+
+@trap("flows-many", looks=_ASKED, names="file flows/f0.md, a, tools.bash: true")
+def _flows_many(project: Project) -> None:
+    """More than is taken apart of all files together."""
+    (project.folder / "flows").mkdir()
+    nodes = "".join(f" a --> p{number}(({number}))\n" for number in range(20))
+    for number in range(100):
+        text = _page("tools: {bash: true}", nodes) + "Do more of it.\n" * 1_000
+        (project.folder / "flows" / f"f{number}.md").write_text(text)
+
+
+@trap("steps-granted", looks=_ASKED, names="workflows.w, a, tools.bash: true")
+def _steps_granted(project: Project) -> None:
+    step = {"name": "a", "tools": {"bash": True}, "allowed_tools": [ESCAPES]}
+    project.document["workflows"] = {"w": {"steps": [step]}, ESCAPES[1:4]: {"steps": [step]}}
+
+
 # --- files of a run ------------------------------------------------------------------------
 
 WORDS = ("step", "reason", "note", "agent", "prompt", "error", "model", "output")

@@ -185,7 +185,7 @@ def test_a_workflow_outside_of_the_project_is_not_read(machine: Machine, place: 
 
 def test_tools_of_a_workflow_somewhere_in_the_project_are_asked_about(machine: Machine) -> None:
     (machine.folder / "docs").mkdir()
-    granting = FLOW.replace("### draft\n", "### draft\n```yaml\nallowed_tools: [Bash]\n```\n")
+    granting = FLOW.replace("### draft\n", "### draft\n---\nallowed_tools: [Bash]\n---\n")
     (machine.folder / "docs" / "x.md").write_text(granting)
     _says_flow(machine, "docs/x.md", granting)
     with pytest.raises(NotTrusted):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from sequencer.executors.project_files import CLIENTS, files_for
 from sequencer.project.client_files import (
     MAX_FILES,
     MAX_KEYS,
-    Scan,
+    ClientFacts,
     client_of,
     clients_of,
     file_of,
@@ -31,7 +32,7 @@ KEYED = [
 FOLDERS = [(kind, name) for kind, reads in CLIENTS.items() for name in reads.folders]
 
 
-def looked(kind: str, folder: Path) -> Scan:
+def looked(kind: str, folder: Path) -> ClientFacts:
     return scan(kind, CLIENTS[kind], folder)
 
 
@@ -126,6 +127,18 @@ def test_what_can_not_be_read_counts_as_a_whole(data: bytes, tmp_path: Path) -> 
         assert [line.rpartition(" ")[0] for line in lines] == expected, data[:20]
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "text",
+    ["a" + ".a" * 400_000 + " = 1", "[" + "a." * 400_000 + "a]", "a = " + "[" * 200_000],
+    ids=["dotted key", "table", "arrays"],
+)
+def test_hostile_toml_is_not_worked_on(text: str, tmp_path: Path) -> None:
+    put(tmp_path / ".codex/config.toml", text)
+    (line,) = looked("codex", tmp_path).lines
+    assert line.startswith("codex, file .codex/config.toml: sha256")
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -159,6 +172,7 @@ SECRET = "hunter2-hunter2-hunter2"  # noqa: S105 - of nobody
         {"apiKey": SECRET, "my_token": SECRET},
         {"url": f"https://ada:{SECRET}@example.org/"},
         {"args": ["--header", f"Authorization: Bearer {SECRET}"]},
+        {"args": ["a", f"b\nhttps://ada:{SECRET}@example.org/"]},
     ],
     ids=str,
 )
@@ -178,6 +192,11 @@ def test_a_file_that_a_command_of_the_settings_names_counts(tmp_path: Path) -> N
         path = tmp_path / name
         put(path, "one")
         assert differs("claude", tmp_path, lambda path=path: put(path, "two")), name  # type: ignore[misc]
+
+
+def test_a_file_that_a_command_names_is_noticed_when_it_appears(tmp_path: Path) -> None:
+    put(tmp_path / ".mcp.json", '{"mcpServers": {"x": {"command": "tools/server.sh"}}}')
+    assert differs("claude", tmp_path, lambda: put(tmp_path / "tools/server.sh", "x"))
 
 
 def test_a_pattern_of_a_permission_names_no_file_that_is_run(tmp_path: Path) -> None:
@@ -249,6 +268,19 @@ def test_many_files_of_a_folder_count_by_their_looks(tmp_path: Path) -> None:
     assert f"folder .claude/skills: {MAX_FILES + 1} files by names, sizes and times" in line
     assert differs("claude", tmp_path, lambda: put(folder / "7.md", "longer"))
     assert differs("claude", tmp_path, lambda: put(folder / "new.md", "x"))
+
+
+def test_folders_without_end_are_not_entered(tmp_path: Path) -> None:
+    at = os.open(tmp_path, os.O_RDONLY)
+    for part in (".claude", "skills", *["d"] * 1_500):
+        os.mkdir(part, dir_fd=at)
+        below = os.open(part, os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = below
+    os.close(at)
+    (line,) = looked("claude", tmp_path).lines
+    assert "not compared" in line
+    subprocess.run(["rm", "-rf", tmp_path / ".claude"], check=True)
 
 
 # --- where they lie, and for whom -----------------------------------------------------------

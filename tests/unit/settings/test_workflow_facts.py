@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +243,8 @@ def test_without_a_cap_of_the_run_none_of_a_step_may_rise(tmp_path: Path) -> Non
         ),
         ("", "teams: {roles: {verifier: {tools: {edit: true}}}}", True),
         ("", "teams: {roles: {verifier: {writes: true}}}", True),
+        ("", "teams: {roles: {verifier: {model: m}}}", False),
+        ("teams: {roles: {verifier: {max_turns: 2}}}", "", True),
         ("", "teams: {roles: {mine: {writes: true}}}", True),
         ("", "teams: {roles: {mine: {model: m}}}", False),
         ("", "teams: {roles: {implementer: {worktree: false}}}", True),
@@ -367,7 +371,7 @@ def test_a_flow_under_the_same_name_elsewhere_is_compared_with_the_one_that_is_g
     assert acts_of({}, tmp_path).beyond(trusted) == []
     other.write_text(FLOW.replace("ask{{Go on?}}", "ask{Go on?}"))
     told = acts_of({}, tmp_path).beyond(trusted)
-    assert "- file .opencode/workflows/f.md, ask, asks a person: true, goes on after 60 s" in told
+    assert "- file .opencode/workflows/f.md, ask, asks a person: true, continues after 60 s" in told
 
 
 def test_a_workflow_that_gets_another_file_is_compared_with_the_one_it_had(tmp_path: Path) -> None:
@@ -393,7 +397,7 @@ def test_a_file_that_its_reader_refuses_counts_with_its_whole_content(tmp_path: 
 
 
 def test_more_than_can_be_looked_through_counts_with_its_whole_content(tmp_path: Path) -> None:
-    text = FLOW.replace("Do it.", "Do it. " * 120_000)
+    text = FLOW.replace("Do it.", "Do it. " * 30_000)
     flows = {f"f{number}": text for number in range(6)}
     trusted = acts(tmp_path, "", **flows)
     changed = {name: flow.replace("Do more.", "More.") for name, flow in flows.items()}
@@ -426,6 +430,29 @@ def test_a_record_from_before_steps_were_compared_asks_only_where_a_step_says_so
     capped = acts(tmp_path, steps("{name: a, max_turns: 3}"))
     assert capped.beyond(Acts(capped.lines, capped.caps)) == [
         "+ workflows.default, a, max_turns: 3"
+    ]
+
+
+def test_names_that_a_terminal_or_a_record_could_not_take_are_spelled_out(tmp_path: Path) -> None:
+    name = b"\xff\x1b[2J.md"
+    acts(tmp_path, "")
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/flows/" + name)).write_text(FLOW)
+    written = {"w\u202e": {"steps": [{"name": "a\u202e", "max_turns": 3}]}}
+    found = acts_of({"workflows": written}, tmp_path)
+    assert all(line.isascii() and line.isprintable() for line in found.described)
+    assert "workflows.w\\u202e, a\\u202e, max_turns: 3" in found.described
+    assert found.described[1].startswith("file flows/\\udcff\\x1b[2J.md, whole content: ")
+    record = json.loads(json.dumps(msgspec.to_builtins(found.recorded)))
+    kept = Acts(found.lines, found.caps, kept=msgspec.convert(record, Recorded))
+    assert kept.digest == found.digest
+    assert found.beyond(kept) == []
+
+
+def test_a_review_alone_has_steps_of_its_own(tmp_path: Path) -> None:
+    before = "workflows: {default: {description: d, review: {step: {name: r, max_turns: 3}}}}\n"
+    assert asked(tmp_path, before, before.replace("3", "4")) == [
+        "- workflows.default, r.review, max_turns: 3",
+        "+ workflows.default, r.review, max_turns: 4",
     ]
 
 
