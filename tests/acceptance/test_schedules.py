@@ -19,6 +19,7 @@ import pytest
 from sequencer.errors import TransitionRefused
 from sequencer.plugins.schedules import schedules
 from sequencer.plugins.schedules.dates import Schedule
+from sequencer.project import checks
 from sequencer.project.cleaning import unneeded
 from sequencer.project.project import open_project
 from sequencer.store.folder import own_state
@@ -412,3 +413,32 @@ def test_an_end_in_the_future_keeps_no_date_away(folder: Path, later: Later) -> 
     later(2 * DAY_S)
     assert "step" in tick(folder).out
     assert json.loads(state.read_text())["run_id"] != ended["run_id"]
+
+
+def _of_records(folder: Path) -> list[tuple[str, str]]:
+    found = call(folder, "check", "--json").json["findings"]
+    return [(one["level"], one["message"]) for one in found if "own records" in one["message"]]
+
+
+def test_check_says_where_what_ticks_remember_is_not_kept(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "type_of", lambda _: "ext4")
+    assert _of_records(folder) == []
+    monkeypatch.setattr(checks, "type_of", lambda _: "overlay")
+    ((level, text),) = _of_records(folder)
+    assert level == "notice"
+    assert text.startswith("is on overlay, so your own records may be gone after a restart")
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    ((level, text),) = _of_records(folder)
+    assert level == "warning"
+    assert text.startswith("your own records can't be written there")
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setenv("HOME", "nowhere")
+    ((level, text),) = _of_records(folder)
+    assert level == "warning"
+    assert text.startswith("there is no place for your own records: your home folder is unknown")
+    # Without a timer or a schedule nothing needs them.
+    (folder / "orchestration.yaml").write_text("agent: rehearsal\n")
+    assert _of_records(folder) == []
