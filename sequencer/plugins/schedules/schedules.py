@@ -1,17 +1,13 @@
 """When a run of ``schedules:`` starts, and starting it exactly once for a date.
 
-A run is due when a date has come since it ended last, and that date is newer than the one it
-started for. That one is kept in the user's own state folder, so that whoever changes the
-run's files (an agent may) starts nothing by it. A date that nobody was awake for is made up
-for once, and those that come while the run is under way are left out. Of two ticks only one
-starts it: the run's own files decide.
+A run is due when a date has come since it ended last, newer than the one that it started for.
+That one is kept in the user's own state folder, so an agent that changes the run's files starts
+nothing. A missed date is made up for once; dates while the run is under way are left out.
+A start is noted before it is made and again when it is, before an agent of the run works: so
+the next tick makes up for a crash in between. A date noted by a clock far ahead is set aside.
 
-A start is noted before it is made, and again when it is: whoever finds the first note and no
-such run makes up for a crash in between. The second note stands before an agent of the run
-can do anything. A date noted by a clock that was far ahead is not believed.
-
-Not promised: that a date is started for on one machine only, where several have ticks and the
-run is not in git.
+Not promised: that a date starts a run on one machine only, where several have ticks and the run
+is not in git.
 """
 
 from __future__ import annotations
