@@ -499,7 +499,10 @@ def _own(kind: str) -> Folder:
     """
     shown = own_state(kind)
     try:
-        folder = opened(Path(os.path.realpath(shown.parent.parent), *shown.parts[-2:]))
+        try:
+            folder = opened(shown)
+        except UnsafeFolder:
+            folder = opened(Path(os.path.realpath(shown.parent.parent), *shown.parts[-2:]))
     except FileNotFoundError:
         raise
     except OSError as error:
