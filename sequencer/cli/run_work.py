@@ -365,12 +365,8 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
     except SequencerError as error:
         shown.close()
         locate(error, project, run, workflow, plan.source)
-        found = None if is_async else _head_or_none(run)
-        invocation.run_id = "" if found is None else found.run_id
-        if invocation.is_json:
-            done = tally.summary(error)
-            done.head = found
-            invocation.print_json(as_json(run, done, error.exit_code))
+        head = None if is_async else _head_or_none(run)
+        _tell_failed(invocation, run, head, tally.summary(error), error.exit_code)
         raise
     finally:
         shown.close()
@@ -383,6 +379,16 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
     if is_idle and not tally.noticed:
         _remember(invocation, run, text)
     return 0
+
+
+def _tell_failed(
+    invocation: Invocation, run: Run, head: Head | None, done: Summary, code: int
+) -> None:
+    """Say what was done before an error, and note which run it is about."""
+    invocation.run_id = "" if head is None else head.run_id
+    if invocation.is_json:
+        done.head = head
+        invocation.print_json(as_json(run, done, code))
 
 
 def _tell_end(

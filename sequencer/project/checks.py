@@ -25,6 +25,7 @@ from sequencer.errors import (
     NotTrusted,
     SequencerError,
     StateRefused,
+    StorageFailed,
     UnsafeFolder,
     run_option,
 )
@@ -35,7 +36,7 @@ from sequencer.model.net.graph import NodeKind
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.plugins.git.check import check_git, check_ignored
-from sequencer.plugins.schedules.timers import installed, lost, without_timer
+from sequencer.plugins.schedules.timers import installed, lost, tick_log, without_timer
 from sequencer.plugins.teams.project_teams import workplaces_of
 from sequencer.project.agents import permissions
 from sequencer.project.costs import cost_warnings
@@ -46,7 +47,7 @@ from sequencer.project.readable import unreadable, unreadable_prompts
 from sequencer.project.runs import state_path_of, witness_for
 from sequencer.project.schema import NONE
 from sequencer.store.diagnosis import Action, Diagnosis, diagnose
-from sequencer.store.folder import opened, read_regular
+from sequencer.store.folder import STATE_VARIABLE, opened, own_state, read_regular
 from sequencer.store.lock import is_network, type_of
 from sequencer.store.recovery import Witness, no_witness
 from sequencer.workflows.registry import with_defaults
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
 
 MAX_CLIENT_FILES = 8
 """How many files of one client are named."""
+PASSING = frozenset({"tmpfs", "ramfs", "overlay"})
+"""File systems that end with the machine or the container."""
 MAX_BAD_LINES = 20
 """How many bad lines of one journal file are listed one by one."""
 
@@ -438,6 +441,8 @@ def _check_timers(project: Project) -> Iterator[Finding]:
         return
     settings = project.settings
     entries = installed(settings, os.environ)
+    if entries or settings.schedules or tick_log(settings, None).exists():
+        yield from _check_own_records()
     for run in without_timer(settings, entries):
         message = "no timer on this machine runs the ticks of this run, so it never starts"
         hint = f"sequencer {run_option(run)}schedule install"
@@ -450,6 +455,25 @@ def _check_timers(project: Project) -> Iterator[Finding]:
         if not Path(here).is_absolute():
             hint = "a timer uses only the absolute folders of PATH: give the program's full path"
         yield Finding(Level.WARNING, Area.AGENT, message, entry.name, hint)
+
+
+def _check_own_records() -> Iterator[Finding]:
+    """Yield why this user's own records are not kept, or not for long; ticks need them."""
+    copies = "ticks keep what you were told in logs/ only, where an agent can write"
+    try:
+        folder = own_state()
+    except StorageFailed as error:
+        text = f"{error.message}: {copies}, and no schedule starts its run"
+        yield Finding(Level.WARNING, Area.FILES, text, None, error.hint)
+        return
+    hint = f"{STATE_VARIABLE} names another folder; give it to the timer, too"
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        text = f"your own records can't be written there: {copies}, and no schedule starts its run"
+        yield Finding(Level.WARNING, Area.FILES, text, str(folder), hint)
+    elif (kind := type_of(existing)) in PASSING:
+        text = f"is on {kind}, so your own records may be gone after a restart: then {copies}"
+        yield Finding(Level.NOTICE, Area.FILES, text, str(folder), hint)
 
 
 def _check_code(project: Project, run: str | None) -> Iterator[Finding]:

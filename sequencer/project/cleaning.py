@@ -1,5 +1,8 @@
 """What a project no longer needs: old step logs, and runs that ended long ago.
 
+Of this user's own records, what ticks remember of runs and logs that are gone goes too, of any
+project; and the dates of schedules of projects whose folder is gone.
+
 Of a run that may continue only old logs go, and the newest stay: they show how far it came
 (`logs.witness_of`). A run that has ended goes whole. Its folder is renamed first, under the
 run's lock, so that a kill in between leaves no half of a run.
@@ -7,10 +10,13 @@ run's lock, so that a kill in between leaves no half of a run.
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import secrets
 import stat
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import reduce
 from pathlib import Path
 from typing import NamedTuple
@@ -22,10 +28,14 @@ from sequencer.logs import old_logs
 from sequencer.project.project import Project
 from sequencer.store import folder as folders
 from sequencer.store.file import FileStore
+from sequencer.store.folder import own_state
 from sequencer.store.head import signature
 
 _GOING = re.compile(r"removed-[0-9a-f]{16}")
 _WORKTREES = "worktrees"
+RECORDS = ("ticks", "schedules")
+"""Of this user's own records: what the program writes again where it is needed."""
+RECORD_BYTES = 64 * 1024
 
 
 class Size(NamedTuple):
@@ -46,7 +56,7 @@ class Unneeded(NamedTuple):
     """What can go: a run that has ended, or step logs of one that may continue."""
 
     run: Run | None
-    """None: what an interrupted removal left behind."""
+    """None: what an interrupted removal left behind, or own records about nothing."""
     folder: Path | None
     """The folder of a run that goes whole."""
     logs: tuple[Path, ...]
@@ -89,6 +99,34 @@ def unneeded(project: Project, before: float, *, only_logs: bool = False) -> Ite
         logs = [path for place in places for path in old_logs(place, before)]
         if logs:
             yield Unneeded(run, None, tuple(logs), _size_of(logs))
+
+
+def lost_records(before: float) -> Iterator[Unneeded]:
+    """Yield this user's own records that are about nothing any more, last changed *before* a time.
+
+    Where they can't be read there are none.
+    """
+    found: list[Path] = []
+    with suppress(SequencerError, OSError):
+        for folder in (Path(os.path.realpath(own_state(kind))) for kind in RECORDS):
+            paths = [folder / name for name in folders.names(folder)]
+            found += [path for path in paths if _measured(path).newest < before and _is_lost(path)]
+    if found:
+        yield Unneeded(None, None, tuple(found), _size_of(found))
+
+
+def _is_lost(record: Path) -> bool:
+    """Return whether *record* is about files or a folder that are gone, or is half of one."""
+    if record.suffix == ".tmp":
+        return True  # its writer was killed
+    try:
+        kept = json.loads(folders.read_regular(record, max_bytes=RECORD_BYTES))
+        if "log" in kept:
+            # A log that nothing was written to is not there.
+            return not Path(kept["log"]).parent.exists()
+        return not Path(kept["state_file"] if "state_file" in kept else kept["project"]).exists()
+    except (SequencerError, OSError, ValueError, TypeError, LookupError):
+        return False
 
 
 def _log_folders(project: Project, run: str | None) -> list[Path]:

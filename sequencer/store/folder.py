@@ -8,7 +8,6 @@ above it is the person's own and allowed.
 
 A user's own records (trust, schedules, what ticks remember) lie in no project: an agent that
 may only edit the project can't reach them (`read_own`, `put_own`).
-
 Not promised: anything about who else may write in a folder of a run that is no link.
 """
 
@@ -500,7 +499,10 @@ def _own(kind: str) -> Folder:
     """
     shown = own_state(kind)
     try:
-        folder = opened(Path(os.path.realpath(shown.parent.parent), *shown.parts[-2:]))
+        try:
+            folder = opened(shown)
+        except UnsafeFolder:
+            folder = opened(Path(os.path.realpath(shown.parent.parent), *shown.parts[-2:]))
     except FileNotFoundError:
         raise
     except OSError as error:

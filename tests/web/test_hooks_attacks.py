@@ -12,6 +12,7 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -479,6 +480,24 @@ def test_a_delivery_is_known_for_as_long_as_it_may_come_again(
     monkeypatch.setattr(time, "time", lambda: later)
     assert other.take("github", "issues", b"2", b"{}")
     assert [one.done for one in made.newest(9)] == [None]
+
+
+@pytest.mark.parametrize(
+    ("ended", "is_another"),
+    [
+        ("2026-11-26T12:00:00Z", False),
+        ("2026-11-26T11:59:00Z", True),
+        # Written by a clock that was ahead: by minutes, or by years.
+        ("2026-11-26T18:00:00Z", False),
+        ("2036-01-01T00:00:00Z", True),
+        ("when?", False),
+    ],
+)
+def test_an_end_that_is_years_away_makes_no_event_an_old_one(
+    ended: str, *, is_another: bool
+) -> None:
+    now = datetime(2026, 11, 26, 12, tzinfo=UTC)
+    assert acting.is_later(now, ended, now) == is_another
 
 
 async def nobody(*_: object) -> None:

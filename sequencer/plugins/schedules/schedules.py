@@ -1,17 +1,13 @@
 """When a run of ``schedules:`` starts, and starting it exactly once for a date.
 
-A run is due when a date has come since it ended last, and that date is newer than the one it
-started for. That one is kept in the user's own state folder, so that whoever changes the
-run's files (an agent may) starts nothing by it. A date that nobody was awake for is made up
-for once, and those that come while the run is under way are left out. Of two ticks only one
-starts it: the run's own files decide.
+A run is due when a date has come since it ended last, newer than the one that it started for.
+That one is kept in the user's own state folder, so an agent that changes the run's files starts
+nothing. A missed date is made up for once; dates while the run is under way are left out.
+A start is noted before it is made and again when it is, before an agent of the run works: so
+the next tick makes up for a crash in between. A date noted by a clock far ahead is set aside.
 
-A start is noted before it is made, and again when it is: whoever finds the first note and no
-such run makes up for a crash in between. The second note stands before an agent of the run
-can do anything. A date noted by a clock that was far ahead is not believed.
-
-Not promised: that a date is started for on one machine only, where several have ticks and the
-run is not in git.
+Not promised: that a date starts a run on one machine only, where several have ticks and the run
+is not in git.
 """
 
 from __future__ import annotations
@@ -49,10 +45,32 @@ class Note(NamedTuple):
     """The date for which a tick is about to start it."""
     ended: str | None = None
     """Id of the run that is started over for that date; None: there was none."""
+    ahead: float | None = None
+    """A `since` that is more than a day ahead of the clock. One of the two clocks is wrong, and
+    no one knows which: it counts again once the clock comes near it."""
 
     def is_made(self, head: Head | None) -> bool:
         """Return whether the start that was about to be made has been made, as *head* shows."""
         return head is not None and head.run_id != self.ended
+
+    def made(self) -> Note:
+        """Return the note after the start that was about to be made."""
+        return Note(max(self.since, self.starting or 0.0), ahead=self.ahead)
+
+    def believed(self, now: float) -> Note:
+        """Return it as it counts at *now*.
+
+        A time more than a day ahead would keep the run from starting until then, for years
+        perhaps.
+        """
+        latest, note = now + AHEAD_S, self
+        if note.ahead is not None and note.ahead <= latest:
+            note = note._replace(since=max(note.since, note.ahead), ahead=None)
+        if note.starting is not None and note.starting > latest:
+            note = note._replace(starting=None, ended=None)
+        if note.since > latest:
+            note = note._replace(since=now, ahead=note.since)
+        return note
 
 
 def next_start(project: Project, run: Run, now: float | None = None) -> float | None:
@@ -65,7 +83,8 @@ def next_start(project: Project, run: Run, now: float | None = None) -> float | 
     now = time.time() if now is None else now
     note = None
     with suppress(SequencerError):  # a tick says what is wrong with it
-        note = _believed(_read(project, run), now)
+        note = _read(project, run)
+    note = None if note is None else note.believed(now)
     return _next(project, run, run.head, now, note)
 
 
@@ -120,20 +139,22 @@ def start_due(project: Project, run: Run, say: Callable[[str], None]) -> float |
     if run.name not in project.settings.schedules:
         return None
     # Once: another tick may start it meanwhile, and the run that it has started is not over.
-    head, note = run.head, _settled(project, run, now, say)
+    head = run.head
+    note = _settled(project, run, head, now, say)
     date = _next(project, run, head, now, note)
     if date is None:
         return None
     if date > now:
         return date if head is None else None
-    _write(project, run, Note(note.since, date, None if head is None else head.run_id))
+    note = note._replace(starting=date, ended=None if head is None else head.run_id)
+    _write(project, run, note)
     if head is None:
         project.due.add(run.name)
         return None
     project.due.add(run.name)
     with suppress(TransitionRefused):  # another tick was faster
         run.control.reset(ended=head.run_id)
-    _write(project, run, Note(date))
+    _write(project, run, note.made())
     return None
 
 
@@ -148,33 +169,24 @@ def begin(project: Project, run: Run) -> None:
         run.control.begin()
         note = _read(project, run)
         if note is not None and note.starting is not None:
-            _write(project, run, Note(max(note.since, note.starting)))
+            _write(project, run, note.made())
 
 
-def _settled(project: Project, run: Run, now: float, say: Callable[[str], None]) -> Note:
+def _settled(
+    project: Project, run: Run, head: Head | None, now: float, say: Callable[[str], None]
+) -> Note:
     """Return what is known of the dates of *run*, and write it down where it has changed."""
     found = _read(project, run)
-    note = _believed(found, now) or Note(now)
-    if found is not None and note != found:
-        ahead = clock(max(found.since, found.starting or 0.0))
-        said = f"the schedule of run {run.name!r} was noted at {ahead}, by a clock that was ahead"
-        say(f"notice: {said}; its dates count from now on")
-    head = run.head
+    note = found or Note(now)
     if note.starting is not None and note.is_made(head):
-        note = Note(max(note.since, note.starting))
+        note = note.made()
+    note = note.believed(now)
+    if note.ahead is not None and (found is None or note.ahead != found.ahead):
+        noted = f"run {run.name!r} has started for a date, {clock(note.ahead)}"
+        say(f"notice: {noted}, that this machine's clock is far from: its dates count from now on")
     if note != found:
         _write(project, run, note)
     return note
-
-
-def _believed(note: Note | None, now: float) -> Note | None:
-    """Return *note* as it counts: a time more than a day ahead of *now* is of a wrong clock.
-
-    It would keep the run from starting until that time has come, for years perhaps.
-    """
-    if note is None or max(note.since, note.starting or 0.0) <= now + AHEAD_S:
-        return note
-    return Note(min(note.since, now))
 
 
 def _record(project: Project, run: Run) -> str:
@@ -190,12 +202,12 @@ def _read(project: Project, run: Run) -> Note | None:
     data = read_own(FOLDER, _record(project, run), MAX_BYTES)
     try:
         kept = json.loads(data or b"")
-        since, starting, ended = float(kept["since"]), kept.get("starting"), kept.get("ended")
-        note = Note(since, None if starting is None else float(starting), ended)
-    except (ValueError, TypeError, KeyError, AttributeError):
+        note = Note(**{name: kept.get(name) for name in Note._fields})
+        times = [float(at) for at in (note.since, note.starting, note.ahead) if at is not None]
+    except (ValueError, TypeError, AttributeError):
         return None
-    is_sound = all(0 <= at < LATEST_S for at in (since, note.starting or 0.0))
-    return note if is_sound and isinstance(ended, str | None) else None
+    is_sound = note.since is not None and all(0 <= at < LATEST_S for at in times)
+    return note if is_sound and isinstance(note.ended, str | None) else None
 
 
 def _write(project: Project, run: Run, note: Note) -> None:

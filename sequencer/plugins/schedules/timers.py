@@ -41,6 +41,7 @@ TAIL_BYTES = 8 * 1024
 """Of a log, from which the pace of its ticks is read."""
 SHORTEST_PAUSE_S, LEAST_PAUSES = 20.0, 2
 """No timer is faster: what is closer was said by one tick."""
+DAY_S = 24 * 60 * 60
 LATE, LATE_S = 2.0, 60.0
 """Pauses, and seconds more, after which a timer's tick is missed."""
 
@@ -240,7 +241,8 @@ def tick_log(settings: Settings, run: str | None) -> Path:
 def pace_of(settings: Settings, run: str | None) -> TickPace | None:
     """Return how the ticks of the run called *run* came; None: too few of them are known.
 
-    Known from their log, which is there whatever called them.
+    Known from their log, which is there whatever called them. A time more than a day ahead was
+    written by a clock that was wrong, or by an agent: it would hide that ticks are missed.
     """
     log = tick_log(settings, run)
     try:
@@ -248,6 +250,15 @@ def pace_of(settings: Settings, run: str | None) -> TickPace | None:
     except (OSError, SequencerError):
         return None
     stamps = dict.fromkeys(_STAMP.findall(data.decode(errors="replace")))
-    times = [datetime.fromisoformat(one).timestamp() for one in stamps]
+    latest = time.time() + DAY_S
+    times = [at for one in stamps if (at := _time(one)) is not None and at <= latest]
     pauses = [two - one for one, two in pairwise(times) if two - one > SHORTEST_PAUSE_S]
     return TickPace(times[-1], max(pauses)) if len(pauses) >= LEAST_PAUSES else None
+
+
+def _time(stamp: str) -> float | None:
+    """Return the time of a line, in seconds since 1970; None: there is no such time."""
+    try:
+        return datetime.fromisoformat(stamp).timestamp()
+    except (ValueError, OverflowError):
+        return None

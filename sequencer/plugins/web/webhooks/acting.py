@@ -63,6 +63,8 @@ OLDEST = timedelta(days=3, hours=1)
 """GitHub signs no time of sending, and sends again what is up to three days old."""
 SKEW = timedelta(seconds=5)
 """A tracker's clock is another, and tells whole seconds."""
+AHEAD = timedelta(days=1)
+"""A time of ours that is further ahead is of a clock that was wrong."""
 TRIES, PAUSE_S = 20, 30.0
 """Of a delivery for which the disk or a remote is in the way."""
 RECHECK_S = 600.0
@@ -86,6 +88,16 @@ def ensure_allowed(event: TrackerEvent, options: TrackerHook) -> None:
     ensure_may(event.ask, event, options)
     if datetime.now(UTC) - event.at > OLDEST:
         raise Unwanted("it is older than three days")
+
+
+def is_later(at: datetime, ended: str, now: datetime) -> bool:
+    """Return whether an event *at* is about another start than that of the run that *ended*.
+
+    An end more than a day ahead of *now* was written by a clock that was wrong: until then, for
+    years perhaps, each event would be taken for an old one.
+    """
+    end = parse_time(ended) or now
+    return end > now + AHEAD or at > end + SKEW
 
 
 def ensure_may(ask: Ask, event: TrackerEvent, options: TrackerHook) -> None:
@@ -218,7 +230,7 @@ class Clerk:
                     run.control.resume()
                 self._want(run.name or "")
                 return f"run {run.name} already exists and continues"
-            if event.at <= (parse_time(head.last_update) or datetime.now(UTC)) + SKEW:
+            if not is_later(event.at, head.last_update, datetime.now(UTC)):
                 raise Unwanted(f"run {run.name} has already done it")
         folder, starter = project.settings.project_dir, project.starter
         starter = replace(starter, paid=self._paid)
@@ -353,6 +365,9 @@ def change_of(
         verb, form = "answer", {"node": question.node.id, "value": said}
         token, asked_at = question.token, question.asked_at
     asked = parse_time(asked_at)
+    if asked is not None and asked > datetime.now(UTC) + AHEAD:
+        # It could be an answer to an earlier question, and that opens no gate.
+        raise Unwanted("this machine's clock was wrong when it asked; answer on the run's page")
     if asked is None or event.at + SKEW < asked:
         raise Unwanted("it was written before the question")
     return verb, [{**form, "token": str(token)}]
