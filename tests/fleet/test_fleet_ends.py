@@ -128,6 +128,6 @@ def test_a_queue_of_strangers_is_refused_and_the_run_goes_on(project: Make, addr
         with pytest.raises((WorkflowUpdateFailedError, NewerSchema)):
             store.connection.call(store.ask(Inquiry("leave", "not an id")))
         store.connection.call(store.ask(Inquiry("change_queue", own)))
-    assert here.cli("approve").returncode == 0
+    assert here.cli("answer", "approve").returncode == 0
     assert here.cli("run").returncode == 0
     assert here.facts("status")["status"] == "complete"
