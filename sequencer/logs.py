@@ -414,7 +414,8 @@ class FileLog:
             parts[0] += f" {outcome.status}"
         if usage.input_tokens or usage.cost_usd:
             parts.append(f"{usage.input_tokens} + {usage.output_tokens} tokens")
-        parts += [cost] if (cost := cost_words(usage)) else []
+        if usage.cost_usd or usage.unpriced:
+            parts.append(cost_words(usage))
         self._to_file(f"\n# {' · '.join(parts)}\n".encode())
         for denial in outcome.denials:
             self._raw(f"# refused by the agent's permissions: {denial}\n")
