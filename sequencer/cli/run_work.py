@@ -9,15 +9,16 @@ import time
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from sequencer.cli import idle, inbox
-from sequencer.cli.context import Invocation, in_short, json_text, near
+from sequencer.cli.context import Invocation, complain, in_short, json_text, near
 from sequencer.cli.options import hide_in
-from sequencer.cli.signals import EndOnSignal
+from sequencer.cli.signals import EndOnSignal, LastResort
 from sequencer.cli.views.progress import PlainProgress, progress
 from sequencer.cli.views.text import one_line, plural
 from sequencer.engine.attempt import (
@@ -32,12 +33,15 @@ from sequencer.engine.attempt import (
 from sequencer.engine.run import Run
 from sequencer.engine.stint import Mode, Summary
 from sequencer.errors import (
+    Interrupted,
+    RemoteUnreachable,
     SequencerError,
     StateRefused,
     UnknownName,
     UsageRefused,
     WaitsForPerson,
 )
+from sequencer.executors.pump import GRACE_S
 from sequencer.model.head import Head
 from sequencer.model.kind import FINAL, standing
 from sequencer.model.kind import Readiness as Answer
@@ -74,6 +78,9 @@ a position of another process."""
 
 LONG_PAUSE = timedelta(days=1)
 """A wait for a date that is further away is told to a person."""
+RELEASE_S = 9.0
+"""Beyond an agent's grace, in which the work ends by itself after a signal; a remote that hangs is
+cut off before."""
 SYNC_STEPS = 500
 """The default for a process in mode sync: it may wait for turns over days, and must not ask an
 agent forever that has nothing left to do."""
@@ -317,7 +324,8 @@ def work(invocation: Invocation, project: Project, plan: Plan) -> int:
     while True:
         before = _usage_of(invocation, plan)
         try:
-            return _work(invocation, project, plan)
+            with LastResort(_longest_end_s(project)) as last:
+                return _work(invocation, project, plan, last)
         except WaitsForPerson:
             if plan.mode is Mode.TICK or not inbox.decide(invocation, invocation.run()):
                 raise
@@ -325,12 +333,46 @@ def work(invocation: Invocation, project: Project, plan: Plan) -> int:
         plan = plan.less(_usage_of(invocation, plan), before)
 
 
+def _longest_end_s(project: Project) -> float:
+    """Return how long after a signal the work may end by itself."""
+    settings = project.settings
+    given = [one.options.get("grace_s", GRACE_S) for one in settings.agents.values()]
+    if settings.agent.default not in settings.agents:
+        given.append(GRACE_S)
+    return max((one for one in given if isinstance(one, int | float)), default=GRACE_S) + RELEASE_S
+
+
+def _unknown(run: Run) -> Interrupted:
+    """Return what is known when something does not let the work on *run* end as it should."""
+    return Interrupted(
+        "interrupted, and no answer came in time; unknown: if this process has a claim, the run "
+        f"releases it when {run.store.ttl_s:g} s have passed without a heartbeat",
+        hint="start again to continue",
+    )
+
+
+def _as_told(error: SequencerError, run: Run, last: LastResort) -> SequencerError:
+    """Return *error*; of a process that was told to end, that is why, and not who is away."""
+    if not last.has_begun or not isinstance(error, RemoteUnreachable):
+        return error
+    told = _unknown(run)
+    told.message += f" ({error.where or 'the remote'}: {error.message})"
+    told.__cause__ = error
+    return told
+
+
+def _say_unknown(invocation: Invocation, run: Run, tally: WorkCount) -> None:
+    error = _unknown(run)
+    complain(str(error))
+    _tell_failed(invocation, run, None, tally.summary(error), error.exit_code)
+
+
 def _usage_of(invocation: Invocation, plan: Plan) -> Usage:
     head = None if plan.mode is Mode.ASYNC else _head_or_none(invocation.run(may_begin=True))
     return Usage() if head is None else head.usage
 
 
-def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
+def _work(invocation: Invocation, project: Project, plan: Plan, last: LastResort) -> int:
     run = run_of(invocation, plan)
     head = run.head if plan.mode is not Mode.ASYNC else None
     workflow = run.workflow_for(head)
@@ -345,11 +387,12 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
     def notice(text: str) -> None:
         seen(Noticed(text))
 
+    last.words = partial(_say_unknown, invocation, run, tally)
     try:
         # Outside, so that a second Ctrl-C ends the wait for what is still to be posted.
         with (
             nullcontext(ignore) if posting is None else posting.hear(run, notice, workflow) as post,
-            EndOnSignal(lambda text: shown(Noticed(text))) as signals,
+            EndOnSignal(last.before(lambda text: shown(Noticed(text)))) as signals,
         ):
             begin(project, run)
             summary = run.work(
@@ -362,12 +405,13 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
                 places=places(project, workflow),
                 is_detached=plan.is_detached,
             )
-    except SequencerError as error:
+    except SequencerError as raised:
+        error = _as_told(raised, run, last)
         shown.close()
         locate(error, project, run, workflow, plan.source)
         head = None if is_async else _head_or_none(run)
         _tell_failed(invocation, run, head, tally.summary(error), error.exit_code)
-        raise
+        raise error from error.__cause__
     finally:
         shown.close()
     is_idle = plan.mode is Mode.TICK and not summary.has_worked

@@ -5,6 +5,10 @@ the main thread, between any two instructions, even while that thread holds a lo
 needed to end a step. So a signal only wakes a thread through a descriptor, and the thread
 asks for the end. Later signals change nothing: before the program ends, the claim is
 released and the agent is gone.
+
+Something else may not let it end: a server that does not answer, a lock that a stopped process
+holds. `LastResort` bounds that, as a kill would: what was accepted stays, and a claim that could
+not be released expires.
 """
 
 from __future__ import annotations
@@ -13,8 +17,13 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Self
 
+from sequencer.errors import Interrupted
+
+WORDS_S = 0.5
+"""In which the last words have to be said: a terminal may be stopped, too."""
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -73,3 +82,59 @@ class EndOnSignal:
                 self._tell("ending: stopping the running step and releasing it")
             if interrupt is not None:
                 interrupt()
+
+
+class LastResort:
+    """Ends this process if it was told to end and still works so much later.
+
+    A context: only within it. Not promised: that a claim was released.
+    """
+
+    def __init__(self, within_s: float) -> None:
+        """End the process *within_s* seconds after `begin`."""
+        self._timer = threading.Timer(within_s, self._end)
+        self._timer.daemon = True
+        self._lock = threading.Lock()
+        self._is_over = False
+        self.has_begun = False
+        """Whether this process was told to end."""
+        self.words: Callable[[], None] = lambda: None
+        """Says what is not known then."""
+
+    def __enter__(self) -> Self:
+        """Bound nothing yet."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let the process be: its work has ended."""
+        with self._lock:
+            self._is_over = True
+        self._timer.cancel()
+
+    def begin(self) -> None:
+        """Count from now on; the first call counts."""
+        with self._lock:
+            if self._is_over or self.has_begun:
+                return
+            self.has_begun = True
+            # Without a thread for it there is no bound, and the work still ends by itself.
+            with suppress(RuntimeError):
+                self._timer.start()
+
+    def before(self, tell: Callable[[str], None]) -> Callable[[str], None]:
+        """Return what calls `begin` and then *tell*, which a stopped terminal may hold up."""
+
+        def told(text: str) -> None:
+            self.begin()
+            tell(text)
+
+        return told
+
+    def _end(self) -> None:
+        with self._lock:
+            if self._is_over:
+                return
+        speaker = threading.Thread(target=self.words, daemon=True)
+        speaker.start()
+        speaker.join(WORDS_S)
+        os._exit(Interrupted.exit_code)

@@ -16,7 +16,16 @@ from typing import Any
 from msgspec.structs import replace
 
 from sequencer.engine.apart import Apart
-from sequencer.engine.attempt import Allowance, HeadMoved, Noticed, Prepared, Running, least, left
+from sequencer.engine.attempt import (
+    Allowance,
+    AttemptAccepted,
+    HeadMoved,
+    Noticed,
+    Prepared,
+    Running,
+    least,
+    left,
+)
 from sequencer.engine.attempts import Attempts
 from sequencer.engine.carrier import accepted
 from sequencer.engine.fitting import fitted, optional_of
@@ -383,8 +392,10 @@ class NetWorker(Worker):
 
     def _tell_taken(self, ended: Sequence[Running]) -> None:
         for one in ended:
-            if one.taken:
-                self._tell_accepted(one, one.taken.outcome or self.performed(one).outcome)
+            if one.taken and one.attempt is not None:
+                outcome = one.taken.outcome or self.performed(one).outcome
+                if outcome.is_accepted:
+                    self.performer.emit(AttemptAccepted(one.attempt, outcome))
 
     def _collect(self, ended: Sequence[Running]) -> Head | None:
         """Let the code of *ended* move with their record; return the head that was seen."""

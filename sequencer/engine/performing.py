@@ -226,7 +226,8 @@ class Performer(Struct, frozen=True):
         )
         if self.hooks is not None:
             performed = self._decided(performed, self.hooks, running)
-        self._close(log, attempt, performed.outcome)
+        log.close(performed.outcome)
+        self.emit(AttemptEnded(attempt, performed.outcome))
         return performed
 
     def _lock(self, attempt: Attempt) -> AttemptLock | None:

@@ -54,7 +54,7 @@ from sequencer.model.kind import Ended, Performed, Room, Standing
 from sequencer.model.limits import RunLimits
 from sequencer.model.line.line import Ending, Line
 from sequencer.model.line.order import is_among, place, present, round_of
-from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.outcome import ACCEPTED, Outcome, OutcomeStatus
 from sequencer.model.transitions import Place, held_claim
 from sequencer.model.workflow import ensure_definition, has_definition
 from sequencer.store import results
@@ -129,11 +129,6 @@ class Worker(ABC):
             for claim in head.claims
             if claim.token not in mine and self.store.liveness(claim).allows_take_over
         )
-
-    def _tell_accepted(self, running: Running, outcome: Outcome) -> None:
-        """Tell that the end of *running* is recorded, if it is an accepted step."""
-        if outcome.is_accepted and running.attempt is not None:
-            self.performer.emit(AttemptAccepted(running.attempt, outcome))
 
     def performed(self, ended: Running) -> Performed:
         """Return how *ended* ended, even if it ended with an exception."""
@@ -419,7 +414,8 @@ class LineWorker(Worker):
             self.finish(running, again)
             told = again.performed.outcome.error or refusal.message
             raise WorkTreeRefused(told, where=refusal.where, hint=refusal.hint) from refusal
-        self._tell_accepted(running, ended.performed.outcome)
+        if running.attempt is not None and ended.performed.outcome.status in ACCEPTED:
+            self.performer.emit(AttemptAccepted(running.attempt, ended.performed.outcome))
         return head, None if upcoming is None else _begun((head, granted), upcoming)
 
     def _prepare_following(self, following: Place, head: Head) -> Prepared | None:

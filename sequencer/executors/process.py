@@ -166,24 +166,26 @@ class ProcessCore:
         with self._lock:
             spare, self._spare = self._spare, None
         if spare is not None:
-            with suppress(GuardUnreachable):
+            try:
                 if self._is_usable(spare):
-                    return _ordered(spare, launch)
+                    spare.run(launch)
+                    return spare
+            except GuardUnreachable:
+                pass
+            except BaseException:
+                spare.close()
+                raise
             spare.close()
-        return _ordered(Guard(), launch)
+        guard = Guard()
+        try:
+            guard.run(launch)
+        except BaseException:
+            guard.close()
+            raise
+        return guard
 
     def _is_usable(self, guard: Guard) -> bool:
         return guard.owner_pid == os.getpid() and guard.is_alive
-
-
-def _ordered(guard: Guard, launch: Launch) -> Guard:
-    """Return *guard*, which is to start *launch*; one that refuses is ended."""
-    try:
-        guard.run(launch)
-    except BaseException:
-        guard.close()
-        raise
-    return guard
 
 
 def _selector(cancellation: Cancellation) -> selectors.BaseSelector:

@@ -96,6 +96,7 @@ class OutcomeStatus(StrEnum):
     """Stopped by us (signal, lost claim): nobody's failure."""
 
 
+ACCEPTED = (OutcomeStatus.OK, OutcomeStatus.COMPLETE)
 PUT_OFF = (OutcomeStatus.LIMITED, OutcomeStatus.UNAVAILABLE)
 
 
@@ -147,7 +148,7 @@ class Outcome(Frozen):
     @property
     def is_accepted(self) -> bool:
         """Return whether the step counts as done."""
-        return self.status in (OutcomeStatus.OK, OutcomeStatus.COMPLETE)
+        return self.status in ACCEPTED
 
 
 class Move(StrEnum):

@@ -37,6 +37,7 @@ CAMPAIGNS: dict[str, str] = {
     "I-lying-agent": "tests.boundary.lying_agent:campaign",
     "I-linked-folders": "tests.boundary.linked_folders:campaign",
     "A2-random-kills": "tests.concurrency.herding:random_kills",
+    "A1-command-points": "tests.concurrency.command_points:campaign",
     "A1-crash-points": "tests.concurrency.crash_sweep:crash_points",
     "A-flow-kills": "tests.concurrency.flow_kills:campaign",
     "A-flow-points": "tests.concurrency.flow_points:campaign",

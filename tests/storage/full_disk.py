@@ -210,7 +210,7 @@ def _init(disk: Disk, pages: int) -> list[str]:
 
 
 def campaign(folder: Path, size: Size) -> Report:
-    """Let the disk be full at every write of every change, every command and every executor."""
+    """Let the disk be full, of bytes and of inodes, at every write of every change and executor."""
     return in_namespace("tests.storage.full_disk", folder, size)
 
 

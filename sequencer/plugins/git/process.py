@@ -190,7 +190,7 @@ _OWN_LOCK = re.compile(
 LOCK_S = 3.0
 """Older than this is a lock of one of our own refs only if its git was killed."""
 _NETWORK = ("push", "fetch", "ls-remote")
-STOPPED_S = 10.0
+STOPPED_S = 7.0
 """What reaches a remote may take so much longer when its caller has been told to stop."""
 HANGING_S = 1.0
 """The same for what comes next, if that was not enough."""

@@ -8,6 +8,7 @@ exactly what `packed` was given.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -363,3 +364,70 @@ def own_facts(
     """Return *facts* as plain data; *told* is an attempt's token and what is known of it."""
     token, record = told or (0, None)
     return [packed_fact(one, record if one.token == token else None) for one in facts]
+
+
+# --- what others ask of a run ------------------------------------------------------
+#
+# Everybody with a key of the server's namespace can ask. A handler that raises stops its run until
+# somebody mends it, so what it could raise about is refused before.
+
+LONGEST_TTL_S = 86_400.0
+_PERMIT_ID = re.compile(r"[0-9a-f]{32}")
+_QUEUE = re.compile(r"(?P<project>[^@]+)@(?P<edition>[0-9]{1,6})(?:/(?P<place>.+))?", re.DOTALL)
+
+
+def is_permit_id(value: object) -> bool:
+    """Return whether *value* may be the id of a permit."""
+    return isinstance(value, str) and _PERMIT_ID.fullmatch(value) is not None
+
+
+def follows(queue: object, own: str) -> bool:
+    """Return whether *queue* is of the same project and place as *own*, and of no older edition.
+
+    >>> follows("seq/shop@7/gpu", "seq/shop@6/gpu"), follows("x", "seq/shop@6")
+    (True, False)
+    >>> follows("seq/other@7", "seq/shop@6"), follows("seq/shop@5", "seq/shop@6")
+    (False, False)
+    """
+    found = _QUEUE.fullmatch(queue) if isinstance(queue, str) else None
+    known = _QUEUE.fullmatch(own)
+    if found is None or known is None:
+        return False
+    is_here = found["project"] == known["project"] and found["place"] == known["place"]
+    return is_here and int(found["edition"]) >= int(known["edition"])
+
+
+def ensure_permit(data: Mapping[str, Any], own: str) -> None:
+    """Return if a permit in *data* names what can be: ids, times, and a queue of *own*'s project.
+
+    Raises:
+        ValueError: it does not.
+    """
+    if not is_permit_id(data["id"]) or not isinstance(data["by"], str) or "kept" in data:
+        raise ValueError("it is not a permit that a process issues")
+    ttl_s, places = data["ttl_s"], data.get("places", 1)
+    if type(ttl_s) not in (int, float) or not 0 < ttl_s <= LONGEST_TTL_S:
+        raise ValueError(f"ttl_s is {ttl_s!r}")
+    if type(places) is not int or places < 1:
+        raise ValueError(f"places is {places!r}")
+    queue, project = data.get("queue"), own.partition("@")[0]
+    if queue is not None and not (isinstance(queue, str) and queue.startswith(f"{project}@")):
+        raise ValueError("its queue is another project's")
+
+
+def ensure_change(change: Mapping[str, Any]) -> None:
+    """Return if *change* has facts, and texts as documents and outputs.
+
+    Raises:
+        ValueError: it does not.
+    """
+    facts = change[FACTS]
+    if not isinstance(facts, list) or not all(isinstance(one, dict) for one in facts):
+        raise ValueError("its facts are not a list of objects")
+    for fact in facts:
+        fact_of(fact, {})
+    outputs, documents = change.get("outputs", {}), change.get("documents", {})
+    if not all(isinstance(one, str) for one in outputs.values()):
+        raise ValueError("an output is not a text")
+    if not all(isinstance(one, str | None) for one in documents.values()):
+        raise ValueError("a document is not a text")

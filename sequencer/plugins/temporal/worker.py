@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket as sockets
 import threading
 import time
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import ValidationError, convert
@@ -24,7 +23,6 @@ from temporalio import activity
 from temporalio.client import (
     Client,
     RPCTimeoutOrCancelledError,
-    WorkflowUpdateRPCTimeoutOrCancelledError,
 )
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError
@@ -51,6 +49,7 @@ from sequencer.model.workflow import ensure_definition, has_definition
 from sequencer.plugins.temporal.connection import CALL_S, Inquiry, identity, is_away, unreachable
 from sequencer.plugins.temporal.editions import bring, bring_all
 from sequencer.plugins.temporal.events import NewsWatch, Tell
+from sequencer.plugins.temporal.leaving import ask_to_leave, wait_for_the_end
 from sequencer.plugins.temporal.memo import MemoStore
 from sequencer.plugins.temporal.permits import permit_of
 from sequencer.plugins.temporal.wire import (
@@ -64,12 +63,10 @@ from sequencer.plugins.temporal.wire import (
     report_of,
 )
 from sequencer.plugins.temporal.workflow import ATTEMPT, LOST, REFUSED, RunWorkflow
-from sequencer.store.watch import readable
 
 if TYPE_CHECKING:
     from sequencer.plugins.temporal.client import FleetStore
 
-LONGEST_LOOK_S = 3600.0
 LONGEST_END = timedelta(days=7)
 """Of attempts that may end before their worker does."""
 AWAY_S, AGAIN_S = 600.0, 1.0
@@ -325,7 +322,8 @@ def work_on(
         made = _permitted(store, permit, attempts, here, watch, place=place)
         future = store.connection.submit(made)
         try:
-            _wait_for(future, worker.stop, lambda: _interrupted(store, permit["id"], attempts))
+            leave = partial(ask_to_leave, store, permit["id"], attempts)
+            wait_for_the_end(future, worker.stop, leave, attempts.runs)
             end = store.connection.result(future)
         finally:
             workers.leave(but=worker)
@@ -509,32 +507,6 @@ def _permit(
 def _plain(limits: InvocationLimits) -> dict[str, Any]:
     # None is a choice here, and no default.
     return limits.model_dump(mode="json")
-
-
-def _wait_for(future: Future[Any], stop: Cancellation, interrupt: Callable[[], None]) -> None:
-    """Wait for the end of *future*; *interrupt* once when *stop* is set."""
-    mine, other = sockets.socketpair()
-    with mine, other:
-        future.add_done_callback(lambda _: other.send(b"x"))
-        fds = [mine.fileno(), stop.fileno()]
-        while not future.done():
-            readable(fds, LONGEST_LOOK_S)
-            if stop.is_set() and len(fds) > 1:
-                fds.pop()
-                interrupt()
-
-
-def _interrupted(store: FleetStore, permit: str, attempts: Activities) -> None:
-    if store.id in attempts.interrupt():
-        # Its report tells it, and nothing is claimed in between.
-        return
-
-    async def leave() -> None:
-        handle = await store.handle()
-        with contextlib.suppress(RPCError, WorkflowUpdateRPCTimeoutOrCancelledError):
-            await handle.execute_update("leave", permit, rpc_timeout=CALL_S)
-
-    store.connection.submit(leave())
 
 
 async def _permitted(

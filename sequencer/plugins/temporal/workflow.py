@@ -41,7 +41,11 @@ from sequencer.plugins.temporal.wire import (
     AttemptReport,
     Ticket,
     amended,
+    ensure_change,
+    ensure_permit,
+    follows,
     head_of,
+    is_permit_id,
     packed,
     packed_error,
 )
@@ -242,6 +246,7 @@ class RunWorkflow:
     @work.validator
     def _is_readable(self, data: dict[str, Any]) -> None:
         try:
+            ensure_permit(data, workflow.info().task_queue)
             permit_of(data, self._store)
         except Exception as error:
             raise ApplicationError(_unread("the permit", error).message, type=REFUSED) from error
@@ -253,11 +258,21 @@ class RunWorkflow:
             told = Interrupted("interrupted; no step is running", hint="start again to continue")
             self._permits[permit].finish("", told)
 
+    @leave.validator
+    def _is_permit(self, permit: str) -> None:
+        if not is_permit_id(permit):
+            raise ApplicationError("this is not the id of a permit", type=REFUSED)
+
     @workflow.update
     async def change_queue(self, queue: str) -> None:
         """Continue on *queue*, whose workers know more, once no attempt is being made."""
         self._queue = None if queue == workflow.info().task_queue else queue
         self._is_woken = True
+
+    @change_queue.validator
+    def _is_queue(self, queue: str) -> None:
+        if not follows(queue, workflow.info().task_queue):
+            raise ApplicationError("no workers of this project serve such a queue", type=REFUSED)
 
     @workflow.update
     async def accept(self, change: dict[str, Any]) -> None:
@@ -270,7 +285,8 @@ class RunWorkflow:
     @accept.validator
     def _is_newest(self, change: dict[str, Any]) -> None:
         try:
-            head, _ = head_of(change), change[FACTS]
+            head = head_of(change)
+            ensure_change(change)
         except Exception as error:
             raise ApplicationError(_unread("the change", error).message, type=REFUSED) from error
         if head.revision != self._store.head.revision + 1:
