@@ -17,7 +17,7 @@ from pathlib import Path
 FAKE_PROGRAMS = Path(__file__).parent / "fake_programs"
 _KEPT = frozenset(
     (
-        *("PATH", "LD_LIBRARY_PATH", "TMPDIR", "VIRTUAL_ENV", "CI"),
+        *("PATH", "LD_LIBRARY_PATH", "TMPDIR", "VIRTUAL_ENV"),
         # Tests that install something reach the registries as the person does.
         *("CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE"),
         *("SSL_CERT_DIR", "SSL_CERT_FILE", "SEQUENCER_WHOLE_TABLES"),
