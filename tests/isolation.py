@@ -1,7 +1,7 @@
 """The environment of all tests: nothing of the person who runs them, the same on any machine.
 
 What a test finds is what ``env -i PATH=… HOME=…`` would give it, with an empty home folder: no
-git configuration, no crontab, no folders, no keys, no language and no terminal of anybody's.
+git configuration, crontab, agents, folders or keys, no language and no terminal of anybody.
 Tests that need such a thing set it themselves.
 
 Not promised: that a tool which only optional tests need (npm, say) finds its own settings in
@@ -14,10 +14,14 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from sequencer.assembly.agents import CLIENTS
+
 FAKE_PROGRAMS = Path(__file__).parent / "fake_programs"
+OWN_PATH = "SEQUENCER_TEST_PATH"
+"""Variable with the PATH of the person, for tests that look for real agents."""
 _KEPT = frozenset(
     (
-        *("PATH", "LD_LIBRARY_PATH", "TMPDIR", "VIRTUAL_ENV", "CI"),
+        *("PATH", "LD_LIBRARY_PATH", "TMPDIR", "VIRTUAL_ENV"),
         # Tests that install something reach the registries as the person does.
         *("CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE"),
         *("SSL_CERT_DIR", "SSL_CERT_FILE", "SEQUENCER_WHOLE_TABLES"),
@@ -43,14 +47,31 @@ def kept(variables: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def without_agents(folder: Path, links: Path) -> Path:
+    """Return *folder* if no agent's program is in it, else *links*, with its other programs.
+
+    A project without an agent of its own takes one that is on PATH, which may be paid for.
+    """
+    if not any((folder / client).exists() for client in CLIENTS):
+        return folder
+    links.mkdir()
+    for program in folder.iterdir():
+        if program.name not in CLIENTS:
+            (links / program.name).symlink_to(program)
+    return links
+
+
 def isolate(folder: Path) -> None:
     """Give this process, and those that it starts, the environment of tests, at home in *folder*.
 
     Projects of tests may act; the tests of trust take that away. An agent may run the tests.
     """
     here = kept(os.environ)
-    programs = [str(FAKE_PROGRAMS), *here.get("PATH", os.defpath).split(os.pathsep)]
-    here["PATH"] = os.pathsep.join(dict.fromkeys(programs))
+    present = here.get("PATH", os.defpath)
+    folders = [FAKE_PROGRAMS, *map(Path, filter(None, present.split(os.pathsep)))]
+    others = (without_agents(one, folder / f"path-{n}") for n, one in enumerate(folders))
+    here["PATH"] = os.pathsep.join(dict.fromkeys(map(str, others)))
+    here.setdefault(OWN_PATH, present)
     for name, variable in (("home", "HOME"), ("state", "XDG_STATE_HOME")):
         (folder / name).mkdir(exist_ok=True)
         here[variable] = str(folder / name)

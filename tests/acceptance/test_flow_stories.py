@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -290,7 +291,7 @@ def typed(project: Path, client: str, *arguments: str) -> subprocess.CompletedPr
     programs.mkdir(exist_ok=True)
     (programs / client).write_text(CLIENT)
     (programs / client).chmod(0o755)
-    path = f"{programs}:/usr/bin:/bin"
+    path = f"{programs}:{os.environ['PATH']}"
     return cli_process.cli(
         project, *arguments, PATH=path, HOME=str(project.parent), ANTHROPIC_API_KEY=""
     )

@@ -26,6 +26,7 @@ from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
 from tests.contract.executor_cases import Recorder, marked_processes, request_for, wait_until
 from tests.fake_model_server import FakeModel, fake_model
+from tests.isolation import OWN_PATH
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(180)]
 
@@ -35,7 +36,7 @@ CLIENTS = ["codex", "gemini", "opencode"]
 def program_of(client: str) -> str:
     """Return the path of the real program, or skip the test without one."""
     folder = os.environ.get("SEQUENCER_TEST_CLIENTS", "")
-    found = shutil.which(client, path=os.pathsep.join([folder, os.environ.get("PATH", "")]))
+    found = shutil.which(client, path=os.pathsep.join([folder, os.environ[OWN_PATH]]))
     if found:
         return found
     message = f"{client} is missing: npm install it, or set SEQUENCER_TEST_CLIENTS"

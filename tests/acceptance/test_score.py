@@ -134,10 +134,9 @@ def test_start_does_what_the_score_says(
 
 
 def test_a_machine_without_an_agent_still_tells_where_a_request_would_go(
-    project: Path, monkeypatch: pytest.MonkeyPatch
+    project: Path,
 ) -> None:
     (project / "orchestration.yaml").write_text("routing: {classifier: rules}\n")
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
     asked = ("plan", "--request", "Fix the bug", "--label", "bug")
     ended = cli(project, *asked)
     assert ended.returncode == 0, ended.stderr

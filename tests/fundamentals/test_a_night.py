@@ -93,7 +93,7 @@ class Bin:
 
     @property
     def path(self) -> str:
-        return f"{self.folder}{os.pathsep}{os.defpath}"
+        return f"{self.folder}{os.pathsep}{os.environ['PATH']}"
 
 
 @pytest.fixture
@@ -260,7 +260,7 @@ def test_a_team_does_not_begin(project: Project) -> None:
 def test_no_run_is_made_of_a_request(project: Project, more: str) -> None:
     project.configure(("" if "agent:" in more else "agent: {default: scribe}\n") + more + GONE)
     (project.folder / "prompts" / "subroutines").mkdir()
-    ran = project.sequencer("start", "Fix it", code=2, PATH=os.defpath)
+    ran = project.sequencer("start", "Fix it", code=2)
     assert "gone" in ran.err or "auto" in ran.err
     assert not (project.folder / "sync" / "runs").exists()
 

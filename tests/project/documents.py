@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests import forked
+from tests.isolation import FAKE_PROGRAMS
 
 ROOT = Path(__file__).parents[2]
 RUN_START, RUN_END = "<!-- run: start -->", "<!-- run: end -->"
@@ -156,7 +157,7 @@ def clean_environment(home: Path) -> dict[str, str]:
         "XDG_STATE_HOME": f"{home}-state",
         "SEQUENCER_TRUST": "all",
         "LANG": "C.UTF-8",
-        "PATH": f"{programs}:/usr/local/bin:/usr/bin:/bin",
+        "PATH": f"{programs}:{FAKE_PROGRAMS}:/usr/local/bin:/usr/bin:/bin",
         "COLUMNS": "200",
         "NO_COLOR": "1",
         # Whoever types a page's commands has told git who they are.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 
 from sequencer.errors import UsageRefused
 from sequencer.plugins.schedules.installers import Cron, Job
-from tests.isolation import FAKE_PROGRAMS, isolate, kept
+from sequencer.project.agents import CLIENTS
+from tests.isolation import FAKE_PROGRAMS, isolate, kept, without_agents
 
 
 def test_the_environment_has_nothing_of_the_person_who_runs_the_tests() -> None:
@@ -32,6 +34,19 @@ def test_a_new_environment_is_made_of_what_is_kept(
     isolate(tmp_path)
     assert variables.items() & os.environ.items() == {("PIP_CERT", "a")}
     assert (os.environ["HOME"], os.environ["PATH"]) == (str(tmp_path / "home"), before["PATH"])
+
+
+def test_no_agent_of_the_person_is_on_the_path_and_what_is_beside_it_is(tmp_path: Path) -> None:
+    assert not any(map(shutil.which, CLIENTS))
+    programs, links = tmp_path / "programs", tmp_path / "links"
+    programs.mkdir()
+    assert without_agents(programs, links) == programs
+    for name in (*CLIENTS, "other"):
+        (programs / name).write_text("#!/bin/sh\necho it runs\n")
+        (programs / name).chmod(0o755)
+    assert without_agents(programs, links) == links
+    assert [path.name for path in links.iterdir()] == ["other"]
+    assert subprocess.check_output([links / "other"], text=True) == "it runs\n"
 
 
 def test_the_crontab_of_tests_is_empty_and_can_not_be_changed() -> None:

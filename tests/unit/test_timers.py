@@ -11,6 +11,7 @@ import pytest
 from sequencer.plugins.schedules import timers
 from sequencer.plugins.schedules.timers import entries_of, path_for
 from sequencer.project.project import open_project
+from tests.isolation import FAKE_PROGRAMS
 from tests.unit.cli.calling import call, project
 
 CONFIGURATION = """\
@@ -57,7 +58,7 @@ def test_an_entry_brings_the_folders_of_the_projects_programs(
 ) -> None:
     folder, programs = project(tmp_path / "p", CONFIGURATION), tmp_path / "programs"
     program(programs / "our-tests")
-    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    monkeypatch.setenv("PATH", f"{programs}:{FAKE_PROGRAMS}:/usr/bin:/bin")
     assert f"PATH={programs}:" in call(folder, "schedule", "print", "--with", verb).out
 
 
@@ -82,7 +83,7 @@ def test_check_asks_what_the_installed_line_finds(
 ) -> None:
     folder, programs = project(tmp_path / "50% p", CONFIGURATION), tmp_path / "programs"
     program(programs / "our-tests")
-    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    monkeypatch.setenv("PATH", f"{programs}:{FAKE_PROGRAMS}:/usr/bin:/bin")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert findings(folder) == [], "nothing is installed, and what is printed finds all"
     installed(programs, call(folder, "schedule", "print").out)
@@ -104,7 +105,7 @@ def test_check_starts_nothing_for_a_project_that_nobody_trusts(
 ) -> None:
     folder, programs = project(tmp_path / "p", CONFIGURATION), tmp_path / "programs"
     program(programs / "crontab", f"touch {tmp_path}/asked")
-    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    monkeypatch.setenv("PATH", f"{programs}:{FAKE_PROGRAMS}:/usr/bin:/bin")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     for trusted in ("", "all"):
         monkeypatch.setenv("SEQUENCER_TRUST", trusted)
@@ -115,7 +116,7 @@ def test_check_starts_nothing_for_a_project_that_nobody_trusts(
 def test_check_asks_what_the_unit_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, programs = project(tmp_path / "50% p", CONFIGURATION), tmp_path / "programs"
     program(programs / "our-tests")
-    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    monkeypatch.setenv("PATH", f"{programs}:{FAKE_PROGRAMS}:/usr/bin:/bin")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     unit = tmp_path / "config" / "systemd" / "user" / "sequencer-p.service"
     unit.parent.mkdir(parents=True)
@@ -135,7 +136,7 @@ def test_check_says_which_schedule_no_timer_starts(
     dates = "schedules: {good night: {workflow: standard, at: 0 2 * * *}}\n"
     folder, programs = project(tmp_path / "50% p", CONFIGURATION + dates), tmp_path / "programs"
     program(programs / "our-tests")
-    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    monkeypatch.setenv("PATH", f"{programs}:{FAKE_PROGRAMS}:/usr/bin:/bin")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     (found,) = findings(folder)
@@ -180,7 +181,7 @@ def test_check_says_which_program_no_entry_could_find(
 ) -> None:
     folder = project(tmp_path / "p", CONFIGURATION)
     program(folder / "tools" / "our-tests")
-    monkeypatch.setenv("PATH", "tools:/usr/bin:/bin")
+    monkeypatch.setenv("PATH", f"tools:{FAKE_PROGRAMS}:/usr/bin:/bin")
     (found,) = findings(folder)
     assert "'our-tests', which is tools/our-tests in this shell" in found
     assert "give the program's full path" in found
