@@ -14,7 +14,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from sequencer.assembly.agents import CLIENTS
+from sequencer.project.agents import CLIENTS
 
 FAKE_PROGRAMS = Path(__file__).parent / "fake_programs"
 OWN_PATH = "SEQUENCER_TEST_PATH"
