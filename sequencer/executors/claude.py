@@ -22,12 +22,14 @@ from typing import Any, ClassVar
 from sequencer.executors.answers import MAX_ARGUMENT_BYTES, schema_text
 from sequencer.executors.client import (
     APPENDED_PROMPT,
-    ERROR_CHARS,
     SYSTEM_PROMPT,
     Call,
-    ClientEvent,
     ClientExecutor,
     ClientOptions,
+)
+from sequencer.executors.client_events import (
+    ERROR_CHARS,
+    ClientEvent,
     JsonEventParser,
     Rules,
     as_number,

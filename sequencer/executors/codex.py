@@ -18,12 +18,9 @@ import re
 from typing import ClassVar, Literal
 
 from sequencer.executors.answers import closed, parsed, schema_of
-from sequencer.executors.client import (
-    SYSTEM_PROMPT,
-    Call,
+from sequencer.executors.client import SYSTEM_PROMPT, Call, ClientExecutor, ClientOptions
+from sequencer.executors.client_events import (
     ClientEvent,
-    ClientExecutor,
-    ClientOptions,
     JsonEventParser,
     Rules,
     larger,

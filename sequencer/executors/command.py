@@ -21,7 +21,6 @@ from sequencer.executors.process import (
     describe_exit,
     launch_of,
     located,
-    make_folder,
 )
 from sequencer.executors.protocol import (
     Cancellation,
@@ -32,6 +31,7 @@ from sequencer.executors.protocol import (
     qualified_model,
 )
 from sequencer.executors.pump import GRACE_S, agent_environment
+from sequencer.executors.result_file import make_folder
 from sequencer.executors.wall import Wall
 from sequencer.model.fields import AfterValidator, Field
 from sequencer.model.frozen import Frozen

@@ -18,12 +18,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from sequencer.executors.client import (
-    SYSTEM_PROMPT,
-    Call,
+from sequencer.executors.client import SYSTEM_PROMPT, Call, ClientExecutor, ClientOptions
+from sequencer.executors.client_events import (
     ClientEvent,
-    ClientExecutor,
-    ClientOptions,
     JsonEventParser,
     Rules,
     larger,

@@ -18,7 +18,7 @@ from sequencer.executors.answers import result_ignored
 from sequencer.executors.client_limits import Clock, local_clock
 from sequencer.executors.messages_loop import LISTENED_TO, Conversation, MessagesOptions
 from sequencer.executors.prices import missing_price, price_of
-from sequencer.executors.process import ProcessCore, apply_result
+from sequencer.executors.process import ProcessCore
 from sequencer.executors.project_tools import TOOLS, ToolFolder, Workbench
 from sequencer.executors.protocol import (
     Cancellation,
@@ -29,6 +29,7 @@ from sequencer.executors.protocol import (
     words,
 )
 from sequencer.executors.pump import agent_environment
+from sequencer.executors.result_file import apply_result
 from sequencer.executors.tool_words import MESSAGES, granted, objections
 from sequencer.executors.wall import Wall
 from sequencer.model.addresses import takes_secrets

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from msgspec import Struct
 
 from sequencer.executors.answers import parsed, schema_of, with_structured
-from sequencer.executors.client import ERROR_CHARS, ClientEvent, Speaker, one_line
+from sequencer.executors.client_events import ERROR_CHARS, ClientEvent, Speaker, one_line
 from sequencer.executors.client_limits import DEFAULT_WAIT_S, TOO_MANY_REQUESTS, Clock, not_before
 from sequencer.executors.prices import ModelPrice, Tokens, price_of
 from sequencer.executors.project_tools import SECRETS, Workbench, call_tool, describe_tools

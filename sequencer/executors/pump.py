@@ -27,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -559,47 +559,3 @@ class FileWatch:
         if not stat.S_ISREG(found.st_mode):
             return None
         return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-
-
-class LineSplitter(Struct):
-    """Gives whole lines to one function and overlong ones, in pieces, to another."""
-
-    take_line: Callable[[bytes], None]
-    take_raw: Callable[[bytes], None]
-    cap: int
-    _kept: bytearray = field(default_factory=bytearray)
-    _is_overlong: bool = False
-
-    def feed(self, data: bytes) -> None:
-        """Take the next piece of the stream."""
-        head, *rest = data.split(b"\n")
-        self._extend(head)
-        for piece in rest:
-            self._end_line()
-            self._extend(piece)
-
-    def finish(self) -> None:
-        """Take the stream's end; a last line may lack its newline."""
-        if self._kept:
-            self.take_line(bytes(self._kept))
-            self._kept.clear()
-
-    def _extend(self, piece: bytes) -> None:
-        if self._is_overlong:
-            if piece:
-                self.take_raw(piece)
-            return
-        self._kept += piece
-        if len(self._kept) > self.cap:
-            self._is_overlong = True
-            self.take_raw(bytes(self._kept))
-            self._kept = bytearray()
-
-    def _end_line(self) -> None:
-        if self._is_overlong:
-            self._is_overlong = False
-            self.take_raw(b"\n")
-            return
-        line = bytes(self._kept)
-        self._kept.clear()
-        self.take_line(line)

@@ -29,8 +29,6 @@ from sequencer.errors import (
     UnsafeFolder,
     run_option,
 )
-from sequencer.executors.protocol import Objection, Walled, without_tools
-from sequencer.executors.wall import ENDED, OPEN, Wall, lack
 from sequencer.model.head import Head
 from sequencer.model.net.graph import NodeKind
 from sequencer.model.step import Step
@@ -38,6 +36,12 @@ from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.plugins.git.check import check_git, check_ignored
 from sequencer.plugins.schedules.timers import installed, lost, tick_log, without_timer
 from sequencer.plugins.teams.project_teams import workplaces_of
+from sequencer.project.agent_checks import (
+    check_agents,
+    check_classifier,
+    check_client_files,
+    check_walls,
+)
 from sequencer.project.agents import permissions
 from sequencer.project.costs import cost_warnings
 from sequencer.project.diagnostics import Area, Finding, Level, of_error, place_of
@@ -56,8 +60,6 @@ from sequencer.workflows.router import allowed_prompts
 if TYPE_CHECKING:
     from sequencer.workflows.finding import GraphFile
 
-MAX_CLIENT_FILES = 8
-"""How many files of one client are named."""
 PASSING = frozenset({"tmpfs", "ramfs", "overlay"})
 """File systems that end with the machine or the container."""
 MAX_BAD_LINES = 20
@@ -77,9 +79,9 @@ def check_project(project: Project, run: str | None) -> list[Finding]:
         *(Finding(Level.NOTICE, Area.CONFIGURATION, text) for text in project.settings.notices),
         *of_run,
         *check_flows(project),
-        *_check_agents(project, Level.NOTICE),
-        *_check_classifier(project),
-        *_check_client_files(project),
+        *check_agents(project, Level.NOTICE),
+        *check_classifier(project),
+        *check_client_files(project),
         *check_walls(project),
         *_check_timers(project),
         *_check_webhooks(project),
@@ -106,7 +108,7 @@ def check_by_looking(project: Project) -> Iterator[Finding]:
         yield from _check_sinks(project, None)
     except SequencerError as error:
         yield from of_error(Area.CONFIGURATION, error)
-    yield from _check_agents(project, Level.WARNING)
+    yield from check_agents(project, Level.WARNING)
 
 
 def _check_run(project: Project, run: Run) -> Iterator[Finding]:
@@ -329,73 +331,6 @@ def _check_router(project: Project, workflow: Workflow) -> Iterator[Finding]:
         error = unreadable(project, name)
         if error is not None:
             yield Finding(Level.ERROR, Area.WORKFLOW, error.message, "router.allowlist", error.hint)
-
-
-def _check_agents(project: Project, level: Level) -> Iterator[Finding]:
-    """Yield what is wrong with the configured agents, even if no step uses them."""
-    for name in project.settings.agents:
-        try:
-            executor = project.agents.build(name)
-        except ConfigurationError as error:
-            yield from of_error(Area.AGENT, error)
-            continue
-        for problem in executor.problems():
-            yield Finding(level, Area.AGENT, problem, f"agent {name}")
-
-
-def _check_classifier(project: Project) -> Iterator[Finding]:
-    """Yield why the rules classify requests although an agent is to do it."""
-    name = project.classifier
-    if name is None:
-        return
-    try:
-        _, executor = project.agents.choose(Step(name="classifier", agent=name), "classifier")
-    except ConfigurationError:
-        return  # another check reports it
-    found = without_tools(executor, project.settings.project_dir)
-    if isinstance(found, Objection):
-        text = f"keyword rules classify requests, not agent {name!r}: {found.reason}"
-        hint = f"{found.hint} in routing.classifier; 'rules' there is what happens now"
-        yield Finding(Level.NOTICE, Area.AGENT, text, "routing.classifier", hint)
-
-
-def _check_client_files(project: Project) -> Iterator[Finding]:
-    """Yield the files of the project that act because an agent's client reads them."""
-    read: list[tuple[str, list[str], bool]] = []
-    with suppress(ConfigurationError):  # a record that can't be believed: `_check_code` says so
-        read += project.trust.client_files()
-    for client, found, is_trusted in read:
-        more = len(found) - MAX_CLIENT_FILES
-        names = [*found[:MAX_CLIENT_FILES], *([f"{more} more"] if more > 0 else [])]
-        state = "trusted" if is_trusted else "not trusted as they are now"
-        message = f"reads files of this project that act ({state}): {', '.join(names)}"
-        yield Finding(Level.NOTICE, Area.AGENT, message, client)
-
-
-def check_walls(project: Project) -> Iterator[Finding]:
-    """Yield what keeps this project's agents from each other less than it should."""
-    names = {*project.settings.agents, project.settings.agent.default}
-    walls = dict[str, Wall]()
-    for name in sorted(names):
-        with suppress(ConfigurationError):
-            executor = project.agents.build("claude" if name == "auto" else name)
-            if isinstance(executor, Walled):
-                walls[name] = executor.wall
-    for name, wall in walls.items():
-        if wall is Wall.NONE:
-            message = "wall: none: nothing keeps it from the other processes of this user"
-            hint = f"leave wall out, unless it needs what the wall ends: {ENDED}"
-            yield Finding(Level.NOTICE, Area.AGENT, message, f"agent {name}", hint)
-    if Wall.SCOPES not in walls.values():
-        return
-    if (why := lack()) is not None:
-        hint = "a node whose answer decides the way does not run beside other agents here"
-        message = f"there is no wall around agents on this machine ({why}): {OPEN}"
-        yield Finding(Level.NOTICE, Area.AGENT, message, None, hint)
-    elif os.geteuid() == 0:
-        message = "agents of root can read the environment of other processes in spite of the wall"
-        hint = "let an ordinary user run sequencer"
-        yield Finding(Level.NOTICE, Area.AGENT, message, None, hint)
 
 
 def _check_webhooks(project: Project) -> Iterator[Finding]:

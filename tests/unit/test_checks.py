@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.project.checks import check_project, check_walls
+from sequencer.project.agent_checks import check_walls
+from sequencer.project.checks import check_project
 from sequencer.project.diagnostics import Area, Finding, Level, exit_code
 from sequencer.project.project import open_project
 from tests.unit.cli.calling import CONFIGURATION, call, project, worked

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from sequencer.executors.claude import ClaudeParser
-from sequencer.executors.client import JsonEventParser, is_affordable, sum_of_costs
+from sequencer.executors.client_events import JsonEventParser, is_affordable, sum_of_costs
 from sequencer.executors.client_limits import is_limit, is_temporary, not_before
 from sequencer.executors.codex import CodexParser
 from sequencer.executors.gemini import GeminiParser

@@ -22,9 +22,10 @@ import pytest
 
 from sequencer.executors import pump as guarding
 from sequencer.executors.guard import DUMPABLE, Prctl
-from sequencer.executors.process import ProcessCore, ProcessEnd, apply_result, conclude
+from sequencer.executors.process import ProcessCore, ProcessEnd, conclude
 from sequencer.executors.protocol import Cancellation, Piece
 from sequencer.executors.pump import Guard, Launch
+from sequencer.executors.result_file import apply_result
 from sequencer.executors.wall import Wall, lack
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from tests.contract.executor_cases import Recorder, wait_until
