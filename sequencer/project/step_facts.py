@@ -205,7 +205,7 @@ def facts_of_steps(
 def facts_of_workflow(workflow: Workflow, complete: Complete) -> dict[str, StepFacts]:
     """Return the facts of each step of *workflow*, and of its persons' nodes, by name."""
     found: dict[str, StepFacts] = {}
-    nodes = {} if workflow.graph is None else workflow.graph.by_id
+    nodes = {node.id: node for node in workflow.nodes}
     for step in workflow.steps:
         node = nodes.get(step.name)
         found |= facts_of_steps(step.name, step, complete, None if node is None else node.task)
@@ -214,8 +214,8 @@ def facts_of_workflow(workflow: Workflow, complete: Complete) -> dict[str, StepF
         found |= facts_of_steps(f"{step.name}\nreview", step, complete)
     others = _others(workflow)
     caps: dict[str, float | None] = {}
-    if workflow.graph is not None:
-        graph = workflow.graph
+    if nodes:
+        graph = workflow.whole_graph
         found |= {name: _person(node) for name, node in nodes.items() if _is_asked(graph, node)}
         others |= _others(graph)
         caps = {
