@@ -69,7 +69,7 @@ def wrong(project: Project, off: float, when: str) -> Iterator[str]:
     if when != WHEN[0]:
         night(project, 0)
     if when == WHEN[3]:
-        note = schedules.Note(time.time() - DAY_S, time.time() + off * DAY_S)
+        note = schedules.DateNote(time.time() - DAY_S, time.time() + off * DAY_S)
         schedules._write(project, project.run("night"), note)
     else:
         night(project, off + (when == WHEN[2]))

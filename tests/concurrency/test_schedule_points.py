@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.plugins.schedules import schedules
-from sequencer.plugins.schedules.schedules import Note
+from sequencer.plugins.schedules.schedules import DateNote
 from tests.concurrency import schedule_points
 from tests.long.report import Size
 
@@ -24,7 +24,7 @@ def test_the_sweep_notices_a_date_that_is_noted_too_early(
     """A check of the check: a start that is still to be made is noted as one that was made."""
     write = schedules._write
 
-    def early(project: object, run: object, note: Note) -> None:
+    def early(project: object, run: object, note: DateNote) -> None:
         write(project, run, note if note.starting is None else note.made())  # type: ignore[arg-type]
 
     monkeypatch.setattr(schedules, "_write", early)

@@ -36,7 +36,7 @@ LATEST_S = 2.0**33
 MAX_BYTES = 64 * 1024
 
 
-class Note(NamedTuple):
+class DateNote(NamedTuple):
     """What is known of a schedule's dates outside the project."""
 
     since: float
@@ -53,11 +53,11 @@ class Note(NamedTuple):
         """Return whether the start that was about to be made has been made, as *head* shows."""
         return head is not None and head.run_id != self.ended
 
-    def made(self) -> Note:
+    def made(self) -> DateNote:
         """Return the note after the start that was about to be made."""
-        return Note(max(self.since, self.starting or 0.0), ahead=self.ahead)
+        return DateNote(max(self.since, self.starting or 0.0), ahead=self.ahead)
 
-    def believed(self, now: float) -> Note:
+    def believed(self, now: float) -> DateNote:
         """Return it as it counts at *now*.
 
         A time more than a day ahead would keep the run from starting until then, for years
@@ -89,7 +89,7 @@ def next_start(project: Project, run: Run, now: float | None = None) -> float | 
 
 
 def _next(
-    project: Project, run: Run, head: Head | None, now: float, note: Note | None
+    project: Project, run: Run, head: Head | None, now: float, note: DateNote | None
 ) -> float | None:
     schedule = project.settings.schedules[run.name or ""]
     if head is not None and head.status != "complete":
@@ -174,10 +174,10 @@ def begin(project: Project, run: Run) -> None:
 
 def _settled(
     project: Project, run: Run, head: Head | None, now: float, say: Callable[[str], None]
-) -> Note:
+) -> DateNote:
     """Return what is known of the dates of *run*, and write it down where it has changed."""
     found = _read(project, run)
-    note = found or Note(now)
+    note = found or DateNote(now)
     if note.starting is not None and note.is_made(head):
         note = note.made()
     note = note.believed(now)
@@ -197,12 +197,12 @@ def _record(project: Project, run: Run) -> str:
     return f"{digest}.json"
 
 
-def _read(project: Project, run: Run) -> Note | None:
+def _read(project: Project, run: Run) -> DateNote | None:
     """Return what is noted of the dates of *run*; None: nothing that can be read."""
     data = read_own(FOLDER, _record(project, run), MAX_BYTES)
     try:
         kept = json.loads(data or b"")
-        note = Note(**{name: kept.get(name) for name in Note._fields})
+        note = DateNote(**{name: kept.get(name) for name in DateNote._fields})
         times = [float(at) for at in (note.since, note.starting, note.ahead) if at is not None]
     except (ValueError, TypeError, AttributeError):
         return None
@@ -210,6 +210,6 @@ def _read(project: Project, run: Run) -> Note | None:
     return note if is_sound and isinstance(note.ended, str | None) else None
 
 
-def _write(project: Project, run: Run, note: Note) -> None:
+def _write(project: Project, run: Run, note: DateNote) -> None:
     told = {"project": str(project.settings.project_dir), "run": run.name, **note._asdict()}
     put_own(FOLDER, _record(project, run), json.dumps(told).encode())
