@@ -19,8 +19,7 @@ from sequencer.cli import idle, inbox
 from sequencer.cli.context import Invocation, complain, in_short, json_text, near
 from sequencer.cli.options import hide_in
 from sequencer.cli.signals import EndOnSignal, LastResort
-from sequencer.cli.views.progress import PlainProgress, progress
-from sequencer.cli.views.text import one_line, plural
+from sequencer.cli.views.progress import PlainProgress, as_json, end_line, progress
 from sequencer.engine.attempt import (
     AttemptEnded,
     AttemptStarted,
@@ -48,7 +47,7 @@ from sequencer.model.kind import Readiness as Answer
 from sequencer.model.limits import InvocationLimits, parse_time
 from sequencer.model.line.order import next_index
 from sequencer.model.net.source import FlowSource
-from sequencer.model.outcome import Outcome, Usage, duration, spent
+from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.schedules.schedules import begin, next_start, start_due, starts_at
 from sequencer.plugins.schedules.unattended import News
@@ -568,36 +567,3 @@ def _head_or_none(run: Run) -> Head | None:
     with suppress(SequencerError):
         return run.head
     return None
-
-
-def end_line(summary: Summary) -> str:
-    """Return one line that says how it ended."""
-    usage = summary.usage
-    parts = [summary.reason]
-    if usage.steps or summary.failures or usage.seconds:
-        failed = f"{summary.failures} failed" if summary.failures else ""
-        steps = plural(usage.steps, "step")
-        is_said = any(words in f"{summary.reason} " for words in (" steps ", " 1 step "))
-        used = ("" if is_said else steps, failed, spent(usage), duration(usage.seconds))
-        parts += filter(None, used)
-    return one_line(" · ".join(parts))
-
-
-def as_json(run: Run, summary: Summary, exit_code: int) -> dict[str, Any]:
-    """Return what ``--json`` prints at the end."""
-    usage, head, names = summary.usage, summary.head, ("step_index", "status", "expected_step")
-    return {
-        "reason": summary.reason,
-        "exit_code": exit_code,
-        "run": run.name,
-        "steps": usage.steps,
-        "failures": summary.failures,
-        "cost_usd": usage.known_usd,
-        "unpriced": usage.unpriced,
-        "estimated_usd": usage.estimated_usd,
-        "input_tokens": usage.input_tokens,
-        "cache_read_tokens": usage.cache_read_tokens,
-        "output_tokens": usage.output_tokens,
-        "seconds": usage.seconds,
-        "head": None if head is None else {name: getattr(head, name) for name in names},
-    }

@@ -16,10 +16,10 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from sequencer.cli.context import complain, near, tell_fitted
-from sequencer.cli.views.text import Sanitiser, clock, file_size, fitted, moment, one_line
+from sequencer.cli.views.text import Sanitiser, clock, file_size, fitted, moment, one_line, plural
 from sequencer.engine.attempt import (
     Attempt,
     AttemptAccepted,
@@ -32,6 +32,8 @@ from sequencer.engine.attempt import (
     RunEvent,
     Waiting,
 )
+from sequencer.engine.run import Run
+from sequencer.engine.stint import Summary
 from sequencer.executors.protocol import Piece
 from sequencer.executors.redaction import Redaction
 from sequencer.model.outcome import Outcome, Usage, duration, spent
@@ -446,3 +448,36 @@ class LiveProgress(Painter, PlainProgress):
             self._console.print(Text("\n").join(styled), soft_wrap=True)
             self._painted += 1
         self._show(bottom, is_transient=True)
+
+
+def end_line(summary: Summary) -> str:
+    """Return one line that says how it ended."""
+    usage = summary.usage
+    parts = [summary.reason]
+    if usage.steps or summary.failures or usage.seconds:
+        failed = f"{summary.failures} failed" if summary.failures else ""
+        steps = plural(usage.steps, "step")
+        is_said = any(words in f"{summary.reason} " for words in (" steps ", " 1 step "))
+        used = ("" if is_said else steps, failed, spent(usage), duration(usage.seconds))
+        parts += filter(None, used)
+    return one_line(" · ".join(parts))
+
+
+def as_json(run: Run, summary: Summary, exit_code: int) -> dict[str, Any]:
+    """Return what ``--json`` prints at the end."""
+    usage, head, names = summary.usage, summary.head, ("step_index", "status", "expected_step")
+    return {
+        "reason": summary.reason,
+        "exit_code": exit_code,
+        "run": run.name,
+        "steps": usage.steps,
+        "failures": summary.failures,
+        "cost_usd": usage.known_usd,
+        "unpriced": usage.unpriced,
+        "estimated_usd": usage.estimated_usd,
+        "input_tokens": usage.input_tokens,
+        "cache_read_tokens": usage.cache_read_tokens,
+        "output_tokens": usage.output_tokens,
+        "seconds": usage.seconds,
+        "head": None if head is None else {name: getattr(head, name) for name in names},
+    }

@@ -5,7 +5,8 @@ from typing import cast
 
 import pytest
 
-from sequencer.cli.run_work import Plan, WorkCount, as_json
+from sequencer.cli.run_work import Plan, WorkCount
+from sequencer.cli.views.progress import as_json
 from sequencer.engine.attempt import AttemptEnded, AttemptStarted
 from sequencer.engine.run import Run
 from sequencer.engine.stint import Mode, Summary

@@ -76,6 +76,7 @@ def run(core: ProcessCore, tmp_path: Path) -> Run:
 
 def launch(folder: Path, script: str, wall: Wall = Wall.SCOPES, **update: Any) -> Launch:
     facts: dict[str, Any] = {
+        "identity": None,
         "argv": ["sh", "-c", script],
         "environment": {"PATH": os.environ["PATH"]},
         "cwd": folder,
