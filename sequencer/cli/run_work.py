@@ -19,7 +19,7 @@ from sequencer.cli import idle, inbox
 from sequencer.cli.context import Invocation, complain, in_short, json_text, near
 from sequencer.cli.options import hide_in
 from sequencer.cli.signals import EndOnSignal, LastResort
-from sequencer.cli.views.progress import PlainProgress, as_json, end_line, progress
+from sequencer.cli.views.progress import PlainProgress, progress, summary_json, summary_line
 from sequencer.engine.attempt import (
     AttemptEnded,
     AttemptStarted,
@@ -431,7 +431,7 @@ def _tell_failed(
     invocation.run_id = "" if head is None else head.run_id
     if invocation.is_json:
         done.head = head
-        invocation.print_json(as_json(run, done, code))
+        invocation.print_json(summary_json(run, done, code))
 
 
 def _tell_end(
@@ -443,7 +443,7 @@ def _tell_end(
             summary.reason += f"; {starts_at(date)}"
         summary.reason = f"nothing due: {summary.reason}"
     invocation.news = _news(run, plan, summary)
-    text = json_text(as_json(run, summary, 0)) if invocation.is_json else end_line(summary)
+    text = json_text(summary_json(run, summary, 0)) if invocation.is_json else summary_line(summary)
     invocation.echo(text)
     return text
 

@@ -450,7 +450,7 @@ class LiveProgress(Painter, PlainProgress):
         self._show(bottom, is_transient=True)
 
 
-def end_line(summary: Summary) -> str:
+def summary_line(summary: Summary) -> str:
     """Return one line that says how it ended."""
     usage = summary.usage
     parts = [summary.reason]
@@ -463,7 +463,7 @@ def end_line(summary: Summary) -> str:
     return one_line(" · ".join(parts))
 
 
-def as_json(run: Run, summary: Summary, exit_code: int) -> dict[str, Any]:
+def summary_json(run: Run, summary: Summary, exit_code: int) -> dict[str, Any]:
     """Return what ``--json`` prints at the end."""
     usage, head, names = summary.usage, summary.head, ("step_index", "status", "expected_step")
     return {

@@ -6,7 +6,7 @@ from typing import cast
 import pytest
 
 from sequencer.cli.run_work import Plan, WorkCount
-from sequencer.cli.views.progress import as_json
+from sequencer.cli.views.progress import summary_json
 from sequencer.engine.attempt import AttemptEnded, AttemptStarted
 from sequencer.engine.run import Run
 from sequencer.engine.stint import Mode, Summary
@@ -49,7 +49,7 @@ def test_the_end_as_json_without_a_head() -> None:
     class Named:
         name = "nightly"
 
-    facts = as_json(cast("Run", Named()), Summary("x", Usage(steps=2)), 3)
+    facts = summary_json(cast("Run", Named()), Summary("x", Usage(steps=2)), 3)
     assert (facts["run"], facts["exit_code"], facts["steps"]) == ("nightly", 3, 2)
     assert facts["head"] is None
 
