@@ -15,7 +15,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from sequencer.engine.apart import Apart
 from sequencer.engine.attempt import (
     Allowance,
     AttemptAccepted,
@@ -28,6 +27,7 @@ from sequencer.engine.attempt import (
 )
 from sequencer.engine.attempts import Attempts
 from sequencer.engine.carrier import accepted
+from sequencer.engine.exclusion import Exclusion
 from sequencer.engine.fitting import fitted, optional_of
 from sequencer.engine.markings import NetChanges
 from sequencer.engine.perform import Crowd, Performances
@@ -97,7 +97,9 @@ class NetWorker(Worker):
         self._rules = TeamRules() if team is None else team.rules
         if self.budgets is not None and self.budgets.kills:
             self._performances.on_use = self.attempts.wake
-        self._apart = Apart(performer.agents, performer.with_defaults, control.net.workflow_at)
+        self._exclusion = Exclusion(
+            performer.agents, performer.with_defaults, control.net.workflow_at
+        )
         self.shares = Shares(limits, self.budgets, control.store.owner(), self._prepared)
 
     def interrupt(self) -> None:
@@ -190,8 +192,8 @@ class NetWorker(Worker):
     def _closed(self, head: Head, marking: Marking, gone: frozenset[int]) -> Collection[str]:
         """Return the nodes that must not start now; *gone* are dead claims."""
         closed = self.shares.closed(head, marking, gone)
-        apart = self._apart.closed(head, marking, gone)
-        return frozenset(closed) | apart if apart else closed
+        excluded = self._exclusion.closed(head, marking, gone)
+        return frozenset(closed) | excluded if excluded else closed
 
     def gone(self, head: Head, mine: Collection[int] = ()) -> frozenset[int]:
         """See `Worker.gone`; those of running attempts are this process's as well."""

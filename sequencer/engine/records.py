@@ -16,7 +16,7 @@ from sequencer.model.kind import Performed
 from sequencer.model.net.rules import picks_a_way
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Output, Step
-from sequencer.model.workflow import Workflow
+from sequencer.model.workflow import Workflow, graph_of
 from sequencer.store import folder as folders
 from sequencer.store import results
 from sequencer.workflows.prompts import parsed
@@ -154,8 +154,8 @@ def decides(workflow: Workflow, step: Step, stage: str = "step") -> bool:
     """
     if step.validation is not None and stage != "fix":
         return True
-    graph = workflow.graph
-    return graph is not None and step.name in graph.by_id and picks_a_way(graph, step.name)
+    is_node = any(node.id == step.name for node in workflow.nodes)
+    return is_node and picks_a_way(graph_of(workflow), step.name)
 
 
 def as_asked(prepared: Prepared) -> tuple[Step, str, str | None]:

@@ -253,7 +253,7 @@ def test_an_ordinary_users_agents_do_not_reach_each_other(
 
 @needs_wall
 def test_a_wall_is_no_help_to_whom_an_agent_without_one_attacks(ordinary: Path) -> None:
-    # Why a decision does not run beside `wall: none`, see `engine.apart`.
+    # Why a decision does not run beside `wall: none`, see `engine.exclusion`.
     victim, attacker = guard_of_user(), guard_of_user()
     try:
         victim.run(launch(ordinary, "echo $$ > pid; sleep 60"))

@@ -31,7 +31,7 @@ class _Sides(NamedTuple):
     open: frozenset[str]
 
 
-class Apart:
+class Exclusion:
     """Keeps decisions of one graph's run apart from agents without a wall."""
 
     def __init__(
