@@ -79,6 +79,21 @@ def test_a_file_that_a_shell_only_writes_may_change_with_each_step(
     assert not acts_of(entry, tmp_path).beyond(before)
 
 
+def test_an_empty_file_that_marks_something_is_no_question_until_it_has_content(
+    tmp_path: Path,
+) -> None:
+    text = "test -e done.txt || { touch done.txt; exit 1; }"
+    entry = {"agents": {"a": {"kind": "command", "argv": ["sh"], "env": {"CHECK": text}}}}
+    before = acts_of(entry, tmp_path)
+    (tmp_path / "done.txt").touch()
+    assert not acts_of(entry, tmp_path).beyond(before)
+    (tmp_path / "done.txt").write_text("true\n")
+    full = acts_of(entry, tmp_path)
+    assert full.beyond(before)
+    (tmp_path / "done.txt").write_text("")
+    assert acts_of(entry, tmp_path).beyond(full)
+
+
 @pytest.mark.parametrize(
     "text",
     [
