@@ -13,7 +13,10 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import ClassVar
 
-_SHOWN_FACTS = 40
+_SHOWN_CHANGES = 40
+_SHOWN_ACTS = 15
+_SHOWN_CHARACTERS = 200
+"""How much an error shows of what a project can do; the question shows all of it."""
 
 
 class SequencerError(Exception):
@@ -110,14 +113,20 @@ class NotTrusted(UsageRefused):
         else:
             message = "the project is not trusted on this machine; these parts of it could act"
             listed = self.acts or ("built-in agents, with the prompts of this project",)
-        more = len(listed) - _SHOWN_FACTS
-        shown = [*listed[:_SHOWN_FACTS], *([f"… and {more} more"] if more > 0 else [])]
+        most = _SHOWN_CHANGES if self.changed else _SHOWN_ACTS
+        # A difference may be at the end of a long line.
+        shown = [line if self.changed else _shortened(line) for line in listed[:most]]
+        shown += [f"… and {len(listed) - most} more"] if len(listed) > most else []
         super().__init__(
             "\n".join([f"{message}:", *(f"    {line}" for line in shown)]),
             where=project,
             hint=hint
             or f"nothing was run; {command(None, 'trust', *flows)} shows everything and asks you",
         )
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= _SHOWN_CHARACTERS else f"{line[: _SHOWN_CHARACTERS - 1]}…"
 
 
 class DecisionRefused(UsageRefused):

@@ -222,6 +222,7 @@ def _key_of(line: str) -> str:
 
 _PROGRAMS = ("argv", "program", "extra_args", "env")
 """Options of an agent that may name a file; a variable can make a program load one."""
+_EMPTY = f"sha256 {hashlib.sha256().hexdigest()}"
 MAX_BYTES = 64 * 1024 * 1024
 """A larger file is compared by its size and its time of change."""
 
@@ -251,7 +252,8 @@ def _run_by(root: Path, command: Sequence[Any]) -> dict[Path, str]:
     """Return the fingerprints of the files that *command* may run, with Python's modules."""
     found = _with_imports(root, modules(command))
     for item in named(command):
-        found |= _file(root, item)
+        # An empty file does nothing, and often only marks something: touch done.txt
+        found |= {path: what for path, what in _file(root, item).items() if what != _EMPTY}
     return found
 
 

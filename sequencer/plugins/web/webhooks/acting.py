@@ -28,6 +28,7 @@ from sequencer.cli.views.runs import open_at
 from sequencer.engine.run import Run
 from sequencer.errors import (
     Interrupted,
+    NotTrusted,
     RemoteRefused,
     SequencerError,
     StorageFailed,
@@ -138,6 +139,11 @@ class Clerk:
         try:
             hooks = self.shown.acting().settings.webhooks
             is_left = self.box.next() or self.box.wanted()
+        except NotTrusted:
+            if any(self.shown.project.settings.webhooks.taken()):
+                text = "takes no deliveries: it is not trusted, or has changed since"
+                self._say(f"{self.shown.title} {text}; 'sequencer trust' asks you")
+            return
         except (SequencerError, sqlite3.Error) as error:
             text = str(error).partition("\n")[0]
             self._say(f"{self.shown.title} takes no deliveries: {text}")
