@@ -336,7 +336,12 @@ def work(invocation: Invocation, project: Project, plan: Plan) -> int:
             with LastResort(_longest_end_s(project)) as last:
                 return _work(invocation, project, plan, last)
         except WaitsForPerson:
-            if plan.mode is Mode.TICK or not inbox.decide(invocation, invocation.run()):
+            # A prompt would wait for somebody who has told it to end.
+            if (
+                last.has_begun
+                or plan.mode is Mode.TICK
+                or not inbox.decide(invocation, invocation.run())
+            ):
                 raise
         # The limits count for the whole invocation, across questions.
         plan = plan.less(_usage_of(invocation, plan), before)
@@ -400,7 +405,9 @@ def _work(invocation: Invocation, project: Project, plan: Plan, last: LastResort
     try:
         # Outside, so that a second Ctrl-C ends the wait for what is still to be posted.
         with (
-            nullcontext(ignore) if posting is None else posting.hear(run, notice, workflow) as post,
+            nullcontext(ignore)
+            if posting is None
+            else posting.hear(run, notice, workflow, last.note) as post,
             EndOnSignal(last.before(lambda text: shown(Noticed(text)))) as signals,
         ):
             begin(project, run)

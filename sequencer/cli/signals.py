@@ -121,6 +121,10 @@ class LastResort:
             with suppress(RuntimeError):
                 self._timer.start()
 
+    def note(self) -> None:
+        """Remember that this process was told to end, where what it still does has a bound."""
+        self.has_begun = True
+
     def before(self, tell: Callable[[str], None]) -> Callable[[str], None]:
         """Return what calls `begin` and then *tell*, which a stopped terminal may hold up."""
 

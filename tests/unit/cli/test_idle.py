@@ -401,7 +401,7 @@ def test_a_folder_that_cannot_be_written_is_nobodys_error(tmp_path: Path) -> Non
 def test_what_has_changed_since_a_tick_looked_is_not_answered_with_what_it_saw(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], object]
 ) -> None:
-    folder, said = paused(tmp_path / "p"), run_work._tell_end  # noqa: SLF001 - the end of its look
+    folder, said = paused(tmp_path / "p"), run_work._tell_end
 
     def and_then(*arguments: Any, **options: Any) -> str:
         text = said(*arguments, **options)
