@@ -45,6 +45,11 @@ class EndOnSignal:
         if has_come:
             interrupt()
 
+    @property
+    def has_come(self) -> bool:
+        """Return whether a signal has asked for the end."""
+        return self._has_come
+
     def __enter__(self) -> Self:
         """Take over the signals."""
         self._read_fd, self._write_fd = os.pipe()
