@@ -73,11 +73,13 @@ _KEYS: Mapping[Rule, tuple[str, ...]] = {
         "review",
         "step_defaults",
         "retry",
+        # Who performs the steps that name nobody, and where.
+        *("agent", "worktree", "router.review_every_n"),
     ),
     Rule.FREE: (
-        # Which of the trusted agents performs a step, and with which words.
-        *("agent", "supervisor_prompt", "main_prompt", "reviewer_prompt", "router"),
-        *("routing", "worktree", "store.ttl_s", "store.journal"),
+        # With which words a step is performed.
+        *("supervisor_prompt", "main_prompt", "reviewer_prompt", "router"),
+        *("routing", "store.ttl_s", "store.journal"),
         *("store.timeout_s", "store.patience_s", "store.poll", "store.max_commits"),
         *("commit.message", "logs.max_bytes", "activity.thoughts", "activity.min_interval_s"),
         *("activity.drain_s", "teams.enabled", "teams.threshold", "teams.classifications"),
