@@ -148,8 +148,12 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
 
     def ensure_folder(self, agent: str, folder: Path) -> None:
         """See `performing.Agents.ensure_folder`."""
+        if self.rehearses or folder == self.settings.project_dir:
+            return
         kind = self.build(agent).kind
-        if kind in CLIENTS and not self.rehearses and folder != self.settings.project_dir:
+        if agent in self.settings.agents:
+            self.trust.ensure_files_in(f"agents.{agent}", folder)
+        if kind in CLIENTS:
             self.trust.ensure_client(kind, self._options(agent), folder)
 
     def _options(self, name: str) -> Mapping[str, Any]:

@@ -33,7 +33,15 @@ from sequencer.executors.project_files import files_for
 from sequencer.project.client_files import ClientFacts, client_of, clients_of, file_of, scan
 from sequencer.project.schema import MOVES_CODE
 from sequencer.project.settings import Settings
-from sequencer.project.trust import Acts, acts_of, digest_of, fingerprint
+from sequencer.project.step_facts import ascii_of
+from sequencer.project.trust import (
+    Acts,
+    acts_of,
+    digest_of,
+    files_of_agent,
+    fingerprint,
+    led_to,
+)
 from sequencer.project.workflow_facts import Recorded
 from sequencer.store.folder import make_own, own_state
 from sequencer.store.identity import is_inside_agent
@@ -208,21 +216,57 @@ class Trust:
     def ensure_files(self, owner: str, seen: dict[Path, tuple[int, ...]]) -> None:
         """Return if the files that *owner* runs are those that were trusted.
 
-        *seen* has what they looked like the last time; only those that differ are read.
+        *seen* has what they and their folders looked like the last time; only those that
+        differ are read.
 
         Raises:
-            NotTrusted: one has another content.
+            NotTrusted: one has another content, or a file that is named has come.
         """
-        for path, trusted in self._files.get(owner, {}).items():
-            try:
-                facts = os.stat(path)  # noqa: PTH116 - before each attempt
-            except OSError:
-                continue  # who starts it says so
-            looks = (facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
-            if seen.get(path) == looks:
-                continue
-            ensure_unchanged(path, trusted, owner)
-            seen[path] = looks
+        files = self._files.get(owner, {})
+        for path, trusted in files.items():
+            looks = _looks_of(path)
+            # Who starts one that is gone says so.
+            if looks is not None and seen.get(path) != looks:
+                ensure_unchanged(path, trusted, owner)
+                seen[path] = looks
+        folders = {folder: _looks_of(folder) for folder in {path.parent for path in files}}
+        changed = {
+            folder: looks
+            for folder, looks in folders.items()
+            if looks and looks != seen.get(folder)
+        }
+        if changed.keys() & seen.keys():
+            self.ensure_files_in(owner, self._settings.project_dir)
+        seen |= changed
+
+    def ensure_files_in(self, owner: str, folder: Path) -> None:
+        """Return if the files in *folder* that the agent *owner* runs are those that were trusted.
+
+        It is the project's, or a copy of it, where files may be missing: git brings only some.
+
+        Raises:
+            NotTrusted: one has another content, or was not there when the project was trusted.
+        """
+        entries = self._settings.written.get("agents")
+        if self._read is None or not isinstance(entries, Mapping):
+            return  # nothing is compared
+        files = self._files.get(owner, {})
+        project = os.path.realpath(self._settings.project_dir)
+        trusted = {os.path.relpath(path, project): what for path, what in files.items()}
+        root = Path(os.path.realpath(folder))
+        changed: list[str] = []
+        for path, what in files_of_agent(entries.get(owner.partition(".")[2]), root).items():
+            name = os.path.relpath(path, root)
+            if trusted.get(name) != what:
+                line = f"{owner}, file {ascii_of(name)}: "
+                changed += [f"- {line}{trusted[name]}"] if name in trusted else []
+                changed.append(f"+ {line}{what}")
+        if changed and str(root) == project:
+            raise NotTrusted(self.key, (), changed)
+        if changed:
+            hint = "its program was not started; undo it there, or do the same in the project's "
+            hint += "folder and call 'sequencer trust'"
+            raise NotTrusted(f"work tree {folder}", (), changed, hint=hint)
 
     def ensure_client(
         self, kind: str, options: Mapping[str, Any], folder: Path | None = None
@@ -267,6 +311,14 @@ class Trust:
                 yield client, files, self.is_vouched_for or found.lines <= trusted
 
 
+def _looks_of(path: Path) -> tuple[int, ...] | None:
+    try:
+        facts = os.stat(path)  # noqa: PTH116 - before each attempt
+    except OSError:
+        return None
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
+
+
 def _of_lines(lines: Iterable[str]) -> Acts:
     return Acts(tuple(sorted(lines)), {})
 
@@ -279,7 +331,7 @@ def ensure_unchanged(path: Path, trusted: str, owner: str) -> None:
     """
     real = Path(os.path.realpath(path))
     now = fingerprint(real)
-    if trusted not in (now, f'leads to "{real}"'):
+    if trusted not in (now, *led_to(path, real)):
         line = f"{owner}, file {path}"
         raise NotTrusted(str(path), (), (f"- {line}: {trusted}", f"+ {line}: {now or 'is gone'}"))
 
