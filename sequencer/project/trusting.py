@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from msgspec import Struct, ValidationError, convert, field, to_builtins
@@ -91,13 +92,18 @@ class Trust:
         return {name: scan(name, reads, settings.project_dir) for name, reads in clients.items()}
 
     @cached_property
-    def _own_settings(self) -> Mapping[str, str]:
-        from sequencer.plugins.git.process import acting_settings  # noqa: PLC0415 - only who asks
+    def _git(self) -> ModuleType:
+        from sequencer.plugins.git import process  # noqa: PLC0415 - only who asks
 
+        return process
+
+    @cached_property
+    def _own_settings(self) -> Mapping[str, str]:
         store = self._settings.store
         # Code travels through the remote where the run itself is elsewhere, too.
         remote = store.remote if store.kind in MOVES_CODE else None
-        return acting_settings(self._settings.project_dir, remote)
+        found: Mapping[str, str] = self._git.acting_settings(self._settings.project_dir, remote)
+        return found
 
     @property
     def git_settings(self) -> Mapping[str, str]:
@@ -274,8 +280,8 @@ class Trust:
         """Return if a client of *kind* would read in *folder* what was trusted of the project.
 
         Without *folder* it is the project's: each file costs one `stat` if nothing has
-        changed. In a work tree that is elsewhere, a file that is missing is no change, since
-        git does not bring every file there.
+        changed. In a work tree that is elsewhere, a file that is missing is a change if git
+        brought it there.
 
         Raises:
             NotTrusted: a key that acts, or a file, is another one, has come, or is gone.
@@ -288,9 +294,12 @@ class Trust:
             return
         project = self._settings.project_dir
         now = scan(kind, reads, folder or project, None if folder is None else project)
-        trusted = {line for line in self._read if client_of(line) == kind}
+        trusted = known_lines = {line for line in self._read if client_of(line) == kind}
         if folder is not None:
             trusted = {line for line in trusted if line in now.lines or file_of(line) in now.files}
+            missing = sorted({file_of(line) for line in known_lines - trusted} - now.files)
+            gone = missing and self._git.taken_out(missing, folder, project)
+            trusted |= {line for line in known_lines if gone and file_of(line) in gone}
         changed = _of_lines(now.lines).beyond(_of_lines(trusted))
         if changed:
             if folder is None:
