@@ -2,7 +2,8 @@
 
 A file is code that the project's author wrote down in orchestration.yaml; it is still read
 only inside the project. It leaves nothing behind: no byte code on disk, no entry on the
-search path.
+search path. Modules of the project that it imports are compiled from their text, which is
+compared with what was trusted: byte code and compiled extensions in the project never run.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.machinery import ModuleSpec
+from importlib.machinery import FileFinder, ModuleSpec, SourceFileLoader
 from importlib.metadata import EntryPoint
 from importlib.util import module_from_spec
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, MappingProxyType, ModuleType
 
 from sequencer.documents.textfile import read_bytes
 from sequencer.errors import ConfigurationError, NotTrusted, UnsafePath
@@ -35,8 +36,10 @@ def load_files(
 
     While one loads, modules of the project's folder can be imported, installed ones first.
 
+    *trusted* has the files that were trusted with their fingerprints; empty: nobody compares.
+
     Raises:
-        NotTrusted: a file of *trusted* has another fingerprint; it was not run.
+        NotTrusted: a file has another fingerprint than in *trusted*; it was not run.
         UnsafePath: a path leaves the project, or is no regular file.
         ConfigurationError: a file is missing, listed twice, or can't be loaded.
     """
@@ -51,7 +54,7 @@ def load_files(
                 hint="list it once; a hook is called as often as it is listed",
             )
         seen[path] = written
-        yield Plugin(written, _load(path, root, trusted.get(path)))
+        yield Plugin(written, _load(path, root, trusted))
 
 
 def load_entries(entries: Iterable[EntryPoint]) -> Iterator[Plugin]:
@@ -120,24 +123,22 @@ def _inside(root: Path, written: str, where: str) -> Path:
     return path
 
 
-def _load(path: Path, root: Path, trusted: str | None) -> ModuleType:
+def _load(path: Path, root: Path, trusted: Mapping[Path, str]) -> ModuleType:
     file = str(path)
     name = MODULE_PREFIX + hashlib.sha256(os.fsencode(file)).hexdigest()[:16]
     spec = ModuleSpec(name, None, origin=file)
     module = module_from_spec(spec)
     module.__file__ = file
     source = _source(path)
-    now = f"sha256 {hashlib.sha256(source).hexdigest()}"
-    if trusted not in (None, now):
-        raise NotTrusted(file, (), (f"- hooks, file {file}: {trusted}", f"+ {now}"))
+    _ensure_trusted(path, source, trusted, is_listed=True)
     try:
         # dont_inherit: this module's own __future__ imports are not the hook file's.
         code: CodeType = compile(source, file, "exec", dont_inherit=True)
-        with _importable(root):
+        with _importable(root, trusted):
             # Dataclasses and pickles look their module up by its name.
             sys.modules[name] = module
             exec(code, vars(module))  # noqa: S102 - it is what a hook file is for
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, NotTrusted):
         sys.modules.pop(name, None)
         raise
     except BaseException as error:
@@ -151,16 +152,65 @@ def _load(path: Path, root: Path, trusted: str | None) -> ModuleType:
     return module
 
 
+def _ensure_trusted(
+    path: Path, source: bytes, trusted: Mapping[Path, str], *, is_listed: bool = False
+) -> None:
+    """Return if *source*, the text of *path*, is what was trusted; see `load_files`.
+
+    Of a module that no import statement names nothing was recorded.
+    """
+    known = trusted.get(path)
+    now = f"sha256 {hashlib.sha256(source).hexdigest()}"
+    if known != now and (known is not None or (trusted and is_listed)):
+        line = f"hooks, file {path}: "
+        raise NotTrusted(
+            str(path), (), ([f"- {line}{known}"] if known else []) + [f"+ {line}{now}"]
+        )
+
+
+class _TrustedSource(SourceFileLoader):
+    """Compiles a module of the project from its text, never from byte code beside it."""
+
+    trusted: Mapping[Path, str] = MappingProxyType({})
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Return the code of the text that is there now, once it was compared.
+
+        Raises:
+            NotTrusted: it is not what was trusted.
+        """
+        path = self.get_filename(fullname)
+        source = self.get_data(path)
+        _ensure_trusted(Path(os.path.realpath(path)), source, self.trusted)
+        return self.source_to_code(source, path)
+
+
 @contextmanager
-def _importable(root: Path) -> Iterator[None]:
+def _importable(root: Path, trusted: Mapping[Path, str]) -> Iterator[None]:
     """Let modules in *root* be imported, behind all others, and leave no byte code there."""
     folder, writes_none = str(root), sys.dont_write_bytecode
+    # An environment may be in the project: what is installed there is no module of the project.
+    loader = type("_Source", (_TrustedSource,), {"trusted": trusted})
+    others = [entry for entry in sys.path if entry.startswith(f"{folder}/")]
+
+    def found(path: str) -> FileFinder:
+        is_installed = any(path == other or path.startswith(f"{other}/") for other in others)
+        if is_installed or (path != folder and not path.startswith(f"{folder}/")):
+            raise ImportError(path)
+        return FileFinder(path, (loader, [".py"]))
+
+    before = sys.path_importer_cache.pop(folder, None)
+    sys.path_hooks.insert(0, found)
     sys.path.append(folder)
     sys.dont_write_bytecode = True
     try:
         yield
     finally:
         sys.dont_write_bytecode = writes_none
+        sys.path_hooks.remove(found)
+        sys.path_importer_cache.pop(folder, None)
+        if before is not None:
+            sys.path_importer_cache[folder] = before
         # The last one: the same folder may have been there before, for a reason of its own.
         places = [place for place, entry in enumerate(sys.path) if entry == folder]
         if places:
