@@ -231,6 +231,14 @@ def is_agent(pid: int) -> bool:
     return _is_below_agent(pid) is True
 
 
+def sees_all_processes() -> bool:
+    """Return whether /proc shows this process each other one of the machine.
+
+    Not in another pid namespace, and not where it is mounted with ``hidepid``.
+    """
+    return pid_namespace() == _FIRST_NAMESPACE and os.access("/proc/1/status", os.R_OK)
+
+
 class _Ancestor(NamedTuple):
     parent: int
     is_marked: bool
