@@ -203,10 +203,9 @@ _UNSEEN = (FileNotFoundError, ProcessLookupError, PermissionError)
 def is_inside_agent() -> bool:
     """Return whether an agent started this process, whatever it has done to its variables.
 
-    It did if this process has the mark, was started with it, or has an ancestor that is a guard
-    or was started with it. An ancestor of another user that can't be read is no agent. If the
-    topmost ancestors are hidden (another pid namespace, no /proc), the wall around agents tells,
-    where the kernel has one: nobody can leave it.
+    It did if this process has the mark, was started with it, has an ancestor that is a guard
+    or was started with it, or is inside a wall like that around agents, which nobody can leave.
+    An ancestor of another user that can't be read is no agent.
 
     Raises:
         OSError: this process can open no more files, so it can't be told.
@@ -220,8 +219,8 @@ def _was_started_by_agent(pid: int) -> bool:
     del pid
     if sys.platform != "linux":
         return _is_below_agent_elsewhere(os.getpid())
-    found = _is_below_agent("self")
-    return _is_walled() if found is None else found
+    # Whoever outlives its guard, or is shown another /proc, is still inside the wall.
+    return _is_below_agent("self") is True or _is_walled()
 
 
 def is_agent(pid: int) -> bool:
@@ -331,7 +330,7 @@ def _is_walled() -> bool:
     entered: list[int] = []
 
     def enter() -> None:
-        import ctypes  # noqa: PLC0415 - only where ancestors are hidden
+        import ctypes  # noqa: PLC0415 - only where somebody decides
 
         class Ruleset(ctypes.Structure):
             _fields_ = [(name, ctypes.c_uint64) for name in ("files", "net", "scopes")]
@@ -341,18 +340,20 @@ def _is_walled() -> bool:
         create, restrict, no_new_privs = 444, 446, 38
         fd = call(create, ctypes.byref(scopes), ctypes.c_size_t(ctypes.sizeof(scopes)), 0)
         if fd < 0:
+            # This kernel has no such wall.
+            entered.extend(range(_MOST_DOMAINS))
             return
         ctypes.CDLL(None).prctl(no_new_privs, 1, 0, 0, 0)
         while len(entered) < _MOST_DOMAINS and call(restrict, fd, 0) == 0:
             entered.append(fd)
         os.close(fd)
 
-    if sys.platform == "linux":
-        thread = threading.Thread(target=enter)
-        thread.start()
-        thread.join()
-    # None at all: this kernel has no such wall.
-    return 0 < len(entered) < _MOST_DOMAINS
+    if sys.platform != "linux":
+        return False
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    return len(entered) < _MOST_DOMAINS
 
 
 def utc_now() -> str:

@@ -111,8 +111,16 @@ def test_where_proc_shows_no_guard_the_wall_around_agents_tells() -> None:
 
 
 @needs_scopes
-def test_a_wall_of_somebody_else_makes_nobody_an_agent() -> None:
-    assert answer([sys.executable, "-c", WALLED, *ASKS]) == "False"
+def test_a_process_that_outlived_its_guard_is_known_by_the_wall_around_it() -> None:
+    assert answer([sys.executable, "-c", WALLED, *ASKS]) == "True"
+
+
+@needs_scopes
+def test_who_enters_as_many_walls_as_there_can_be_is_still_inside() -> None:
+    command = ASKS
+    for _ in range(16):
+        command = [sys.executable, "-c", WALLED, *command]
+    assert answer(command) == "True"
 
 
 def test_a_person_is_not_inside_of_an_agent_and_an_editor_of_the_guard_neither() -> None:
