@@ -55,6 +55,9 @@ or a seccomp filter refuses it; its Landlock is older than scopes (ABI 6, Linux 
 this is the 17th domain inside one another."""
 
 
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+
+
 class Prctl:
     """The kernel's per-process switches; does nothing where they don't exist."""
 
@@ -281,14 +284,19 @@ def _let_go(stdin_fd: int, stdout_fd: int, nothing: int) -> None:
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the children of all threads of *pid*; none if it is gone."""
+    """Return the children of all threads of *pid*; none if it is gone.
+
+    Raises:
+        OSError: this process can open nothing, so it can't look.
+    """
     found: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
                 found += map(int, file.read().split())
-    except OSError:
-        return found
+    except OSError as error:
+        if error.errno in _NO_DESCRIPTOR:
+            raise
     return found
 
 
@@ -468,7 +476,26 @@ def main() -> None:
         return
     if agent is None:
         return
-    guard_agent(agent, launch, watch, prctl)
+    try:
+        guard_agent(agent, launch, watch, prctl)
+    except OSError:
+        stay()
+
+
+def stay() -> None:
+    """Stop speaking, and stay as long as something is left: its parent tells whose it is.
+
+    An agent can take a guard's descriptors by a limit, and then the guard can't look for what it
+    should end. Its sequencer does it instead, and ends the guard as well.
+    """
+    os.close(_STATUS)
+    give_up = time.monotonic() + 2 * KILL_LIMIT_S
+    while time.monotonic() < give_up:
+        try:
+            os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        time.sleep(0.05)
 
 
 def guard_agent(agent: int, launch: Order, watch: AgentWatch, prctl: Prctl) -> None:

@@ -87,6 +87,36 @@ def launch(folder: Path, script: str, wall: Wall = Wall.SCOPES, **update: Any) -
     return Launch(**{**facts, **update})
 
 
+TAKES_DESCRIPTORS = """
+import os, resource
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        nothing = os.open("/dev/null", os.O_RDWR)
+        for fd in range(3):
+            os.dup2(nothing, fd)
+        with open("orphan", "w") as file:
+            file.write(str(os.getpid()))
+        os.execve("/bin/sleep", ["sleep", "60"], {})
+    os._exit(0)
+os.wait()
+while not os.path.exists("orphan") or not open("orphan").read():
+    pass
+resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, (0, 0))
+"""
+
+
+@on_linux
+@pytest.mark.parametrize("wall", Wall)
+def test_an_agent_that_takes_its_guards_descriptors_leaves_nothing_behind(
+    core: ProcessCore, tmp_path: Path, wall: Wall
+) -> None:
+    update = {"argv": [sys.executable, "-c", TAKES_DESCRIPTORS]}
+    end = core.run(launch(tmp_path, "", wall, **update), Heard(), Cancellation())
+    assert end.is_guard_lost
+    assert not is_alive(int(pid_in(tmp_path / "orphan")))
+
+
 # --- behind the wall ---------------------------------------------------------------------
 
 
