@@ -49,6 +49,8 @@ _CREATE_RULESET, _RESTRICT_SELF = 444, 446
 """Numbers of the system calls, the same on every machine that is not in `_OTHER_NUMBERS`."""
 _OTHER_NUMBERS = ("alpha", "ia64", "mips")
 _ABSTRACT_SOCKETS, _SIGNALS = 1, 2
+DEPTH = 3
+"""So many domains inside one another are the wall: sandboxes of others have one or two."""
 _NO_WALL = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EINVAL, errno.E2BIG)
 """What a system answers that can't build the wall: it lacks Landlock, has it switched off,
 or a seccomp filter refuses it; its Landlock is older than scopes (ABI 6, Linux 6.12); or
@@ -91,7 +93,10 @@ class Prctl:
 
 
 class Domain:
-    """A Landlock domain with scopes only: nothing in it reaches processes outside of it.
+    """Landlock domains with scopes only: nothing in them reaches processes outside of them.
+
+    They are the same, `DEPTH` times inside one another: so what is in them is known as an
+    agent's even where it has outlived its guard, see `store.identity`.
 
     Denied are signals, ptrace, what /proc shows by the right to trace (the environment, the
     memory, the open files; to root the environment and the memory map stay readable) and
@@ -133,12 +138,14 @@ class Domain:
         if not self.is_there:
             return False
         self._prctl.set(_NO_NEW_PRIVS, 1)
-        try:
-            self._prctl.syscall(_RESTRICT_SELF, self._rules, 0)
-        except OSError as error:
-            if error.errno not in _NO_WALL:
-                raise
-            return False
+        for depth in range(DEPTH):
+            try:
+                self._prctl.syscall(_RESTRICT_SELF, self._rules, 0)
+            except OSError as error:
+                if error.errno not in _NO_WALL:
+                    raise
+                # The outermost one does all of the work.
+                return depth > 0
         return True
 
     def close(self) -> None:

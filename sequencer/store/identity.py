@@ -204,8 +204,9 @@ def is_inside_agent() -> bool:
     """Return whether an agent started this process, whatever it has done to its variables.
 
     It did if this process has the mark, was started with it, has an ancestor that is a guard
-    or was started with it, or is inside a wall like that around agents, which nobody can leave.
-    An ancestor of another user that can't be read is no agent.
+    or was started with it, or is inside the wall around agents, which nobody can leave. An
+    ancestor of another user that can't be read is no agent. If the topmost ancestors are hidden
+    (another pid namespace, no /proc), any wall of this kind is a mark.
 
     Raises:
         OSError: this process can open no more files, so it can't be told.
@@ -219,8 +220,9 @@ def _was_started_by_agent(pid: int) -> bool:
     del pid
     if sys.platform != "linux":
         return _is_below_agent_elsewhere(os.getpid())
+    found = _is_below_agent("self")
     # Whoever outlives its guard, or is shown another /proc, is still inside the wall.
-    return _is_below_agent("self") is True or _is_walled()
+    return found or _depth() >= (1 if found is None else _DEPTH)
 
 
 def is_agent(pid: int) -> bool:
@@ -317,12 +319,14 @@ def _is_below_agent_elsewhere(pid: int) -> bool:
 
 _MOST_DOMAINS = 16
 """So many Landlock domains can be inside of each other: a constant of the kernel."""
+_DEPTH = 3
+"""The wall around agents is so deep: `guard.DEPTH`, which is above this module."""
 _SCOPES = 3
 """Landlock's two scopes: abstract sockets and signals."""
 
 
-def _is_walled() -> bool:
-    """Return whether this process is in a Landlock domain, which nobody can leave.
+def _depth() -> int:
+    """Return in how many Landlock domains this process is, none of which it can leave.
 
     The kernel does not say it. But domains can be inside of each other only so deep, so a thread,
     whose end undoes it, enters as many as it still can.
@@ -348,12 +352,10 @@ def _is_walled() -> bool:
             entered.append(fd)
         os.close(fd)
 
-    if sys.platform != "linux":
-        return False
     thread = threading.Thread(target=enter)
     thread.start()
     thread.join()
-    return len(entered) < _MOST_DOMAINS
+    return _MOST_DOMAINS - len(entered)
 
 
 def utc_now() -> str:
