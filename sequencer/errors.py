@@ -108,7 +108,7 @@ def some_of_each(facts: Sequence[str], most: int) -> list[str]:
     return [facts[place] for place in sorted(chosen)]
 
 
-def summary_of(facts: Sequence[str], most: int) -> list[str]:
+def summary_of(facts: Sequence[str], most: int = _SHOWN_CHANGES) -> list[str]:
     """Return a line that counts *facts* by part of the project; none if all are shown.
 
     >>> summary_of(["agents.x.argv: []"] * 40 + ["hooks: []"], 40)

@@ -49,10 +49,15 @@ _CREATE_RULESET, _RESTRICT_SELF = 444, 446
 """Numbers of the system calls, the same on every machine that is not in `_OTHER_NUMBERS`."""
 _OTHER_NUMBERS = ("alpha", "ia64", "mips")
 _ABSTRACT_SOCKETS, _SIGNALS = 1, 2
+DEPTH = 3
+"""So many domains inside one another are the wall: sandboxes of others have one or two."""
 _NO_WALL = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EINVAL, errno.E2BIG)
 """What a system answers that can't build the wall: it lacks Landlock, has it switched off,
 or a seccomp filter refuses it; its Landlock is older than scopes (ABI 6, Linux 6.12); or
 this is the 17th domain inside one another."""
+
+
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 
 
 class Prctl:
@@ -88,7 +93,10 @@ class Prctl:
 
 
 class Domain:
-    """A Landlock domain with scopes only: nothing in it reaches processes outside of it.
+    """Landlock domains with scopes only: nothing in them reaches processes outside of them.
+
+    They are the same, `DEPTH` times inside one another: so what is in them is known as an
+    agent's even where it has outlived its guard, see `store.identity`.
 
     Denied are signals, ptrace, what /proc shows by the right to trace (the environment, the
     memory, the open files; to root the environment and the memory map stay readable) and
@@ -130,12 +138,14 @@ class Domain:
         if not self.is_there:
             return False
         self._prctl.set(_NO_NEW_PRIVS, 1)
-        try:
-            self._prctl.syscall(_RESTRICT_SELF, self._rules, 0)
-        except OSError as error:
-            if error.errno not in _NO_WALL:
-                raise
-            return False
+        for depth in range(DEPTH):
+            try:
+                self._prctl.syscall(_RESTRICT_SELF, self._rules, 0)
+            except OSError as error:
+                if error.errno not in _NO_WALL:
+                    raise
+                # The outermost one does all of the work.
+                return depth > 0
         return True
 
     def close(self) -> None:
@@ -281,14 +291,19 @@ def _let_go(stdin_fd: int, stdout_fd: int, nothing: int) -> None:
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the children of all threads of *pid*; none if it is gone."""
+    """Return the children of all threads of *pid*; none if it is gone.
+
+    Raises:
+        OSError: this process can open nothing, so it can't look.
+    """
     found: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
                 found += map(int, file.read().split())
-    except OSError:
-        return found
+    except OSError as error:
+        if error.errno in _NO_DESCRIPTOR:
+            raise
     return found
 
 
@@ -468,7 +483,26 @@ def main() -> None:
         return
     if agent is None:
         return
-    guard_agent(agent, launch, watch, prctl)
+    try:
+        guard_agent(agent, launch, watch, prctl)
+    except OSError:
+        stay()
+
+
+def stay() -> None:
+    """Stop speaking, and stay as long as something is left: its parent tells whose it is.
+
+    An agent can take a guard's descriptors by a limit, and then the guard can't look for what it
+    should end. Its sequencer does it instead, and ends the guard as well.
+    """
+    os.close(_STATUS)
+    give_up = time.monotonic() + 2 * KILL_LIMIT_S
+    while time.monotonic() < give_up:
+        try:
+            os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        time.sleep(0.05)
 
 
 def guard_agent(agent: int, launch: Order, watch: AgentWatch, prctl: Prctl) -> None:

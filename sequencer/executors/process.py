@@ -143,6 +143,9 @@ class ProcessCore:
             is_guard_lost = True
             try:
                 pump.run()
+                if pump.report is None:
+                    # While the guard is there, what it has adopted is known by its parent.
+                    end_marked(guard.mark)
             finally:
                 # Also on the way out of an exception: no control pipe, no agent.
                 is_clean = guard.close()

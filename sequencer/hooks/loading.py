@@ -14,11 +14,13 @@ import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from importlib.abc import MetaPathFinder
 from importlib.machinery import FileFinder, ModuleSpec, SourceFileLoader
 from importlib.metadata import EntryPoint
 from importlib.util import module_from_spec
 from pathlib import Path
-from types import CodeType, MappingProxyType, ModuleType
+from types import CodeType, ModuleType
 
 from sequencer.documents.textfile import read_bytes
 from sequencer.errors import ConfigurationError, NotTrusted, UnsafePath
@@ -130,7 +132,8 @@ def _load(path: Path, root: Path, trusted: Mapping[Path, str]) -> ModuleType:
     module = module_from_spec(spec)
     module.__file__ = file
     source = _source(path)
-    _ensure_trusted(path, source, trusted, is_listed=True)
+    if trusted:
+        _ensure_same(file, trusted.get(path), source)
     try:
         # dont_inherit: this module's own __future__ imports are not the hook file's.
         code: CodeType = compile(source, file, "exec", dont_inherit=True)
@@ -152,69 +155,103 @@ def _load(path: Path, root: Path, trusted: Mapping[Path, str]) -> ModuleType:
     return module
 
 
-def _ensure_trusted(
-    path: Path, source: bytes, trusted: Mapping[Path, str], *, is_listed: bool = False
-) -> None:
-    """Return if *source*, the text of *path*, is what was trusted; see `load_files`.
-
-    Of a module that no import statement names nothing was recorded.
-    """
-    known = trusted.get(path)
-    now = f"sha256 {hashlib.sha256(source).hexdigest()}"
-    if known != now and (known is not None or (trusted and is_listed)):
-        line = f"hooks, file {path}: "
-        raise NotTrusted(
-            str(path), (), ([f"- {line}{known}"] if known else []) + [f"+ {line}{now}"]
-        )
-
-
-class _TrustedSource(SourceFileLoader):
-    """Compiles a module of the project from its text, never from byte code beside it."""
-
-    trusted: Mapping[Path, str] = MappingProxyType({})
-
-    def get_code(self, fullname: str) -> CodeType:
-        """Return the code of the text that is there now, once it was compared.
-
-        Raises:
-            NotTrusted: it is not what was trusted.
-        """
-        path = self.get_filename(fullname)
-        source = self.get_data(path)
-        _ensure_trusted(Path(os.path.realpath(path)), source, self.trusted)
-        return self.source_to_code(source, path)
-
-
 @contextmanager
 def _importable(root: Path, trusted: Mapping[Path, str]) -> Iterator[None]:
-    """Let modules in *root* be imported, behind all others, and leave no byte code there."""
-    folder, writes_none = str(root), sys.dont_write_bytecode
-    # An environment may be in the project: what is installed there is no module of the project.
-    loader = type("_Source", (_TrustedSource,), {"trusted": trusted})
-    others = [entry for entry in sys.path if entry.startswith(f"{folder}/")]
-
-    def found(path: str) -> FileFinder:
-        is_installed = any(path == other or path.startswith(f"{other}/") for other in others)
-        if is_installed or (path != folder and not path.startswith(f"{folder}/")):
-            raise ImportError(path)
-        return FileFinder(path, (loader, [".py"]))
-
-    before = sys.path_importer_cache.pop(folder, None)
-    sys.path_hooks.insert(0, found)
-    sys.path.append(folder)
-    sys.dont_write_bytecode = True
+    """Let modules in *root* be imported, behind all others."""
+    below, last = _Modules(root, trusted, is_last=False), _Modules(root, trusted, is_last=True)
+    sys.meta_path[:] = [below, *sys.meta_path, last]
     try:
         yield
     finally:
-        sys.dont_write_bytecode = writes_none
-        sys.path_hooks.remove(found)
-        sys.path_importer_cache.pop(folder, None)
-        if before is not None:
-            sys.path_importer_cache[folder] = before
-        # The last one: the same folder may have been there before, for a reason of its own.
-        places = [place for place, entry in enumerate(sys.path) if entry == folder]
-        if places:
-            del sys.path[places[-1]]
+        sys.meta_path[:] = [one for one in sys.meta_path if one not in (below, last)]
+
+
+class _Modules(MetaPathFinder):
+    """Finds the project's modules, in the source alone that was trusted.
+
+    Byte code beside a module and a library of its name would act without having been shown, and
+    so would a file that takes the place of a module that an installed package only looks for.
+    """
+
+    def __init__(self, root: Path, trusted: Mapping[Path, str], *, is_last: bool) -> None:
+        """Find what is in *root* itself if it is the *last* one asked, else what is in packages.
+
+        *trusted* has the fingerprints; empty: all of the project may act.
+        """
+        self._root = root
+        self._trusted = trusted
+        self._is_last = is_last
+        # An environment may be in the project: what is installed there is no module of it.
+        places = [Path(entry) for entry in sys.path if entry]
+        self._installed = [one for one in places if root in one.parents]
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """See `importlib.abc.MetaPathFinder`.
+
+        Raises:
+            ImportError: nobody trusted the file.
+        """
+        if (path is None) != self._is_last:
+            return None
+        for folder in [self._root] if path is None else map(Path, path):
+            if not folder.is_relative_to(self._root):
+                continue
+            if any(folder.is_relative_to(one) for one in self._installed):
+                continue
+            loader = partial(_TrustedSource, self._trusted)
+            finder = FileFinder(str(folder), (loader, [".py"]))  # type: ignore[arg-type]
+            found = finder.find_spec(fullname, target)
+            if found is not None:
+                return found
+        return None
+
+
+class _TrustedSource(SourceFileLoader):
+    """Loads a module from its source, and leaves no byte code there."""
+
+    def __init__(self, trusted: Mapping[Path, str], fullname: str, path: str) -> None:
+        super().__init__(fullname, path)
+        self._trusted = trusted
+
+    def get_code(self, fullname: str) -> CodeType:
+        """See `importlib.abc.InspectLoader`; byte code that is there is not read.
+
+        Raises:
+            ImportError: nobody trusted the file.
+            NotTrusted: it has another content by now.
+        """
+        file = self.get_filename(fullname)
+        source = self.get_data(file)
+        if self._trusted:
+            real = Path(os.path.realpath(file))
+            # One that leads out of the project is trusted by its own name.
+            before = self._trusted.get(real, self._trusted.get(Path(file)))
+            if before is None:
+                raise ImportError(
+                    f"{file} is not among the files that were trusted with the hooks; name it "
+                    "in an import statement of a hook file",
+                    name=fullname,
+                    path=file,
+                )
+            _ensure_same(file, before, source)
+        code: CodeType = compile(source, file, "exec", dont_inherit=True)
+        return code
+
+
+def _ensure_same(file: str, trusted: str | None, source: bytes) -> None:
+    """Return if *file* with *source* is what was *trusted*; too large ones have no digest.
+
+    Raises:
+        NotTrusted: it is not, or nobody trusted it.
+    """
+    now = f"sha256 {hashlib.sha256(source).hexdigest()}"
+    line = f"hooks, file {file}: "
+    if trusted is None:
+        raise NotTrusted(file, (), (f"+ {line}{now}",))
+    if trusted.startswith("sha256 ") and trusted != now:
+        raise NotTrusted(file, (), (f"- {line}{trusted}", f"+ {line}{now}"))
 
 
 def _source(path: Path) -> bytes:

@@ -47,6 +47,7 @@ from sequencer.project.runs import (
 from sequencer.project.schema import CURRENT, MOVES_CODE, NONE
 from sequencer.project.settings import Settings, load
 from sequencer.project.sources import Given
+from sequencer.project.trust import Rule, rule_of
 from sequencer.project.trusting import Ask, Trust
 from sequencer.store import folder as folders
 from sequencer.store.folder import make_own
@@ -116,8 +117,22 @@ class Project(Struct, frozen=True, dict=True):
         # Of the file and as it was trusted: the variables here are the agent's own.
         if verb not in (self.settings.written.get("agents_may_decide") or ()):
             return False
+        if self.is_set_by_variables:
+            return False
         self.trust.ensure(may_ask=False)
         return True
+
+    @property
+    def is_set_by_variables(self) -> bool:
+        """Return whether a variable sets something that needs trust in a file.
+
+        Inside of an agent, such a variable could lead to a run of another project, say.
+        """
+        sources = self.settings.sources.items()
+        return any(
+            source.kind == "environment" and rule_of(path) is not Rule.FREE
+            for path, source in sources
+        )
 
     def ensure_is_one(self) -> None:
         """Return if there is anything of a project, were it one flowchart.
@@ -361,7 +376,7 @@ class ResolvedRun(Struct, frozen=True, dict=True):
     def agents_may(self, verb: str) -> bool:
         """See `Resolution.agents_may`; a schedule's date has decided about its run's start."""
         is_due = self.name in self.project.due and verb in ("start", "reset")
-        return is_due or self.project.agents_may(verb)
+        return (is_due and not self.project.is_set_by_variables) or self.project.agents_may(verb)
 
 
 def load_hooks(

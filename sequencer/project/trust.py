@@ -357,6 +357,7 @@ def _imports(path: Path, root: Path) -> Iterator[str]:
             parts = name.split(".")
             for length in range(1, len(parts) + 1):
                 module = "/".join(parts[:length])
-                for base in {Path(), here}:
+                # Of a relative import, any folder above may be meant.
+                for base in {here, *here.parents}:
                     yield str(base / f"{module}.py")
                     yield str(base / module / "__init__.py")

@@ -203,10 +203,10 @@ _UNSEEN = (FileNotFoundError, ProcessLookupError, PermissionError)
 def is_inside_agent() -> bool:
     """Return whether an agent started this process, whatever it has done to its variables.
 
-    It did if this process has the mark, was started with it, or has an ancestor that is a guard
-    or was started with it. An ancestor of another user that can't be read is no agent. If the
-    topmost ancestors are hidden (another pid namespace, no /proc), the wall around agents tells,
-    where the kernel has one: nobody can leave it.
+    It did if this process has the mark, was started with it, has an ancestor that is a guard
+    or was started with it, or is inside the wall around agents, which nobody can leave. An
+    ancestor of another user that can't be read is no agent. If the topmost ancestors are hidden
+    (another pid namespace, no /proc), any wall of this kind is a mark.
 
     Raises:
         OSError: this process can open no more files, so it can't be told.
@@ -221,7 +221,8 @@ def _was_started_by_agent(pid: int) -> bool:
     if sys.platform != "linux":
         return _is_below_agent_elsewhere(os.getpid())
     found = _is_below_agent("self")
-    return _is_walled() if found is None else found
+    # Whoever outlives its guard, or is shown another /proc, is still inside the wall.
+    return found or _depth() >= (1 if found is None else _DEPTH)
 
 
 def is_agent(pid: int) -> bool:
@@ -229,6 +230,14 @@ def is_agent(pid: int) -> bool:
     if sys.platform != "linux":
         return _is_below_agent_elsewhere(pid)
     return _is_below_agent(pid) is True
+
+
+def sees_all_processes() -> bool:
+    """Return whether /proc shows this process each other one of the machine.
+
+    Not in another pid namespace, and not where it is mounted with ``hidepid``.
+    """
+    return pid_namespace() == _FIRST_NAMESPACE and os.access("/proc/1/status", os.R_OK)
 
 
 class _Ancestor(NamedTuple):
@@ -310,12 +319,14 @@ def _is_below_agent_elsewhere(pid: int) -> bool:
 
 _MOST_DOMAINS = 16
 """So many Landlock domains can be inside of each other: a constant of the kernel."""
+_DEPTH = 3
+"""The wall around agents is so deep: `guard.DEPTH`, which is above this module."""
 _SCOPES = 3
 """Landlock's two scopes: abstract sockets and signals."""
 
 
-def _is_walled() -> bool:
-    """Return whether this process is in a Landlock domain, which nobody can leave.
+def _depth() -> int:
+    """Return in how many Landlock domains this process is, none of which it can leave.
 
     The kernel does not say it. But domains can be inside of each other only so deep, so a thread,
     whose end undoes it, enters as many as it still can.
@@ -323,7 +334,7 @@ def _is_walled() -> bool:
     entered: list[int] = []
 
     def enter() -> None:
-        import ctypes  # noqa: PLC0415 - only where ancestors are hidden
+        import ctypes  # noqa: PLC0415 - only where somebody decides
 
         class Ruleset(ctypes.Structure):
             _fields_ = [(name, ctypes.c_uint64) for name in ("files", "net", "scopes")]
@@ -333,18 +344,18 @@ def _is_walled() -> bool:
         create, restrict, no_new_privs = 444, 446, 38
         fd = call(create, ctypes.byref(scopes), ctypes.c_size_t(ctypes.sizeof(scopes)), 0)
         if fd < 0:
+            # This kernel has no such wall.
+            entered.extend(range(_MOST_DOMAINS))
             return
         ctypes.CDLL(None).prctl(no_new_privs, 1, 0, 0, 0)
         while len(entered) < _MOST_DOMAINS and call(restrict, fd, 0) == 0:
             entered.append(fd)
         os.close(fd)
 
-    if sys.platform == "linux":
-        thread = threading.Thread(target=enter)
-        thread.start()
-        thread.join()
-    # None at all: this kernel has no such wall.
-    return 0 < len(entered) < _MOST_DOMAINS
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    return _MOST_DOMAINS - len(entered)
 
 
 def utc_now() -> str:

@@ -396,6 +396,10 @@ def test_what_people_decide_an_agent_does_not(clone: Clone) -> None:
     state = clone.folder / "sync" / "state.json"
     own.write_text(f"agents_may_decide: [resume]\nstate_file: {state}\n")
     assert "not trusted" in clone.cli("resume", "--config", str(own), code=2, **inside).stderr
+    # Nor does what one project allows count for the run of another one.
+    elsewhere = str(clone.folder.parent / "elsewhere" / "state.json")
+    clone.cli("skip", code=2, SEQUENCER_STATE_FILE=elsewhere, **inside)
+    clone.cli("skip", SEQUENCER_LOGS__MAX_BYTES="1000000", **inside)
     clone.configure(agents_may_decide="[skip, resume]")
     assert "has changed" in clone.cli("resume", code=2, **inside).stderr
 

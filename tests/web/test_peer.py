@@ -9,8 +9,10 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from sequencer.plugins.web import peer
@@ -25,8 +27,24 @@ if how == "shared":
     os.fork()
 if how == "closed":
     made.close()
+if how == "in flight":
+    pair = socket.socketpair()
+    socket.send_fds(pair[0], [b"x"], [made.fileno()])
+    made.close()
 print("connected", flush=True)
 sys.stdin.read()
+"""
+OWN_TABLE = """
+import ctypes, socket, sys, threading
+host, port = sys.argv[1], int(sys.argv[2])
+def connect():
+    assert ctypes.CDLL(None).unshare(0x400) == 0
+    made = socket.create_connection((host, port))
+    print("connected", flush=True)
+    sys.stdin.read()
+thread = threading.Thread(target=connect)
+thread.start()
+thread.join()
 """
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads the kernel's tables")
 
@@ -38,7 +56,8 @@ def connected(
     """Yield both ends of a connection from another process, below a guard if *folder* is given."""
     with socket.create_server((host, 0), family=family) as listening:
         port = listening.getsockname()[1]
-        command = [sys.executable, "-c", CONNECTS, host, str(port), how]
+        program = OWN_TABLE if how == "own table" else CONNECTS
+        command = [sys.executable, "-c", program, host, str(port), how]
         argv = command if folder is None else below_a_guard(folder, command)
         with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
             assert process.stdin is not None
@@ -67,6 +86,33 @@ def test_an_agent_that_closed_its_end_is_not_forgotten(tmp_path: Path) -> None:
     assert is_from_agent(("127.0.0.1", 1), ("127.0.0.1", 2))
 
 
+def test_an_agent_that_closed_its_end_is_not_forgotten_whatever_address_of_ours_it_took(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A process may connect to 127.0.0.1 from any address of the machine."""
+    entries = [SimpleNamespace(family=socket.AF_INET, address="192.0.2.7")]
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth7": entries})
+    assert is_from_agent(("192.0.2.7", 50000), ("127.0.0.1", 8420))
+    assert not is_from_agent(("192.0.2.8", 50000), ("127.0.0.1", 8420))
+
+
+def test_a_thread_with_descriptors_of_its_own_hides_no_agent(tmp_path: Path) -> None:
+    with connected("127.0.0.1", how="own table") as ends:
+        assert not is_from_agent(*ends)
+    with connected("127.0.0.1", tmp_path, "own table") as ends:
+        assert is_from_agent(*ends)
+
+
+@pytest.mark.parametrize("sees_all", [True, False])
+def test_a_connection_that_no_process_has_is_an_agents_where_all_can_be_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sees_all: bool
+) -> None:
+    monkeypatch.setattr(peer, "sees_all_processes", lambda: sees_all)
+    monkeypatch.setattr(peer, "_users", lambda _: [])
+    with connected("127.0.0.1", tmp_path, "in flight") as ends:
+        assert is_from_agent(*ends) == sees_all
+
+
 def test_another_machine_is_no_agent_of_this_one() -> None:
     assert not is_from_agent(("192.0.2.7", 50000), ("192.0.2.1", 8420))
 
@@ -93,10 +139,10 @@ def test_other_systems_are_asked_by_other_means(
 
 def hiding(pids: list[int]) -> Callable[[str], Any]:
     """Return a `scandir` that may not look at the descriptors of *pids*."""
-    folders, scandir = {f"/proc/{pid}/fd" for pid in pids}, os.scandir
+    folders, scandir = tuple(f"/proc/{pid}/" for pid in pids), os.scandir
 
     def look(path: str) -> Any:
-        if path in folders:
+        if path.startswith(folders):
             raise PermissionError(path)
         return scandir(path)
 
@@ -113,5 +159,6 @@ def test_an_agent_that_lets_nobody_look_is_still_an_agent(
             patch.setattr(os, "scandir", hiding(owners))
             assert is_from_agent(*ends) == (folder is not None)
             # One of another user has nothing to do with it.
-            patch.setattr(peer, "_user", lambda _: "another")
+            patch.setattr(peer, "_users", lambda _: ["another"])
+            patch.setattr(peer, "sees_all_processes", lambda: False)
             assert not is_from_agent(*ends)

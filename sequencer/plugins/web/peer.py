@@ -5,12 +5,14 @@ make its sender a person. The kernel says which process has the other end of a c
 
 Not promised: an answer where nobody can tell. Behind ``ssh -L``, a proxy or another container
 the process belongs to somebody else, and then the key decides alone. So it does if an agent
-hands its connection on in such a way that no process has it.
+hands its connection on in such a way that no process has it, while another process of its
+user lets nobody look.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -19,9 +21,10 @@ from pathlib import Path
 
 import psutil
 
-from sequencer.store.identity import is_agent
+from sequencer.store.identity import is_agent, sees_all_processes
 
 Address = tuple[str, int]
+_Host = IPv4Address | IPv6Address
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 _LOCAL, _REMOTE, _USER, _INODE = 1, 2, 7, 9
 """Columns of these tables."""
@@ -30,8 +33,8 @@ _LOCAL, _REMOTE, _USER, _INODE = 1, 2, 7, 9
 def is_from_agent(client: Address, server: Address) -> bool:
     """Return whether an agent has the end *client* of the connection to *server*.
 
-    Also if a process of this machine has closed it before it was answered: only programs do,
-    and nobody can tell any more which one it was.
+    Also if a process of this machine has closed it before it was answered, or has put it where
+    no process has it any more: only programs do, and nobody can tell which one it was.
     """
     if sys.platform != "linux":
         return any(is_agent(pid) for pid in _owners_elsewhere(client, server))
@@ -40,14 +43,26 @@ def is_from_agent(client: Address, server: Address) -> bool:
         return False
     inode, user = _end(tables, client, server)
     if not inode:
-        here = _ip(client[0])
-        return here.is_loopback or here == _ip(server[0])
+        return _is_of_this_machine(_ip(client[0]), _ip(server[0]))
     owners, hidden = _owners(inode)
     # A process of that user which lets nobody look may be the one.
-    return any(map(is_agent, owners or (pid for pid in hidden if _user(pid) == user)))
+    found = owners or [pid for pid in hidden if user in _users(pid)]
+    return any(map(is_agent, found)) if found else sees_all_processes()
 
 
-def _ip(host: str) -> IPv4Address | IPv6Address:
+def _is_of_this_machine(client: _Host, server: _Host) -> bool:
+    """Return whether *client* is an address of this machine; a process may choose any of them."""
+    if client.is_loopback or client == server:
+        return True
+    entries = (entry for found in psutil.net_if_addrs().values() for entry in found)
+    return any(
+        client == _ip(entry.address)
+        for entry in entries
+        if entry.family in (socket.AF_INET, socket.AF_INET6)
+    )
+
+
+def _ip(host: str) -> _Host:
     """Return the address of *host*, an IPv4 one also where IPv6 wraps it.
 
     >>> _ip("::ffff:127.0.0.1"), _ip("fe80::1%eth0")
@@ -90,26 +105,43 @@ def _end(tables: Iterable[str], client: Address, server: Address) -> tuple[int, 
 def _owners(inode: int) -> tuple[list[int], list[int]]:
     """Return the processes that have the socket *inode*, and those that let nobody look."""
     owners, hidden, wanted = list[int](), list[int](), f"socket:[{inode}]"
-    for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208 - no Path for each
-        folder = f"/proc/{name}/fd"
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208 - no Path for each
+    for pid in pids:
         try:
-            with os.scandir(folder) as found:
-                if any(_target(one.path) == wanted for one in found):
-                    owners.append(int(name))
+            if _has(f"/proc/{pid}/fd", wanted):
+                owners.append(pid)
         except PermissionError:
-            hidden.append(int(name))
+            hidden.append(pid)
         except OSError:
             continue  # it has ended
+    if not owners:
+        owners = [pid for pid in pids if _has_in_a_thread(pid, wanted)]
     return owners, hidden
 
 
-def _user(pid: int) -> str:
-    """Return the user of *pid* as the tables write it; nobody's if it has ended."""
+def _has(folder: str, wanted: str) -> bool:
+    with os.scandir(folder) as found:
+        return any(_target(one.path) == wanted for one in found)
+
+
+def _has_in_a_thread(pid: int, wanted: str) -> bool:
+    """Return whether a thread of *pid* has it for itself; a thread may have its own descriptors."""
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - no Path for each
+            with suppress(OSError):
+                if _has(f"/proc/{pid}/task/{thread}/fd", wanted):
+                    return True
+    return False
+
+
+def _users(pid: int) -> list[str]:
+    """Return all users that *pid* is, as the tables write them; nobody if it has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_bytes().splitlines()
     except OSError:
-        return ""
-    return next((line.split()[2].decode() for line in lines if line.startswith(b"Uid:")), "")
+        return []
+    found = next((line.split()[1:] for line in lines if line.startswith(b"Uid:")), [])
+    return [one.decode() for one in found]
 
 
 def _target(path: str) -> str:

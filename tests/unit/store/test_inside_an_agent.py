@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from sequencer.executors.guard import DEPTH
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.protocol import Cancellation
 from sequencer.executors.pump import Launch
@@ -110,9 +111,28 @@ def test_where_proc_shows_no_guard_the_wall_around_agents_tells() -> None:
     assert answer([sys.executable, "-c", WALLED, *hidden]) == "True"
 
 
+def walled(depth: int) -> list[str]:
+    """Return the command line that asks inside of so many walls."""
+    return [*[sys.executable, "-c", WALLED] * depth, *ASKS]
+
+
 @needs_scopes
-def test_a_wall_of_somebody_else_makes_nobody_an_agent() -> None:
-    assert answer([sys.executable, "-c", WALLED, *ASKS]) == "False"
+def test_a_sandbox_of_somebody_else_makes_nobody_an_agent() -> None:
+    assert answer(walled(DEPTH - 1)) == "False"
+
+
+@needs_scopes
+def test_who_enters_as_many_walls_as_there_can_be_is_still_inside() -> None:
+    assert answer(walled(16)) == "True"
+
+
+@needs_scopes
+def test_what_outlived_its_guard_is_known_by_the_wall_around_it() -> None:
+    """So is a process whose /proc shows no guard."""
+    enters = "from sequencer.executors.guard import Domain, Prctl; Domain(Prctl()).enter(); "
+    code = f"{ASK}{enters}i.os.execvp(sys.argv[1], sys.argv[1:])"
+    assert answer([sys.executable, "-c", code, *ASKS]) == "True"
+    assert identity._DEPTH == DEPTH
 
 
 def test_a_person_is_not_inside_of_an_agent_and_an_editor_of_the_guard_neither() -> None:
