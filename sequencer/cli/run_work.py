@@ -7,8 +7,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from sequencer.cli import idle, inbox
 from sequencer.cli.context import Invocation, complain, in_short, json_text, near
 from sequencer.cli.options import hide_in
-from sequencer.cli.signals import EndOnSignal, LastResort
+from sequencer.cli.signals import EndOnSignal, LastResort, as_told, longest_end_s, unknown_end
 from sequencer.cli.views.progress import PlainProgress, progress, summary_json, summary_line
 from sequencer.engine.attempt import (
     AttemptEnded,
@@ -33,15 +33,12 @@ from sequencer.engine.attempt import (
 from sequencer.engine.run import Run
 from sequencer.engine.stint import Mode, Summary
 from sequencer.errors import (
-    Interrupted,
-    RemoteUnreachable,
     SequencerError,
     StateRefused,
     UnknownName,
     UsageRefused,
     WaitsForPerson,
 )
-from sequencer.executors.pump import GRACE_S
 from sequencer.model.head import Head
 from sequencer.model.kind import FINAL, standing
 from sequencer.model.kind import Readiness as Answer
@@ -68,9 +65,13 @@ from sequencer.workflows.prompts import relative_name
 
 if TYPE_CHECKING:
     from sequencer.cli.views.board import Board
+    from sequencer.project.posting import Posting
 
 RESTS = FINAL | {Answer.PAUSED}
 """Nothing happens until a person acts. A timer reports this only once."""
+SYNC_STEPS = 500
+"""The default for a process in mode sync: it may wait for turns over days, and must not ask an
+agent forever that has nothing left to do."""
 STABLE = RESTS | {Answer.NOT_YET, Answer.READY}
 """Answers that a tick without work gets again while nothing changes. READY here means a step at
 a position of another process."""
@@ -78,12 +79,6 @@ a position of another process."""
 
 LONG_PAUSE = timedelta(days=1)
 """A wait for a date that is further away is told to a person."""
-RELEASE_S = 9.0
-"""Beyond an agent's grace, in which the work ends by itself after a signal; a remote that hangs is
-cut off before."""
-SYNC_STEPS = 500
-"""The default for a process in mode sync: it may wait for turns over days, and must not ask an
-agent forever that has nothing left to do."""
 
 
 class Plan(Struct, frozen=True):
@@ -333,7 +328,7 @@ def work(invocation: Invocation, project: Project, plan: Plan) -> int:
     while True:
         before = _usage_of(invocation, plan)
         try:
-            with LastResort(_longest_end_s(project)) as last:
+            with LastResort(longest_end_s(project)) as last:
                 return _work(invocation, project, plan, last)
         except WaitsForPerson:
             # A prompt would wait for somebody who has told it to end.
@@ -347,36 +342,8 @@ def work(invocation: Invocation, project: Project, plan: Plan) -> int:
         plan = plan.less(_usage_of(invocation, plan), before)
 
 
-def _longest_end_s(project: Project) -> float:
-    """Return how long after a signal the work may end by itself."""
-    settings = project.settings
-    given = [one.options.get("grace_s", GRACE_S) for one in settings.agents.values()]
-    if settings.agent.default not in settings.agents:
-        given.append(GRACE_S)
-    return max((one for one in given if isinstance(one, int | float)), default=GRACE_S) + RELEASE_S
-
-
-def _unknown(run: Run) -> Interrupted:
-    """Return what is known when something does not let the work on *run* end as it should."""
-    return Interrupted(
-        "interrupted, and no answer came in time; unknown: if this process has a claim, the run "
-        f"releases it when {run.store.ttl_s:g} s have passed without a heartbeat",
-        hint="start again to continue",
-    )
-
-
-def _as_told(error: SequencerError, run: Run, last: LastResort) -> SequencerError:
-    """Return *error*; of a process that was told to end, that is why, and not who is away."""
-    if not last.has_begun or not isinstance(error, RemoteUnreachable):
-        return error
-    told = _unknown(run)
-    told.message += f" ({error.where or 'the remote'}: {error.message})"
-    told.__cause__ = error
-    return told
-
-
 def _say_unknown(invocation: Invocation, run: Run, tally: WorkCount) -> None:
-    error = _unknown(run)
+    error = unknown_end(run)
     complain(str(error))
     _tell_failed(invocation, run, None, tally.summary(error), error.exit_code)
 
@@ -397,17 +364,11 @@ def _work(invocation: Invocation, project: Project, plan: Plan, last: LastResort
     _tell_of_agents(invocation, project, workflow, plan, head)
     seen, is_async = several(tally, shown), plan.mode is Mode.ASYNC
     posting = None if is_async or plan.is_detached else project.posting
-
-    def notice(text: str) -> None:
-        seen(Noticed(text))
-
     last.words = partial(_say_unknown, invocation, run, tally)
     try:
         # Outside, so that a second Ctrl-C ends the wait for what is still to be posted.
         with (
-            nullcontext(ignore)
-            if posting is None
-            else posting.hear(run, notice, workflow, last.note) as post,
+            _posted(posting, run, seen, workflow, last) as post,
             EndOnSignal(last.before(lambda text: shown(Noticed(text)))) as signals,
         ):
             begin(project, run)
@@ -422,7 +383,7 @@ def _work(invocation: Invocation, project: Project, plan: Plan, last: LastResort
                 is_detached=plan.is_detached,
             )
     except SequencerError as raised:
-        error = _as_told(raised, run, last)
+        error = as_told(raised, run, last)
         shown.close()
         locate(error, project, run, workflow, plan.source)
         head = None if is_async else _head_or_none(run)
@@ -439,6 +400,19 @@ def _work(invocation: Invocation, project: Project, plan: Plan, last: LastResort
     if is_idle and not tally.noticed:
         _remember(invocation, run, plan.question, summary.head, text)
     return 0
+
+
+def _posted(
+    posting: Posting | None,
+    run: Run,
+    seen: Callable[[RunEvent], None],
+    workflow: Workflow,
+    last: LastResort,
+) -> AbstractContextManager[Callable[[RunEvent], None]]:
+    """Return what posts the run's events while the work goes on; None posts nothing."""
+    if posting is None:
+        return nullcontext(ignore)
+    return posting.hear(run, lambda text: seen(Noticed(text)), workflow, last.note)
 
 
 def _tell_failed(

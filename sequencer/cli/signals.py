@@ -20,7 +20,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Self
 
-from sequencer.errors import Interrupted
+from sequencer.engine.run import Run
+from sequencer.errors import Interrupted, RemoteUnreachable, SequencerError
+from sequencer.executors.pump import GRACE_S
+from sequencer.project.project import Project
 
 WORDS_S = 0.5
 """In which the last words have to be said: a terminal may be stopped, too."""
@@ -147,3 +150,36 @@ class LastResort:
         speaker.start()
         speaker.join(WORDS_S)
         os._exit(Interrupted.exit_code)
+
+
+RELEASE_S = 9.0
+"""Beyond an agent's grace, in which the work ends by itself after a signal; a remote that hangs is
+cut off before."""
+
+
+def longest_end_s(project: Project) -> float:
+    """Return how long after a signal the work may end by itself."""
+    settings = project.settings
+    given = [one.options.get("grace_s", GRACE_S) for one in settings.agents.values()]
+    if settings.agent.default not in settings.agents:
+        given.append(GRACE_S)
+    return max((one for one in given if isinstance(one, int | float)), default=GRACE_S) + RELEASE_S
+
+
+def unknown_end(run: Run) -> Interrupted:
+    """Return what is known when something does not let the work on *run* end as it should."""
+    return Interrupted(
+        "interrupted, and no answer came in time; unknown: if this process has a claim, the run "
+        f"releases it when {run.store.ttl_s:g} s have passed without a heartbeat",
+        hint="start again to continue",
+    )
+
+
+def as_told(error: SequencerError, run: Run, last: LastResort) -> SequencerError:
+    """Return *error*; of a process that was told to end, that is why, and not who is away."""
+    if not last.has_begun or not isinstance(error, RemoteUnreachable):
+        return error
+    told = unknown_end(run)
+    told.message += f" ({error.where or 'the remote'}: {error.message})"
+    told.__cause__ = error
+    return told

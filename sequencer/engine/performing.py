@@ -208,9 +208,8 @@ class Performer(Struct, frozen=True):
         finally:
             if lock is not None:
                 lock.close()
-        seconds = round(time.monotonic() - started, 6)
         outcome = bounded(outcome, attempt.attempt, self.max_attempts)
-        outcome = self._finished(outcome, final, seconds)
+        outcome = self._finished(outcome, final, round(time.monotonic() - started, 6))
         performed = judged(
             Performed(
                 outcome,

@@ -168,10 +168,7 @@ def plan_request(
     _ensure_drawable(invocation, draw)
     wanted = _wanted(team, team_size)
     project = invocation.project({"agent": agent})
-    starter = project.starter
-    if starter.questions is not None and is_inside_agent():
-        starter = replace(starter, questions=None)
-        invocation.notices(["an agent asks, so keyword rules classify the request"])
+    starter = _planning(invocation, project)
     request = request_from(invocation, project, "plan", **given)
     with _telling_what_is_lost(invocation, starter):
         route = starter.route(request, procedure)
@@ -195,14 +192,22 @@ def plan_request(
         made = {"steps": None} if definition is None else _facts(project, definition)
         invocation.print_json({**made, **facts, "classification": kind})
         return
-    for line in explained(route):
-        invocation.echo(line)
+    invocation.echo("\n".join(explained(route)))
     if definition is not None and definition.workflow.description:
         invocation.echo(one_line(definition.workflow.description))
     _show_score(invocation, choice)
     if definition is not None:
         invocation.echo("")
         _show_work(invocation, project, definition)
+
+
+def _planning(invocation: Invocation, project: Project) -> Starter:
+    """Return what decides about a request; for an agent it asks no model."""
+    starter = project.starter
+    if starter.questions is None or not is_inside_agent():
+        return starter
+    invocation.notices(["an agent asks, so keyword rules classify the request"])
+    return replace(starter, questions=None)
 
 
 def _show_score(invocation: Invocation, choice: TeamChoice | None) -> None:
