@@ -33,7 +33,7 @@ from sequencer.executors.project_files import files_for
 from sequencer.project.client_files import ClientFacts, client_of, clients_of, file_of, scan
 from sequencer.project.schema import MOVES_CODE
 from sequencer.project.settings import Settings
-from sequencer.project.trust import Acts, acts_of, digest_of, fingerprint
+from sequencer.project.trust import ABSENT, EMPTY, Acts, acts_of, digest_of, fingerprint
 from sequencer.project.workflow_facts import Recorded
 from sequencer.store.folder import make_own, own_state
 from sequencer.store.identity import is_inside_agent
@@ -279,6 +279,8 @@ def ensure_unchanged(path: Path, trusted: str, owner: str) -> None:
     """
     real = Path(os.path.realpath(path))
     now = fingerprint(real)
+    if trusted == ABSENT and now in (None, EMPTY):
+        return
     if trusted not in (now, f'leads to "{real}"'):
         line = f"{owner}, file {path}"
         raise NotTrusted(str(path), (), (f"- {line}: {trusted}", f"+ {line}: {now or 'is gone'}"))
