@@ -18,6 +18,8 @@ from sequencer.executors.guard import Domain, Prctl
 
 ENDED = "sudo, setgid programs like crontab, setuid bwrap, rootless podman and snaps"
 """What does not work inside the wall, because it needs new privileges."""
+PRIVILEGED = frozenset(("sudo", "doas", "pkexec", "crontab", "podman"))
+"""Programs of that kind that a command line shows."""
 OPEN = (
     "agents of this user can signal each other, and read each other's environment and write to "
     "each other's output through /proc"

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 from sequencer.errors import ConfigurationError
 from sequencer.executors.protocol import Objection, Walled, without_tools
-from sequencer.executors.wall import ENDED, OPEN, Wall, lack
+from sequencer.executors.wall import ENDED, OPEN, PRIVILEGED, Wall, lack
 from sequencer.model.step import Step
 from sequencer.project.diagnostics import Area, Finding, Level, of_error
+from sequencer.project.named_files import named
 from sequencer.project.project import Project
 
 MAX_CLIENT_FILES = 8
 """How many files of one client are named."""
+_PROGRAM_OPTIONS = ("program", "argv", "extra_args", "allowed_tools")
 
 
 def check_agents(project: Project, level: Level) -> Iterator[Finding]:
@@ -58,6 +61,19 @@ def check_client_files(project: Project) -> Iterator[Finding]:
         yield Finding(Level.NOTICE, Area.AGENT, message, client)
 
 
+def _check_privileges(project: Project, name: str) -> Iterator[Finding]:
+    """Yield the programs in the entry of agent *name* that don't work inside the wall."""
+    entry = project.settings.agents.get(name)
+    options = entry.options if entry is not None else {}
+    values = [options.get(option) for option in _PROGRAM_OPTIONS]
+    lines = [[value] if isinstance(value, str) else value for value in values if value]
+    words = {Path(word).name for line in lines if isinstance(line, list) for word in named(line)}
+    for program in sorted(words & PRIVILEGED):
+        message = f"{program} doesn't work inside the wall around agents"
+        hint = f"if it needs {program}, set agents.{name}.wall: none and trust the project again"
+        yield Finding(Level.NOTICE, Area.AGENT, message, f"agent {name}", hint)
+
+
 def check_walls(project: Project) -> Iterator[Finding]:
     """Yield what keeps this project's agents from each other less than it should."""
     names = {*project.settings.agents, project.settings.agent.default}
@@ -68,6 +84,8 @@ def check_walls(project: Project) -> Iterator[Finding]:
             if isinstance(executor, Walled):
                 walls[name] = executor.wall
     for name, wall in walls.items():
+        if wall is Wall.SCOPES and lack() is None:
+            yield from _check_privileges(project, name)
         if wall is Wall.NONE:
             message = "wall: none: nothing keeps it from the other processes of this user"
             hint = f"leave wall out, unless it needs what the wall ends: {ENDED}"
@@ -79,6 +97,6 @@ def check_walls(project: Project) -> Iterator[Finding]:
         message = f"there is no wall around agents on this machine ({why}): {OPEN}"
         yield Finding(Level.NOTICE, Area.AGENT, message, None, hint)
     elif os.geteuid() == 0:
-        message = "agents of root can read the environment of other processes in spite of the wall"
-        hint = "let an ordinary user run sequencer"
+        message = "agents of root can read the environment of other processes despite the wall"
+        hint = "run sequencer as an ordinary user"
         yield Finding(Level.NOTICE, Area.AGENT, message, None, hint)

@@ -202,11 +202,9 @@ def _check_decisions(workflow: Workflow) -> Iterator[Finding]:
     asks = any(step.requires_approval for step in workflow.steps)
     if asks or any(node.kind is NodeKind.HUMAN for node in workflow.nodes):
         message = (
-            "people decide here, but an agent of your user can pass for you, by tmux for example"
+            "people decide here, but an agent that runs as you can pass for you, as through tmux"
         )
-        hint = (
-            "give agents a user of their own; 'Who is an agent' in docs/protocol.md lists the ways"
-        )
+        hint = "run agents as another user; 'Who is an agent' in docs/protocol.md lists the ways"
         yield Finding(Level.NOTICE, Area.WORKFLOW, message, hint=hint)
 
 

@@ -13,6 +13,7 @@ import ast
 import hashlib
 import math
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
@@ -176,7 +177,9 @@ def acts_of(
     files = {name: dict(found) for name, found in files_of(written, root) if found}
     for owner, found in files.items():
         lines += [
-            f"{owner}, file {ascii_of(shown_in(p, root))}: {what}" for p, what in found.items()
+            f"{owner}, file {ascii_of(shown_in(p, root))}: {what}"
+            for p, what in found.items()
+            if what != ABSENT
         ]
     workflows = Workflows(written, root, flows)
     return Acts(tuple(sorted(set(lines))), caps, files, workflows)
@@ -225,9 +228,13 @@ def _key_of(line: str) -> str:
 
 _PROGRAMS = ("argv", "program", "extra_args", "env")
 """Options of an agent that may name a file; a variable can make a program load one."""
-_EMPTY = f"sha256 {hashlib.sha256().hexdigest()}"
 _MAX_FOLDERS = 20
 """In the variables of one agent."""
+_FILE_NAME = re.compile(r"(?!-)[\w./@+-]*[./][\w./@+-]*")
+_MOST_ABSENT = 64
+ABSENT = "not there"
+"""Instead of the fingerprint of a named file that may appear, or get content, during a run."""
+EMPTY = f"sha256 {hashlib.sha256().hexdigest()}"
 MAX_BYTES = 64 * 1024 * 1024
 """A larger file is compared by its size and its time of change."""
 
@@ -279,11 +286,24 @@ def _found_by_search(entry: Any, root: Path) -> dict[Path, str]:
 
 def _run_by(root: Path, command: Sequence[Any]) -> dict[Path, str]:
     """Return the fingerprints of the files that *command* may run, with Python's modules."""
-    found = _with_imports(root, modules(command))
+    paths = list(modules(command))
+    found = _with_imports(root, paths)
     for item in named(command):
         # An empty file does nothing, and often only marks something: touch done.txt
-        found |= {path: what for path, what in _file(root, item).items() if what != _EMPTY}
-    return found
+        here = _file(root, item)
+        found |= {path: ABSENT if what == EMPTY else what for path, what in here.items()}
+        paths += [] if here else [item]
+    absent = dict.fromkeys(islice(_may_appear(root, paths), _MOST_ABSENT), ABSENT)
+    return absent | found
+
+
+def _may_appear(root: Path, paths: Iterable[str]) -> Iterator[Path]:
+    """Yield those of *paths* that no file has yet and that look like the name of one."""
+    for written in paths:
+        if _FILE_NAME.fullmatch(written):
+            path = Path(os.path.normpath(root / written))
+            if path != root and path.is_relative_to(root) and not path.exists():
+                yield path
 
 
 def _file(root: Path, written: str) -> dict[Path, str]:

@@ -36,6 +36,8 @@ from sequencer.project.schema import MOVES_CODE
 from sequencer.project.settings import Settings
 from sequencer.project.step_facts import ascii_of
 from sequencer.project.trust import (
+    ABSENT,
+    EMPTY,
     Acts,
     acts_of,
     digest_of,
@@ -340,6 +342,8 @@ def ensure_unchanged(path: Path, trusted: str, owner: str) -> None:
     """
     real = Path(os.path.realpath(path))
     now = fingerprint(real)
+    if trusted == ABSENT and now in (None, EMPTY):
+        return
     if trusted not in (now, *led_to(path, real)):
         line = f"{owner}, file {path}"
         raise NotTrusted(str(path), (), (f"- {line}: {trusted}", f"+ {line}: {now or 'is gone'}"))

@@ -180,9 +180,7 @@ def test_what_was_paid_for_a_start_that_fails_is_told(tmp_path: Path) -> None:
     (folder / "sync").write_text("in the way")
     ended = cli(folder, "--run", "x", "start", "Improve it", "--no-run")
     assert ended.returncode != 0
-    assert "notice: classifying the request is paid, and no run counts it: 0.5000 USD" in (
-        ended.stderr
-    )
+    assert "notice: classifying the request cost 0.5000 USD" in (ended.stderr)
 
 
 def test_a_start_that_was_cut_off_is_counted_by_who_begins_its_run(tmp_path: Path) -> None:

@@ -281,6 +281,7 @@ def test_everything_is_found_at_once(tmp_path: Path) -> None:
 
 # --- walls -------------------------------------------------------------------------------
 
+SUDO = "agents: {t: {kind: command, argv: [sh, -c, 'cd x && /usr/bin/sudo make install']}}\n"
 WALLS = "agents: {t: {kind: command, argv: [sh], wall: none}, u: {kind: command, argv: [sh]}}\n"
 
 
@@ -292,6 +293,8 @@ WALLS = "agents: {t: {kind: command, argv: [sh], wall: none}, u: {kind: command,
         (LOST, 0, "an old kernel", ["there is no wall .*an old kernel"]),
         (WALLS, 1000, None, ["wall: none: nothing keeps it from"]),
         (WALLS, 0, None, ["wall: none: nothing keeps it from", "agents of root can read"]),
+        (SUDO, 1000, None, ["sudo doesn't work inside the wall"]),
+        (SUDO, 1000, "an old kernel", ["there is no wall .*an old kernel"]),
         # Nothing starts a process that a wall could be around.
         ("", 0, "an old kernel", []),
     ],

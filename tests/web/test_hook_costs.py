@@ -71,5 +71,5 @@ def test_a_delivery_that_is_tried_again_is_classified_once(
         views = counted(folder, RUN)
         assert views == dict.fromkeys(views, (0.5, 1))
     else:
-        assert "given up: no room; classifying the request is paid, and no run counts it" in told
+        assert "given up: no room; classifying the request cost" in told
         assert "0.5000 USD and 1 call of unknown cost" in told

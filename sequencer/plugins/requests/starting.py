@@ -281,7 +281,7 @@ def _asked(text: str) -> Iterator[str]:
 def lost_words(paid: Iterable[Usage]) -> str:
     """Return what was *paid* for a run that was not made; empty: nothing was."""
     spent = cost_words(total(paid))
-    return f"classifying the request is paid, and no run counts it: {spent}" if spent else ""
+    return f"classifying the request cost {spent}, which no run counts" if spent else ""
 
 
 SUFFIX = "-team"

@@ -182,8 +182,8 @@ def _settled(
         note = note.made()
     note = note.believed(now)
     if note.ahead is not None and (found is None or note.ahead != found.ahead):
-        noted = f"run {run.name!r} has started for a date, {clock(note.ahead)}"
-        say(f"notice: {noted}, that this machine's clock is far from: its dates count from now on")
+        noted = f"run {run.name!r} has started for {clock(note.ahead)}"
+        say(f"notice: {noted}, far ahead of this machine's clock: its dates count from now on")
     if found is None and head is not None:
         missed = _next(project, run, head, now, DateNote(0.0))
         if missed is not None and missed <= now:

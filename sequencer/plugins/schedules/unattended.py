@@ -194,7 +194,7 @@ def _news(path: Path, code: int, news: News) -> str:
         return _remember_nothing(path, is_own)
     lasts = ""
     if told is not None and told.key == key:
-        lasts = f"\n  it was said before, at {told.at}, and has not changed"
+        lasts = f"\n  you were told this at {told.at}; it has not changed since"
     first_line = news.text.removeprefix("error: ").removeprefix("waiting: ").partition("\n")[0]
     return news.text + lasts + _remember(path, Told(code, key, first_line, _now(), now), is_own)
 

@@ -104,7 +104,7 @@ class Door:
 
     async def _take(self, request: Request, name: str) -> None:
         if is_two_lengths(request.headers):
-            raise Answered(400, "its length is told twice, by Content-Length and as chunked")
+            raise Answered(400, "its length is given twice, as Content-Length and as chunks")
         told = request.headers.get("content-length")
         if not (told or "0").isdecimal() or int((told or "0")[:20]) > MOST_BYTES:
             raise Answered(413, f"at most {MOST_BYTES} bytes")

@@ -306,7 +306,7 @@ def test_what_lasts_is_told_again(
     record_of(log).write_text(json.dumps({**kept, "time": kept["time"] - seconds}))
     said = told(log, code, FAILED)
     assert bool(said) == is_told
-    assert not is_told or f"it was said before, at {kept['at']}, and has not changed" in said
+    assert not is_told or f"you were told this at {kept['at']}; it has not changed since" in said
     assert told(log, code, FAILED) == ""
 
 

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from sequencer.errors import NotTrusted
 from sequencer.project.named_files import MAX_WORDS, modules, named, read_unnamed
+from sequencer.project.project import open_project
 from sequencer.project.trust import acts_of
 
 
@@ -169,3 +171,25 @@ def test_what_programs_read_by_themselves_is_listed_if_it_is_there(tmp_path: Pat
     (tmp_path / "Makefile").write_text("all:\n")
     (tmp_path / "tests").mkdir()
     assert read_unnamed(tmp_path) == ["Makefile", "tests/"]
+
+
+def test_a_named_file_that_appears_during_a_run_is_asked_about_before_the_next_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SEQUENCER_TRUST")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    folder = tmp_path / "p"
+    folder.mkdir()
+    argv = "[sh, -c, 'test -e extra.sh && . ./extra.sh; make >> made.txt']"
+    (folder / "orchestration.yaml").write_text(f"agents: {{x: {{kind: command, argv: {argv}}}}}\n")
+    open_project(folder).trust.keep()
+    trust = open_project(folder).trust
+    trust.ensure()
+    looks: dict[Path, tuple[int, ...]] = {}
+    trust.ensure_files("agents.x", looks)
+    (folder / "made.txt").write_text("made\n")
+    (folder / "extra.sh").touch()
+    trust.ensure_files("agents.x", looks)
+    (folder / "extra.sh").write_text("echo more\n")
+    with pytest.raises(NotTrusted, match=r"agents\.x, file .*extra\.sh: not there"):
+        trust.ensure_files("agents.x", looks)
