@@ -83,7 +83,8 @@ class StepFacts(Struct, frozen=True, omit_defaults=True):
     """What one step may do, or a whole workflow (`WHOLE`)."""
 
     agent: str | None = None
-    """As the step names it; None: whichever performs steps that name none."""
+    """As the step names it; None: whichever performs steps that name none. Those that stand in
+    for it follow, each after a line break, which no name has."""
     grants: tuple[str, ...] = ()
     """What it gives its agent; each a line without the step's name."""
     refusals: tuple[str, ...] = ()
@@ -277,9 +278,9 @@ def losses(
     given, which counts where it is another agent than before.
     """
     if PERSON not in now.gates:
-        is_same = now.agent == trusted.agent or given is None
+        is_same = given is None or _agents(now) <= _agents(trusted)
         may = set(trusted.grants) if is_same else set(trusted.grants) & (given or set())
-        who = "" if is_same else f", to agent {text_of(now.agent)}"
+        who = "" if is_same else f", to agent {text_of(' or '.join(sorted(_agents(now))))}"
         yield from (Loss(None, f"{grant}{who}") for grant in now.grants if grant not in may)
         yield from (Loss(each, None) for each in trusted.refusals if each not in now.refusals)
         for name in sorted({*now.caps, *trusted.caps}):
@@ -290,6 +291,10 @@ def losses(
         old, new = trusted.others.get(name), now.others.get(name)
         if old != new:
             yield Loss(old and f"{name}: {old}", new and f"{name}: {new}")
+
+
+def _agents(facts: StepFacts) -> set[str]:
+    return set((facts.agent or "").split("\n"))
 
 
 def lost_gates(now: StepFacts, trusted: StepFacts) -> Iterator[Loss]:

@@ -243,11 +243,17 @@ class Workflows:
         return self._performed(facts_of_workflow(workflow, self._complete))
 
     def _performed(self, steps: Mapping[str, StepFacts]) -> dict[str, StepFacts]:
-        """Return *steps* with who performs those that name no agent, as ``agent`` says."""
+        """Return *steps* with who performs those that name no agent, and who stands in for any."""
+        section = self._written.get("agent")
+        others = section.get("fallback") if isinstance(section, dict) else None
+        others = map(str, others) if isinstance(others, list) else ()
+        instead = "".join(f"\n{other}" for other in others)
         return {
             name: facts
-            if facts.agent is not None or name == WHOLE or PERSON in facts.gates
-            else msgspec.structs.replace(facts, agent=self._agent_of(name))
+            if name == WHOLE or PERSON in facts.gates
+            else msgspec.structs.replace(
+                facts, agent=f"{facts.agent or self._agent_of(name)}{instead}"
+            )
             for name, facts in steps.items()
         }
 

@@ -497,7 +497,9 @@ def test_a_review_with_a_gate_that_comes_more_rarely_asks(
         ("agent: claude\n", "agent: {default: claude, roles: {a: other}}\n", True),
         ("agent: claude\n", "agent: {default: claude, roles: {b: other}}\n", False),
         ("agent: claude\n", "agent: {default: claude, prompts: {a.md: other}}\n", True),
-        ("agent: claude\n", "agent: {default: claude, fallback: [codex]}\n", False),
+        ("agent: claude\n", "agent: {default: claude, fallback: [other]}\n", True),
+        ("agent: {default: claude, fallback: [other]}\n", "agent: claude\n", False),
+        ("agent: {fallback: [other, codex]}\n", "agent: {fallback: [codex, other]}\n", False),
     ],
 )
 def test_a_grant_that_another_agent_gets_by_the_section_agent_asks(
