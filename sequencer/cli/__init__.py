@@ -15,8 +15,20 @@ because loading the program makes many objects and next to no garbage. A run of 
 31 MiB either way."""
 
 
+INTERRUPTED = 130
+"""As `errors.Interrupted.exit_code`, which may not be loaded yet."""
+
+
 def main() -> None:
     """Run the command line with this process's arguments and exit with its code."""
+    try:
+        _main()
+    except KeyboardInterrupt:
+        # While the program is loaded: nothing has begun.
+        sys.exit(INTERRUPTED)
+
+
+def _main() -> None:
     arguments = sys.argv[1:]
     if "tick" in arguments:
         from sequencer.cli import idle  # noqa: PLC0415 - see the module's docstring

@@ -33,7 +33,7 @@ from sequencer.store.head import signature
 
 _GOING = re.compile(r"removed-[0-9a-f]{16}")
 _WORKTREES = "worktrees"
-RECORDS = ("ticks", "schedules")
+RECORDS = ("ticks", "schedules", "posted")
 """Of this user's own records: what the program writes again where it is needed."""
 RECORD_BYTES = 64 * 1024
 

@@ -4,6 +4,10 @@ A cursor is replaced whole and synced before what comes next is posted, so after
 most one result is posted twice, with the same key. A file that can't be read is never
 guessed: starting again would drop results or post all of them again. When the last thought
 was posted counts on the clock since the machine started, and means nothing elsewhere.
+
+All who work on a run share its cursors, so they are files of the project, and an agent that edits
+files can move them. What this user posted last is also noted in the user's state folder: so a
+cursor that somebody else has moved on is noticed.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
+from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,11 +28,13 @@ from sequencer.documents.textfile import slug
 from sequencer.errors import CorruptState, SequencerError, UnsafeFolder
 from sequencer.plugins.posting.protocol import LONGEST_PAUSE_S
 from sequencer.store import folder as folders
-from sequencer.store.folder import read_regular, sync_folder
+from sequencer.store.folder import put_own, read_own, read_regular, sync_folder
 from sequencer.store.identity import utc_now
 from sequencer.store.strictjson import parse_object
 
 FOLDER = "activity"
+POSTED = "posted"
+"""Of the user's own records: how far this user has posted."""
 REFUSED = "refused.jsonl"
 MAX_BYTES = 64 * 1024
 MAX_REFUSED_BYTES = 1024 * 1024
@@ -133,6 +140,25 @@ class CursorFile:
         folders.put(self.path, json.dumps(fields).encode() + b"\n")
         if is_new:
             sync_folder(self.folder.parent)
+
+    def noted(self) -> Cursor | None:
+        """Return how far this user has posted to the sink; None: nobody knows."""
+        try:
+            kept = read_own(POSTED, self._record_name, MAX_BYTES)
+            return None if kept is None else convert(parse_object(kept), Cursor)
+        except (OSError, ValueError, ValidationError, SequencerError):
+            return None
+
+    def note(self, cursor: Cursor) -> None:
+        """Remember that this user has posted up to *cursor*, as far as that is possible."""
+        place = {name: getattr(cursor, name) for name in ("run_id", "revision", "index")}
+        told = json.dumps({"state_file": str(self.folder), **place})
+        with contextlib.suppress(OSError, SequencerError):
+            put_own(POSTED, self._record_name, told.encode(), durably=False)
+
+    @property
+    def _record_name(self) -> str:
+        return f"{blake2b(os.fsencode(self.path), digest_size=16).hexdigest()}.json"
 
     def refusals(self) -> int:
         """Return how many results the sink has refused for good, as far as that is still noted."""

@@ -204,6 +204,11 @@ class Lane:
         if cursor is None:
             self._first = cursor = _at_the_end(head)
             self._file.write(cursor)
+        if cursor.run_id == head.run_id and cursor.revision > head.revision:
+            # It was moved, or the journal repaired: what comes from now on is posted.
+            cursor = replace(cursor, revision=head.revision, index=ALL)
+            self._file.write(cursor)
+        self._tell_of_skipped(cursor, head)
         self._trouble = cursor.trouble
         if self._trouble is not None and (left := self._trouble.left_s(self._around.clock())):
             # The sink has asked for it, whichever process was told.
@@ -221,9 +226,27 @@ class Lane:
                 self._file.write(replace(cursor, trouble=self._troubled(error)))
                 raise
             cursor = Cursor(post.run_id, post.revision or 0, post.index)
+            # Before: who is killed in between has skipped nothing.
+            self._file.note(cursor)
             self._file.write(cursor)
             self._in_doubt = None
             self._recovered()
+
+    def _tell_of_skipped(self, cursor: Cursor, head: Head) -> None:
+        """Say what *cursor* passes over that this user has not posted, and note where it is."""
+        noted = self._file.noted()
+        is_same = noted is not None and noted.run_id == cursor.run_id
+        if noted is not None and is_same and not noted.is_before(cursor.revision, cursor.index):
+            return
+        posts = () if noted is None else behind(noted, head, self._around.store.history)
+        skipped = sum(1 for one in posts if not cursor.is_before(one.revision or 0, one.index))
+        if skipped:
+            self._around.notice(
+                f"activity sink {self.sink.name!r}: results that you did not post count as posted: "
+                f"{skipped} in {self._file.path}; if nobody else posts for this run, somebody has "
+                "changed that file"
+            )
+        self._file.note(cursor)
 
     def _post_result(self, post: Post) -> None:
         may_be_there = self._in_doubt in ("", post.key)
