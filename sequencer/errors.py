@@ -8,12 +8,18 @@ not in this tree is a bug, and the command line says so with exit code 70.
 from __future__ import annotations
 
 import errno
+import re
 import shlex
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from itertools import zip_longest
 from typing import ClassVar
 
-_SHOWN_FACTS = 40
+_SHOWN_CHANGES = 40
+_SHOWN_ACTS = 15
+_SHOWN_CHARACTERS = 200
+"""How much an error shows of what a project can do; the question shows all of it."""
 
 
 class SequencerError(Exception):
@@ -85,6 +91,35 @@ class AgentMissing(ConfigurationError):
     """An agent's program or key is not there; no step was claimed for it."""
 
 
+def _part_of(fact: str) -> str:
+    return re.split(r"[.,:\[ ]", fact.removeprefix("- ").removeprefix("+ "), maxsplit=1)[0]
+
+
+def some_of_each(facts: Sequence[str], most: int) -> list[str]:
+    """Return at most *most* of *facts*: of every part of a project some, in order.
+
+    So a project can't put what is dangerous behind many harmless facts.
+    """
+    by_part: dict[str, list[int]] = {}
+    for place, fact in enumerate(facts):
+        by_part.setdefault(_part_of(fact), []).append(place)
+    in_turn = [one for places in zip_longest(*by_part.values()) for one in places]
+    chosen = [place for place in in_turn if place is not None][:most]
+    return [facts[place] for place in sorted(chosen)]
+
+
+def summary_of(facts: Sequence[str], most: int = _SHOWN_CHANGES) -> list[str]:
+    """Return a line that counts *facts* by part of the project; none if all are shown.
+
+    >>> summary_of(["agents.x.argv: []"] * 40 + ["hooks: []"], 40)
+    ['41 parts in all: agents 40, hooks 1']
+    """
+    if len(facts) <= most:
+        return []
+    counts = ", ".join(f"{part} {count}" for part, count in Counter(map(_part_of, facts)).items())
+    return [f"{len(facts)} parts in all: {counts}"]
+
+
 class NotTrusted(UsageRefused):
     """Nobody has said yet that this project may act on this machine; nothing of it was run."""
 
@@ -110,14 +145,20 @@ class NotTrusted(UsageRefused):
         else:
             message = "the project is not trusted on this machine; these parts of it could act"
             listed = self.acts or ("built-in agents, with the prompts of this project",)
-        more = len(listed) - _SHOWN_FACTS
-        shown = [*listed[:_SHOWN_FACTS], *([f"… and {more} more"] if more > 0 else [])]
+        most = _SHOWN_CHANGES if self.changed else _SHOWN_ACTS
+        # A difference may be at the end of a long line.
+        shown = [line if self.changed else _shortened(line) for line in some_of_each(listed, most)]
+        shown += summary_of(listed, most)
         super().__init__(
             "\n".join([f"{message}:", *(f"    {line}" for line in shown)]),
             where=project,
             hint=hint
             or f"nothing was run; {command(None, 'trust', *flows)} shows everything and asks you",
         )
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= _SHOWN_CHARACTERS else f"{line[: _SHOWN_CHARACTERS - 1]}…"
 
 
 class DecisionRefused(UsageRefused):

@@ -30,6 +30,7 @@ from sequencer.errors import (
     StorageFailed,
     UnknownName,
     UsageRefused,
+    summary_of,
 )
 from sequencer.executors.redaction import Redaction
 from sequencer.plugins.schedules.unattended import News
@@ -245,7 +246,8 @@ def ask(invocation: Invocation, refused: NotTrusted) -> bool:
     heading = changed if refused.changed else "nobody has trusted this project here. It can:"
     listed = refused.changed or (*refused.acts, BUILT_IN)
     # Also with --quiet: the question makes no sense without.
-    for line in (f"{refused.project}: {heading}", *(f"  {line}" for line in listed)):
+    lines = (*(f"  {line}" for line in listed), *summary_of(listed))
+    for line in (f"{refused.project}: {heading}", *lines):
         click.echo(safe_line(line), err=True)
     if agrees():
         return True

@@ -150,20 +150,18 @@ def recall(question: IdleQuestion, now: float | None = None) -> IdleAnswer | Non
     return answer if answer.since <= now < until else None
 
 
-def remember(state_path: Path, answer: IdleAnswer, arguments: Sequence[str]) -> None:
-    """Keep *answer* to the question that *arguments* ask; without an end it is not kept.
+def remember(question: IdleQuestion, revision: int, answer: IdleAnswer) -> None:
+    """Keep *answer* to *question* about the state of *revision*; without an end it is not kept.
 
     Failing to is nobody's error: the next tick takes the long way again.
     """
     if answer.until is None:
         return
+    state_path = question.state_path
     with contextlib.suppress(OSError, SequencerError):
-        question = ask(arguments, os.environ)
-        # Unequal: what looked like an option was a value, see `_places`.
-        if question is None or question.state_path != state_path:
-            return
         state = read_regular(state_path, max_bytes=MAX_BYTES)
-        if not _is_newest(state_path, state):
+        # Another one may have come since the question was answered.
+        if _parsed(state).get("revision") != revision or not _is_newest(state_path, state):
             return
         known = _kept(state_path, state)
         known[question.key] = answer._replace(since=time.time())._asdict()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 import threading
 import time
@@ -99,6 +100,8 @@ class Plan(Struct, frozen=True):
     """The node where it starts, if not at its entries."""
     is_detached: bool = False
     """Whether workers do the steps and this process does not wait for them."""
+    question: idle.IdleQuestion | None = None
+    """What a tick asks, as the configuration was before it was read."""
 
     def less(self, now: Usage, before: Usage) -> Plan:
         """Return the plan with what is left of its limits since *before*."""
@@ -126,6 +129,10 @@ def planned(
     """Return the project and what the options of `run` or `tick` ask to do in it."""
     if detach:
         _ensure_of_workers({**options, "rehearse": rehearse or None})
+    question = None
+    if is_tick:
+        with suppress(SequencerError):  # it is said when the project is opened
+            question = idle.ask(invocation.arguments, os.environ)
     overrides = AgentOverrides(dict(options.pop("agent_prompt")), dict(options.pop("agent_step")))
     project = _opened(invocation, options, overrides, rehearses=rehearse)
     if not dry_run:
@@ -136,7 +143,10 @@ def planned(
         project.ensure_may_act(source, may_ask=not is_tick)
     mode = Mode.TICK if is_tick else Mode(project.settings.run.mode)
     _ensure_meant(mode, step_index, positions, options.get("max_wait"))
-    plan = Plan(mode, _limits(project, mode), positions, step_index, source, is_detached=detach)
+    plan = Plan(
+        mode, _limits(project, mode), positions, step_index, source,
+        is_detached=detach, question=question,
+    )  # fmt: skip
     if start_at is not None:
         plan = _started_at(invocation, project, plan, start_at, dry_run)
     return project, plan
@@ -326,7 +336,12 @@ def work(invocation: Invocation, project: Project, plan: Plan) -> int:
             with LastResort(_longest_end_s(project)) as last:
                 return _work(invocation, project, plan, last)
         except WaitsForPerson:
-            if plan.mode is Mode.TICK or not inbox.decide(invocation, invocation.run()):
+            # A prompt would wait for somebody who has told it to end.
+            if (
+                last.has_begun
+                or plan.mode is Mode.TICK
+                or not inbox.decide(invocation, invocation.run())
+            ):
                 raise
         # The limits count for the whole invocation, across questions.
         plan = plan.less(_usage_of(invocation, plan), before)
@@ -390,7 +405,9 @@ def _work(invocation: Invocation, project: Project, plan: Plan, last: LastResort
     try:
         # Outside, so that a second Ctrl-C ends the wait for what is still to be posted.
         with (
-            nullcontext(ignore) if posting is None else posting.hear(run, notice, workflow) as post,
+            nullcontext(ignore)
+            if posting is None
+            else posting.hear(run, notice, workflow, last.note) as post,
             EndOnSignal(last.before(lambda text: shown(Noticed(text)))) as signals,
         ):
             begin(project, run)
@@ -420,7 +437,7 @@ def _work(invocation: Invocation, project: Project, plan: Plan, last: LastResort
             "the run was already complete: 'sequencer run FLOW --new' starts another one"
         )
     if is_idle and not tally.noticed:
-        _remember(invocation, run, text)
+        _remember(invocation, run, plan.question, summary.head, text)
     return 0
 
 
@@ -541,10 +558,19 @@ def _news(run: Run, plan: Plan, summary: Summary) -> News:
     return News(text, has_moved=bool(summary.usage.steps), run_id=head.run_id)
 
 
-def _remember(invocation: Invocation, run: Run, text: str) -> None:
-    """Keep *text* for the next tick, if it is certain to get the same answer."""
+def _remember(
+    invocation: Invocation,
+    run: Run,
+    question: idle.IdleQuestion | None,
+    seen: Head | None,
+    text: str,
+) -> None:
+    """Keep *text* for the next tick, if it is certain to get the same answer.
+
+    Somebody may have changed the run since it was *seen*, and *text* is about that.
+    """
     head = run.head
-    if head is None or not run.kind.has_one_place:
+    if question is None or head is None or head != seen or not run.kind.has_one_place:
         # A graph may wait for something outside its head.
         return
     here = run.standing()
@@ -560,7 +586,8 @@ def _remember(invocation: Invocation, run: Run, text: str) -> None:
     until = due.timestamp() if due else next_start(invocation.project(), run)
     until = min(now + idle.DAY_S, math.inf if until is None else until)
     answer = idle.IdleAnswer(near(f"{text}\n"), said, until, is_rest=here.kind in RESTS)
-    idle.remember(run.store.state_path, answer, invocation.arguments)
+    if question.state_path == run.store.state_path:
+        idle.remember(question, head.revision, answer)
 
 
 def _head_or_none(run: Run) -> Head | None:

@@ -45,6 +45,11 @@ class EndOnSignal:
         if has_come:
             interrupt()
 
+    @property
+    def has_come(self) -> bool:
+        """Return whether a signal has asked for the end."""
+        return self._has_come
+
     def __enter__(self) -> Self:
         """Take over the signals."""
         self._read_fd, self._write_fd = os.pipe()
@@ -120,6 +125,10 @@ class LastResort:
             # Without a thread for it there is no bound, and the work still ends by itself.
             with suppress(RuntimeError):
                 self._timer.start()
+
+    def note(self) -> None:
+        """Remember that this process was told to end, where what it still does has a bound."""
+        self.has_begun = True
 
     def before(self, tell: Callable[[str], None]) -> Callable[[str], None]:
         """Return what calls `begin` and then *tell*, which a stopped terminal may hold up."""

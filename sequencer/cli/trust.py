@@ -11,7 +11,7 @@ from sequencer.cli.context import BUILT_IN, Invocation, agrees, can_ask, safe_li
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.text import one_line
 from sequencer.documents.textfile import find_config
-from sequencer.errors import ConfigurationError, NotTrusted, UsageRefused
+from sequencer.errors import ConfigurationError, NotTrusted, UsageRefused, summary_of
 from sequencer.project import trusting as trusted
 from sequencer.project.named_files import read_unnamed
 from sequencer.project.project import open_project
@@ -74,6 +74,7 @@ def _trust(invocation: Invocation, folder: Path | None, *, is_sure: bool) -> Non
         lines = [f"{trusting.key} can:", *(f"  {line}" for line in (*acts.described, BUILT_IN))]
         lines += ["what has changed since you trusted it:"] if changed else []
         lines += [f"  {line}" for line in changed]
+        lines += summary_of(changed or acts.described)
         if unnamed:
             lines.append(f"read by trusted programs, not compared: {', '.join(unnamed)}")
         for line in lines:

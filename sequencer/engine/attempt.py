@@ -69,7 +69,8 @@ class Agents(Protocol):
         """Return if *agent* may work in *folder*, which is not the project's.
 
         Raises:
-            NotTrusted: its client would read other settings there than those of the project.
+            NotTrusted: it would run other files there, or its client read other settings, than
+                those of the project.
         """
 
     def warm_up(self) -> None:

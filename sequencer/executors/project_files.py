@@ -99,7 +99,15 @@ CLIENTS: Mapping[str, ProjectFiles] = {
         words("file_opener hide_agent_reasoning show_raw_agent_reasoning tui"),
     ),
     "gemini": ProjectFiles(
-        {".gemini/settings.json": json_keys, ".gemini/.env": None, ".env": None, **_SHELL},
+        {
+            ".gemini/settings.json": json_keys,
+            ".gemini/.env": None,
+            ".env": None,
+            # What its sandbox is made from, and what is run in it first.
+            ".gemini/sandbox.Dockerfile": None,
+            ".gemini/sandbox.bashrc": None,
+            **_SHELL,
+        },
         (
             *_below(".gemini", "agents commands extensions hooks policies skills"),
             ".agents/skills",

@@ -2,7 +2,8 @@
 
 A file is code that the project's author wrote down in orchestration.yaml; it is still read
 only inside the project. It leaves nothing behind: no byte code on disk, no entry on the
-search path.
+search path. Modules of the project that it imports are compiled from their text, which is
+compared with what was trusted: byte code and compiled extensions in the project never run.
 """
 
 from __future__ import annotations
@@ -37,8 +38,10 @@ def load_files(
 
     While one loads, modules of the project's folder can be imported, installed ones first.
 
+    *trusted* has the files that were trusted with their fingerprints; empty: nobody compares.
+
     Raises:
-        NotTrusted: a file of *trusted* has another fingerprint; it was not run.
+        NotTrusted: a file has another fingerprint than in *trusted*; it was not run.
         UnsafePath: a path leaves the project, or is no regular file.
         ConfigurationError: a file is missing, listed twice, or can't be loaded.
     """
@@ -129,8 +132,8 @@ def _load(path: Path, root: Path, trusted: Mapping[Path, str]) -> ModuleType:
     module = module_from_spec(spec)
     module.__file__ = file
     source = _source(path)
-    if path in trusted:
-        _ensure_same(file, trusted[path], source)
+    if trusted:
+        _ensure_same(file, trusted.get(path), source)
     try:
         # dont_inherit: this module's own __future__ imports are not the hook file's.
         code: CodeType = compile(source, file, "exec", dont_inherit=True)
@@ -178,6 +181,9 @@ class _Modules(MetaPathFinder):
         self._root = root
         self._trusted = trusted
         self._is_last = is_last
+        # An environment may be in the project: what is installed there is no module of it.
+        places = [Path(entry) for entry in sys.path if entry]
+        self._installed = [one for one in places if root in one.parents]
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -191,6 +197,8 @@ class _Modules(MetaPathFinder):
             return None
         for folder in [self._root] if path is None else map(Path, path):
             if not folder.is_relative_to(self._root):
+                continue
+            if any(folder.is_relative_to(one) for one in self._installed):
                 continue
             loader = partial(_TrustedSource, self._trusted)
             finder = FileFinder(str(folder), (loader, [".py"]))  # type: ignore[arg-type]
@@ -232,11 +240,18 @@ class _TrustedSource(SourceFileLoader):
         return code
 
 
-def _ensure_same(file: str, trusted: str, source: bytes) -> None:
-    """Return if *file* with *source* is what was *trusted*; too large ones have no digest."""
+def _ensure_same(file: str, trusted: str | None, source: bytes) -> None:
+    """Return if *file* with *source* is what was *trusted*; too large ones have no digest.
+
+    Raises:
+        NotTrusted: it is not, or nobody trusted it.
+    """
     now = f"sha256 {hashlib.sha256(source).hexdigest()}"
+    line = f"hooks, file {file}: "
+    if trusted is None:
+        raise NotTrusted(file, (), (f"+ {line}{now}",))
     if trusted.startswith("sha256 ") and trusted != now:
-        raise NotTrusted(file, (), (f"- hooks, file {file}: {trusted}", f"+ {now}"))
+        raise NotTrusted(file, (), (f"- {line}{trusted}", f"+ {line}{now}"))
 
 
 def _source(path: Path) -> bytes:

@@ -11,6 +11,8 @@ def takes_secrets(url: str) -> bool:
 
     >>> [takes_secrets(u) for u in ("https://a.org", "http://127.0.0.1:8", "http://a.org")]
     [True, True, False]
+    >>> [takes_secrets(f"http://[::ffff:{number}.0.0.1]/") for number in (127, 8)]
+    [True, False]
     """
     try:
         parts = urlsplit(url)
@@ -26,6 +28,8 @@ def _is_this_machine(host: str) -> bool:
     if host == "localhost":
         return True
     try:
-        return ip_address(host).is_loopback
+        address = ip_address(host)
     except ValueError:
         return False
+    # From 3.13 on Python looks behind ::ffff:127.0.0.1 itself.
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback

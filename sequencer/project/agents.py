@@ -34,7 +34,7 @@ from sequencer.model.fields import ValidationError
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.plugins import plugin, plugin_names
-from sequencer.project.schema import BUILTIN_AGENTS
+from sequencer.project.schema import BUILTIN_AGENTS, OLD_ROLES
 from sequencer.project.settings import Agent, Settings
 from sequencer.project.trusting import Trust
 from sequencer.store.identity import utc_milliseconds
@@ -148,8 +148,12 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
 
     def ensure_folder(self, agent: str, folder: Path) -> None:
         """See `performing.Agents.ensure_folder`."""
+        if self.rehearses or folder == self.settings.project_dir:
+            return
         kind = self.build(agent).kind
-        if kind in CLIENTS and not self.rehearses and folder != self.settings.project_dir:
+        if agent in self.settings.agents:
+            self.trust.ensure_files_in(f"agents.{agent}", folder)
+        if kind in CLIENTS:
             self.trust.ensure_client(kind, self._options(agent), folder)
 
     def _options(self, name: str) -> Mapping[str, Any]:
@@ -337,7 +341,6 @@ def _objections(step: Step, executor: Executor) -> list[Objection]:
 
 CLIENTS = tuple(project_files.CLIENTS)
 """The clients that `auto` looks for on PATH, in this order."""
-_OLD_ROLES = {"galph": "supervisor", "ralph": "main", "loop": "main"}
 
 
 class ChosenAgent(NamedTuple):
@@ -387,7 +390,7 @@ def ensure_known_names(settings: Settings, overrides: AgentOverrides, workflow: 
     """
     known = {step.name for step in workflow.own_steps}
     for name in overrides.by_step:
-        if name not in known and _OLD_ROLES.get(name) not in known:
+        if name not in known and OLD_ROLES.get(name) not in known:
             raise UnknownName("step", name, known, where="--agent-step")
     if not overrides.by_prompt:
         return
@@ -459,7 +462,7 @@ def _by_role(table: Mapping[str, str], name: str) -> str | None:
     if name in table:
         return table[name]
     # A step that is really called "loop" was found above; here it is the old word.
-    return next((agent for old, agent in table.items() if _OLD_ROLES.get(old) == name), None)
+    return next((agent for old, agent in table.items() if OLD_ROLES.get(old) == name), None)
 
 
 def performed(settings: Settings, workflow: Workflow) -> Iterator[Step]:

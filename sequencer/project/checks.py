@@ -407,7 +407,8 @@ def _check_own_records() -> Iterator[Finding]:
         text = f"your own records can't be written there: {copies}, and no schedule starts its run"
         yield Finding(Level.WARNING, Area.FILES, text, str(folder), hint)
     elif (kind := type_of(existing)) in PASSING:
-        text = f"is on {kind}, so your own records may be gone after a restart: then {copies}"
+        gone = f"{copies}, and schedules leave out the dates before"
+        text = f"is on {kind}, so your own records may be gone after a restart: then {gone}"
         yield Finding(Level.NOTICE, Area.FILES, text, str(folder), hint)
 
 

@@ -1,10 +1,11 @@
 """Which files of a project a command line may name, and which a program reads by itself.
 
 Words are taken generously: one that names no file costs nothing, and one that names a file
-which is not run costs a question only when that file changes.
+that is not run costs a question only when that file changes. Where a shell only writes a file
+(``>> notes.md``), that place does not count: such a file changes with each step.
 
-Not promised: a name that a shell puts together while it runs, as by a pattern or a variable
-in the middle of a word.
+Not promised: a name that a shell puts together while it runs, for example with a pattern or a
+variable in the middle of a word.
 """
 
 from __future__ import annotations
@@ -19,6 +20,11 @@ from pathlib import Path
 _BREAKS = re.compile(r"[\s'\"`;|&()<>{},]+")
 _VARIABLE = re.compile(r"\$(?:\{\w+\}|\w+|\([^()]*\))/+")
 """At the beginning of a word, as in ``$PWD/agent.sh``: nearly always the project's folder."""
+_WRITTEN = re.compile(
+    r"""(?<![-=<>])>{1,2}\|?\s*(?:"[^"$`]*"|'[^']*'|[^\s'"`;|&()<>{}$]+)"""
+    r"""|\|\s*tee\s+(?:-a\s+)?[^\s'"`;|&()<>{}$-][^\s'"`;|&()<>{}$]*"""
+)
+"""A file that a shell only writes, with what makes it one: ``>> notes.md``, ``| tee notes.md``."""
 _IMPORT = re.compile(r"\b(?:import|from)\s+([\w.]+(?:\s*,\s*[\w.]+)*)")
 _MODULE = re.compile(r"[\w.]+")
 READ_UNNAMED = (
@@ -101,7 +107,12 @@ def _spellings(item: str) -> Iterator[str]:
 
 
 def _split(text: str) -> list[str]:
-    """Return the words of *text* as a shell has them, and as they stand there."""
+    """Return the words of *text* as a shell has them, and as they stand there.
+
+    >>> _split("sh a.sh > a.log")
+    ['sh', 'a.sh', 'sh', 'a.sh']
+    """
+    text = _WRITTEN.sub(" ", text)
     lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
     lexer.whitespace_split, lexer.commenters = True, ""
     words: list[str] = []

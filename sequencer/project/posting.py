@@ -27,8 +27,16 @@ class Posting(Struct, frozen=True):
         """Yield where and what the sinks of the run called *run* lack."""
         return sinks.problems(self.project.settings.activity, self._place(run))
 
-    def hear(self, run: Run, notice: Callable[[str], None], workflow: Workflow) -> poster.Poster:
+    def hear(
+        self,
+        run: Run,
+        notice: Callable[[str], None],
+        workflow: Workflow,
+        on_signal: Callable[[], None],
+    ) -> poster.Poster:
         """Return who posts what it hears of *run*, which works on *workflow*; it says *notice*.
+
+        *on_signal* is called when a signal ends the wait for the last posts.
 
         Raises:
             ConfigurationError: a sink lacks something; nothing was begun.
@@ -47,6 +55,7 @@ class Posting(Struct, frozen=True):
             thoughts=options.thoughts,
             min_interval_s=options.min_interval_s,
             drain_s=options.drain_s,
+            on_signal=on_signal,
         )
 
     def deliver(self, run: str | None, notice: Callable[[str], None]) -> None:

@@ -36,6 +36,9 @@ _PASSWORD = re.compile(r"://[^/@:]*:[^/@]+@|^https?://[^/@]+@")
 BUILTIN_AGENTS = ("auto", "claude", "codex", "gemini", "opencode", "anthropic", "rehearsal")
 """Names that you can use for an agent anywhere, without an entry in ``agents``."""
 
+OLD_ROLES = {"galph": "supervisor", "ralph": "main", "loop": "main"}
+"""Words for positions in ``agent.roles`` -> what they mean."""
+
 MOVES_CODE = ("git", "temporal")
 """Kinds of store with which accepted code moves from machine to machine."""
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from sequencer.model.frozen import Frozen
 from sequencer.model.net.graph import DEFAULT_MAX_ITERATIONS, Graph, Node, NodeKind
@@ -211,7 +212,8 @@ def facts_of_workflow(workflow: Workflow, complete: Complete) -> dict[str, StepF
         found |= facts_of_steps(step.name, step, complete, None if node is None else node.task)
     if workflow.review is not None:
         step = workflow.review.step
-        found |= facts_of_steps(f"{step.name}\nreview", step, complete)
+        facts = dict(facts_of_steps(f"{step.name}\nreview", step, complete))
+        found |= {name: _at_times(one, workflow.review_every) for name, one in facts.items()}
     others = _others(workflow)
     caps: dict[str, float | None] = {}
     if nodes:
@@ -226,6 +228,13 @@ def facts_of_workflow(workflow: Workflow, complete: Complete) -> dict[str, StepF
     if caps or others:
         found[WHOLE] = StepFacts(caps=_written(caps), others=others)
     return found
+
+
+def _at_times(facts: StepFacts, every: int) -> StepFacts:
+    """Return the *facts* of a review; how rarely it comes counts where something waits for it."""
+    if not facts.gates or not every:
+        return facts
+    return replace(facts, caps={**facts.caps, "review.every": float(every)})
 
 
 def _is_asked(graph: Graph, node: Node) -> bool:

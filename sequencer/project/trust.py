@@ -17,6 +17,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cache, cached_property
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from msgspec import Struct, field, to_builtins
 
 from sequencer.documents.keys import leaves
 from sequencer.documents.yamlfile import KeyPath, dotted
-from sequencer.project.named_files import modules, named
+from sequencer.project.named_files import MAX_WORDS, modules, named
 from sequencer.project.schema import Schema
 from sequencer.project.sources import SECRET_KEY, flatten
 from sequencer.project.step_facts import amount, ascii_of, text_of
@@ -73,11 +74,13 @@ _KEYS: Mapping[Rule, tuple[str, ...]] = {
         "review",
         "step_defaults",
         "retry",
+        # Who performs the steps that name nobody, and where.
+        *("agent", "worktree", "router.review_every_n"),
     ),
     Rule.FREE: (
-        # Which of the trusted agents performs a step, and with which words.
-        *("agent", "supervisor_prompt", "main_prompt", "reviewer_prompt", "router"),
-        *("routing", "worktree", "store.ttl_s", "store.journal"),
+        # With which words a step is performed.
+        *("supervisor_prompt", "main_prompt", "reviewer_prompt", "router"),
+        *("routing", "store.ttl_s", "store.journal"),
         *("store.timeout_s", "store.patience_s", "store.poll", "store.max_commits"),
         *("commit.message", "logs.max_bytes", "activity.thoughts", "activity.min_interval_s"),
         *("activity.drain_s", "teams.enabled", "teams.threshold", "teams.classifications"),
@@ -222,6 +225,9 @@ def _key_of(line: str) -> str:
 
 _PROGRAMS = ("argv", "program", "extra_args", "env")
 """Options of an agent that may name a file; a variable can make a program load one."""
+_EMPTY = f"sha256 {hashlib.sha256().hexdigest()}"
+_MAX_FOLDERS = 20
+"""In the variables of one agent."""
 MAX_BYTES = 64 * 1024 * 1024
 """A larger file is compared by its size and its time of change."""
 
@@ -230,13 +236,7 @@ def files_of(written: Mapping[str, Any], root: Path) -> Iterator[tuple[str, dict
     """Yield who runs files of the project, and these with their fingerprints."""
     entries = written.get("agents")
     for name, entry in entries.items() if isinstance(entries, dict) else ():
-        found: dict[Path, str] = {}
-        for option in _PROGRAMS if isinstance(entry, dict) else ():
-            value = entry.get(option)
-            value = list(value.values()) if isinstance(value, dict) else value
-            items = [value] if isinstance(value, str) else value
-            found |= _run_by(root, items if isinstance(items, list) else [])
-        yield f"agents.{name}", found
+        yield f"agents.{name}", files_of_agent(entry, root)
     setup, commands = written.get("setup"), dict[Path, str]()
     for command in setup if isinstance(setup, list) else ():
         commands |= _run_by(root, command if isinstance(command, list) else [str(command)])
@@ -247,11 +247,42 @@ def files_of(written: Mapping[str, Any], root: Path) -> Iterator[tuple[str, dict
         yield "hooks", _with_imports(root, [str(item).strip() for item in items])
 
 
+def files_of_agent(entry: Any, root: Path) -> dict[Path, str]:
+    """Return the files below the real path *root* that an agent's *entry* names, see `files_of`."""
+    found: dict[Path, str] = {}
+    for option in _PROGRAMS if isinstance(entry, dict) else ():
+        value = entry.get(option)
+        value = list(value.values()) if isinstance(value, dict) else value
+        items = [value] if isinstance(value, str) else value
+        found |= _run_by(root, items if isinstance(items, list) else [])
+    return found | _found_by_search(entry, root)
+
+
+def _found_by_search(entry: Any, root: Path) -> dict[Path, str]:
+    """Return the files that an agent's programs and modules are in folders of its variables.
+
+    ``PATH`` and ``PYTHONPATH`` name folders of the project, as may any other.
+    """
+    env = entry.get("env") if isinstance(entry, dict) else None
+    values = map(str, env.values()) if isinstance(env, dict) else ()
+    parts = dict.fromkeys(part for value in values for part in value.split(":") if part)
+    folders = [part for part in parts if "\0" not in part and (root / part).is_dir()][:_MAX_FOLDERS]
+    found: dict[Path, str] = {}
+    for option in _PROGRAMS[:3] if folders else ():
+        value = entry.get(option)
+        command = value if isinstance(value, list) else [value] if value else []
+        words = (word for word in (*named(command), *modules(command)) if word[:1] != "/")
+        for word, folder in islice(product(words, folders), MAX_WORDS):
+            found |= _with_imports(root, [f"{folder}/{word}"])
+    return found
+
+
 def _run_by(root: Path, command: Sequence[Any]) -> dict[Path, str]:
     """Return the fingerprints of the files that *command* may run, with Python's modules."""
     found = _with_imports(root, modules(command))
     for item in named(command):
-        found |= _file(root, item)
+        # An empty file does nothing, and often only marks something: touch done.txt
+        found |= {path: what for path, what in _file(root, item).items() if what != _EMPTY}
     return found
 
 
@@ -264,9 +295,21 @@ def _file(root: Path, written: str) -> dict[Path, str]:
         return {}
     real = Path(os.path.realpath(path))
     if not real.is_relative_to(root):
-        return {path: f"leads to {text_of(str(real))}"} if real.is_file() else {}
+        return {path: led_to(path, real)[0]} if real.is_file() else {}
     what = fingerprint(real)
-    return {} if what is None else {real: what}
+    if what is None:
+        return {}
+    # Both: the link may be turned to another file, and that file may change.
+    return {real: what} if real == path else {path: led_to(path, real)[1], real: what}
+
+
+def led_to(path: Path, real: Path) -> tuple[str, str]:
+    """Return what tells that the link *path* leads to *real*, outside of the project or inside.
+
+    Inside it is told from where the link is: alike in each work tree.
+    """
+    near = os.path.relpath(real, path.parent)
+    return f"leads to {text_of(str(real))}", f"leads to {text_of(near)}"
 
 
 def fingerprint(path: Path) -> str | None:

@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from msgspec import Struct, ValidationError, convert, field, to_builtins
@@ -33,7 +34,15 @@ from sequencer.executors.project_files import files_for
 from sequencer.project.client_files import ClientFacts, client_of, clients_of, file_of, scan
 from sequencer.project.schema import MOVES_CODE
 from sequencer.project.settings import Settings
-from sequencer.project.trust import Acts, acts_of, digest_of, fingerprint
+from sequencer.project.step_facts import ascii_of
+from sequencer.project.trust import (
+    Acts,
+    acts_of,
+    digest_of,
+    files_of_agent,
+    fingerprint,
+    led_to,
+)
 from sequencer.project.workflow_facts import Recorded
 from sequencer.store.folder import make_own, own_state
 from sequencer.store.identity import is_inside_agent
@@ -83,13 +92,18 @@ class Trust:
         return {name: scan(name, reads, settings.project_dir) for name, reads in clients.items()}
 
     @cached_property
-    def _own_settings(self) -> Mapping[str, str]:
-        from sequencer.plugins.git.process import acting_settings  # noqa: PLC0415 - only who asks
+    def _git(self) -> ModuleType:
+        from sequencer.plugins.git import process  # noqa: PLC0415 - only who asks
 
+        return process
+
+    @cached_property
+    def _own_settings(self) -> Mapping[str, str]:
         store = self._settings.store
         # Code travels through the remote where the run itself is elsewhere, too.
         remote = store.remote if store.kind in MOVES_CODE else None
-        return acting_settings(self._settings.project_dir, remote)
+        found: Mapping[str, str] = self._git.acting_settings(self._settings.project_dir, remote)
+        return found
 
     @property
     def git_settings(self) -> Mapping[str, str]:
@@ -208,21 +222,57 @@ class Trust:
     def ensure_files(self, owner: str, seen: dict[Path, tuple[int, ...]]) -> None:
         """Return if the files that *owner* runs are those that were trusted.
 
-        *seen* has what they looked like the last time; only those that differ are read.
+        *seen* has what they and their folders looked like the last time; only those that
+        differ are read.
 
         Raises:
-            NotTrusted: one has another content.
+            NotTrusted: one has another content, or a file that is named has come.
         """
-        for path, trusted in self._files.get(owner, {}).items():
-            try:
-                facts = os.stat(path)  # noqa: PTH116 - before each attempt
-            except OSError:
-                continue  # who starts it says so
-            looks = (facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
-            if seen.get(path) == looks:
-                continue
-            ensure_unchanged(path, trusted, owner)
-            seen[path] = looks
+        files = self._files.get(owner, {})
+        for path, trusted in files.items():
+            looks = _looks_of(path)
+            # Who starts one that is gone says so.
+            if looks is not None and seen.get(path) != looks:
+                ensure_unchanged(path, trusted, owner)
+                seen[path] = looks
+        folders = {folder: _looks_of(folder) for folder in {path.parent for path in files}}
+        changed = {
+            folder: looks
+            for folder, looks in folders.items()
+            if looks and looks != seen.get(folder)
+        }
+        if changed.keys() & seen.keys():
+            self.ensure_files_in(owner, self._settings.project_dir)
+        seen |= changed
+
+    def ensure_files_in(self, owner: str, folder: Path) -> None:
+        """Return if the files in *folder* that the agent *owner* runs are those that were trusted.
+
+        It is the project's, or a copy of it, where files may be missing: git brings only some.
+
+        Raises:
+            NotTrusted: one has another content, or was not there when the project was trusted.
+        """
+        entries = self._settings.written.get("agents")
+        if self._read is None or not isinstance(entries, Mapping):
+            return  # nothing is compared
+        files = self._files.get(owner, {})
+        project = os.path.realpath(self._settings.project_dir)
+        trusted = {os.path.relpath(path, project): what for path, what in files.items()}
+        root = Path(os.path.realpath(folder))
+        changed: list[str] = []
+        for path, what in files_of_agent(entries.get(owner.partition(".")[2]), root).items():
+            name = os.path.relpath(path, root)
+            if trusted.get(name) != what:
+                line = f"{owner}, file {ascii_of(name)}: "
+                changed += [f"- {line}{trusted[name]}"] if name in trusted else []
+                changed.append(f"+ {line}{what}")
+        if changed and str(root) == project:
+            raise NotTrusted(self.key, (), changed)
+        if changed:
+            hint = "its program was not started; undo it there, or do the same in the project's "
+            hint += "folder and call 'sequencer trust'"
+            raise NotTrusted(f"work tree {folder}", (), changed, hint=hint)
 
     def ensure_client(
         self, kind: str, options: Mapping[str, Any], folder: Path | None = None
@@ -230,8 +280,8 @@ class Trust:
         """Return if a client of *kind* would read in *folder* what was trusted of the project.
 
         Without *folder* it is the project's: each file costs one `stat` if nothing has
-        changed. In a work tree that is elsewhere, a file that is missing is no change, since
-        git does not bring every file there.
+        changed. In a work tree that is elsewhere, a file that is missing is a change if git
+        brought it there.
 
         Raises:
             NotTrusted: a key that acts, or a file, is another one, has come, or is gone.
@@ -244,9 +294,12 @@ class Trust:
             return
         project = self._settings.project_dir
         now = scan(kind, reads, folder or project, None if folder is None else project)
-        trusted = {line for line in self._read if client_of(line) == kind}
+        trusted = known_lines = {line for line in self._read if client_of(line) == kind}
         if folder is not None:
             trusted = {line for line in trusted if line in now.lines or file_of(line) in now.files}
+            missing = sorted({file_of(line) for line in known_lines - trusted} - now.files)
+            gone = missing and self._git.taken_out(missing, folder, project)
+            trusted |= {line for line in known_lines if gone and file_of(line) in gone}
         changed = _of_lines(now.lines).beyond(_of_lines(trusted))
         if changed:
             if folder is None:
@@ -267,6 +320,14 @@ class Trust:
                 yield client, files, self.is_vouched_for or found.lines <= trusted
 
 
+def _looks_of(path: Path) -> tuple[int, ...] | None:
+    try:
+        facts = os.stat(path)  # noqa: PTH116 - before each attempt
+    except OSError:
+        return None
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
+
+
 def _of_lines(lines: Iterable[str]) -> Acts:
     return Acts(tuple(sorted(lines)), {})
 
@@ -279,7 +340,7 @@ def ensure_unchanged(path: Path, trusted: str, owner: str) -> None:
     """
     real = Path(os.path.realpath(path))
     now = fingerprint(real)
-    if trusted not in (now, f'leads to "{real}"'):
+    if trusted not in (now, *led_to(path, real)):
         line = f"{owner}, file {path}"
         raise NotTrusted(str(path), (), (f"- {line}: {trusted}", f"+ {line}: {now or 'is gone'}"))
 

@@ -15,6 +15,7 @@ import json
 import math
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +29,8 @@ from sequencer.documents.yamlfile import dotted
 from sequencer.errors import ConfigurationError
 from sequencer.model.fields import ValidationError
 from sequencer.model.step import Step
-from sequencer.project.schema import Schema, WorkflowChoice
+from sequencer.model.workflow import Workflow
+from sequencer.project.schema import OLD_ROLES, Schema, WorkflowChoice
 from sequencer.project.setting_checks import Found, roles_of, task_lists
 from sequencer.project.sources import OWN, OWN_STEPS, Layers
 from sequencer.project.step_facts import (
@@ -44,6 +46,7 @@ from sequencer.project.step_facts import (
     losses,
     lost_gates,
     moved_gates,
+    text_of,
 )
 from sequencer.workflows.definitions import Composition
 from sequencer.workflows.finding import MAX_CHARS
@@ -54,8 +57,8 @@ from sequencer.workflows.registry import (
     with_defaults,
 )
 
-_SECTIONS = ("workflows", "step_defaults", "retry", "workflow")
-"""Of orchestration.yaml, in which steps are written; and ``teams.roles``."""
+_SECTIONS = ("workflows", "step_defaults", "retry", "workflow", "agent", "worktree")
+"""Of orchestration.yaml, which say what steps do; and ``teams.roles``."""
 _FLOW_FOLDERS = ("flows", ".opencode/workflows")
 _MAX_FLOW_BYTES = 4 * MAX_CHARS
 """A character has up to four bytes."""
@@ -65,6 +68,8 @@ _IN_FILE = "orchestration.yaml"
 _WORKFLOWS, _FILE = "workflows.", "file "
 _DEFAULTS = "step_defaults"
 ROLES = "teams.roles"
+_CADENCE = "review_every_n"
+_RUNS = "runs"
 _SHOWN_STEPS = 3
 _WHOLE_CONTENT = "whole content"
 
@@ -128,9 +133,17 @@ class Workflows:
         self._written = {name: written[name] for name in _SECTIONS if name in written}
         if isinstance(teams := written.get("teams"), dict) and "roles" in teams:
             self._written["teams"] = {"roles": teams["roles"]}
+        if isinstance(router := written.get("router"), dict) and _CADENCE in router:
+            # Where it was before.
+            own = self._written.get("workflow")
+            known = own if isinstance(own, dict) else {}
+            self._written["workflow"] = {_CADENCE: router[_CADENCE], **known}
         self._root = root
         text = json.dumps([__version__, self._written], sort_keys=True, default=str)
         self._digests = {_IN_FILE: _digest(text.encode())}
+        # What a flow's digest is about besides its text.
+        shared = [__version__, *(self._written.get(name) for name in ("agent", "workflow"))]
+        self._shared = json.dumps(shared, sort_keys=True, default=str).encode()
         self._data: dict[str, tuple[Path, bytes]] = {}
         self._size = 0
         self._steps: dict[str, dict[str, StepFacts]] = {}
@@ -206,7 +219,7 @@ class Workflows:
             try:
                 registry = Registry(roles=roles_of(self._schema.teams))
                 workflow = registry.graph_in(path, data).workflow
-                self._steps[key] = facts_of_workflow(workflow, self._complete)
+                self._steps[key] = self._facts_of(workflow)
             except (ConfigurationError, ValidationError):
                 self._steps[key] = _whole(self._digests[key])
         return self._steps[key]
@@ -219,7 +232,37 @@ class Workflows:
         known = BuiltinWorkflows(BuiltinPrompts())
         if name == key or name not in known:
             return None
-        return facts_of_workflow(known[name], self._complete)
+        return self._facts_of(known[name])
+
+    def _facts_of(self, workflow: Workflow) -> dict[str, StepFacts]:
+        """Return the facts of *workflow* as the project runs it."""
+        with suppress(ValidationError):
+            every = self._schema.workflow.review_every_n
+            if every is not None and workflow.review is not None:
+                workflow = workflow.with_review_every(every)
+        return self._performed(facts_of_workflow(workflow, self._complete))
+
+    def _performed(self, steps: Mapping[str, StepFacts]) -> dict[str, StepFacts]:
+        """Return *steps* with who performs those that name no agent, as ``agent`` says."""
+        return {
+            name: facts
+            if facts.agent is not None or name == WHOLE or PERSON in facts.gates
+            else msgspec.structs.replace(facts, agent=self._agent_of(name))
+            for name, facts in steps.items()
+        }
+
+    def _agent_of(self, step: str) -> str:
+        section = self._written.get("agent")
+        said = section if isinstance(section, dict) else {"default": section}
+        name, _, inside = step.partition("\n")
+        roles = found if isinstance(found := said.get("roles"), dict) else {}
+        by_prompt = said.get("prompts")
+        old = next((old for old, new in OLD_ROLES.items() if new == name and old in roles), name)
+        agent = str(roles.get(name) or roles.get(old) or said.get("default") or "auto")
+        # A review has another position than its name; a prompt may choose in place of both.
+        more = [by_prompt] if by_prompt else []
+        more += [roles] if inside and roles else []
+        return " ".join([agent, *map(text_of, more)])
 
     def _found(self, flows: Iterable[Path]) -> dict[str, list[str]]:
         """Return the paths of the files of workflows, with the names that they have."""
@@ -251,7 +294,7 @@ class Workflows:
             # What is no file, or too large, no reader takes.
             return
         key = _FILE + ascii_of(shown_in(path, self._root))
-        self._digests[key] = _digest(__version__.encode() + b"\n" + data)
+        self._digests[key] = _digest(self._shared + b"\n" + data)
         self._size += len(data)
         self._data[key] = path, data
         if self._size > _MAX_READ_BYTES:
@@ -309,13 +352,14 @@ class Workflows:
         lists = task_lists(schema, roles_of(schema.teams), layers, self._root, wrong)
         made |= {name: graph.workflow for name, graph in lists.items()}
         facts = {
-            _WORKFLOWS + ascii_of(name): facts_of_workflow(made[name], self._complete)
+            _WORKFLOWS + ascii_of(name): self._facts_of(made[name])
             if name in made
             else _whole(self._digests[_IN_FILE])
             for name in own
         }
         facts[_DEFAULTS] = {WHOLE: facts_of_step(self._complete(Step(name=_DEFAULTS)))}
         facts[ROLES] = self._roles(schema, schema.teams.roles)
+        facts[_RUNS] = {WHOLE: StepFacts(refusals=("worktree: true",) if schema.worktree else ())}
         return facts
 
     def _roles(self, schema: Schema, names: Collection[str] | None) -> dict[str, StepFacts]:
@@ -325,7 +369,7 @@ class Workflows:
             if names is None or name in names:
                 step = Step.model_validate({"name": name, **role.step})
                 found |= facts_of_steps(name, step, self._complete, role)
-        return found
+        return self._performed(found)
 
 
 class _Comparison:

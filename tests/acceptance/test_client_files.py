@@ -186,6 +186,28 @@ def test_what_an_attempt_leaves_in_a_work_tree_is_compared_too(trusted: Trusted)
     assert trusted.starts == 2
 
 
+def test_a_file_of_refusals_that_an_attempt_removes_in_a_work_tree_is_missed(
+    trusted: Trusted,
+) -> None:
+    trusted.configure(more=f"{STEPS}worktree: true\n")
+    trusted.put(".gitignore", "sync/\nlogs/\n")
+    trusted.put(".claude/settings.json", DENY)
+    git(trusted.folder, "init", "-q", "-b", "main", "--template=")
+    git(trusted.folder, "config", "user.name", "Ada")
+    git(trusted.folder, "config", "user.email", "ada@example.org")
+    git(trusted.folder, "add", "-A")
+    git(trusted.folder, "commit", "-q", "-m", "first")
+    trusted.call("trust", "--yes")
+    trusted.plan("rm .claude/settings.json")
+    said = trusted.call("run", "--max-steps", "2", code=1)
+    assert "- claude, file .claude/settings.json" in said
+    assert trusted.starts == 1
+    # Git brings it no more: whoever has taken it out of the project said so.
+    git(trusted.folder, "rm", "-q", "--cached", ".claude/settings.json")
+    trusted.call("run", "--max-steps", "1")
+    assert trusted.starts == 2
+
+
 def test_files_named_in_an_argument_are_compared(trusted: Trusted) -> None:
     for argv in (
         ["sh", "-c", "sh agent.sh x"],

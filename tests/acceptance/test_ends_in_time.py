@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import signal
 import subprocess
 import sys
@@ -12,12 +14,15 @@ from pathlib import Path
 import psutil
 import pytest
 
+from sequencer.errors import WaitsForPerson
 from tests.acceptance.cli_process import until
 from tests.clones import ENVIRONMENT, Shared, git
 from tests.storage.commands import environment, sequencer
+from tests.unit.posting.desk import Reply, open_desk
 
 GRACE_S = 1.0
 AT_MOST_S = GRACE_S + 10.0
+GATED = {"name": "main", "requires_approval": True}
 AGENT = """\
 import os, sys, time
 sys.stdin.read()
@@ -167,3 +172,35 @@ def test_a_remote_that_hangs_keeps_no_run(tmp_path: Path, *, agent_obeys: bool) 
     assert again.code == 0, again.err
     status = sequencer(folder, "status", "--json", variables=identity)
     assert json.loads(status.out)["step_index"] == 2
+
+
+def test_who_told_a_run_to_end_while_it_posts_is_not_asked_at_its_gate(tmp_path: Path) -> None:
+    # A terminal, where a person would be asked what is to become of the gate.
+    master, terminal = pty.openpty()
+    with open_desk(Reply(waits=True)) as desk:
+        sink = {"kind": "webhook", "url": f"http://127.0.0.1:{desk.port}/"}
+        folder = project(
+            tmp_path / "p",
+            workflow={"name": "mine"},
+            workflows={"mine": {"kind": "procedure", "steps": [GATED]}},
+            activity={"drain_s": 0.2, "sinks": {"hook": sink}},
+        )
+        (folder / "hold").unlink()
+        command = [sys.executable, "-m", "sequencer", "run"]
+        with subprocess.Popen(
+            command, cwd=folder, env=environment(), stdin=terminal, stdout=terminal, stderr=terminal
+        ) as run:
+            os.close(terminal)
+            shown = ""
+            while "for activity sink 'hook' to answer" not in shown:
+                shown += os.read(master, 4096).decode()
+            began = time.monotonic()
+            run.send_signal(signal.SIGTERM)
+            try:
+                code = run.wait(AT_MOST_S)
+            finally:
+                run.kill()
+        seconds = time.monotonic() - began
+        desk.let_go.set()
+    os.close(master)
+    assert (code, seconds < AT_MOST_S) == (WaitsForPerson.exit_code, True)

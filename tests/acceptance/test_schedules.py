@@ -442,3 +442,24 @@ def test_check_says_where_what_ticks_remember_is_not_kept(
     # Without a timer or a schedule nothing needs them.
     (folder / "orchestration.yaml").write_text("agent: rehearsal\n")
     assert _of_records(folder) == []
+
+
+def test_a_date_that_is_left_out_because_its_note_is_gone_is_said(
+    folder: Path, later: Later
+) -> None:
+    assert "nothing was noted" not in tick(folder).err
+    later(DAY_S)
+    for _ in range(2):
+        tick(folder)
+    assert call(folder, "--run", "night", "status", "--json").json["status"] == "complete"
+    # As in a container whose home folder is new at each start.
+    shutil.rmtree(own_state("schedules"))
+    later(2 * DAY_S)
+    said = tick(folder)
+    assert "nothing due: " in said.out
+    assert re.search(r"notice: .*/schedules: nothing was noted of the date .* it is left", said.err)
+    assert "nothing was noted" not in tick(folder).err
+    later(3 * DAY_S)
+    for _ in range(2):
+        tick(folder)
+    assert events(folder).count("completed") == 2

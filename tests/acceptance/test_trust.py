@@ -284,6 +284,68 @@ def test_an_agent_that_edits_the_next_ones_program_ends_the_same_run(clone: Clon
     assert (clone.folder / "steps").read_text() == "step\n"
 
 
+@pytest.mark.parametrize(
+    ("argv", "edit"),
+    [
+        ("[sh, agent.sh]", "printf 'touch evil' > other.sh; ln -sf other.sh agent.sh"),
+        ("[sh, -c, '. ./agent.sh; test ! -f more.sh || . ./more.sh']", "echo touch evil > more.sh"),
+        ("[python3, -m, run]", 'echo \'open("evil", "w")\' > json.py'),
+    ],
+    ids=["a link that is turned", "a file that has come", "a module that has come"],
+)
+def test_an_agent_that_puts_another_file_in_the_way_ends_the_same_run(
+    clone: Clone, argv: str, edit: str
+) -> None:
+    (clone.folder / "agent.sh").unlink()
+    (clone.folder / "first.sh").write_text(f"echo step >> steps; test -f evil || {{ {edit}; }}\n")
+    (clone.folder / "agent.sh").symlink_to("first.sh")
+    (clone.folder / "run.py").write_text(
+        "import json, subprocess\nsubprocess.run(['sh', 'first.sh'])\n"
+    )
+    clone.configure(agents=f"{{script: {{kind: command, argv: {argv}}}}}")
+    clone.trust()
+    ran = clone.cli("run", "--max-steps", "4", code=2)
+    assert "agents.script, file" in ran.stderr
+    assert (clone.folder / "steps").read_text() == "step\n"
+
+
+def test_an_agent_that_edits_the_next_ones_program_in_its_work_tree_is_not_obeyed(
+    clone: Clone,
+) -> None:
+    step = "echo step >> {0}; printf 'touch {1}' > agent.new; mv agent.new agent.sh\n"
+    steps, evil = clone.canary.with_name("steps"), clone.canary.with_name("evil")
+    (clone.folder / "agent.sh").write_text(step.format(steps, evil))
+    (clone.folder / ".gitignore").write_text("sync/\nlogs/\n")
+    clone.configure(worktree="true")
+    for words in (
+        "init -q -b main --template=",
+        "config user.name Ada",
+        "config user.email ada@example.org",
+        "add -A",
+        "commit -q -m first",
+    ):
+        subprocess.run(["git", *words.split()], cwd=clone.folder, check=True)
+    clone.trust()
+    ran = clone.cli("run", "--max-steps", "4", code=1)
+    assert "+ agents.script, file agent.sh" in ran.stderr
+    assert "undo it there, or do the same in the project's folder" in ran.stderr
+    clone.cli("tick", code=1)
+    assert steps.read_text() == "step\n"
+    assert not evil.exists()
+
+
+def test_a_program_in_a_folder_of_a_variable_is_compared(clone: Clone) -> None:
+    (clone.folder / "bin").mkdir()
+    tool = clone.folder / "bin" / "tool"
+    tool.write_text("#!/bin/sh\n")
+    tool.chmod(0o755)
+    env = "{PATH: 'bin:/usr/bin:/bin'}"
+    clone.configure(agents=f"{{script: {{kind: command, argv: [tool], env: {env}}}}}")
+    clone.trust()
+    tool.write_text(f"#!/bin/sh\ntouch {clone.canary}\n")
+    assert "agents.script, file bin/tool" in clone.cli("tick", code=2).stderr
+
+
 def test_nobody_trusts_from_inside_of_an_agent(clone: Clone) -> None:
     inside: dict[str, Any] = {"SEQUENCER_TOKEN": "7"}
     clone.cli("trust", "--yes", code=2, **inside)

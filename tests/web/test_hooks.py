@@ -424,18 +424,13 @@ def taking_until_it_dies(folder: Path, state: Path, place: str) -> Any:
 # --- bounds -------------------------------------------------------------------------------
 
 
-def test_it_answers_within_a_tenth_of_a_second_and_the_work_comes_later(
-    taker: Taker, folder: Path
-) -> None:
+def test_it_answers_while_the_work_is_held_up(taker: Taker, folder: Path) -> None:
     (folder / "hold-look").touch()
     taker.send("github", labeled())
-    took = []
     for number in range(20, 40):
-        began = time.perf_counter()
         assert taker.send("github", labeled(number=number))[0] == 202
-        took.append(time.perf_counter() - began)
-    assert sorted(took)[len(took) // 2] < 0.1
     assert len(open_project(folder, trust=True).run_names()) >= 1
+    # The first run's step has not even ended: none of the answers waited for it.
     wait_for(lambda: calls(folder) == ["look"], lambda: taker.said)
     (folder / "hold-look").unlink()
 

@@ -33,6 +33,7 @@ _ACTING = re.compile(
     r"core\.(sshcommand|gitproxy|attributesfile|excludesfile|worktree|alternaterefscommand"
     r"|protectntfs|protecthfs)"
     r"|filter\..*\.(clean|smudge|process|required)|merge\..*\.driver"
+    r"|hook\..*\.(command|event|enabled)"
     r"|credential\.(.*\.)?helper|push\.pushoption|fetch\.bundleuri|lfs\..*"
     r"|http\.(?!(.*\.)?(postbuffer|lowspeed\w*|version|maxrequests|minsessions)$).*"
     r"|url\..*\.(insteadof|pushinsteadof)",
@@ -56,6 +57,9 @@ _NEUTRAL = {
     "core.alternaterefscommand": "true",
     "core.protectntfs": "true",
     "driver": "false",
+    # Hooks that newer versions of git take from their configuration.
+    "command": "true",
+    "enabled": "false",
     "required": "false",
     "sslverify": "true",
     "schannelcheckrevoke": "true",

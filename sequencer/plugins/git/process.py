@@ -17,7 +17,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -475,6 +475,28 @@ def acting_settings(
     from which a partial clone fetches by itself. Empty where there is no repository.
     """
     return Git(repository, environment).acting_settings(remote)
+
+
+def taken_out(names: Collection[str], tree: Path, project: Path) -> list[str]:
+    """Return which of *names* git has brought to the work tree *tree* and are missing there.
+
+    They are those that *project* tracks at present and that a commit of the tree's branch had.
+    The paths are relative to both folders.
+
+    Raises:
+        GitFailed: git can't say.
+    """
+    extra = {"GIT_LITERAL_PATHSPECS": "1"}
+    told = Git(project).run("ls-files", "-z", "--", *names, extra=extra).stdout
+    tracked = {*told.decode("utf-8", "surrogateescape").split("\0")}
+    looked = Git(tree)
+    return [
+        name
+        for name in names
+        if name in tracked
+        and not os.path.lexists(tree / name)
+        and looked.run("rev-list", "-1", "HEAD", "--", name, extra=extra).stdout.strip()
+    ]
 
 
 def _clean(environment: Mapping[str, str]) -> dict[str, str]:

@@ -11,6 +11,7 @@ Not promised: thoughts and actions. They are dropped whenever something is in th
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
@@ -44,6 +45,10 @@ HURRIED_S = 1.0
 UNNOTICED_S = 0.5
 FINISH_S = 3 * TIMEOUT_S
 """How long a post that has begun may take to its end; the sinks' own limits are shorter."""
+TOLD_S = 8.0
+"""The same after a signal has told the program to end; it has ten seconds."""
+_SLICE_S = 0.1
+"""How soon a signal shortens the wait."""
 
 
 class Poster:
@@ -65,11 +70,14 @@ class Poster:
         min_interval_s: float = THOUGHT_EVERY_S,
         drain_s: float = DRAIN_S,
         clock: Clock = time.monotonic,
+        on_signal: Callable[[], None] = lambda: None,
     ) -> None:
         """Read the run called *run* from *store*, which nobody else uses: another thread does.
 
-        *nodes* are those of its workflow; people are told by *notice*.
+        *nodes* are those of its workflow; people are told by *notice*. *on_signal* is called
+        from the handler of a signal that ends the last wait.
         """
+        self._on_signal = on_signal
         self._notice = notice
         self._store = store
         self._drain_s = drain_s
@@ -92,6 +100,8 @@ class Poster:
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._ends_at: float | None = None
+        self._gives_up_at = math.inf
+        """When nobody waits any longer for a post that has begun."""
         self._is_hurried = False
         self._is_silent = False
 
@@ -127,22 +137,31 @@ class Poster:
             self._wake.set()
             with _unless_told_to_end(self._hurry):
                 # Nobody is told of a wait that they don't notice.
-                thread.join(timeout_s + UNNOTICED_S)
+                self._wait_for(thread, timeout_s + UNNOTICED_S)
                 if thread.is_alive():
                     self._tell_of_the_wait()
-                    thread.join(FINISH_S)
+                    self._wait_for(thread, FINISH_S)
         else:
             self._store.close()
         self._is_silent = True
 
     def _hurry(self) -> None:
         # From a signal's handler: no lock may be taken here.
-        self._is_hurried, self._ends_at = True, time.monotonic()
+        now = time.monotonic()
+        self._is_hurried, self._ends_at = True, now
+        self._gives_up_at = min(self._gives_up_at, now + TOLD_S)
+        self._on_signal()
+
+    def _wait_for(self, thread: threading.Thread, most_s: float) -> None:
+        ends_at = time.monotonic() + most_s
+        while thread.is_alive() and time.monotonic() < min(ends_at, self._gives_up_at):
+            thread.join(_SLICE_S)
 
     def _tell_of_the_wait(self) -> None:
         lanes = [lane for lane in self._lanes if lane.is_posting] or self._lanes
         names = ", ".join(repr(lane.sink.name) for lane in lanes)
-        self._tell(f"waiting up to {FINISH_S:g} s for activity sink {names} to answer")
+        most_s = TOLD_S if self._gives_up_at < math.inf else FINISH_S
+        self._tell(f"waiting up to {most_s:g} s for activity sink {names} to answer")
 
     # --- what is heard ----------------------------------------------------------------
 

@@ -62,7 +62,8 @@ def tick_all(invocation: Invocation, at_most: int) -> int:
                 child = subprocess.Popen(argv, pass_fds=(place,))  # noqa: S603 - this program
                 ending.on_ready(child.terminate)
                 codes.append(child.wait())
-                if codes[-1] == Interrupted.exit_code:
+                # A tick that has just begun ends by the signal itself, with another code.
+                if ending.has_come or codes[-1] == Interrupted.exit_code:
                     raise Interrupted("ended by a signal")
                 # If somebody else holds its step, that is why it has moved.
                 if codes[-1] != ClaimHeld.exit_code and _mark(run) != before:

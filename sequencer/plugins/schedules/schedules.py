@@ -25,7 +25,7 @@ from sequencer.errors import SequencerError, TransitionRefused
 from sequencer.model.head import Head
 from sequencer.model.limits import parse_time, utc
 from sequencer.project.project import Project
-from sequencer.store.folder import put_own, read_own
+from sequencer.store.folder import own_state, put_own, read_own
 
 FOLDER = "schedules"
 """Of the user's own records."""
@@ -184,6 +184,11 @@ def _settled(
     if note.ahead is not None and (found is None or note.ahead != found.ahead):
         noted = f"run {run.name!r} has started for a date, {clock(note.ahead)}"
         say(f"notice: {noted}, that this machine's clock is far from: its dates count from now on")
+    if found is None and head is not None:
+        missed = _next(project, run, head, now, DateNote(0.0))
+        if missed is not None and missed <= now:
+            date, where = f"the date {clock(missed)} of run {run.name!r}", own_state(FOLDER)
+            say(f"notice: {where}: nothing was noted of {date}: it is left out, later ones count")
     if note != found:
         _write(project, run, note)
     return note

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.cli import idle
+from sequencer.cli import idle, run_work
 from sequencer.errors import SequencerError
 from tests.unit.cli.calling import call, idle_record, project, state, worked
 
@@ -248,7 +248,8 @@ def test_an_answer_without_an_end_is_not_kept(
     monkeypatch.chdir(folder)
     question = idle.ask(["tick"], os.environ)
     assert question is not None
-    idle.remember(question.state_path, idle.IdleAnswer("nothing due\n", ""), ["tick"])
+    revision = state(folder)["revision"]
+    idle.remember(question, revision, idle.IdleAnswer("nothing due\n", ""))
     assert not idle.answers(["tick"])
 
 
@@ -385,3 +386,28 @@ def test_a_folder_that_cannot_be_written_is_nobodys_error(tmp_path: Path) -> Non
     idle_record(folder).mkdir(parents=True)
     ended = call(folder, "tick")
     assert (ended.code, ended.err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(resume, id="the-run"),
+        pytest.param(
+            lambda folder: (folder / "orchestration.yaml").write_text(f"{STANDARD}# more\n"),
+            id="the-configuration",
+        ),
+    ],
+)
+def test_what_has_changed_since_a_tick_looked_is_not_answered_with_what_it_saw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], object]
+) -> None:
+    folder, said = paused(tmp_path / "p"), run_work._tell_end
+
+    def and_then(*arguments: Any, **options: Any) -> str:
+        text = said(*arguments, **options)
+        change(folder)
+        return text
+
+    monkeypatch.setattr(run_work, "_tell_end", and_then)
+    assert call(folder, "tick").out.startswith(PAUSED)
+    assert fast(folder, "tick") is None

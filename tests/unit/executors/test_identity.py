@@ -60,7 +60,6 @@ def client(folder: Path, kind: str, core: ProcessCore) -> Executor:
 def test_no_entry_can_forge_or_drop_who_its_agent_is(
     kind: str, identity: Identity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("SEQUENCER_TEST_PATH", raising=False)
     monkeypatch.setenv("SEQUENCER_TOKEN", "7")
     monkeypatch.setenv(TRUST, "all")
     monkeypatch.setenv("SEQUENCER_STATE", "/elsewhere/state.json")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import marshal
 import os
+import py_compile
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -176,6 +177,54 @@ def test_a_file_that_is_not_as_it_was_trusted_is_not_run(tmp_path: Path) -> None
     path.write_text("import pathlib\npathlib.Path(__file__).with_name('canary').touch()\n")
     with pytest.raises(NotTrusted, match=r"hooks\.py"):
         load_hooks(["hooks.py"], tmp_path, {path.resolve(): "sha256 0"})
+    assert not (tmp_path / "canary").exists()
+
+
+def test_a_hook_file_that_nobody_trusted_is_not_run_where_others_are(tmp_path: Path) -> None:
+    write(tmp_path, PROMPT, "other.py")
+    with pytest.raises(NotTrusted, match=r"other\.py"):
+        load_hooks(["other.py"], tmp_path, {tmp_path / "hooks.py": "sha256 0"})
+
+
+def _canary_as(text: str, module: Path) -> None:
+    """Write *text* as *module*, and byte code that claims to be of it and does another thing."""
+    module.parent.mkdir(exist_ok=True)
+    module.write_text(text)
+    at = module.stat()
+    module.write_text(f"CAN = 1\nopen({str(module.parent / 'canary')!r}, 'w')\n")
+    py_compile.compile(str(module), doraise=True)
+    cached = next((module.parent / "__pycache__").iterdir())
+    # The header of byte code has the time and the size of its source.
+    head = cached.read_bytes()[:8] + int(at.st_mtime).to_bytes(4, "little")
+    head += at.st_size.to_bytes(4, "little")
+    cached.write_bytes(head + cached.read_bytes()[16:])
+    module.write_text(text)
+    os.utime(module, ns=(at.st_atime_ns, at.st_mtime_ns))
+
+
+@pytest.mark.parametrize("module", ["hooks_helper", "hooks_pack.below"])
+def test_byte_code_beside_a_module_that_a_hook_imports_never_runs(
+    tmp_path: Path, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / f"{module.replace('.', '/')}.py"
+    _canary_as("CAN = 2\n", path)
+    if "." in module:
+        (path.parent / "__init__.py").touch()
+    write(tmp_path, f"import {module}\nassert {module}.CAN == 2\n{PROMPT}", "hooks.py")
+    for name in (module, module.partition(".")[0]):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    load_hooks(["hooks.py"], tmp_path)
+    assert not (path.parent / "canary").exists()
+
+
+def test_a_module_that_a_hook_imports_is_compared_when_it_is_read(tmp_path: Path) -> None:
+    module = tmp_path / "hooks_changed.py"
+    module.write_text("import pathlib\npathlib.Path(__file__).with_name('canary').touch()\n")
+    hooks = tmp_path / "hooks.py"
+    hooks.write_text("import hooks_changed\n")
+    known = f"sha256 {sha256(hooks.read_bytes()).hexdigest()}"
+    with pytest.raises(NotTrusted, match=r"hooks_changed\.py"):
+        load_hooks(["hooks.py"], tmp_path, {hooks.resolve(): known, module.resolve(): "sha256 0"})
     assert not (tmp_path / "canary").exists()
 
 

@@ -56,6 +56,67 @@ def test_a_file_named_in_an_argument_counts_like_a_whole_argument(
     assert acts_of(entry, tmp_path).beyond(before)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "head -n 1 >> notes.md",
+        "date >notes.md",
+        "make test > notes.md 2>&1",
+        "make test 2>notes.md",
+        "make test &> 'notes.md'",
+        'make test >| "notes.md"',
+        "make test 2>&1 | tee notes.md",
+        "make test | tee -a notes.md && true",
+        "sh -c 'date >> notes.md'",
+    ],
+)
+def test_a_file_that_a_shell_only_writes_may_change_with_each_step(
+    text: str, tmp_path: Path
+) -> None:
+    entry = {"agents": {"a": {"kind": "command", "argv": ["sh", "-c", text]}}}
+    before = acts_of(entry, tmp_path)
+    (tmp_path / "notes.md").write_text("one\n")
+    assert not acts_of(entry, tmp_path).beyond(before)
+
+
+def test_an_empty_file_that_marks_something_is_no_question_until_it_has_content(
+    tmp_path: Path,
+) -> None:
+    text = "test -e done.txt || { touch done.txt; exit 1; }"
+    entry = {"agents": {"a": {"kind": "command", "argv": ["sh"], "env": {"CHECK": text}}}}
+    before = acts_of(entry, tmp_path)
+    (tmp_path / "done.txt").touch()
+    assert not acts_of(entry, tmp_path).beyond(before)
+    (tmp_path / "done.txt").write_text("true\n")
+    full = acts_of(entry, tmp_path)
+    assert full.beyond(before)
+    (tmp_path / "done.txt").write_text("")
+    assert acts_of(entry, tmp_path).beyond(full)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cat part >> agent.sh; sh agent.sh",
+        "date > agent.sh && . ./agent.sh",
+        "true | tee agent.sh; ./agent.sh",
+        "date > $(sh agent.sh)",
+        'date > "$(sh agent.sh)"',
+        'date > "`sh agent.sh`"',
+        "date > >(sh agent.sh)",
+        "sh <> agent.sh",
+        "node -e 'x => require(\"./agent.sh\")'",
+        "node -e 'x=>./agent.sh'",
+    ],
+)
+def test_a_file_that_a_shell_writes_and_runs_counts(text: str, tmp_path: Path) -> None:
+    entry = {"agents": {"a": {"kind": "command", "argv": ["sh", "-c", text]}}}
+    (tmp_path / "agent.sh").write_text("one\n")
+    before = acts_of(entry, tmp_path)
+    (tmp_path / "agent.sh").write_text("two\n")
+    assert acts_of(entry, tmp_path).beyond(before)
+
+
 def test_what_a_module_imports_of_the_project_counts_as_for_hooks(tmp_path: Path) -> None:
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "__main__.py").write_text("from . import inner\n")

@@ -464,3 +464,58 @@ def test_gates_of_renamed_steps_are_matched_with_those_that_wait_as_long() -> No
     assert list(moved_gates(gates(5, 6), gates(7, 5))) == []
     assert [step for step, _ in moved_gates(gates(5, None), gates(None))] == ["0"]
     assert [step for step, _ in moved_gates(gates(5, None), gates(5, 5))] == ["1"]
+
+
+GATED = "steps: [a, b]\nreview: {every: %s, step: {name: c, requires_approval: true}}\n"
+OTHER = "agents: {other: {kind: command, argv: ['true']}}\n"
+GIVEN = f"{OTHER}steps: [{{name: a, tools: {{bash: true}}}}]\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_asked"),
+    [
+        (GATED % 3, GATED % 4, True),
+        (GATED % 3, GATED % 0, True),
+        (GATED % 3, GATED % 2, False),
+        (GATED % 3, GATED % 3 + "workflow: {review_every_n: 0}\n", True),
+        (GATED % 3, GATED % 3 + "workflow: {review_every_n: 2}\n", False),
+        (GATED % 3, GATED % 3 + "router: {review_every_n: 900}\n", True),
+        ("review: {every: 3, step: c}\n", "review: {every: 9, step: c}\n", False),
+    ],
+)
+def test_a_review_with_a_gate_that_comes_more_rarely_asks(
+    tmp_path: Path, before: str, after: str, is_asked: bool
+) -> None:
+    assert bool(asked(tmp_path, before, after)) == is_asked
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_asked"),
+    [
+        ("agent: claude\n", "agent: other\n", True),
+        ("", "agent: other\n", True),
+        ("agent: claude\n", "agent: {default: claude, roles: {a: other}}\n", True),
+        ("agent: claude\n", "agent: {default: claude, roles: {b: other}}\n", False),
+        ("agent: claude\n", "agent: {default: claude, prompts: {a.md: other}}\n", True),
+        ("agent: claude\n", "agent: {default: claude, fallback: [codex]}\n", False),
+    ],
+)
+def test_a_grant_that_another_agent_gets_by_the_section_agent_asks(
+    tmp_path: Path, before: str, after: str, is_asked: bool
+) -> None:
+    assert bool(asked(tmp_path, before + GIVEN, after + GIVEN)) == is_asked
+    without = f"{OTHER}steps: [a, b]\n"
+    assert not asked(tmp_path, before + without, after + without.replace("b]", "c]"))
+
+
+def test_a_flow_whose_grants_another_agent_gets_asks(tmp_path: Path) -> None:
+    flow = "```mermaid\nflowchart TD\n  a[A] --> done((Done))\n```\n\n### a\n---\n"
+    flow += "tools: {bash: true}\n---\nDo.\n"
+    trusted = acts(tmp_path, "agent: claude\n", one=flow)
+    assert any("tools.bash" in line for line in trusted.described)
+    assert acts(tmp_path, "agent: codex\n", one=flow).beyond(trusted)
+
+
+def test_a_runs_own_work_tree_that_goes_asks(tmp_path: Path) -> None:
+    assert asked(tmp_path, "worktree: true\n", "") == ["- runs, worktree: true"]
+    assert not asked(tmp_path, "", "worktree: true\n")

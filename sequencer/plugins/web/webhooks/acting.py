@@ -28,6 +28,7 @@ from sequencer.cli.views.runs import open_at
 from sequencer.engine.run import Run
 from sequencer.errors import (
     Interrupted,
+    NotTrusted,
     RemoteRefused,
     SequencerError,
     StorageFailed,
@@ -56,7 +57,7 @@ from sequencer.plugins.web.webhooks.reading import (
 )
 from sequencer.project.project import Project
 from sequencer.store.strictjson import parse_object
-from sequencer.store.watch import notifier
+from sequencer.store.watch import watch
 
 Say = Callable[[str], None]
 OLDEST = timedelta(days=3, hours=1)
@@ -138,6 +139,11 @@ class Clerk:
         try:
             hooks = self.shown.acting().settings.webhooks
             is_left = self.box.next() or self.box.wanted()
+        except NotTrusted:
+            if any(self.shown.project.settings.webhooks.taken()):
+                text = "takes no deliveries: it is not trusted, or has changed since"
+                self._say(f"{self.shown.title} {text}; 'sequencer trust' asks you")
+            return
         except (SequencerError, sqlite3.Error) as error:
             text = str(error).partition("\n")[0]
             self._say(f"{self.shown.title} takes no deliveries: {text}")
@@ -157,16 +163,18 @@ class Clerk:
                 self._thread.start()
 
     def _work(self) -> None:
-        with self.box.work(), closing(notifier(self.box.path, None)) as news:
-            self._begin_runs()
-            while True:
-                try:
-                    while self._handle_next():
-                        pass
-                except sqlite3.Error as error:
-                    self._say(f"deliveries wait: {error}")
-                    time.sleep(PAUSE_S)
-                news.wait(RECHECK_S, ())
+        while True:
+            try:
+                with self.box.work(), closing(watch(self.box.path, None)) as news:
+                    self._begin_runs()
+                    while True:
+                        while self._handle_next():
+                            pass
+                        news.wait(RECHECK_S, ())
+            except (OSError, sqlite3.Error, SequencerError) as error:
+                # Nobody else works on what was taken, so this goes on until it can.
+                self._say(f"deliveries wait: {error}")
+                time.sleep(PAUSE_S)
 
     def _handle_next(self) -> bool:
         """Act on the oldest delivery; return whether there was one."""
@@ -322,7 +330,7 @@ class Clerk:
             del self._going[run]
         # What was ended from outside, perhaps with the machine, is begun again by the next server.
         if code >= 0 and code != Interrupted.exit_code:
-            with suppress(sqlite3.Error):
+            with suppress(OSError, sqlite3.Error, SequencerError):
                 self.box.unwant(run, number)
         self._say(f"work on run {run} ended with exit code {code}")
         self._begin_runs()

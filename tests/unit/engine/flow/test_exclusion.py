@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.engine import apart
+from sequencer.engine import exclusion
 from sequencer.executors.wall import Wall
 from tests.unit.engine.flow.labs import Actor, Hold, Lab, lab, until
 
@@ -36,12 +36,12 @@ def claimed_behind_the_start(run: Lab) -> list[str]:
 
 @pytest.fixture
 def _has_wall(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apart, "lack", lambda: None)
+    monkeypatch.setattr(exclusion, "lack", lambda: None)
 
 
 @pytest.fixture
 def _has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apart, "lack", lambda: "no Landlock")
+    monkeypatch.setattr(exclusion, "lack", lambda: "no Landlock")
 
 
 @pytest.mark.usefixtures("_has_wall")
@@ -118,7 +118,7 @@ def test_what_a_dead_process_held_is_begun_again_one_by_one(
     run = made(tmp_path)
     run.work(limits={"max_steps": 1})
     with monkeypatch.context() as before:
-        before.setattr(apart, "lack", lambda: None)
+        before.setattr(exclusion, "lack", lambda: None)
         run.died()
     assert [claim.step for claim in run.head.claims] == ["review", "build"]
     run.claimed(slots=4)
