@@ -415,7 +415,10 @@ def stop_error(end: ProcessEnd, request: StepRequest) -> str:
             f"no progress for {request.idle_timeout_s:g} s; {gone}\n"
             f"raise idle_timeout_s of step {step!r} if it may be silent for that long"
         )
-    return f"the guard process of the agent was killed, and the agent with it; {gone}"
+    return (
+        "the guard process of the agent was killed, and the agent with it; what it had started was "
+        "ended as far as it could be found"
+    )
 
 
 def has_no_program(report: Mapping[str, Any], launch: Launch) -> bool:

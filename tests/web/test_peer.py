@@ -103,6 +103,14 @@ def test_a_thread_with_descriptors_of_its_own_hides_no_agent(tmp_path: Path) -> 
         assert is_from_agent(*ends)
 
 
+def test_a_process_that_has_ended_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        monkeypatch.setattr(os, "scandir", hiding([ended.pid, os.getpid()]))
+        assert not {ended.pid} & {*peer._owners(1)[1]}
+        assert os.getpid() in peer._owners(1)[1]
+
+
 @pytest.mark.parametrize("sees_all", [True, False])
 def test_a_connection_that_no_process_has_is_an_agents_where_all_can_be_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sees_all: bool

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import psutil
 
-from sequencer.store.identity import is_agent, sees_all_processes
+from sequencer.store.identity import is_agent, process_start, sees_all_processes
 
 Address = tuple[str, int]
 _Host = IPv4Address | IPv6Address
@@ -111,7 +111,9 @@ def _owners(inode: int) -> tuple[list[int], list[int]]:
             if _has(f"/proc/{pid}/fd", wanted):
                 owners.append(pid)
         except PermissionError:
-            hidden.append(pid)
+            # One that has ended and waits for its parent has nothing any more.
+            if process_start(pid) is not None:
+                hidden.append(pid)
         except OSError:
             continue  # it has ended
     if not owners:
