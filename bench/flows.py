@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bench.project import Marks, NoOp, NoOpAgents, run_of
-from sequencer.assembly.runs import make_store
 from sequencer.engine.run import Run
 from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
-from sequencer.project import Project
+from sequencer.project.project import Project
+from sequencer.project.runs import make_store
 
 PLACES = 8
 """Nodes that run at once."""

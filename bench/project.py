@@ -14,7 +14,6 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
-from sequencer.assembly.runs import workflow_for
 from sequencer.engine.attempt import Agents, Emit
 from sequencer.engine.performing import Performer
 from sequencer.engine.run import Run
@@ -24,9 +23,10 @@ from sequencer.model.net.source import FlowSource
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.request import Definition
 from sequencer.model.step import Step
-from sequencer.model.team import TeamRules
 from sequencer.model.workflow import Workflow
-from sequencer.project import Project, open_project
+from sequencer.plugins.teams.team import TeamRules
+from sequencer.project.project import Project, open_project
+from sequencer.project.runs import workflow_for
 from sequencer.store.protocol import Change, Store
 
 
@@ -84,7 +84,7 @@ class NoOp:
         """Do nothing."""
         del listener, cancellation
         entered, entered_cpu = time.monotonic(), time.process_time()
-        index, marks = int(request.environment["SEQUENCER_STEP_INDEX"]), self._marks
+        index, marks = request.identity.step_index, self._marks
         marks.entered[index], marks.entered_cpu[index] = entered, entered_cpu
         if self._on_step is not None:
             self._on_step(index)
@@ -113,6 +113,9 @@ class NoOpAgents:
         self, step: Step, agent: str, not_before: str | None = None
     ) -> tuple[str, Executor] | None:
         """Return nobody."""
+
+    def ensure_folder(self, agent: str, folder: Path) -> None:
+        """See `performing.Agents.ensure_folder`; any folder will do."""
 
     def warm_up(self) -> None:
         """See `performing.Agents.warm_up`."""
@@ -162,6 +165,12 @@ class Fixed:
 
     def performer(self, emit: Emit) -> Performer:
         return self.perform(self.workflow, emit)
+
+    @staticmethod
+    def agents_may(verb: str) -> bool:
+        """Nobody is an agent here."""
+        del verb
+        return False
 
 
 def run_of(

@@ -8,14 +8,14 @@ from typing import ClassVar
 
 from bench.layers import Blockers
 from bench.project import NoOpAgents, run_of
-from sequencer.assembly.runs import make_store
 from sequencer.engine.run import Run
 from sequencer.executors.protocol import Cancellation, Executor, Listener, StepRequest
 from sequencer.model.outcome import Outcome, OutcomeStatus
-from sequencer.model.team import Task
 from sequencer.model.workflow import Workflow
-from sequencer.project import Project
-from sequencer.workflows.teams.graphs import workflow_of
+from sequencer.plugins.teams.graphs import workflow_of
+from sequencer.plugins.teams.team import Task
+from sequencer.project.project import Project
+from sequencer.project.runs import make_store
 
 MOST = 10_000
 
@@ -41,7 +41,7 @@ class Sleeper:
     ) -> Outcome:
         """Sleep."""
         del listener, cancellation
-        name = request.environment["SEQUENCER_STEP"]
+        name = request.identity.step
         time.sleep(self._seconds[name])
         self.done.append((name, time.monotonic()))
         return Outcome(status=OutcomeStatus.OK)

@@ -25,8 +25,8 @@ _HOMES = {
     "Store": "sequencer.store.protocol",
     "Workflow": "sequencer.model.workflow",
     "hookimpl": "sequencer.hooks.points",
-    "open_project": "sequencer.project",
-    "open_run": "sequencer.project",
+    "open_project": "sequencer.project.project",
+    "open_run": "sequencer.project.project",
     "resolve": "sequencer.model.line.order",
 }
 

@@ -8,12 +8,18 @@ not in this tree is a bug, and the command line says so with exit code 70.
 from __future__ import annotations
 
 import errno
+import re
 import shlex
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from itertools import zip_longest
 from typing import ClassVar
 
-_SHOWN_FACTS = 40
+_SHOWN_CHANGES = 40
+_SHOWN_ACTS = 15
+_SHOWN_CHARACTERS = 200
+"""How much an error shows of what a project can do; the question shows all of it."""
 
 
 class SequencerError(Exception):
@@ -85,6 +91,35 @@ class AgentMissing(ConfigurationError):
     """An agent's program or key is not there; no step was claimed for it."""
 
 
+def _part_of(fact: str) -> str:
+    return re.split(r"[.,:\[ ]", fact.removeprefix("- ").removeprefix("+ "), maxsplit=1)[0]
+
+
+def some_of_each(facts: Sequence[str], most: int) -> list[str]:
+    """Return at most *most* of *facts*: of every part of a project some, in order.
+
+    So a project can't put what is dangerous behind many harmless facts.
+    """
+    by_part: dict[str, list[int]] = {}
+    for place, fact in enumerate(facts):
+        by_part.setdefault(_part_of(fact), []).append(place)
+    in_turn = [one for places in zip_longest(*by_part.values()) for one in places]
+    chosen = [place for place in in_turn if place is not None][:most]
+    return [facts[place] for place in sorted(chosen)]
+
+
+def summary_of(facts: Sequence[str], most: int = _SHOWN_CHANGES) -> list[str]:
+    """Return a line that counts *facts* by part of the project; none if all are shown.
+
+    >>> summary_of(["agents.x.argv: []"] * 40 + ["hooks: []"], 40)
+    ['41 parts in all: agents 40, hooks 1']
+    """
+    if len(facts) <= most:
+        return []
+    counts = ", ".join(f"{part} {count}" for part, count in Counter(map(_part_of, facts)).items())
+    return [f"{len(facts)} parts in all: {counts}"]
+
+
 class NotTrusted(UsageRefused):
     """Nobody has said yet that this project may act on this machine; nothing of it was run."""
 
@@ -94,10 +129,12 @@ class NotTrusted(UsageRefused):
         acts: Iterable[str],
         changed: Iterable[str] = (),
         flows: Iterable[str] = (),
+        hint: str | None = None,
     ) -> None:
         """Say what of *project* would act, or what has *changed* since it was trusted.
 
-        *flows* are the paths of workflows that were asked for.
+        *flows* are the paths of workflows that were asked for. *hint* says what to do where
+        to trust the project is not all.
         """
         self.project = project
         self.acts = tuple(acts)
@@ -108,23 +145,29 @@ class NotTrusted(UsageRefused):
         else:
             message = "the project is not trusted on this machine; these parts of it could act"
             listed = self.acts or ("built-in agents, with the prompts of this project",)
-        more = len(listed) - _SHOWN_FACTS
-        shown = [*listed[:_SHOWN_FACTS], *([f"… and {more} more"] if more > 0 else [])]
+        most = _SHOWN_CHANGES if self.changed else _SHOWN_ACTS
+        # A difference may be at the end of a long line.
+        shown = [line if self.changed else _shortened(line) for line in some_of_each(listed, most)]
+        shown += summary_of(listed, most)
         super().__init__(
             "\n".join([f"{message}:", *(f"    {line}" for line in shown)]),
             where=project,
-            hint=f"nothing was run; {command(None, 'trust', *flows)} shows everything and asks you",
+            hint=hint
+            or f"nothing was run; {command(None, 'trust', *flows)} shows everything and asks you",
         )
 
 
+def _shortened(line: str) -> str:
+    return line if len(line) <= _SHOWN_CHARACTERS else f"{line[: _SHOWN_CHARACTERS - 1]}…"
+
+
 class DecisionRefused(UsageRefused):
-    """An agent has called a command by which people decide."""
+    """An agent asked for what only people decide; see `store.identity.is_inside_agent`."""
 
     def __init__(self, what: str, hint: str) -> None:
         """Say *what* an agent may not do, and in *hint* who may or what allows it."""
         super().__init__(
-            f"{what}: this is for a person to decide, but an agent called it "
-            "(SEQUENCER_TOKEN is set)",
+            f"{what}: this is for a person to decide, but it was called inside of an agent's step",
             hint=f"{hint}; nothing was changed",
         )
 
@@ -253,6 +296,7 @@ _TOO_MANY_PROCESSES = (
     "this machine can't start any more processes or threads",
     "end what you don't need, or raise 'ulimit -u' (in a container or service, its pids limit too)",
 )
+_NO_ROOM = "free some; 'df -h' and 'df -i' show where there is none"
 _NO_MEMORY = ("this machine has no memory left", "end what you don't need, or give it more memory")
 _EXHAUSTED = {
     errno.EAGAIN: _TOO_MANY_PROCESSES,
@@ -265,11 +309,13 @@ _EXHAUSTED = {
         "end what you don't need, or raise the system's limit (sysctl fs.file-max)",
     ),
     errno.ENOMEM: _NO_MEMORY,
+    errno.ENOSPC: ("the disk has no room left, or no inodes", _NO_ROOM),
+    errno.EDQUOT: ("this user's share of the disk is used up", _NO_ROOM),
 }
 
 
 def out_of_resources(error: BaseException | None) -> MachineBusy | None:
-    """Return what *error* is if this machine ran out of processes, descriptors or memory.
+    """Return what *error* is if this machine ran out of something: processes, memory, disk space.
 
     None: it is something else. What an error was made from counts as well, because a file
     that can't be opened for that reason is no fault of the file.

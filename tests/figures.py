@@ -32,7 +32,7 @@ RATCHET = ROOT / "tests" / "figures.json"
 STEPS = 1000
 ROUNDS = 7
 _KINDS = re.compile(
-    r"\b(graph|flow) is (not )?None|\bis_team\b|\bis_graph\b|\bis_flow\b|\bis_line\b"
+    r"\b(graph|flow) is (not )?None|(?<!\")\bis_team\b|\bis_graph\b|\bis_flow\b|\bis_line\b"
     r"|\bisinstance\([^)]*\b(Line|Net)\b"
     r"|\bkind (==|!=|is|is not) [\"'](graph|flow|team|line|cycle)\b"
 )

@@ -210,7 +210,7 @@ def _connected(fds: list[int], request: Mapping[str, Any]) -> socket.socket:
 
 def serve(listener_fd: int, alive_fd: int) -> None:
     """Fork a command for each request, until the other end of *alive_fd* is closed."""
-    _import_all()
+    import_all()
     _warm_up()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.collect()
@@ -235,7 +235,7 @@ def serve(listener_fd: int, alive_fd: int) -> None:
     path.parent.rmdir()
 
 
-def _import_all() -> None:
+def import_all() -> None:
     """Import every part of the program that a command can need."""
     package = importlib.import_module("sequencer")
     for module in pkgutil.walk_packages(package.__path__, "sequencer."):

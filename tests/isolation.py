@@ -14,10 +14,10 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from sequencer.assembly.agents import CLIENTS
+from sequencer.project.agents import CLIENTS
 
 FAKE_PROGRAMS = Path(__file__).parent / "fake_programs"
-OWN_PATH = "SEQUENCER_TEST_PATH"
+OWN_PATH = "PYTEST_OUTER_PATH"
 """Variable with the PATH of the person, for tests that look for real agents."""
 _KEPT = frozenset(
     (

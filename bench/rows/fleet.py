@@ -43,8 +43,8 @@ BARE = "a bare workflow with one activity a step"
 def measure(setting: Setting) -> list[Row]:
     """Return what a step costs in time and history, alone and among many, and a worker's memory."""
     try:
-        from sequencer.fleet.connection import FleetOptions  # noqa: PLC0415 - an extra
-        from sequencer.fleet.server import TrialServer, program  # noqa: PLC0415 - the same
+        from sequencer.plugins.temporal.connection import FleetOptions  # noqa: PLC0415 - an extra
+        from sequencer.plugins.temporal.server import TrialServer, program  # noqa: PLC0415 - the same
 
         program()
     except Exception as reason:  # noqa: BLE001 - whatever is missing is the reason

@@ -26,10 +26,10 @@ from bench.serving import Answer, serve
 from sequencer.engine.attempt import Emit
 from sequencer.engine.stint import Mode
 from sequencer.engine.worker import Worker as OurWorker
-from sequencer.fleet.client import FleetStore
-from sequencer.fleet.worker import polls
-from sequencer.fleet.worker import serve as serve_runs
 from sequencer.model.limits import InvocationLimits
+from sequencer.plugins.temporal.client import FleetStore
+from sequencer.plugins.temporal.worker import polls
+from sequencer.plugins.temporal.worker import serve as serve_runs
 
 QUEUE = "bare"
 STEP_S = timedelta(seconds=60)

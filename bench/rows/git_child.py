@@ -15,9 +15,9 @@ from bench.project import Marks, no_op_run
 from bench.rows.handoff_child import LONGEST_WAIT_S
 from bench.serving import Answer, serve
 from sequencer.engine.stint import Mode
-from sequencer.git.store import GitStore
 from sequencer.model.limits import InvocationLimits
-from sequencer.project import open_project
+from sequencer.plugins.git.state.store import GitStore
+from sequencer.project.project import open_project
 
 RAW = "refs/heads/raw"
 STATE = "README.md"

@@ -16,7 +16,7 @@ from bench.serving import Answer, serve
 from sequencer.engine.stint import Mode
 from sequencer.errors import ClaimHeld
 from sequencer.model.limits import InvocationLimits
-from sequencer.project import open_project
+from sequencer.project.project import open_project
 
 LONGEST_WAIT_S = 60.0
 

@@ -19,7 +19,7 @@ from sequencer.engine.stint import Mode
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.net.marking import FlowStatus
 from sequencer.model.workflow import Workflow
-from sequencer.project import open_project
+from sequencer.project.project import open_project
 
 WARM_UP = 50
 

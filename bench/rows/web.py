@@ -23,11 +23,11 @@ from bench.measuring import quartiles
 from bench.project import Marks, make_project, no_op_run
 from bench.result import Row, absent, capped
 from bench.rows import Setting
-from sequencer.documents.reader import KeyPath
+from sequencer.documents.yamlfile import KeyPath
 from sequencer.engine.stint import Mode
 from sequencer.model.limits import InvocationLimits
-from sequencer.project import open_project
-from sequencer.settings.sources import Given
+from sequencer.project.project import open_project
+from sequencer.project.sources import Given
 
 RUNS, STEPS, NODES = 500, 20_000, 2_000
 PAGE_MS, PAGE_BYTES = 150, 150_000
@@ -71,8 +71,8 @@ def _names(nodes: int) -> Iterator[str]:
 
 
 def _pages(folder: Path, note: str) -> list[Row]:
-    from sequencer.web.server import Answers  # noqa: PLC0415 - an extra
-    from sequencer.web.site import Site  # noqa: PLC0415 - an extra
+    from sequencer.plugins.web.server import Answers  # noqa: PLC0415 - an extra
+    from sequencer.plugins.web.site import Site  # noqa: PLC0415 - an extra
 
     renderer, rows = Answers(Site([folder]), "token"), []
     for name, address in PAGES.items():

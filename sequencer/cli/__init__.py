@@ -15,8 +15,20 @@ because loading the program makes many objects and next to no garbage. A run of 
 31 MiB either way."""
 
 
+INTERRUPTED = 130
+"""As `errors.Interrupted.exit_code`, which may not be loaded yet."""
+
+
 def main() -> None:
     """Run the command line with this process's arguments and exit with its code."""
+    try:
+        _main()
+    except KeyboardInterrupt:
+        # While the program is loaded: nothing has begun.
+        sys.exit(INTERRUPTED)
+
+
+def _main() -> None:
     arguments = sys.argv[1:]
     if "tick" in arguments:
         from sequencer.cli import idle  # noqa: PLC0415 - see the module's docstring
@@ -27,7 +39,7 @@ def main() -> None:
     from sequencer.cli.program import leave, run  # noqa: PLC0415
 
     code = run(arguments)
-    fleet = sys.modules.get("sequencer.fleet.connection")
+    fleet = sys.modules.get("sequencer.plugins.temporal.connection")
     if fleet is not None and fleet.Connection.is_open:
         # Its threads may abort the interpreter while that ends, and the exit code with it.
         leave(code)

@@ -378,7 +378,7 @@ def stop(invocation: Invocation, *, reason: str | None, pause: bool, now: bool) 
     head = run.control.pause() if pause else run.control.stop(reason)
     done = "paused" if pause else "stopped"
     if now and head.claims:
-        head = run.control.take_over()
+        head = run.control.take_over(stops=True)
         tell(invocation, run, head, f"the run is {done}; the running step was taken away")
         return
     after = ""

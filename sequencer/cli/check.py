@@ -13,15 +13,15 @@ import click
 import yaml
 from msgspec.structs import asdict, replace
 
-from sequencer import checks
 from sequencer.cli.context import Invocation, near
 from sequencer.cli.options import hide_in, pass_invocation, verb
 from sequencer.cli.views.text import one_line, plain, plural
-from sequencer.documents.files import locate, slug
-from sequencer.documents.reader import KeyPath, dotted, plain_value
+from sequencer.documents.textfile import locate, slug
+from sequencer.documents.yamlfile import KeyPath, dotted, plain_value
 from sequencer.errors import ConfigurationError
-from sequencer.findings import Area, Finding, Level, exit_code, of_error
-from sequencer.project import open_project
+from sequencer.project import checks
+from sequencer.project.diagnostics import Area, Finding, Level, exit_code, of_error
+from sequencer.project.project import open_project
 
 SOURCE_COLUMN = 48
 """Where the source of a short value stands."""

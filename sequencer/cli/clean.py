@@ -6,12 +6,12 @@ import time
 
 import click
 
-from sequencer.assembly.cleaning import Unneeded, unneeded
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.runs import name_of
 from sequencer.cli.views.tables import columns
 from sequencer.cli.views.text import file_size, one_line, plural
+from sequencer.project.cleaning import Unneeded, lost_records, unneeded
 
 DAY_S = 24 * 60 * 60
 DAYS = 30
@@ -37,7 +37,8 @@ def clean(invocation: Invocation, *, days: int, only_logs: bool, yes: bool) -> N
 
     A named run goes when it is complete, its results are posted and it has neither worktrees
     nor a schedule; its history and costs go with it. A run that may continue loses only old
-    logs, never the newest 100. With --run, only that run is cleaned.
+    logs, never the newest 100. Your own records about runs and projects that are gone go, too.
+    With --run, only that run is cleaned.
 
     \b
     Examples:
@@ -45,11 +46,13 @@ def clean(invocation: Invocation, *, days: int, only_logs: bool, yes: bool) -> N
       sequencer clean --older-than 7 --logs --yes
     """  # fmt: skip
     meant = None if invocation.run_name is None else invocation.run().name
+    before = time.time() - days * DAY_S
     found = [
         one
-        for one in unneeded(invocation.project(), time.time() - days * DAY_S, only_logs=only_logs)
+        for one in unneeded(invocation.project(), before, only_logs=only_logs)
         if meant is None or (one.run is not None and one.run.name == meant)
     ]
+    found += [] if meant is not None or only_logs else lost_records(before)
     gone = [one for one in found if yes and one.remove()]
     if invocation.is_json:
         invocation.print_json([_fact(one, one in gone) for one in found])
@@ -72,7 +75,7 @@ def clean(invocation: Invocation, *, days: int, only_logs: bool, yes: bool) -> N
 
 def _what(one: Unneeded) -> str:
     if one.run is None:
-        return "rest of a removal"
+        return "rest of a removal" if one.folder is not None else "records of what is gone"
     return "step logs" if one.folder is None else "ended run"
 
 

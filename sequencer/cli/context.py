@@ -23,22 +23,24 @@ from typing import IO, TYPE_CHECKING
 import click
 from msgspec import Struct, field
 
-from sequencer.cli.unattended import News
 from sequencer.cli.views.text import UNSEEN, columns_of, fitted, one_line, plain
-from sequencer.documents.files import is_inside_agent, slug
+from sequencer.documents.textfile import slug
 from sequencer.errors import (
     NotTrusted,
     StorageFailed,
     UnknownName,
     UsageRefused,
+    summary_of,
 )
 from sequencer.executors.redaction import Redaction
+from sequencer.plugins.schedules.unattended import News
+from sequencer.store.identity import is_inside_agent
 
 if TYPE_CHECKING:
-    from sequencer.assembly.agents import AgentOverrides
-    from sequencer.documents.reader import KeyPath
+    from sequencer.documents.yamlfile import KeyPath
     from sequencer.engine.run import Run
-    from sequencer.project import Project
+    from sequencer.project.agents import AgentOverrides
+    from sequencer.project.project import Project
     from sequencer.store.protocol import View
 
 _ODD = re.compile(f"[\x7f-\x9f\u2028\u2029\ud800-\udfff{UNSEEN}]")
@@ -88,6 +90,8 @@ class Invocation(Struct):
     """Only a person may use it: `ALWAYS`, or if this option is among the arguments."""
     news: News = field(default_factory=News)
     """How it ended, for a timer that tells a person only what has changed."""
+    run_id: str = ""
+    """Of the run in which an error ended the work; empty: of none."""
     _project: Project | None = None
     _runs: dict[str | None, Run] = field(default_factory=dict)
 
@@ -115,8 +119,8 @@ class Invocation(Struct):
         """
         if self._project is None:
             # No project is needed for `--help`, and none of this.
-            from sequencer.project import open_project  # noqa: PLC0415
-            from sequencer.settings.sources import Given  # noqa: PLC0415
+            from sequencer.project.project import open_project  # noqa: PLC0415
+            from sequencer.project.sources import Given  # noqa: PLC0415
 
             given = options or {}
             flags = {key: Given(said, value) for key, said, value in _laid_over(given)}
@@ -242,7 +246,8 @@ def ask(invocation: Invocation, refused: NotTrusted) -> bool:
     heading = changed if refused.changed else "nobody has trusted this project here. It can:"
     listed = refused.changed or (*refused.acts, BUILT_IN)
     # Also with --quiet: the question makes no sense without.
-    for line in (f"{refused.project}: {heading}", *(f"  {line}" for line in listed)):
+    lines = (*(f"  {line}" for line in listed), *summary_of(listed))
+    for line in (f"{refused.project}: {heading}", *lines):
         click.echo(safe_line(line), err=True)
     if agrees():
         return True

@@ -28,9 +28,10 @@ import click
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.text import plain
-from sequencer.documents.files import CONFIG_NAME, is_inside_agent
+from sequencer.documents.textfile import CONFIG_NAME
 from sequencer.errors import StepFailed, StorageFailed, UsageRefused
-from sequencer.project import open_project, open_run
+from sequencer.project.project import open_project, open_run
+from sequencer.store.identity import is_inside_agent
 from sequencer.store.journal import JournalFile
 
 POSITIONS = ("supervisor", "main")

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
-from sequencer.assembly.agents import choose_agent, ensure_known_names
-from sequencer.assembly.flows import locate
 from sequencer.cli.context import Invocation
 from sequencer.cli.run_work import Plan, run_of
 from sequencer.cli.views.text import one_line
@@ -21,7 +19,9 @@ from sequencer.model.kind import Readiness
 from sequencer.model.line.order import describe, place, resolve
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
-from sequencer.project import Project
+from sequencer.project.agents import choose_agent, ensure_known_names
+from sequencer.project.flows import locate
+from sequencer.project.project import Project
 from sequencer.workflows.prompts import prompt_path
 from sequencer.workflows.registry import with_defaults
 

@@ -1,11 +1,13 @@
 """The answer to a tick when nothing is due and nothing has changed.
 
-A tick that finds nothing to do leaves its answer in ``idle.json`` beside the run's state,
-under a digest of everything that the answer depends on: arguments, configuration,
-environment, version. A later tick that asks the very same of the very same state repeats
-the answer instead of loading the program. So both ways agree by construction, and any
-doubt (another byte in state.json, one more in the journal, a date that has come) ends in
-the long way. Stdlib only; measured against ``doit --version`` by bench/.
+A tick that finds nothing to do leaves its answer in the user's state folder, out of reach of
+agents that may only edit the project, under a digest of everything that the answer depends on:
+arguments, configuration, environment, version. A later tick that asks the very same of the very
+same state repeats the answer instead of loading the program. So both ways agree by
+construction, and any doubt (another byte in state.json, one more in the journal, a date that
+has come, a day that has passed) ends in the long way. Stdlib only; measured by bench/.
+
+Not promised: that an agent with a shell can't forge an answer. It ends after a day.
 """
 
 from __future__ import annotations
@@ -21,17 +23,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sequencer import __version__
-from sequencer.cli import unattended
-from sequencer.documents.files import locate, read_bytes, slug
+from sequencer.documents.textfile import locate, read_bytes, slug
 from sequencer.errors import SequencerError
-from sequencer.store import folder as folders
-from sequencer.store.folder import open_new, read_regular
+from sequencer.plugins.schedules import unattended
+from sequencer.store.folder import put_own, read_own, read_regular, remove
 from sequencer.store.journal import NAME as JOURNAL
 from sequencer.store.journal import decode
 from sequencer.store.strictjson import parse_object
 
-NAME = "idle.json"
 MAX_BYTES = 64 * 1024
+DAY_S = 24 * 60 * 60
+"""An answer holds no longer: whatever may be wrong with it costs a day."""
 MAX_ANSWERS = 8
 """Different questions about one state, as of timers with different options."""
 _FLAGS = frozenset({"--json", "--quiet", "--verbose"})
@@ -52,9 +54,11 @@ class IdleAnswer(NamedTuple):
     out: str
     err: str
     until: float | None = None
-    """Unix time from which the answer may be another one."""
+    """Unix time from which the answer may be another one. One without an end is never repeated."""
     since: float = 0.0
     """Unix time at which it was given; before that the clock was set back."""
+    is_rest: bool = False
+    """Whether nothing starts by itself until then, so that what stood in the way is over."""
 
 
 def answers(arguments: Sequence[str]) -> bool:
@@ -65,8 +69,8 @@ def answers(arguments: Sequence[str]) -> bool:
         if answer is None or not _is_plain(answer.err + answer.out):
             return False
         if question is not None and question.log is not None:
-            is_final = answer.until is None
-            return unattended.repeated(question.log, answer.err + answer.out, is_final=is_final)
+            said = answer.err + answer.out
+            return unattended.repeated(question.log, said, is_rest=answer.is_rest)
         if sys.stderr is not None:
             sys.stderr.write(answer.err)
         sys.stdout.write(answer.out)
@@ -142,39 +146,45 @@ def recall(question: IdleQuestion, now: float | None = None) -> IdleAnswer | Non
     if answer is None or not _is_newest(path, state):
         return None
     now = time.time() if now is None else now
-    return answer if answer.until is None or answer.since <= now < answer.until else None
+    until = min(answer.until or 0.0, answer.since + DAY_S)
+    return answer if answer.since <= now < until else None
 
 
-def remember(state_path: Path, answer: IdleAnswer, arguments: Sequence[str]) -> None:
-    """Keep *answer* to the question that *arguments* ask.
+def remember(question: IdleQuestion, revision: int, answer: IdleAnswer) -> None:
+    """Keep *answer* to *question* about the state of *revision*; without an end it is not kept.
 
     Failing to is nobody's error: the next tick takes the long way again.
     """
+    if answer.until is None:
+        return
+    state_path = question.state_path
     with contextlib.suppress(OSError, SequencerError):
-        question = ask(arguments, os.environ)
-        # Unequal: what looked like an option was a value, see `_places`.
-        if question is None or question.state_path != state_path:
-            return
         state = read_regular(state_path, max_bytes=MAX_BYTES)
-        if not _is_newest(state_path, state):
+        # Another one may have come since the question was answered.
+        if _parsed(state).get("revision") != revision or not _is_newest(state_path, state):
             return
         known = _kept(state_path, state)
         known[question.key] = answer._replace(since=time.time())._asdict()
         newest = dict(list(known.items())[-MAX_ANSWERS:])
-        temporary = state_path.with_name(f".{NAME}.{os.getpid()}.tmp")
-        with open_new(temporary) as file:
-            file.write(json.dumps({"state": _digest(state), "answers": newest}, indent=1).encode())
-        folders.replace(temporary, state_path.with_name(NAME))
+        told = {"state_file": str(state_path), "state": _digest(state), "answers": newest}
+        put_own(
+            unattended.FOLDER, record_name(state_path), json.dumps(told).encode(), durably=False
+        )
+        # Earlier versions kept the answer there.
+        remove(state_path.with_name("idle.json"))
 
 
 def _kept(state_path: Path, state: bytes) -> dict[str, Any]:
     """Return the answers that are about the present *state*."""
-    try:
-        memory = _parsed(read_regular(state_path.with_name(NAME), max_bytes=MAX_BYTES))
-    except FileNotFoundError:
-        return {}
+    data = read_own(unattended.FOLDER, record_name(state_path), MAX_BYTES)
+    memory = {} if data is None else _parsed(data)
     known = memory.get("answers")
     return known if isinstance(known, dict) and memory.get("state") == _digest(state) else {}
+
+
+def record_name(state_path: Path) -> str:
+    """Return the name of the record about the run at *state_path*."""
+    return f"{_digest(os.fsencode(state_path))}.idle.json"
 
 
 def _is_newest(state_path: Path, state: bytes) -> bool:
@@ -209,8 +219,8 @@ def _answer(kept: object) -> IdleAnswer | None:
         return None
     found = IdleAnswer(**kept)
     is_sound = isinstance(found.out, str) and isinstance(found.err, str)
-    is_timed = isinstance(found.since, float) and isinstance(found.until, float | None)
-    return found if is_sound and is_timed else None
+    is_timed = isinstance(found.since, float) and isinstance(found.until, float)
+    return found if is_sound and is_timed and isinstance(found.is_rest, bool) else None
 
 
 def _digest(data: bytes) -> str:

@@ -11,7 +11,6 @@ import click
 from sequencer.cli.change import tell
 from sequencer.cli.context import Invocation, is_watched
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.requests import said
 from sequencer.cli.views.runs import (
     Open,
     asked_at,
@@ -21,11 +20,12 @@ from sequencer.cli.views.runs import (
     waiting,
 )
 from sequencer.cli.views.text import one_line, plain
-from sequencer.documents.files import is_inside_agent
 from sequencer.engine.attempt import Noticed, RunEvent
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, TransitionRefused, UnknownName, UsageRefused
 from sequencer.model.head import Gate, Head, Status
+from sequencer.plugins.requests.cli_requests import said
+from sequencer.store.identity import is_inside_agent
 
 if TYPE_CHECKING:
     from sequencer.engine.markings import Question

@@ -15,16 +15,17 @@ from string import Template
 import click
 from msgspec import Struct, field
 
-from sequencer.assembly.agents import CLIENTS
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.documents.files import CONFIG_NAME, SCHEMA_NAME, is_inside_agent, read_bytes
+from sequencer.documents.textfile import CONFIG_NAME, SCHEMA_NAME, read_bytes
 from sequencer.errors import ConfigurationError, UnknownName, UsageRefused
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
-from sequencer.project import open_project
-from sequencer.settings.settings import Settings, load
+from sequencer.project.agents import CLIENTS
+from sequencer.project.project import open_project
+from sequencer.project.settings import Settings, load
 from sequencer.store import folder as folders
+from sequencer.store.identity import is_inside_agent
 from sequencer.workflows.prompts import relative_name
 
 
@@ -171,7 +172,9 @@ def _trust(written: _Written) -> None:
     own = ("agents.", "activity.") if not written.kept else "agents."
     acts = trust.acts
     is_own = all(line.startswith(own) for line in acts.lines)
-    if is_own and all(_runs_only_ours(line, written) for line in (*acts.lines, *acts.grants)):
+    flows = set[str]() if acts.recorded is None else acts.recorded.granting_files
+    is_own = is_own and flows <= {*written.created}
+    if is_own and all(_runs_only_ours(line, written) for line in acts.lines):
         trust.keep()
     else:
         written.notes.append("more than what 'init' wrote can act here: 'sequencer trust' shows it")

@@ -14,10 +14,10 @@ from sequencer.cli.context import Invocation, near
 from sequencer.cli.options import complete_steps, pass_invocation, verb
 from sequencer.cli.views.step_logs import AskedLogs, FoundLog, open_log, written_at
 from sequencer.cli.views.text import Sanitiser, one_line
-from sequencer.documents.files import slug
+from sequencer.documents.textfile import slug
 from sequencer.engine.run import Dispatching
 from sequencer.logs import sent_texts, token_of
-from sequencer.store.watch import watch_files
+from sequencer.store.watch import watch
 
 DEFAULT_LOGS = 3
 NONE = "there is no such step log yet in"
@@ -247,7 +247,7 @@ def _as_written(asked: AskedLogs, logs: list[FoundLog]) -> Iterator[list[FoundLo
     """
     seen, listed = {log.path for log in logs}, 0
     watched = _existing(asked.folder)
-    watch = watch_files(watched)
+    news = watch(watched, None)
     try:
         yield logs[-1:]
         while True:
@@ -259,13 +259,13 @@ def _as_written(asked: AskedLogs, logs: list[FoundLog]) -> Iterator[list[FoundLo
             yield later
             folder = _existing(asked.folder)
             if folder == watched:
-                watch.wait(RECHECK_S, ())
+                news.wait(RECHECK_S, ())
                 continue
             # The first step began, or another branch was checked out.
-            watch.close()
-            watched, watch = folder, watch_files(folder)
+            news.close()
+            watched, news = folder, watch(folder, None)
     finally:
-        watch.close()
+        news.close()
 
 
 def _existing(folder: Path) -> Path:

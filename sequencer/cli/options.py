@@ -20,6 +20,8 @@ from click.shell_completion import CompletionItem
 from sequencer import __version__
 from sequencer.cli.context import Invocation
 from sequencer.errors import ConfigurationError, SequencerError, StorageFailed, UsageRefused
+from sequencer.executors.guard import DUMPABLE, Prctl
+from sequencer.store.identity import is_inside_agent
 
 if TYPE_CHECKING:
     from sequencer.executors.redaction import Redaction
@@ -72,7 +74,7 @@ Completes = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 
 def _names(context: click.Context, what: str) -> set[str]:
     """Return *what* there is: asked of the project, and nothing if that is broken."""
-    from sequencer.assembly import agents, flows  # noqa: PLC0415 - completion only
+    from sequencer.project import agents, flows  # noqa: PLC0415 - completion only
 
     invocation = context.ensure_object(Invocation)
     invocation.is_quiet, invocation.acts = True, False
@@ -183,14 +185,21 @@ class Verb(click.Command):
     """
 
     def __init__(
-        self, *args: Any, has_json: bool = True, first: Sequence[str] = (), **kwargs: Any
+        self,
+        *args: Any,
+        has_json: bool = True,
+        has_secrets: bool = False,
+        first: Sequence[str] = (),
+        **kwargs: Any,
     ) -> None:
         """Take click's arguments; without *has_json* the verb refuses ``--json``.
 
-        ``--help`` shows the options *first*, or all; ``--help-all`` the others too.
+        ``--help`` shows the options *first*, or all; ``--help-all`` the others too. Of a verb
+        that *has_secrets*, and lives beside agents, only root can read the environment.
         """
         super().__init__(*args, **kwargs)
         self.has_json = has_json
+        self.has_secrets = has_secrets
         self.own = [one for one in self.params if isinstance(one, click.Option)]
         self.first = [one for one in self.own if not first or {*first} & {*one.opts}]
         self.params.extend(global_options(has_json=has_json))
@@ -199,6 +208,10 @@ class Verb(click.Command):
         """Run the verb; an option that it would ignore is refused."""
         if not self.has_json and ctx.ensure_object(Invocation).is_json:
             raise click.UsageError(f"{ctx.info_name} prints no facts, so it has no --json", ctx)
+        # Inside an agent there is no secret that the agent lacks, and what it leaves behind
+        # must be found by its environment.
+        if self.has_secrets and not is_inside_agent():
+            Prctl().set(DUMPABLE, 0)
         return super().invoke(ctx)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -287,11 +300,9 @@ FAR = 2**31
 """A bound that nobody types."""
 
 
-def verb(
-    name: str, *, has_json: bool = True, first: Sequence[str] = (), **attributes: Any
-) -> Callable[[Callable[..., Any]], Verb]:
-    """Declare a function as the verb *name*; see `Verb`."""
-    return click.command(name, cls=Verb, has_json=has_json, first=first, **attributes)
+def verb(name: str, **attributes: Any) -> Callable[[Callable[..., Any]], Verb]:
+    """Declare a function as the verb *name*; see `Verb` for the *attributes*."""
+    return click.command(name, cls=Verb, **attributes)
 
 
 def with_options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -398,7 +409,7 @@ def read_state(
 
     ``KEY=@FILE`` takes a file's text as it is.
     """
-    from sequencer.documents import reader  # noqa: PLC0415 - yaml only where it is needed
+    from sequencer.documents import yamlfile as reader  # noqa: PLC0415 - yaml only where it is needed
 
     found: dict[str, Any] = {}
     for given in values:

@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from sequencer.assembly.agents import choose_agent
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import (
     REVIEW_EVERY,
@@ -21,7 +20,6 @@ from sequencer.cli.options import (
     verb,
     with_options,
 )
-from sequencer.cli.requests import REQUEST
 from sequencer.cli.views.facts import look
 from sequencer.cli.views.states import shown, state_words
 from sequencer.cli.views.tables import columns
@@ -34,7 +32,9 @@ from sequencer.model.line.order import Description, describe_node
 from sequencer.model.net.graph import NodeKind
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
-from sequencer.project import Project
+from sequencer.plugins.requests.cli_requests import REQUEST
+from sequencer.project.agents import choose_agent
+from sequencer.project.project import Project
 from sequencer.workflows.registry import with_defaults
 
 MAX_COUNT, DEFAULT_COUNT = 1_000_000, 10
@@ -101,7 +101,7 @@ def plan(invocation: Invocation, /, **given: Any) -> int | None:
     With WORKFLOW, a name or a file, show its steps and who performs each; for a flow or a team,
     show every node with its state in the run. --request shows what 'start' would do with a
     request and why: the procedure, whether a team would work on it, and the steps. If an agent
-    classifies requests, it is asked.
+    classifies requests, it is asked, and the cost is shown; inside an agent keyword rules decide.
 
     --workflow and --review-every answer "what if" for the next steps. A script for --simulate
     is a JSON object: nodes (by id: out, a list of answers, {"error": TEXT} for a failure; ms,
@@ -123,7 +123,7 @@ def plan(invocation: Invocation, /, **given: Any) -> int | None:
         _show_next(invocation, **{name: given[name] for name in _WAYS[way]})
         return None
     # Each is a room of its own, and costs more to load than the next steps to show.
-    room = import_module(f"sequencer.cli.{_ROOMS[way]}")
+    room = import_module(f"sequencer.{_ROOMS[way]}")
     options = {name: given[name] for name in _WAYS[way] if name not in _FLAGS}
     shown: int | None = getattr(room, f"plan_{way}")(invocation, **options)
     return shown
@@ -143,8 +143,13 @@ _WAYS: Mapping[str, tuple[str, ...]] = {
 _WORDS = {"text": "--request", "labels": "--label", "comments": "--comment", "name": "WORKFLOW",
           "attachments": "--attach", "lists": "--list"}  # fmt: skip
 _FLAGS = ("commit", "simulate", "lists")
-_ROOMS = {"request": "start", "commit": "commit", "chart": "show", "simulate": "simulate",
-          "workflow": "show"}  # fmt: skip
+_ROOMS = {
+    "request": "plugins.requests.cli_start",
+    "commit": "plugins.git.cli_commit",
+    "chart": "cli.show",
+    "simulate": "cli.simulate",
+    "workflow": "cli.show",
+}
 
 
 def _way(given: Mapping[str, Any]) -> str:

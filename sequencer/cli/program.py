@@ -20,7 +20,6 @@ from typing import IO, Any, NamedTuple, NoReturn
 import click
 from click.shell_completion import CompletionItem
 
-from sequencer.cli import unattended
 from sequencer.cli.context import ALWAYS, Invocation, complain, hidden, tell
 from sequencer.cli.options import ALL_HELP, global_options
 from sequencer.errors import (
@@ -32,6 +31,7 @@ from sequencer.errors import (
     WaitsForPerson,
     out_of_resources,
 )
+from sequencer.plugins.schedules import unattended
 
 BUG = 70
 USAGE = 2
@@ -134,40 +134,44 @@ class Command(NamedTuple):
 _START, _RUN, _LOOK, _YOU, _FIX, _AUTO = "Start", "Run", "Look", "You", "Fix", "Automate"
 
 COMMANDS: Mapping[str, Command] = {
-    "init": Command(_START, "init", "Create a project's files."),
-    "demo": Command(_START, "demo", "Watch two processes take turns; no agent needed."),
-    "check": Command(_START, "check", "Find everything that is wrong."),
-    "trust": Command(_START, "trust", "Allow a project to act on this machine."),
-    "run": Command(_RUN, "run", "Run steps until a limit.", "--start-at"),
-    "tick": Command(_RUN, "run", "Run one step if one is due; for cron and timers."),
-    "start": Command(_RUN, "start", "Make a run from a request, and work on it.", ALWAYS),
-    "stop": Command(_RUN, "change", "Stop or pause the run.", "--now"),
-    "resume": Command(_RUN, "change", "Let a paused or stopped run continue.", ALWAYS),
-    "status": Command(_LOOK, "status", "Show where the run stands."),
-    "log": Command(_LOOK, "log", "Show or follow step logs."),
-    "history": Command(_LOOK, "history", "Show what happened, from the journal."),
-    "plan": Command(_LOOK, "plan", "Show what would run; nothing is changed."),
-    "report": Command(_LOOK, "report", "Show what a run did, as text, picture, page or metrics."),
-    "web": Command(_LOOK, "web", "Show the runs in a browser, and answer them."),
-    "inbox": Command(_YOU, "inbox", "List what waits for a person, in all runs."),
-    "answer": Command(_YOU, "inbox", "Answer what waits for a person.", ALWAYS),
-    "tell": Command(_YOU, "inbox", "Send a message to a step."),
-    "retry": Command(_FIX, "change", "Let the present step be tried again at once.", ALWAYS),
-    "skip": Command(_FIX, "change", "Continue without the present step.", ALWAYS),
-    "rewind": Command(_FIX, "change", "Go back to an earlier step.", ALWAYS),
-    "reset": Command(_FIX, "change", "Start again as a new run.", ALWAYS),
-    "set": Command(_FIX, "change", "Set a field of the state.", ALWAYS),
-    "adopt": Command(_FIX, "change", "Continue under a changed definition.", ALWAYS),
-    "takeover": Command(_FIX, "change", "Show who holds a step, or take it away.", "--force"),
-    "repair": Command(_FIX, "repair", "Show what is damaged, and save what can be.", "--apply"),
-    "schedule": Command(_AUTO, "schedule", "Run steps with a timer, or the pages as a service."),
-    "sync": Command(_AUTO, "sync", "Show both sides of a run that is kept in git.", "--to"),
-    "clean": Command(_AUTO, "clean", "Remove old step logs and ended runs.", "--yes"),
-    "worker": Command(_AUTO, "fleet", "Make attempts for runs on Temporal."),
-    "mcp": Command(_AUTO, "mcp", "Serve the runs to an editor or an agent (MCP)."),
-    "help": Command(_START, "help", "Explain a command, or all of them."),
+    "init": Command(_START, "cli.init", "Create a project's files."),
+    "demo": Command(_START, "cli.demo", "Watch two processes take turns; no agent needed."),
+    "check": Command(_START, "cli.check", "Find everything that is wrong."),
+    "trust": Command(_START, "cli.trust", "Allow a project to act on this machine."),
+    "run": Command(_RUN, "cli.run", "Run steps until a limit.", "--start-at"),
+    "tick": Command(_RUN, "cli.run", "Run one step if one is due; for cron and timers."),
+    "start": Command(_RUN, "plugins.requests.cli_start",
+                "Make a run from a request, and work on it.", ALWAYS),
+    "stop": Command(_RUN, "cli.change", "Stop or pause the run.", "--now"),
+    "resume": Command(_RUN, "cli.change", "Let a paused or stopped run continue.", ALWAYS),
+    "status": Command(_LOOK, "cli.status", "Show where the run stands."),
+    "log": Command(_LOOK, "cli.log", "Show or follow step logs."),
+    "history": Command(_LOOK, "cli.history", "Show what happened, from the journal."),
+    "plan": Command(_LOOK, "cli.plan", "Show what would run; nothing is changed."),
+    "report": Command(_LOOK, "cli.report",
+                "Show what a run did, as text, picture, page or metrics."),
+    "web": Command(_LOOK, "plugins.web.cli_web", "Show the runs in a browser, and answer them."),
+    "inbox": Command(_YOU, "cli.inbox", "List what waits for a person, in all runs."),
+    "answer": Command(_YOU, "cli.inbox", "Answer what waits for a person.", ALWAYS),
+    "tell": Command(_YOU, "cli.inbox", "Send a message to a step."),
+    "retry": Command(_FIX, "cli.change", "Let the present step be tried again at once.", ALWAYS),
+    "skip": Command(_FIX, "cli.change", "Continue without the present step.", ALWAYS),
+    "rewind": Command(_FIX, "cli.change", "Go back to an earlier step.", ALWAYS),
+    "reset": Command(_FIX, "cli.change", "Start again as a new run.", ALWAYS),
+    "set": Command(_FIX, "cli.change", "Set a field of the state.", ALWAYS),
+    "adopt": Command(_FIX, "cli.change", "Continue under a changed definition.", ALWAYS),
+    "takeover": Command(_FIX, "cli.change", "Show who holds a step, or take it away.", "--force"),
+    "repair": Command(_FIX, "cli.repair", "Show what is damaged, and save what can be.", "--apply"),
+    "schedule": Command(_AUTO, "plugins.schedules.cli_schedule",
+                "Run steps with a timer, or the pages as a service."),
+    "sync": Command(_AUTO, "plugins.git.cli_sync",
+                "Show both sides of a run that is kept in git.", "--to"),
+    "clean": Command(_AUTO, "cli.clean", "Remove old step logs and ended runs.", "--yes"),
+    "worker": Command(_AUTO, "plugins.temporal.cli_worker", "Make attempts for runs on Temporal."),
+    "mcp": Command(_AUTO, "plugins.web.mcp", "Serve the runs to an editor or an agent (MCP)."),
+    "help": Command(_START, "cli.help", "Explain a command, or all of them."),
 }  # fmt: skip
-"""Verb -> its module below `sequencer.cli`, where it has its name or, as `set_`, almost."""
+"""Verb -> its module below `sequencer`, where it has its name or, as `set_`, almost."""
 
 _LOOKING = frozenset(
     ("status", "log", "history", "plan", "report", "web", "inbox", "sync", "check", "mcp", "help")
@@ -227,7 +231,7 @@ class Verbs(click.Group):
         if entry is None:
             added: click.Command | None = _packages().plugin(_ADDED, cmd_name)
             return added
-        module = import_module(f"sequencer.cli.{entry.module}")
+        module = import_module(f"sequencer.{entry.module}")
         # A name of Python's, or of another thing in the module, has a line behind it.
         command: click.Command = getattr(module, f"{cmd_name}_", None) or getattr(module, cmd_name)
         return command
@@ -367,7 +371,7 @@ def _heard(invocation: Invocation, error: BaseException, *, is_verbose: bool) ->
     with contextlib.redirect_stderr(io.StringIO()) as said:
         code = report(error, is_verbose=is_verbose)
     text = said.getvalue().rstrip("\n")
-    invocation.news = unattended.News(text)
+    invocation.news = unattended.News(text, run_id=invocation.run_id)
     complain(text)
     return code
 

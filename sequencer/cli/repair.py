@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from sequencer.assembly.runs import state_path_of, witness_for
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.text import plain
 from sequencer.errors import UsageRefused, command
+from sequencer.project.runs import state_path_of, witness_for
 from sequencer.store import repair as mending
 from sequencer.store.diagnosis import Action, Diagnosis, JournalReport, diagnose
 from sequencer.store.repair import Repaired

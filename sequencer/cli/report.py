@@ -10,9 +10,9 @@ import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import NewFile, pass_invocation, save, verb, with_options
-from sequencer.cli.views.pictures import draw
-from sequencer.cli.web import ensure_extra
 from sequencer.errors import UsageRefused
+from sequencer.plugins.drawing.pictures import draw
+from sequencer.plugins.web.cli_web import ensure_extra
 
 _OPTIONS = with_options(
     click.option("--gantt", is_flag=True, help="Show who worked when (the default)."),
@@ -67,9 +67,9 @@ def report(invocation: Invocation, /, *, gantt: bool, metrics: bool, **given: An
         options = {name: given[name] for name in sorted(of_metrics)}
         options["text_format"] = options["text_format"] or "openmetrics"
         # prometheus_client is slow to load.
-        import_module("sequencer.cli.metrics").report_metrics(invocation, **options)
+        import_module("sequencer.plugins.metrics.cli_metrics").report_metrics(invocation, **options)
     elif gantt or not asked - {"width"}:
-        room = import_module("sequencer.cli.gantt")
+        room = import_module("sequencer.plugins.drawing.cli_gantt")
         room.report_gantt(invocation, given["svg"], given["png"], given["width"])
     else:
         _write(invocation, given["html"], given["svg"], given["png"])
@@ -83,7 +83,7 @@ def _write(invocation: Invocation, html: Path | None, svg: Path | None, png: Pat
         )
     ensure_extra()
     # No other command may pay for this.
-    from sequencer.web.report import is_report, plots_svg, report_html  # noqa: PLC0415
+    from sequencer.plugins.web.report import is_report, plots_svg, report_html  # noqa: PLC0415
 
     run, settings = invocation.run_to_show(), invocation.project().settings
     if html is not None:

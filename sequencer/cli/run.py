@@ -22,8 +22,8 @@ from sequencer.cli.options import (
     verb,
     with_options,
 )
-from sequencer.cli.unattended import OPTION
 from sequencer.errors import UsageRefused
+from sequencer.plugins.schedules.unattended import OPTION
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -89,7 +89,10 @@ _OPTIONS = with_options(
 )  # fmt: skip
 
 
-@verb("run", first=("--max-steps", "--max-cost", "--mode", "--position", "--agent", "--dry-run"))
+_FIRST_OF_RUN = ("--max-steps", "--max-cost", "--mode", "--position", "--agent", "--dry-run")
+
+
+@verb("run", has_secrets=True, first=_FIRST_OF_RUN)
 @_RUN_OPTIONS
 @_OPTIONS
 @pass_invocation
@@ -137,7 +140,7 @@ _LINE = with_options(
 )  # fmt: skip
 
 
-@verb("tick", first=("--all", "--position", "--max-cost", "--agent", "--log"))
+@verb("tick", has_secrets=True, first=("--all", "--position", "--max-cost", "--agent", "--log"))
 @_LINE
 @_OPTIONS
 @_LOG
@@ -159,7 +162,7 @@ def tick(invocation: Invocation, /, *, is_all: bool, at_most: int | None, **opti
       sequencer tick --all --at-most 2
     """
     if is_all:
-        from sequencer.cli.every_run import tick_all  # noqa: PLC0415 - few ticks do
+        from sequencer.plugins.schedules.every_run import tick_all  # noqa: PLC0415 - few ticks do
 
         return tick_all(invocation, at_most or 1)
     if at_most is not None:

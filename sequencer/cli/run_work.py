@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
+import math
+import os
 import sys
 import threading
-from collections.abc import Mapping
-from contextlib import nullcontext, suppress
-from datetime import UTC, datetime
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from sequencer.assembly.agents import (
-    AgentOverrides,
-    ensure_known_names,
-    known_agents,
-    permissions,
-    prompt_files,
-)
-from sequencer.assembly.costs import cost_warnings
-from sequencer.assembly.flows import locate, written_of
-from sequencer.assembly.flows import run_of as flow_run_of
-from sequencer.assembly.schedules import next_start, start_due, starts_at
 from sequencer.cli import idle, inbox
-from sequencer.cli.context import Invocation, in_short, json_text, near
+from sequencer.cli.context import Invocation, complain, in_short, json_text, near
 from sequencer.cli.options import hide_in
-from sequencer.cli.signals import EndOnSignal
-from sequencer.cli.unattended import News
-from sequencer.cli.views.progress import PlainProgress, progress
-from sequencer.cli.views.text import one_line, plural
+from sequencer.cli.signals import EndOnSignal, LastResort, as_told, longest_end_s, unknown_end
+from sequencer.cli.views.progress import PlainProgress, progress, summary_json, summary_line
 from sequencer.engine.attempt import (
     AttemptEnded,
     AttemptStarted,
@@ -54,25 +45,40 @@ from sequencer.model.kind import Readiness as Answer
 from sequencer.model.limits import InvocationLimits, parse_time
 from sequencer.model.line.order import next_index
 from sequencer.model.net.source import FlowSource
-from sequencer.model.outcome import Outcome, Usage, duration, spent
+from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.workflow import Workflow
-from sequencer.project import Project
+from sequencer.plugins.schedules.schedules import begin, next_start, start_due, starts_at
+from sequencer.plugins.schedules.unattended import News
+from sequencer.project.agents import (
+    AgentOverrides,
+    ensure_known_names,
+    known_agents,
+    permissions,
+    prompt_files,
+)
+from sequencer.project.costs import cost_warnings
+from sequencer.project.flows import locate, written_of
+from sequencer.project.flows import run_of as flow_run_of
+from sequencer.project.project import Project
 from sequencer.store.file import FileStore
 from sequencer.workflows.prompts import relative_name
 
 if TYPE_CHECKING:
     from sequencer.cli.views.board import Board
+    from sequencer.project.posting import Posting
 
 RESTS = FINAL | {Answer.PAUSED}
 """Nothing happens until a person acts. A timer reports this only once."""
+SYNC_STEPS = 500
+"""The default for a process in mode sync: it may wait for turns over days, and must not ask an
+agent forever that has nothing left to do."""
 STABLE = RESTS | {Answer.NOT_YET, Answer.READY}
 """Answers that a tick without work gets again while nothing changes. READY here means a step at
 a position of another process."""
 
 
-SYNC_STEPS = 500
-"""The default for a process in mode sync: it may wait for turns over days, and must not ask an
-agent forever that has nothing left to do."""
+LONG_PAUSE = timedelta(days=1)
+"""A wait for a date that is further away is told to a person."""
 
 
 class Plan(Struct, frozen=True):
@@ -89,6 +95,8 @@ class Plan(Struct, frozen=True):
     """The node where it starts, if not at its entries."""
     is_detached: bool = False
     """Whether workers do the steps and this process does not wait for them."""
+    question: idle.IdleQuestion | None = None
+    """What a tick asks, as the configuration was before it was read."""
 
     def less(self, now: Usage, before: Usage) -> Plan:
         """Return the plan with what is left of its limits since *before*."""
@@ -116,6 +124,10 @@ def planned(
     """Return the project and what the options of `run` or `tick` ask to do in it."""
     if detach:
         _ensure_of_workers({**options, "rehearse": rehearse or None})
+    question = None
+    if is_tick:
+        with suppress(SequencerError):  # it is said when the project is opened
+            question = idle.ask(invocation.arguments, os.environ)
     overrides = AgentOverrides(dict(options.pop("agent_prompt")), dict(options.pop("agent_step")))
     project = _opened(invocation, options, overrides, rehearses=rehearse)
     if not dry_run:
@@ -126,7 +138,10 @@ def planned(
         project.ensure_may_act(source, may_ask=not is_tick)
     mode = Mode.TICK if is_tick else Mode(project.settings.run.mode)
     _ensure_meant(mode, step_index, positions, options.get("max_wait"))
-    plan = Plan(mode, _limits(project, mode), positions, step_index, source, is_detached=detach)
+    plan = Plan(
+        mode, _limits(project, mode), positions, step_index, source,
+        is_detached=detach, question=question,
+    )  # fmt: skip
     if start_at is not None:
         plan = _started_at(invocation, project, plan, start_at, dry_run)
     return project, plan
@@ -307,18 +322,30 @@ def work(invocation: Invocation, project: Project, plan: Plan) -> int:
         SequencerError: see `Run.work`; with ``--json`` the summary is printed before.
     """
     run = invocation.run(may_begin=True) if plan.mode is Mode.TICK else None
-    if run and (date := start_due(project, run)):
+    if run and (date := start_due(project, run, invocation.say)):
         _tell_end(invocation, run, plan, Summary(starts_at(date)), is_idle=True)
         return 0
     while True:
         before = _usage_of(invocation, plan)
         try:
-            return _work(invocation, project, plan)
+            with LastResort(longest_end_s(project)) as last:
+                return _work(invocation, project, plan, last)
         except WaitsForPerson:
-            if plan.mode is Mode.TICK or not inbox.decide(invocation, invocation.run()):
+            # A prompt would wait for somebody who has told it to end.
+            if (
+                last.has_begun
+                or plan.mode is Mode.TICK
+                or not inbox.decide(invocation, invocation.run())
+            ):
                 raise
         # The limits count for the whole invocation, across questions.
         plan = plan.less(_usage_of(invocation, plan), before)
+
+
+def _say_unknown(invocation: Invocation, run: Run, tally: WorkCount) -> None:
+    error = unknown_end(run)
+    complain(str(error))
+    _tell_failed(invocation, run, None, tally.summary(error), error.exit_code)
 
 
 def _usage_of(invocation: Invocation, plan: Plan) -> Usage:
@@ -326,7 +353,7 @@ def _usage_of(invocation: Invocation, plan: Plan) -> Usage:
     return Usage() if head is None else head.usage
 
 
-def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
+def _work(invocation: Invocation, project: Project, plan: Plan, last: LastResort) -> int:
     run = run_of(invocation, plan)
     head = run.head if plan.mode is not Mode.ASYNC else None
     workflow = run.workflow_for(head)
@@ -337,16 +364,14 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
     _tell_of_agents(invocation, project, workflow, plan, head)
     seen, is_async = several(tally, shown), plan.mode is Mode.ASYNC
     posting = None if is_async or plan.is_detached else project.posting
-
-    def notice(text: str) -> None:
-        seen(Noticed(text))
-
+    last.words = partial(_say_unknown, invocation, run, tally)
     try:
         # Outside, so that a second Ctrl-C ends the wait for what is still to be posted.
         with (
-            nullcontext(ignore) if posting is None else posting.hear(run, notice, workflow) as post,
-            EndOnSignal(lambda text: shown(Noticed(text))) as signals,
+            _posted(posting, run, seen, workflow, last) as post,
+            EndOnSignal(last.before(lambda text: shown(Noticed(text)))) as signals,
         ):
+            begin(project, run)
             summary = run.work(
                 plan.mode,
                 plan.limits,
@@ -357,14 +382,13 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
                 places=places(project, workflow),
                 is_detached=plan.is_detached,
             )
-    except SequencerError as error:
+    except SequencerError as raised:
+        error = as_told(raised, run, last)
         shown.close()
         locate(error, project, run, workflow, plan.source)
-        if invocation.is_json:
-            done = tally.summary(error)
-            done.head = None if is_async else _head_or_none(run)
-            invocation.print_json(as_json(run, done, error.exit_code))
-        raise
+        head = None if is_async else _head_or_none(run)
+        _tell_failed(invocation, run, head, tally.summary(error), error.exit_code)
+        raise error from error.__cause__
     finally:
         shown.close()
     is_idle = plan.mode is Mode.TICK and not summary.has_worked
@@ -374,8 +398,31 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
             "the run was already complete: 'sequencer run FLOW --new' starts another one"
         )
     if is_idle and not tally.noticed:
-        _remember(invocation, run, text)
+        _remember(invocation, run, plan.question, summary.head, text)
     return 0
+
+
+def _posted(
+    posting: Posting | None,
+    run: Run,
+    seen: Callable[[RunEvent], None],
+    workflow: Workflow,
+    last: LastResort,
+) -> AbstractContextManager[Callable[[RunEvent], None]]:
+    """Return what posts the run's events while the work goes on; None posts nothing."""
+    if posting is None:
+        return nullcontext(ignore)
+    return posting.hear(run, lambda text: seen(Noticed(text)), workflow, last.note)
+
+
+def _tell_failed(
+    invocation: Invocation, run: Run, head: Head | None, done: Summary, code: int
+) -> None:
+    """Say what was done before an error, and note which run it is about."""
+    invocation.run_id = "" if head is None else head.run_id
+    if invocation.is_json:
+        done.head = head
+        invocation.print_json(summary_json(run, done, code))
 
 
 def _tell_end(
@@ -387,7 +434,7 @@ def _tell_end(
             summary.reason += f"; {starts_at(date)}"
         summary.reason = f"nothing due: {summary.reason}"
     invocation.news = _news(run, plan, summary)
-    text = json_text(as_json(run, summary, 0)) if invocation.is_json else end_line(summary)
+    text = json_text(summary_json(run, summary, 0)) if invocation.is_json else summary_line(summary)
     invocation.echo(text)
     return text
 
@@ -396,7 +443,7 @@ def _ensure_fitting(project: Project, workflow: Workflow, head: Head | None) -> 
     """Return if the options name its steps, and a new run has all prompts before one is paid."""
     ensure_known_names(project.settings, project.agents.overrides, workflow)
     if head is None and not workflow.nodes:
-        from sequencer.assembly.readable import ensure_readable  # noqa: PLC0415 - a run starts once
+        from sequencer.project.readable import ensure_readable  # noqa: PLC0415 - a run starts once
 
         ensure_readable(project, workflow)
 
@@ -476,15 +523,28 @@ def _news(run: Run, plan: Plan, summary: Summary) -> News:
     head = summary.head
     if plan.mode is not Mode.TICK or head is None:
         return News()
-    here = standing(head, run.workflow_for(head), run.limits, datetime.now(UTC))
-    is_rest = here.kind in RESTS
-    return News(here.message if is_rest else "", has_moved=bool(summary.usage.steps))
+    now = datetime.now(UTC)
+    here = standing(head, run.workflow_for(head), run.limits, now)
+    due = parse_time(here.until or "")
+    # A pause of minutes or hours ends by itself; a person should know of one that takes days.
+    is_news = here.kind in RESTS or (due is not None and due > now + LONG_PAUSE)
+    text = here.message if is_news else ""
+    return News(text, has_moved=bool(summary.usage.steps), run_id=head.run_id)
 
 
-def _remember(invocation: Invocation, run: Run, text: str) -> None:
-    """Keep *text* for the next tick, if it is certain to get the same answer."""
+def _remember(
+    invocation: Invocation,
+    run: Run,
+    question: idle.IdleQuestion | None,
+    seen: Head | None,
+    text: str,
+) -> None:
+    """Keep *text* for the next tick, if it is certain to get the same answer.
+
+    Somebody may have changed the run since it was *seen*, and *text* is about that.
+    """
     head = run.head
-    if head is None or not run.kind.has_one_place:
+    if question is None or head is None or head != seen or not run.kind.has_one_place:
         # A graph may wait for something outside its head.
         return
     here = run.standing()
@@ -496,46 +556,15 @@ def _remember(invocation: Invocation, run: Run, text: str) -> None:
         return
     notices = () if invocation.is_quiet else in_short(invocation.project().settings.notices)
     said = "".join(near(f"notice: {notice}\n") for notice in notices)
-    due = parse_time(here.until or "")
+    due, now = parse_time(here.until or ""), time.time()
     until = due.timestamp() if due else next_start(invocation.project(), run)
-    answer = idle.IdleAnswer(near(f"{text}\n"), said, until)
-    idle.remember(run.store.state_path, answer, invocation.arguments)
+    until = min(now + idle.DAY_S, math.inf if until is None else until)
+    answer = idle.IdleAnswer(near(f"{text}\n"), said, until, is_rest=here.kind in RESTS)
+    if question.state_path == run.store.state_path:
+        idle.remember(question, head.revision, answer)
 
 
 def _head_or_none(run: Run) -> Head | None:
     with suppress(SequencerError):
         return run.head
     return None
-
-
-def end_line(summary: Summary) -> str:
-    """Return one line that says how it ended."""
-    usage = summary.usage
-    parts = [summary.reason]
-    if usage.steps or summary.failures or usage.seconds:
-        failed = f"{summary.failures} failed" if summary.failures else ""
-        steps = plural(usage.steps, "step")
-        is_said = any(words in f"{summary.reason} " for words in (" steps ", " 1 step "))
-        used = ("" if is_said else steps, failed, spent(usage), duration(usage.seconds))
-        parts += filter(None, used)
-    return one_line(" · ".join(parts))
-
-
-def as_json(run: Run, summary: Summary, exit_code: int) -> dict[str, Any]:
-    """Return what ``--json`` prints at the end."""
-    usage, head, names = summary.usage, summary.head, ("step_index", "status", "expected_step")
-    return {
-        "reason": summary.reason,
-        "exit_code": exit_code,
-        "run": run.name,
-        "steps": usage.steps,
-        "failures": summary.failures,
-        "cost_usd": usage.known_usd,
-        "unpriced": usage.unpriced,
-        "estimated_usd": usage.estimated_usd,
-        "input_tokens": usage.input_tokens,
-        "cache_read_tokens": usage.cache_read_tokens,
-        "output_tokens": usage.output_tokens,
-        "seconds": usage.seconds,
-        "head": None if head is None else {name: getattr(head, name) for name in names},
-    }

@@ -10,25 +10,25 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sequencer.assembly.agents import choose_agent, resolve_auto
-from sequencer.assembly.flows import open_flow, own_flows, path_of, run_name_of, written_of
 from sequencer.cli.context import Invocation
-from sequencer.cli.views.diagram import print_diagram
 from sequencer.cli.views.facts import look
-from sequencer.cli.views.mermaid import chart, charted, classed
-from sequencer.cli.views.nodes import node_table, nodes_json
-from sequencer.cli.views.pictures import draw as draw_picture
-from sequencer.cli.views.pictures import flow_svg
 from sequencer.cli.views.tables import columns, purposes
 from sequencer.cli.views.text import columns_of, few, one_line
-from sequencer.documents.files import find_config, read_bytes
-from sequencer.documents.reader import decode
+from sequencer.documents.textfile import find_config, read_bytes
+from sequencer.documents.yamlfile import decode
 from sequencer.engine.run import Run
 from sequencer.engine.view import FlowView, view_of
 from sequencer.errors import ConfigurationError, DefinitionChanged, UnknownName, UsageRefused
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
-from sequencer.project import Project
+from sequencer.plugins.drawing.diagram import print_diagram
+from sequencer.plugins.drawing.mermaid import chart, charted, classed
+from sequencer.plugins.drawing.pictures import draw as draw_picture
+from sequencer.plugins.drawing.pictures import flow_svg
+from sequencer.plugins.teams.nodes import node_table, nodes_json
+from sequencer.project.agents import choose_agent, resolve_auto
+from sequencer.project.flows import open_flow, own_flows, path_of, run_name_of, written_of
+from sequencer.project.project import Project
 from sequencer.workflows.finding import MAX_CHARS, GraphFile, ensure_within
 from sequencer.workflows.flowfile.markdown import split
 from sequencer.workflows.flowfile.problems import Findings

@@ -5,6 +5,10 @@ the main thread, between any two instructions, even while that thread holds a lo
 needed to end a step. So a signal only wakes a thread through a descriptor, and the thread
 asks for the end. Later signals change nothing: before the program ends, the claim is
 released and the agent is gone.
+
+Something else may not let it end: a server that does not answer, a lock that a stopped process
+holds. `LastResort` bounds that, as a kill would: what was accepted stays, and a claim that could
+not be released expires.
 """
 
 from __future__ import annotations
@@ -13,8 +17,16 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Self
 
+from sequencer.engine.run import Run
+from sequencer.errors import Interrupted, RemoteUnreachable, SequencerError
+from sequencer.executors.pump import GRACE_S
+from sequencer.project.project import Project
+
+WORDS_S = 0.5
+"""In which the last words have to be said: a terminal may be stopped, too."""
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -35,6 +47,11 @@ class EndOnSignal:
             has_come = self._has_come
         if has_come:
             interrupt()
+
+    @property
+    def has_come(self) -> bool:
+        """Return whether a signal has asked for the end."""
+        return self._has_come
 
     def __enter__(self) -> Self:
         """Take over the signals."""
@@ -73,3 +90,96 @@ class EndOnSignal:
                 self._tell("ending: stopping the running step and releasing it")
             if interrupt is not None:
                 interrupt()
+
+
+class LastResort:
+    """Ends this process if it was told to end and still works so much later.
+
+    A context: only within it. Not promised: that a claim was released.
+    """
+
+    def __init__(self, within_s: float) -> None:
+        """End the process *within_s* seconds after `begin`."""
+        self._timer = threading.Timer(within_s, self._end)
+        self._timer.daemon = True
+        self._lock = threading.Lock()
+        self._is_over = False
+        self.has_begun = False
+        """Whether this process was told to end."""
+        self.words: Callable[[], None] = lambda: None
+        """Says what is not known then."""
+
+    def __enter__(self) -> Self:
+        """Bound nothing yet."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let the process be: its work has ended."""
+        with self._lock:
+            self._is_over = True
+        self._timer.cancel()
+
+    def begin(self) -> None:
+        """Count from now on; the first call counts."""
+        with self._lock:
+            if self._is_over or self.has_begun:
+                return
+            self.has_begun = True
+            # Without a thread for it there is no bound, and the work still ends by itself.
+            with suppress(RuntimeError):
+                self._timer.start()
+
+    def note(self) -> None:
+        """Remember that this process was told to end, where what it still does has a bound."""
+        self.has_begun = True
+
+    def before(self, tell: Callable[[str], None]) -> Callable[[str], None]:
+        """Return what calls `begin` and then *tell*, which a stopped terminal may hold up."""
+
+        def told(text: str) -> None:
+            self.begin()
+            tell(text)
+
+        return told
+
+    def _end(self) -> None:
+        with self._lock:
+            if self._is_over:
+                return
+        speaker = threading.Thread(target=self.words, daemon=True)
+        speaker.start()
+        speaker.join(WORDS_S)
+        os._exit(Interrupted.exit_code)
+
+
+RELEASE_S = 9.0
+"""Beyond an agent's grace, in which the work ends by itself after a signal; a remote that hangs is
+cut off before."""
+
+
+def longest_end_s(project: Project) -> float:
+    """Return how long after a signal the work may end by itself."""
+    settings = project.settings
+    given = [one.options.get("grace_s", GRACE_S) for one in settings.agents.values()]
+    if settings.agent.default not in settings.agents:
+        given.append(GRACE_S)
+    return max((one for one in given if isinstance(one, int | float)), default=GRACE_S) + RELEASE_S
+
+
+def unknown_end(run: Run) -> Interrupted:
+    """Return what is known when something does not let the work on *run* end as it should."""
+    return Interrupted(
+        "interrupted, and no answer came in time; unknown: if this process has a claim, the run "
+        f"releases it when {run.store.ttl_s:g} s have passed without a heartbeat",
+        hint="start again to continue",
+    )
+
+
+def as_told(error: SequencerError, run: Run, last: LastResort) -> SequencerError:
+    """Return *error*; of a process that was told to end, that is why, and not who is away."""
+    if not last.has_begun or not isinstance(error, RemoteUnreachable):
+        return error
+    told = unknown_end(run)
+    told.message += f" ({error.where or 'the remote'}: {error.message})"
+    told.__cause__ = error
+    return told

@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from sequencer.assembly.flows import path_of
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import read_text
 from sequencer.cli.run_work import places
@@ -14,13 +13,14 @@ from sequencer.cli.show import own_file
 from sequencer.cli.views.text import one_line
 from sequencer.errors import ConfigurationError, UsageRefused
 from sequencer.model.workflow import Workflow
+from sequencer.plugins.teams.growth import TeamGrower
+from sequencer.plugins.teams.lists import has_tasks, load_tasks, page_of
+from sequencer.project.flows import path_of
 from sequencer.workflows.finding import GraphFile
 from sequencer.workflows.flowfile.problems import FlowErrors, FlowProblem
 from sequencer.workflows.flowfile.reader import load_flow
 from sequencer.workflows.simulate import Replay, Script, overridden, read_script
 from sequencer.workflows.simulate import simulate as replay
-from sequencer.workflows.teams.growth import TeamGrower
-from sequencer.workflows.teams.lists import has_tasks, load_tasks, page_of
 
 INVALID = "invalid"
 

@@ -11,10 +11,8 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
-from sequencer.assembly.schedules import as_utc, next_start, scheduled, starts_at
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.views.nodes import Frame
 from sequencer.cli.views.runs import each_run, run_facts, unread_facts
 from sequencer.cli.views.standing import Snapshot, take
 from sequencer.cli.views.tables import columns
@@ -23,8 +21,10 @@ from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, UsageRefused
 from sequencer.model.limits import parse_time
 from sequencer.model.outcome import Usage, cost_words, duration
-from sequencer.posting.results import Pending
-from sequencer.project import Project
+from sequencer.plugins.posting.results import Pending
+from sequencer.plugins.schedules.schedules import as_utc, next_start, scheduled, starts_at
+from sequencer.plugins.teams.nodes import Frame
+from sequencer.project.project import Project
 
 RECHECK_S = 60.0
 AGE_S = 1.0

@@ -7,13 +7,14 @@ from typing import Any
 
 import click
 
-from sequencer.assembly import trusting as trusted
 from sequencer.cli.context import BUILT_IN, Invocation, agrees, can_ask, safe_line
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.text import one_line
-from sequencer.documents.files import find_config, is_inside_agent
-from sequencer.errors import ConfigurationError, DecisionRefused, NotTrusted, UsageRefused
-from sequencer.project import open_project
+from sequencer.documents.textfile import find_config
+from sequencer.errors import ConfigurationError, NotTrusted, UsageRefused, summary_of
+from sequencer.project import trusting as trusted
+from sequencer.project.named_files import read_unnamed
+from sequencer.project.project import open_project
 
 
 @verb("trust")
@@ -27,10 +28,11 @@ def trust(
 ) -> None:
     """Show what a project can do on this machine, and allow it.
 
-    Programs, permissions, hooks, stores, addresses and caps are remembered. If one of them
-    changes, you see the difference and are asked again. Steps, prompts and lower caps are
-    free to change. On a machine without people, set SEQUENCER_TRUST to folders or to all. FLOW is
-    a workflow file of this project outside its workflow folders.
+    Programs, permissions, hooks, stores, addresses, caps, what each step may do, and the files
+    that an agent's client reads are remembered. If one of them grows, you see the difference and
+    are asked again. Prompts, the order of steps and lower caps are free to change. On a machine
+    without people, set SEQUENCER_TRUST to folders or to all. FLOW is a workflow file of this
+    project outside its workflow folders.
 
     \b
     Examples:
@@ -39,9 +41,8 @@ def trust(
       sequencer trust --list
       sequencer trust --remove ../other
     """
-    # An agent that could trust would need nothing else.
-    if is_inside_agent():
-        raise DecisionRefused("trust", "ask a person to run it")
+    # Also what is trusted is no agent's to know.
+    trusted.ensure_no_agent()
     if sum((is_sure, lists, removes)) > 1:
         raise UsageRefused("use only one of --yes, --list and --remove", where="sequencer trust")
     if lists:
@@ -68,10 +69,15 @@ def _trust(invocation: Invocation, folder: Path | None, *, is_sure: bool) -> Non
     trusting = project.trust
     refused, acts = trusting.refusal(), trusting.acts
     changed = refused.changed if refused else ()
+    unnamed = read_unnamed(project.settings.project_dir)
     if not invocation.is_json:
         lines = [f"{trusting.key} can:", *(f"  {line}" for line in (*acts.described, BUILT_IN))]
         lines += ["what has changed since you trusted it:"] if changed else []
-        for line in (*lines, *(f"  {line}" for line in changed)):
+        lines += [f"  {line}" for line in changed]
+        lines += summary_of(changed or acts.described)
+        if unnamed:
+            lines.append(f"read by trusted programs, not compared: {', '.join(unnamed)}")
+        for line in lines:
             invocation.echo(safe_line(project.redaction.hide_text(line)))
     is_new = refused is not None or is_sure
     if is_new:
@@ -85,7 +91,7 @@ def _trust(invocation: Invocation, folder: Path | None, *, is_sure: bool) -> Non
         trusting.keep()
     if invocation.is_json:
         told = {"project": trusting.key, "digest": acts.digest, "acts": acts.described}
-        invocation.print_json({**told, "changed": list(changed)})
+        invocation.print_json({**told, "changed": list(changed), "not_compared": unnamed})
         return
     invocation.echo("trusted" if is_new else "it was trusted before, and nothing has changed")
 
@@ -94,7 +100,7 @@ def _list(invocation: Invocation) -> None:
     found = list(trusted.everything())
     if invocation.is_json:
         told: list[dict[str, Any]] = [
-            {"project": one.project, "at": one.at, "digest": one.acts.digest} for one in found
+            {"project": one.project, "at": one.at, "digest": one.digest} for one in found
         ]
         invocation.print_json(told)
         return

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin
 
-from sequencer.documents.reader import KeyPath, located
+from sequencer.documents.yamlfile import KeyPath, located
 from sequencer.errors import ConfigurationError, UnknownName
 from sequencer.model.fields import FieldSpec, ValidationError
 from sequencer.model.frozen import Frozen

@@ -8,17 +8,24 @@ and never holds one up for long.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from msgspec import Struct, field
 
 from sequencer.errors import MachineBusy, SequencerError, out_of_resources
-from sequencer.executors.protocol import Cancellation, Executor, Listener, Piece, StepRequest
+from sequencer.executors.protocol import (
+    Cancellation,
+    Executor,
+    Identity,
+    Listener,
+    Piece,
+    StepRequest,
+)
 from sequencer.model.head import Claim, Head
 from sequencer.model.kind import Performed
-from sequencer.model.outcome import Outcome, Usage
+from sequencer.model.outcome import Outcome, Usage, total
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place
 from sequencer.store.protocol import Store
@@ -56,6 +63,14 @@ class Agents(Protocol):
 
         *not_before*: until then (ISO 8601, UTC) `ready` doesn't choose *agent* again where
         somebody can stand in for it.
+        """
+
+    def ensure_folder(self, agent: str, folder: Path) -> None:
+        """Return if *agent* may work in *folder*, which is not the project's.
+
+        Raises:
+            NotTrusted: it would run other files there, or its client read other settings, than
+                those of the project.
         """
 
     def warm_up(self) -> None:
@@ -127,6 +142,10 @@ class Running(Struct):
     cancellation: Cancellation = field(default_factory=Cancellation)
     used: Usage = field(default=Usage())
     """So far, where its executor tells and somebody wants to know."""
+    paid: list[Usage] = field(default_factory=list)
+    """Of each agent that has run, the router included; of one that was broken off what it told."""
+    attempt: Attempt | None = None
+    """As its events name it; None: it did not get so far."""
     performed: Performed | None = None
     reference: Reference | None = None
     """Where its output was kept."""
@@ -159,8 +178,13 @@ class Running(Struct):
     @property
     def has_cost(self) -> bool:
         """Return whether it has used what a run has limits on."""
-        usage = self.performed.outcome.usage if self.performed else Usage()
+        usage = self.usage
         return bool(usage.cost_usd or usage.input_tokens or usage.output_tokens)
+
+    @property
+    def usage(self) -> Usage:
+        """Return what it has used, also where it has no result."""
+        return total(self.paid) if self.performed is None else self.performed.outcome.usage
 
 
 class Attempt(Struct, frozen=True, kw_only=True):
@@ -225,25 +249,20 @@ class Attempt(Struct, frozen=True, kw_only=True):
         """Return step_index + 1."""
         return self.step_index + 1
 
-    def environment(self) -> Mapping[str, str]:
-        """Return the variables that tell the agent which step this is.
-
-        Run id, step index and token together are an idempotency key: an agent that is run
-        again after a crash sees the same first two and a larger third.
-        """
-        return {
-            "SEQUENCER_RUN_ID": self.run_id,
-            "SEQUENCER_RUN_NAME": self.run_name or "",
-            "SEQUENCER_WORKFLOW": self.workflow,
-            "SEQUENCER_STEP": self.step.name,
-            "SEQUENCER_POSITION": self.position,
-            "SEQUENCER_STEP_INDEX": str(self.step_index),
-            "SEQUENCER_ITERATION": str(self.iteration),
-            "SEQUENCER_TOKEN": str(self.token),
-            "SEQUENCER_ATTEMPT": str(self.attempt),
-            "SEQUENCER_RESULT": str(self.result_path),
-            "SEQUENCER_STATE": str(self.state_path),
-        }
+    def identity(self) -> Identity:
+        """Return what every process that works on this attempt is told."""
+        return Identity(
+            step=self.step.name,
+            token=self.token,
+            run_id=self.run_id,
+            run_name=self.run_name,
+            workflow=self.workflow,
+            position=self.position,
+            step_index=self.step_index,
+            attempt=self.attempt,
+            result_path=self.result_path,
+            state_path=self.state_path,
+        )
 
 
 class StepLog(Listener, Protocol):
@@ -300,6 +319,13 @@ class AttemptEnded(NamedTuple):
     outcome: Outcome
 
 
+class AttemptAccepted(NamedTuple):
+    """The run has recorded the end of an attempt as an accepted step: it can't be lost any more."""
+
+    attempt: Attempt
+    outcome: Outcome
+
+
 class MadeElsewhere(NamedTuple):
     """Another process has started an attempt, or ended it with *outcome*."""
 
@@ -335,6 +361,7 @@ RunEvent = (
     | AttemptWrote
     | AttemptUsed
     | AttemptEnded
+    | AttemptAccepted
     | MadeElsewhere
     | HeadMoved
     | Noticed

@@ -1,4 +1,8 @@
-"""Start a run, and change it by hand; every change is a transition in the journal."""
+"""Start a run, and change it by hand; every change is a transition in the journal.
+
+Everything that people decide about a run passes `Control`, whoever asks: command line, library,
+pages, MCP server, webhooks. So an agent is refused here (`ensure_may_decide`).
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,11 @@ import uuid
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from sequencer.engine.patience import Changes, changes_of, of_run
-from sequencer.errors import TransitionRefused
+from sequencer.errors import DecisionRefused, TransitionRefused
 from sequencer.model import kind, transitions
 from sequencer.model.head import Head
 from sequencer.model.kind import Kind
@@ -18,6 +23,7 @@ from sequencer.model.moving import ensure_here
 from sequencer.model.request import DEFINITION_FILE, Definition
 from sequencer.model.transitions import Transition
 from sequencer.model.workflow import Workflow, ensure_definition, graph_of
+from sequencer.store.identity import is_inside_agent
 from sequencer.store.protocol import Store
 
 if TYPE_CHECKING:
@@ -34,12 +40,54 @@ _WITHOUT_RUN = {
 """Decision about a run that has not started -> why it is useless, and what helps."""
 
 
+_FREE = frozenset({"stop", "pause", "tell"})
+"""What an agent may do as well; see docs/how-to/trust-a-project.md."""
+_PERMISSIONS = {
+    **dict.fromkeys(("stamp", "fail"), "skip"),
+    **dict.fromkeys(("approve", "reject", "feedback"), "answer"),
+    "start-at": "run",
+}
+"""Verb of the model -> the verb that `agents_may_decide` has for it, if it has another name."""
+
+AgentsMay = Callable[[str], bool]
+"""Whether agents may use a verb that is for people."""
+
+
+def agents_may_nothing(verb: str) -> bool:
+    """Return False: without a project nobody allows an agent anything."""
+    del verb
+    return False
+
+
+def ensure_may_decide(verb: str, agents_may: AgentsMay, what: str = "") -> None:
+    """Return if a person asks, or *agents_may* use *verb*, which is for people.
+
+    Raises:
+        DecisionRefused: an agent may not do *what*, or use the verb.
+        NotTrusted: nobody has trusted what allows it.
+    """
+    if is_inside_agent() and not agents_may(verb):
+        raise DecisionRefused(what or verb, f"agents_may_decide: [{verb}] allows it")
+
+
 def fresh_head(
     workflow: Workflow, name: str | None = None, *, has_definition: bool = False
 ) -> Head:
     """Return the head of a run of *workflow*, called *name*, that has not started."""
     run_id, at = str(uuid.uuid4()), utc(datetime.now(UTC))
     return kind.fresh_head(workflow, run_id, at=at, name=name, has_definition=has_definition)
+
+
+def _initialised(head: Head, definition: Definition | None) -> Transition:
+    """Return the first transition of the run of *head*, with what making it has used."""
+    if definition is None:
+        return transitions.initialise(head)
+    usage, told = definition.usage, dict[str, Any]()
+    if definition.team is not None:
+        told["team"] = definition.team
+    if figures := {name: value for name, value in vars(usage).items() if value}:
+        told |= {"agent": definition.route.get("asked"), "usage": figures}
+    return transitions.initialise(head.replace(usage=head.usage.plus(usage)), told or None)
 
 
 class Control:
@@ -51,22 +99,43 @@ class Control:
         workflow: Workflow,
         name: str | None = None,
         source: FlowSource | None = None,
+        agents_may: AgentsMay = agents_may_nothing,
     ) -> None:
         """Change the run *name* in *store*, which has *workflow* or is to have it.
 
-        *source* says where the workflow of a graph comes from, if not from the settings.
+        *source* says where the workflow of a graph comes from, if not from the settings. Where
+        only people decide, *agents_may* is asked about an agent.
         """
         self._store = store
         self._name = name
         self._workflow = workflow
         self._source = source
+        self._agents_may = agents_may
+
+    def ensure_may_decide(self, verb: str, what: str = "") -> None:
+        """Return if whoever asks may use *verb* in this run; see `by_hand.ensure_may_decide`."""
+        ensure_may_decide(verb, self._agents_may, what)
+
+    def ensure_may_begin(self, head: Head | None) -> None:
+        """Return if the run has a *head*, or whoever asks may begin it.
+
+        A new run has limits of its own, and steps of mode async have none. So an agent begins
+        only a run whose date has come.
+
+        Raises: see `by_hand.ensure_may_decide`.
+        """
+        if head is None:
+            run = "a run" if self._name is None else f"run {self._name!r}"
+            self.ensure_may_decide("start", f"starting {run}")
 
     def start(self, definition: Definition) -> Head:
         """Start the run with *definition*, which is kept with it.
 
         Raises:
             TransitionRefused: a run of this name has already started.
+            DecisionRefused: an agent asks.
         """
+        self.ensure_may_begin(None)
 
         def change(head: Head | None) -> Transition:
             if head is not None:
@@ -77,8 +146,7 @@ class Control:
                 )
             # Before the head: after a crash in between, the next worker starts the run with it.
             self._store.keep_document(DEFINITION_FILE, definition.to_json())
-            told = None if definition.team is None else {"team": definition.team}
-            return transitions.initialise(self._fresh(has_definition=True), told)
+            return _initialised(self._fresh(has_definition=True), definition)
 
         return self._store.update(change)
 
@@ -87,15 +155,22 @@ class Control:
 
         Raises:
             DefinitionChanged: see `ensure_definition`.
+            DecisionRefused: it has not started, and an agent asks.
         """
         head = self._store.view().head
+        self.ensure_may_begin(head)
         if head is None or not self._store.state_path.exists():
             head = self._store.update(self._begin_or_keep)
         ensure_definition(head, self._workflow)
         return head
 
     def _begin_or_keep(self, head: Head | None) -> Transition | None:
-        return transitions.initialise(self._fresh()) if head is None else None
+        return self._first(self._fresh()) if head is None else None
+
+    def _first(self, head: Head) -> Transition:
+        """Return the first transition of the run of *head*, also where a `start` was cut off."""
+        text = self._store.document(DEFINITION_FILE) if head.has_definition else None
+        return _initialised(head, None if text is None else Definition.model_validate_json(text))
 
     def _fresh(self, *, has_definition: bool | None = None) -> Head:
         """Return the head of this run before it starts."""
@@ -138,7 +213,7 @@ class Control:
         def apply(head: Head | None) -> Transition:
             if head is not None:
                 return change(head)
-            begun = transitions.initialise(self._fresh_head())
+            begun = self._first(self._fresh_head())
             made = begun.then(change(begun.head))
             # Not if it is refused: a run that never started leaves no trace.
             self._keep_source()
@@ -149,7 +224,21 @@ class Control:
     def _by_hand(self, verb: str, by: str = "", **words: Any) -> Head:
         return self._change(partial(self._decided, verb=verb, by=by, words=words))
 
-    def _decided(self, head: Head, *, verb: str, by: str, words: Mapping[str, Any]) -> Transition:
+    def _decided(
+        self,
+        head: Head,
+        *,
+        verb: str,
+        by: str = "",
+        words: Mapping[str, Any] = MappingProxyType({}),
+        permission: str = "",
+    ) -> Transition:
+        """Return what *verb* makes of *head*; every change by hand passes here.
+
+        *permission* is the verb of which an agent needs the permission if not of this one.
+        """
+        if verb not in _FREE:
+            self.ensure_may_decide(permission or _PERMISSIONS.get(verb, verb))
         if verb != "set":
             # It is your way out if the other store is gone for good.
             ensure_here(head)
@@ -181,7 +270,7 @@ class Control:
             ClaimHeld: another process works on the run and would lose its step.
             TransitionRefused: the run is no longer at *present*.
         """
-        skip = partial(self._decided, verb="skip", by="", words={"note": note})
+        skip = partial(self._decided, verb="skip", words={"note": note}, permission="run")
 
         def change(head: Head) -> Transition:
             for claim in head.claims:
@@ -233,7 +322,7 @@ class Control:
         def change(head: Head) -> Transition:
             if ended is not None and (head.run_id != ended or head.status != "complete"):
                 raise TransitionRefused("reset: somebody started the run over in the meantime")
-            made = self._decided(head, verb="reset", by="", words={"fresh": self._fresh_head()})
+            made = self._decided(head, verb="reset", words={"fresh": self._fresh_head()})
             # Not if it is refused: the run then continues from what it started with.
             self._keep_source()
             return made
@@ -244,7 +333,7 @@ class Control:
         """Continue with the configured workflow."""
 
         def change(head: Head) -> Transition:
-            made = self._decided(head, verb="adopt", by="", words={})
+            made = self._decided(head, verb="adopt")
             self._keep_source(head)
             return made
 
@@ -325,9 +414,13 @@ class Control:
 
         return self._store.update(apply)
 
-    def take_over(self) -> Head:
-        """Drop every claim; the results of their holders are then refused."""
-        return self._by_hand("takeover")
+    def take_over(self, *, stops: bool = False) -> Head:
+        """Drop every claim; the results of their holders are then refused.
+
+        *stops* says that it is a part of ``stop --now``, for which there is another permission.
+        """
+        permission = "stop" if stops else "takeover"
+        return self._change(partial(self._decided, verb="takeover", permission=permission))
 
     def stop(self, reason: str | None = None) -> Head:
         """Let the running step end, and start no other."""

@@ -9,7 +9,6 @@ from msgspec import Struct
 
 from sequencer.engine.patience import Changes
 from sequencer.engine.recall import read_output
-from sequencer.engine.shares import TeamBudgets
 from sequencer.engine.values import values_of
 from sequencer.errors import (
     CorruptState,
@@ -27,8 +26,9 @@ from sequencer.model.net.record import Chain
 from sequencer.model.net.rules import takes_other_answers
 from sequencer.model.net.source import FlowSource
 from sequencer.model.net.transition import OpenTransition
-from sequencer.model.team import TeamRules
 from sequencer.model.workflow import Workflow, graph_of
+from sequencer.plugins.teams.shares import TeamBudgets
+from sequencer.plugins.teams.team import TeamRules
 from sequencer.store import results
 from sequencer.store.documents import is_whole
 from sequencer.store.protocol import Store

@@ -6,7 +6,6 @@ from datetime import datetime
 from typing import Any
 
 from sequencer.engine.attempt import left
-from sequencer.engine.shares import TeamBudgets
 from sequencer.engine.stint import Mode, Summary
 from sequencer.errors import StepFailed, WaitsForPerson
 from sequencer.model.head import Head
@@ -16,6 +15,7 @@ from sequencer.model.net.marking import FlowStatus, Marking
 from sequencer.model.net.net import Taken
 from sequencer.model.net.transition import bad_end, ensure_none_failed
 from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.plugins.teams.shares import TeamBudgets
 
 
 class NetStint:

@@ -15,9 +15,19 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from sequencer.engine.attempt import Allowance, HeadMoved, Noticed, Prepared, Running, least, left
+from sequencer.engine.attempt import (
+    Allowance,
+    AttemptAccepted,
+    HeadMoved,
+    Noticed,
+    Prepared,
+    Running,
+    least,
+    left,
+)
 from sequencer.engine.attempts import Attempts
 from sequencer.engine.carrier import accepted
+from sequencer.engine.exclusion import Exclusion
 from sequencer.engine.fitting import fitted, optional_of
 from sequencer.engine.markings import NetChanges
 from sequencer.engine.perform import Crowd, Performances
@@ -29,7 +39,6 @@ from sequencer.engine.records import (
     journal_record,
     shown_log,
 )
-from sequencer.engine.shares import USD, Shares, TeamBudgets
 from sequencer.engine.worker import NOT_OURS, Worker
 from sequencer.errors import (
     AgentMissing,
@@ -50,9 +59,10 @@ from sequencer.model.net.net import Act
 from sequencer.model.net.transition import OpenTransition
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import MOST_TRIES, Step
-from sequencer.model.team import TeamRules
 from sequencer.model.transitions import Place, held_claim
 from sequencer.model.workflow import Workflow
+from sequencer.plugins.teams.shares import USD, Shares, TeamBudgets
+from sequencer.plugins.teams.team import TeamRules
 
 _LOST = str(StopReason.CLAIM_LOST)
 
@@ -87,6 +97,9 @@ class NetWorker(Worker):
         self._rules = TeamRules() if team is None else team.rules
         if self.budgets is not None and self.budgets.kills:
             self._performances.on_use = self.attempts.wake
+        self._exclusion = Exclusion(
+            performer.agents, performer.with_defaults, control.net.workflow_at
+        )
         self.shares = Shares(limits, self.budgets, control.store.owner(), self._prepared)
 
     def interrupt(self) -> None:
@@ -171,9 +184,16 @@ class NetWorker(Worker):
         return self._room(
             max(free, 0),
             gone,
-            closed=partial(self.shares.closed, gone=gone),
+            closed=partial(self._closed, gone=gone),
             share=partial(self.shares.of, gone=gone),
+            closes_with_each=True,
         )
+
+    def _closed(self, head: Head, marking: Marking, gone: frozenset[int]) -> Collection[str]:
+        """Return the nodes that must not start now; *gone* are dead claims."""
+        closed = self.shares.closed(head, marking, gone)
+        excluded = self._exclusion.closed(head, marking, gone)
+        return frozenset(closed) | excluded if excluded else closed
 
     def gone(self, head: Head, mine: Collection[int] = ()) -> frozenset[int]:
         """See `Worker.gone`; those of running attempts are this process's as well."""
@@ -369,7 +389,15 @@ class NetWorker(Worker):
             return None
         finally:
             self.control.work = None
+        self._tell_taken(mine)
         return self._go_on(*changed)
+
+    def _tell_taken(self, ended: Sequence[Running]) -> None:
+        for one in ended:
+            if one.taken and one.attempt is not None:
+                outcome = one.taken.outcome or self.performed(one).outcome
+                if outcome.is_accepted:
+                    self.performer.emit(AttemptAccepted(one.attempt, outcome))
 
     def _collect(self, ended: Sequence[Running]) -> Head | None:
         """Let the code of *ended* move with their record; return the head that was seen."""

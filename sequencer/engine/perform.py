@@ -29,7 +29,6 @@ from sequencer.engine.attempt import (
     Running,
     Waiting,
 )
-from sequencer.engine.briefing import brief_of, messages_block, unread
 from sequencer.engine.markings import NetChanges
 from sequencer.engine.performing import Performer
 from sequencer.engine.values import NodeValues, values_of
@@ -43,8 +42,9 @@ from sequencer.model.net.graph import Graph, Node
 from sequencer.model.net.marking import Marking, carried
 from sequencer.model.net.net import Grower
 from sequencer.model.outcome import Decision, Move, OutcomeStatus
-from sequencer.model.team import TeamRules
 from sequencer.model.workflow import Workflow
+from sequencer.plugins.teams.briefing import brief_of, messages_block, unread
+from sequencer.plugins.teams.team import TeamRules
 from sequencer.store import folder as folders
 from sequencer.store.folder import read_regular, write_durably
 from sequencer.store.protocol import Store
@@ -212,19 +212,21 @@ class Performances:
         if around and compose is not None:
             compose = partial(_with_notes, compose, around)
         store = self.control.store
+        attempt.attempt = Attempt.of(
+            attempt.claim,
+            head,
+            attempt.prepared,
+            store,
+            lock_path=lock_path(store.state_path, attempt.claim.step),
+            subject=subject,
+        )
         performed = performer.perform(
             attempt.prepared,
-            Attempt.of(
-                attempt.claim,
-                head,
-                attempt.prepared,
-                store,
-                lock_path=lock_path(store.state_path, attempt.claim.step),
-                subject=subject,
-            ),
+            attempt.attempt,
             seen,
             budget,
             cancellation=attempt.cancellation,
+            paid=attempt.paid,
             compose=compose,
         )
         attempt.performed = as_decided(performed)

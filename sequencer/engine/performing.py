@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from sequencer.engine.attempt import (
@@ -35,7 +35,7 @@ from sequencer.engine.attempt import (
 from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
 from sequencer.engine.composing import Compose
 from sequencer.engine.hooking import HookContext, HookFailed, Hooks
-from sequencer.engine.records import apply_completion, as_asked, checked, judged, redacted
+from sequencer.engine.records import apply_completion, as_asked, checked, decides, judged, redacted
 from sequencer.errors import (
     AgentMissing,
     ConfigurationError,
@@ -56,7 +56,7 @@ from sequencer.model.head import Head, Status
 from sequencer.model.kind import Performed
 from sequencer.model.limits import RunLimits, bounded
 from sequencer.model.line.order import describe, last_step, position_at, round_of, step_at
-from sequencer.model.outcome import PUT_OFF, Outcome, OutcomeStatus, Usage
+from sequencer.model.outcome import PUT_OFF, Outcome, OutcomeStatus, Usage, total
 from sequencer.model.request import Definition
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place
@@ -98,8 +98,7 @@ class _Running(Struct, frozen=True):
     cancellation: Cancellation
     lock: AttemptLock | None
     compose: Compose | None
-    paid: list[Usage] = field(default_factory=list)
-    """Of each agent that has run, the router included."""
+    paid: list[Usage]
 
 
 class Performer(Struct, frozen=True):
@@ -187,15 +186,19 @@ class Performer(Struct, frozen=True):
         budget: Allowance,
         *,
         cancellation: Cancellation,
+        paid: list[Usage],
         compose: Compose | None = None,
     ) -> Performed:
-        """Make *attempt* and return how it ended; *compose* fills in what a prompt asks for."""
+        """Make *attempt* and return how it ended; *compose* fills in what a prompt asks for.
+
+        What its agents have used is added to *paid*, one by one, also if it raises.
+        """
         started, began_at = time.monotonic(), utc_milliseconds()
         log = self.logs.open(attempt)
         self.emit(AttemptStarted(attempt, log.path))
         listener = _Output(attempt, log, self.emit)
         lock = self._lock(attempt)
-        running = _Running(attempt, head, budget, listener, cancellation, lock, compose)
+        running = _Running(attempt, head, budget, listener, cancellation, lock, compose, paid)
         is_final = False
         try:
             outcome, final = self._routed(prepared, running)
@@ -205,9 +208,8 @@ class Performer(Struct, frozen=True):
         finally:
             if lock is not None:
                 lock.close()
-        seconds = round(time.monotonic() - started, 6)
         outcome = bounded(outcome, attempt.attempt, self.max_attempts)
-        outcome = self._finished(outcome, final, seconds)
+        outcome = self._finished(outcome, final, round(time.monotonic() - started, 6))
         performed = judged(
             Performed(
                 outcome,
@@ -223,7 +225,8 @@ class Performer(Struct, frozen=True):
         )
         if self.hooks is not None:
             performed = self._decided(performed, self.hooks, running)
-        self._close(log, attempt, performed.outcome)
+        log.close(performed.outcome)
+        self.emit(AttemptEnded(attempt, performed.outcome))
         return performed
 
     def _lock(self, attempt: Attempt) -> AttemptLock | None:
@@ -240,14 +243,14 @@ class Performer(Struct, frozen=True):
             Exception: *error* itself, an executor's bug or a folder of the run: no fault of
                 the step's, and the claim still has to end in a record.
         """
-        if not isinstance(error, SequencerError) or isinstance(error, UnsafeFolder):
-            outcome = Outcome(status=OutcomeStatus.FAILED, error=repr(error))
-            self._close(log, running.attempt, outcome)
-            raise error
         if (busy := out_of_resources(error)) is not None:
             outcome = Outcome(status=OutcomeStatus.INTERRUPTED, error=str(busy))
             self._close(log, running.attempt, outcome)
             raise busy from error
+        if not isinstance(error, SequencerError) or isinstance(error, UnsafeFolder):
+            outcome = Outcome(status=OutcomeStatus.FAILED, error=repr(error))
+            self._close(log, running.attempt, outcome)
+            raise error
         self._write_traceback(error, running.listener)
         # Chosen by the router or a hook, so that nobody could look before the claim.
         status = OutcomeStatus.FAILED
@@ -465,12 +468,16 @@ class Performer(Struct, frozen=True):
         session = running.head.session
         is_same = session is not None and session.executor == prepared.agent
         can_cap = "max_cost_usd" in prepared.executor.supported_fields | EVERY_EXECUTOR
+        cwd = self.project if self.place is None else self.place.cwd
+        if self.place is not None or self.team is not None:
+            # A work tree, where an earlier attempt may have left files that the client reads.
+            self.agents.ensure_folder(prepared.agent, cwd)
         request = StepRequest(
+            identity=attempt.identity(),
             step=step,
             prompt=prompt,
-            cwd=self.project if self.place is None else self.place.cwd,
+            cwd=cwd,
             result_path=attempt.result_path,
-            environment=attempt.environment(),
             system_prompt=prepared.system_prompt,
             append_system_prompt=added,
             resume_session=session.id if session and is_same and step.continue_session else None,
@@ -478,10 +485,18 @@ class Performer(Struct, frozen=True):
             idle_timeout_s=step.idle_timeout_s,
             is_node=self.workflow.counts_ms,
             lock=running.lock,
+            decides=to == "router" or decides(self.workflow, step, prepared.place.stage),
             max_cost_usd=least(step.max_cost_usd, budget.cost_usd) if can_cap else None,
         )
-        running.listener.sent(request, to)
-        outcome = prepared.executor.perform(request, running.listener, running.cancellation)
+        listener = running.listener
+        listener.sent(request, to)
+        listener.told = None
+        try:
+            outcome = prepared.executor.perform(request, listener, running.cancellation)
+        except BaseException:
+            if listener.told is not None:
+                running.paid.append(listener.told)
+            raise
         running.paid.append(outcome.usage)
         return outcome
 
@@ -492,15 +507,23 @@ class _Output:
     def __init__(self, attempt: Attempt, log: StepLog, emit: Emit) -> None:
         self._attempt, self._emit = attempt, emit
         self._log, self.sent = log, log.sent
+        self.told: Usage | None = None
+        """What the agent that runs has used so far; None: it has said nothing at all."""
 
     def write(self, data: bytes, kind: Piece = Piece.OUTPUT) -> None:
+        if self.told is None:
+            self.told = _UNKNOWN
         self._log.write(data, kind)
         is_hidden = self._attempt.step.suppress_thoughts and kind in (Piece.THOUGHT, Piece.ACTION)
         if not is_hidden:
             self._emit(AttemptWrote(self._attempt, data, kind))
 
     def used(self, usage: Usage) -> None:
+        self.told = usage
         self._emit(AttemptUsed(self._attempt, usage))
+
+
+_UNKNOWN = Usage(unpriced=1)
 
 
 def _left(budget: Allowance, paid: Usage) -> Allowance:
@@ -520,7 +543,4 @@ def _told(prepared: Prepared, chosen: Prepared) -> str:
 
 def _broken_off(error: SequencerError, status: OutcomeStatus, paid: list[Usage]) -> Outcome:
     """Return what *error* is as an outcome, with what was *paid* before it."""
-    usage = Usage()
-    for one in paid:
-        usage = usage.plus(one)
-    return Outcome(status=status, error=str(error), usage=usage)
+    return Outcome(status=status, error=str(error), usage=total(paid))

@@ -13,8 +13,10 @@ from msgspec.structs import replace
 from sequencer.engine.attempt import Prepared
 from sequencer.errors import SequencerError, StorageFailed, out_of_resources
 from sequencer.model.kind import Performed
+from sequencer.model.net.rules import picks_a_way
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Output, Step
+from sequencer.model.workflow import Workflow, graph_of
 from sequencer.store import folder as folders
 from sequencer.store import results
 from sequencer.workflows.prompts import parsed
@@ -143,6 +145,17 @@ def judged(performed: Performed, *, is_command: bool) -> Performed:
         error = f"the answer is no: {verdict.reason}"
         outcome = outcome.replace(status=OutcomeStatus.FAILED, error=error)
     return replace(performed, outcome=outcome, verdict=verdict)
+
+
+def decides(workflow: Workflow, step: Step, stage: str = "step") -> bool:
+    """Return whether the answer of *step* decides which way a run of *workflow* goes.
+
+    A step that judges does, and a node whose output picks one of several edges.
+    """
+    if step.validation is not None and stage != "fix":
+        return True
+    is_node = any(node.id == step.name for node in workflow.nodes)
+    return is_node and picks_a_way(graph_of(workflow), step.name)
 
 
 def as_asked(prepared: Prepared) -> tuple[Step, str, str | None]:

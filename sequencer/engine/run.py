@@ -43,7 +43,7 @@ from sequencer.store.protocol import Store, View
 if TYPE_CHECKING:
     from sequencer.engine.markings import NetChanges
     from sequencer.model.net.source import FlowSource
-    from sequencer.model.team import TeamRules
+    from sequencer.plugins.teams.team import TeamRules
 
 
 class Resolution(Protocol):
@@ -76,6 +76,10 @@ class Resolution(Protocol):
 
     def performer(self, emit: Emit) -> Performer:
         """Return what performs its steps."""
+        ...
+
+    def agents_may(self, verb: str) -> bool:
+        """Return whether agents may use *verb* too, as the project was trusted."""
         ...
 
 
@@ -271,7 +275,8 @@ class Run:
         return self._control_of(self._at(self.head))
 
     def _control_of(self, resolved: Resolution) -> Control:
-        return Control(self.store, resolved.workflow, self.name, resolved.source)
+        workflow, source = resolved.workflow, resolved.source
+        return Control(self.store, workflow, self.name, source, resolved.agents_may)
 
     def approve(
         self,
@@ -335,13 +340,13 @@ class Run:
         async starts. *places*, for graphs, is how many agents this process runs at once. If it
         *is_detached*, the project's workers do the work, and this call returns at once.
 
-        Raises:
-            SequencerError: see `EngineLoop.work`; the class has the exit code.
+        Raises: see `EngineLoop.work` and `Control.begin`; the class has the exit code.
         """
         self._ensure_others_work(mode, is_detached=is_detached)
         head = None if mode is Mode.ASYNC else self.head
         resolved = self._at(head)
         control = self._control_of(resolved)
+        control.ensure_may_begin(head)
         control.kind.ensure_may(mode)
         names = control.kind.positions(positions)
         if limits is None:
@@ -416,8 +421,10 @@ class Run:
             TransitionRefused: nothing can start (complete, stopped, a date, a limit).
             UsageRefused: the run has a graph.
             StaleClaim: the claim was lost while the block ran; its output was kept.
+            DecisionRefused: an agent asks, whose own words would be the result of the step.
         """
         control = self.control
+        control.ensure_may_decide("skip", "performing a step")
         control.kind.ensure_may("turn")
         if isinstance(self.store, Dispatching):
             hint = "use 'run.work' or 'sequencer run'"

@@ -79,6 +79,8 @@ class FlowView(Struct, frozen=True):
     """ISO 8601 UTC: when the first node began; None: none has."""
     latest: str | None = None
     """ISO 8601 UTC: the newest thing that happened."""
+    before: Usage = Usage()
+    """What making the run has used, which no node has."""
 
 
 LINE_CHARS = 200
@@ -106,6 +108,8 @@ class Story(Struct):
     began: str | None = None
     """When the first node began."""
     latest: str | None = None
+    before: Usage = field(default=Usage())
+    """What making the run has used."""
 
     def keep(self, fact: Mapping[str, Any]) -> None:
         """Take one fact of the journal."""
@@ -116,6 +120,7 @@ class Story(Struct):
             self.nodes.clear()
             self.followed.clear()
             self.began = None
+            self.before = used(outcome.get("usage") or {})
             return
         for name_again in outcome.get("again", ()) if event == Event.REWOUND else ():
             self._told(name_again).end = NodeState.PENDING
@@ -188,6 +193,7 @@ def view_of(
         _followed(graph, story),
         story.began,
         story.latest,
+        story.before,
     )
 
 

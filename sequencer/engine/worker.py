@@ -16,7 +16,15 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
-from sequencer.engine.attempt import Allowance, Attempt, Noticed, Prepared, Running, Waiting
+from sequencer.engine.attempt import (
+    Allowance,
+    Attempt,
+    AttemptAccepted,
+    Noticed,
+    Prepared,
+    Running,
+    Waiting,
+)
 from sequencer.engine.by_hand import Control
 from sequencer.engine.carrier import CodeMover
 from sequencer.engine.composing import compose_along
@@ -46,7 +54,7 @@ from sequencer.model.kind import Ended, Performed, Room, Standing
 from sequencer.model.limits import RunLimits
 from sequencer.model.line.line import Ending, Line
 from sequencer.model.line.order import is_among, place, present, round_of
-from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.outcome import ACCEPTED, Outcome, OutcomeStatus
 from sequencer.model.transitions import Place, held_claim
 from sequencer.model.workflow import ensure_definition, has_definition
 from sequencer.store import results
@@ -128,8 +136,7 @@ class Worker(ABC):
         if performed is not None and error is None:
             return performed
         error = error or RuntimeError("the attempt ended without a result")
-        usage = performed.outcome.usage if performed else Usage()
-        outcome, made = broken(error, usage, self.performer.redact), ended.prepared
+        outcome, made = broken(error, ended.usage, self.performer.redact), ended.prepared
         return Performed(outcome, made.step, made.place, made.agent)
 
     @abstractmethod
@@ -283,7 +290,7 @@ class LineWorker(Worker):
             # Newer code may have another prompt.
             running.prepared = self.performer.prepare(running.prepared.place)
         claim, head, cancellation = running.claim, running.head, running.cancellation
-        attempt = Attempt.of(
+        running.attempt = attempt = Attempt.of(
             claim,
             head,
             running.prepared,
@@ -299,6 +306,7 @@ class LineWorker(Worker):
                 head,
                 budget,
                 cancellation=cancellation,
+                paid=running.paid,
                 compose=compose_along(
                     self.workflow, self.performer.definition, head, self._recalled
                 ),
@@ -406,6 +414,8 @@ class LineWorker(Worker):
             self.finish(running, again)
             told = again.performed.outcome.error or refusal.message
             raise WorkTreeRefused(told, where=refusal.where, hint=refusal.hint) from refusal
+        if running.attempt is not None and ended.performed.outcome.status in ACCEPTED:
+            self.performer.emit(AttemptAccepted(running.attempt, ended.performed.outcome))
         return head, None if upcoming is None else _begun((head, granted), upcoming)
 
     def _prepare_following(self, following: Place, head: Head) -> Prepared | None:

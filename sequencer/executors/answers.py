@@ -1,14 +1,18 @@
 """An agent's answer in the form that its step's schema asks for.
 
 A client that knows schemas is told the step's, in its own dialect; whether the answer fits is
-checked elsewhere, for every executor alike.
+checked elsewhere, for every executor alike. Where the answer decides the way, the result file
+is none: see `StepRequest.decides`.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from sequencer.executors.protocol import Listener, Piece, StepRequest
 from sequencer.model.outcome import Outcome
 from sequencer.model.step import Step
 
@@ -99,3 +103,16 @@ def sample(schema: dict[str, Any]) -> Any:
         return {name: sample(part) for name, part in parts if isinstance(part, dict)}
     plain = {"boolean": True, "integer": schema.get("minimum", 0), "number": 0, "array": []}
     return None if schema.get("type") == "null" else plain.get(str(schema.get("type")), "")
+
+
+Ignored = Callable[[], None] | None
+"""Called where the result file says something that does not count; None: all of it counts."""
+_IGNORED = (
+    b"[sequencer] the result file is ignored: the answer of this step decides the way, so it is "
+    b"what the client itself says, or what a command prints\n"
+)
+
+
+def result_ignored(request: StepRequest, listener: Listener) -> Ignored:
+    """Return what tells *listener* that the result file is ignored; None: it counts."""
+    return partial(listener.write, _IGNORED, Piece.NOTICE) if request.decides else None

@@ -84,10 +84,17 @@ class AttemptLock:
 
         Raises:
             MachineBusy: this process was stopped for so long that another one has the step.
+            StorageFailed: there is no room for it, so that nothing may start.
         """
         if not os.fstat(self._fd).st_nlink:
             raise MachineBusy("another process has taken over the step in the meantime")
-        os.write(self._fd, f"{mark} {pid_namespace()}\n".encode())
+        left = memoryview(f"{mark} {pid_namespace()}\n".encode())
+        try:
+            # A disk that is nearly full takes a part; the rest then says why.
+            while left:
+                left = left[os.write(self._fd, left) :]
+        except OSError as error:
+            raise self._refused(error) from error
 
     def close(self) -> None:
         """Free the lock, if it was taken; the guards of this attempt have ended."""

@@ -17,17 +17,19 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from sequencer.executors.answers import MAX_ARGUMENT_BYTES, schema_text
 from sequencer.executors.client import (
     APPENDED_PROMPT,
-    ERROR_CHARS,
     SYSTEM_PROMPT,
     Call,
-    ClientEvent,
     ClientExecutor,
     ClientOptions,
+)
+from sequencer.executors.client_events import (
+    ERROR_CHARS,
+    ClientEvent,
     JsonEventParser,
     Rules,
     as_number,
@@ -217,6 +219,12 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
         "ANTHROPIC_API_KEY ANTHROPIC_AUTH_TOKEN ANTHROPIC_BASE_URL ANTHROPIC_MODEL "
         "CLAUDE_CODE_OAUTH_TOKEN CLAUDE_CONFIG_DIR"
     )
+    # Said and not left out, or the settings of the user would say it.
+    plain: ClassVar[Mapping[str, Any]] = {
+        "permission_mode": "default",
+        "allowed_tools": None,
+        "tools": None,
+    }
     providers: ClassVar[frozenset[str] | None] = words("anthropic")
     supported_fields: ClassVar[frozenset[str]] = words(
         "model provider tools system_prompt append_system_prompt single_turn max_turns "
@@ -267,7 +275,7 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
         # One step is one answer: a subagent in the background would outlive it.
         defaults = {"CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1"}
         parser = ClaudeParser(self.rules(request), _cost_before(request))
-        return Call(argv, self.environment(request, defaults), parser)
+        return Call(argv, self.environment(defaults), parser)
 
 
 _SINCE = "model_usage_since_last_result"

@@ -18,12 +18,9 @@ import re
 from typing import ClassVar, Literal
 
 from sequencer.executors.answers import closed, parsed, schema_of
-from sequencer.executors.client import (
-    SYSTEM_PROMPT,
-    Call,
+from sequencer.executors.client import SYSTEM_PROMPT, Call, ClientExecutor, ClientOptions
+from sequencer.executors.client_events import (
     ClientEvent,
-    ClientExecutor,
-    ClientOptions,
     JsonEventParser,
     Rules,
     larger,
@@ -189,7 +186,7 @@ class CodexExecutor(ClientExecutor[CodexOptions]):
         schema = schema_of(request.step)
         parser = CodexParser(self.rules(request), usage_before(request), is_json=schema is not None)
         files = {} if schema is None else {OUTPUT_SCHEMA: json.dumps(closed(schema))}
-        return Call(argv, self.environment(request), parser, files)
+        return Call(argv, self.environment(), parser, files)
 
 
 _STATUS = re.compile(r"\bstatus:? (\d{3})\b")

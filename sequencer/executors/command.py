@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -21,7 +20,7 @@ from sequencer.executors.process import (
     conclude,
     describe_exit,
     launch_of,
-    make_folder,
+    located,
 )
 from sequencer.executors.protocol import (
     Cancellation,
@@ -32,6 +31,8 @@ from sequencer.executors.protocol import (
     qualified_model,
 )
 from sequencer.executors.pump import GRACE_S, agent_environment
+from sequencer.executors.result_file import make_folder
+from sequencer.executors.wall import Wall
 from sequencer.model.fields import AfterValidator, Field
 from sequencer.model.frozen import Frozen
 from sequencer.model.outcome import Outcome, OutcomeStatus
@@ -82,6 +83,8 @@ class CommandOptions(Frozen):
     """Names (or ``PREFIX_*``) of further variables of this process that it gets."""
     grace_s: float = Field(default=GRACE_S, ge=0, le=600)
     """Seconds between TERM and KILL where it has to be ended."""
+    wall: Wall = Wall.SCOPES
+    """What keeps it away from other processes of its user."""
     free: bool = False
     """It pays nobody: where it tells no cost there is none, instead of an unknown one."""
     prices: dict[str, ModelPrice] = Field(default_factory=dict)
@@ -112,6 +115,11 @@ class CommandExecutor:
         asked = self.options.placeholders & {"model", "system_prompt"}
         return asked | {"idle_timeout_s"} | ({"provider"} if "model" in asked else set())
 
+    @property
+    def wall(self) -> Wall:
+        """See `protocol.Walled`."""
+        return self.options.wall
+
     def objections(self, step: Step) -> list[Objection]:
         """Return why the program would not get to know the provider."""
         if step.provider is None or step.model is not None:
@@ -123,7 +131,7 @@ class CommandExecutor:
         """See `protocol.Installed`; a path in `argv` is relative to *folder*."""
         program, at = _program(self.options.argv[0]), f"agents.{self.name}.argv"
         if os.sep not in program or Path(program).is_absolute():
-            found = shutil.which(program, path=self._environment({}).get("PATH"))
+            found = shutil.which(program, path=self._environment().get("PATH"))
             return None if found else f"{at}: {program!r} is not a program on PATH; {self._hint}"
         if folder is None or shutil.which(folder / program):
             return None
@@ -136,6 +144,17 @@ class CommandExecutor:
         """Return a problem if the program can't be found."""
         missing = self.missing(None)
         return [] if missing is None else [missing]
+
+    def answering(self, project: Path) -> CommandExecutor:
+        """See `protocol.Answering`: it is the person's own program, with what it can do.
+
+        A whole argument that names a file of *project* is the path of that file, as `trust`
+        has compared it.
+        """
+        first, *others = self.options.argv
+        found = [str(project / one) if os.path.isfile(project / one) else one for one in others]  # noqa: PTH113 - of any text
+        options = self.options.replace(argv=(located(first, project), *found))
+        return CommandExecutor(self.name, options, self._core)
 
     def perform(
         self, request: StepRequest, listener: Listener, cancellation: Cancellation
@@ -153,8 +172,10 @@ class CommandExecutor:
             with folders.open_new(prompt_file) as file:
                 file.write(request.prompt.encode("utf-8", "surrogateescape"))
         try:
-            env, grace_s = self._environment(request.environment), self.options.grace_s
-            launch = launch_of(argv, env, request, hint=self._hint, grace_s=grace_s)
+            env, options = self._environment(), self.options
+            launch = launch_of(
+                argv, env, request, hint=self._hint, grace_s=options.grace_s, wall=options.wall
+            )
             answer = _Answer(listener)
             end = self._core.run(launch, answer, cancellation)
         finally:
@@ -173,8 +194,8 @@ class CommandExecutor:
     def _hint(self) -> str:
         return f"install it, or name another program in agents.{self.name}.argv"
 
-    def _environment(self, identity: Mapping[str, str]) -> dict[str, str]:
-        return agent_environment(identity, passed=self.options.pass_env, extra=self.options.env)
+    def _environment(self) -> dict[str, str]:
+        return agent_environment(passed=self.options.pass_env, extra=self.options.env)
 
     def _argv(self, request: StepRequest, prompt_file: Path) -> list[str]:
         values = {

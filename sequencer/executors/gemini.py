@@ -18,12 +18,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from sequencer.executors.client import (
-    SYSTEM_PROMPT,
-    Call,
+from sequencer.executors.client import SYSTEM_PROMPT, Call, ClientExecutor, ClientOptions
+from sequencer.executors.client_events import (
     ClientEvent,
-    ClientExecutor,
-    ClientOptions,
     JsonEventParser,
     Rules,
     larger,
@@ -148,7 +145,7 @@ class GeminiExecutor(ClientExecutor[GeminiOptions]):
             fixed["GEMINI_SYSTEM_MD"] = str(request.file(SYSTEM_PROMPT))
         # Its launcher would start a second gemini that a TERM does not end.
         defaults = {"GEMINI_CLI_NO_RELAUNCH": "true"}
-        environment = self.environment(request, defaults, fixed)
+        environment = self.environment(defaults, fixed)
         policy = tools_policy(request.step)
         if policy is None:
             return Call(argv, environment, GeminiParser(self.rules(request)))

@@ -1,10 +1,11 @@
 """The guard: starts one agent, outlives it, and leaves none of its processes behind.
 
-Run as a program of its own, never imported by the sequencer: ``python -I -S guard.py
-STDIN_FD STDOUT_FD``. Standard input is the control socket (first the launch record, with it
-the lock of the attempt, which is held till the end; then a byte to stop; end of file means
-that the sequencer is gone), standard output the status socket, standard error the agent's. It
-may be started long before its record is sent.
+Run as a program of its own, of which the sequencer imports only the kernel's switches:
+``python -I -S guard.py STDIN_FD STDOUT_FD``. Standard input is the control socket (first the
+launch record, with it the lock of the attempt, which is held till the end; then a byte to
+stop; end of file means that the sequencer is gone), standard output the status socket,
+standard error the agent's. It may be started long before its record is sent. The agent starts
+in a Landlock domain of its own, the guard stays outside: see `Domain`.
 
 Not promised: that descendants end when the guard and the sequencer are both SIGKILLed (only
 the agent itself does then), and, outside Linux, that processes which left the agent's
@@ -37,25 +38,121 @@ _SIGHUP, _SIGINT, _SIGQUIT, _SIGKILL, _SIGPIPE, _SIGTERM = 1, 2, 3, 9, 13, 15
 _SIGCHLD, _SIGXFSZ = _signal.SIGCHLD, _signal.SIGXFSZ
 _STOPPING = (_SIGHUP, _SIGINT, _SIGTERM)
 _CONTROL, _STATUS, _STDERR = 0, 1, 2
-_PDEATHSIG, _SUBREAPER = 1, 36
+_PDEATHSIG, _SUBREAPER, _NO_NEW_PRIVS = 1, 36, 38
+DUMPABLE = 4
+"""Switched off, only root can read the environment, memory and open files of a process."""
 _INT_BYTES = 4
+_BEHIND = b"behind "
+"""What an agent's process says before exec when it is inside the wall."""
+
+_CREATE_RULESET, _RESTRICT_SELF = 444, 446
+"""Numbers of the system calls, the same on every machine that is not in `_OTHER_NUMBERS`."""
+_OTHER_NUMBERS = ("alpha", "ia64", "mips")
+_ABSTRACT_SOCKETS, _SIGNALS = 1, 2
+DEPTH = 3
+"""So many domains inside one another are the wall: sandboxes of others have one or two."""
+_NO_WALL = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EINVAL, errno.E2BIG)
+"""What a system answers that can't build the wall: it lacks Landlock, has it switched off,
+or a seccomp filter refuses it; its Landlock is older than scopes (ABI 6, Linux 6.12); or
+this is the 17th domain inside one another."""
+
+
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 
 
 class Prctl:
     """The kernel's per-process switches; does nothing where they don't exist."""
 
     def __init__(self) -> None:
-        """Find the function; the only use of ctypes, which costs 3 ms."""
+        """Find the functions; the only use of ctypes, which costs 3 ms."""
         self.is_there = sys.platform == "linux"
         if self.is_there:
             import ctypes  # noqa: PLC0415 - not on other systems
 
-            self._call = ctypes.CDLL(None).prctl
+            libc = ctypes.CDLL(None, use_errno=True)
+            self._call, self._syscall = libc.prctl, libc.syscall
+            self._errno, self._long = ctypes.get_errno, ctypes.c_long
 
     def set(self, option: int, value: int) -> None:
         """Set *option*; without it the guard still works, on the process group alone."""
         if self.is_there and self._call(option, value, 0, 0, 0) != 0:
             self.is_there = False
+
+    def syscall(self, number: int, *arguments: object) -> int:
+        """Make a system call and return its result; integers are passed as C longs.
+
+        Raises:
+            OSError: it failed.
+        """
+        passed = (self._long(one) if isinstance(one, int) else one for one in arguments)
+        result: int = self._syscall(self._long(number), *passed)
+        if result < 0:
+            code = self._errno()
+            raise OSError(code, os.strerror(code))
+        return result
+
+
+class Domain:
+    """Landlock domains with scopes only: nothing in them reaches processes outside of them.
+
+    They are the same, `DEPTH` times inside one another: so what is in them is known as an
+    agent's even where it has outlived its guard, see `store.identity`.
+
+    Denied are signals, ptrace, what /proc shows by the right to trace (the environment, the
+    memory, the open files; to root the environment and the memory map stay readable) and
+    abstract Unix sockets. There are no rules for files or the network: with file rules an
+    agent could not mount, and what a file rule would keep out is the sandbox's work.
+    """
+
+    def __init__(self, prctl: Prctl) -> None:
+        """Make the domain's rules, or none where the system has no such thing.
+
+        Raises:
+            OSError: this machine lacks a descriptor or memory for them.
+        """
+        self._prctl = prctl
+        self._rules = -1
+        if not prctl.is_there or os.uname().machine.startswith(_OTHER_NUMBERS):
+            return
+        # handled_access_fs, handled_access_net, scoped: three 64-bit numbers.
+        scoped = (_ABSTRACT_SOCKETS | _SIGNALS).to_bytes(8, sys.byteorder)
+        try:
+            self._rules = prctl.syscall(_CREATE_RULESET, bytes(16) + scoped, 24, 0)
+        except OSError as error:
+            if error.errno not in _NO_WALL:
+                raise
+
+    @property
+    def is_there(self) -> bool:
+        """Return whether the system has such domains."""
+        return self._rules >= 0
+
+    def enter(self) -> bool:
+        """Put this process, and all that it starts, inside the wall; return whether it is.
+
+        It can gain no privileges any more, by sudo, say: the kernel asks for that.
+
+        Raises:
+            OSError: this machine lacks memory for it.
+        """
+        if not self.is_there:
+            return False
+        self._prctl.set(_NO_NEW_PRIVS, 1)
+        for depth in range(DEPTH):
+            try:
+                self._prctl.syscall(_RESTRICT_SELF, self._rules, 0)
+            except OSError as error:
+                if error.errno not in _NO_WALL:
+                    raise
+                # The outermost one does all of the work.
+                return depth > 0
+        return True
+
+    def close(self) -> None:
+        """Forget the rules; the processes inside the wall stay there."""
+        if self.is_there:
+            os.close(self._rules)
+            self._rules = -1
 
 
 def read_record() -> tuple[list[bytes], int] | None:
@@ -109,21 +206,23 @@ def report_refused(code: int, stage: str) -> None:
 
 
 class Order:
-    """The fields of a launch record: grace, folder, counts, arguments, environment."""
+    """The fields of a launch record: wall, grace, folder, counts, arguments, environment."""
 
     def __init__(self, fields: list[bytes], lock: int) -> None:
         """Take the *fields* apart; *lock* is the attempt's, or -1."""
         self.lock = lock
-        self.grace_s = float(fields[0])
-        self.cwd = fields[1]
-        arguments = int(fields[2])
-        self.argv = fields[3 : 3 + arguments]
-        pairs = (item.partition(b"=") for item in fields[3 + arguments :])
+        self.has_wall = fields[0] == b"scopes"
+        self.grace_s = float(fields[1])
+        self.cwd = fields[2]
+        arguments = int(fields[3])
+        self.argv = fields[4 : 4 + arguments]
+        pairs = (item.partition(b"=") for item in fields[4 + arguments :])
         self.environment = {name: value for name, _, value in pairs}
 
 
 def start(launch: Order, stdin_fd: int, stdout_fd: int, prctl: Prctl) -> int | None:
     """Start the agent and return its process id, or report why it can't be."""
+    domain = Domain(prctl) if launch.has_wall else None
     trouble_r, trouble_w = os.pipe()
     nothing = os.open(os.devnull, os.O_WRONLY)
     guard = os.getpid()
@@ -136,6 +235,9 @@ def start(launch: Order, stdin_fd: int, stdout_fd: int, prctl: Prctl) -> int | N
             if os.getppid() != guard:
                 os._exit(127)
             os.chdir(launch.cwd)
+            stage = b"wall"
+            if domain is not None and domain.enter():
+                os.write(trouble_w, _BEHIND)
             stage = b"program"
             _become_plain(stdin_fd, stdout_fd)
             os.execvpe(launch.argv[0], launch.argv, launch.environment)  # noqa: S606
@@ -144,17 +246,28 @@ def start(launch: Order, stdin_fd: int, stdout_fd: int, prctl: Prctl) -> int | N
         finally:
             os._exit(127)
     os.close(trouble_w)
-    # The end of file comes with a successful exec, which closes the other end.
-    trouble = os.read(trouble_r, 100)
+    told = _read_to_end(trouble_r)
     os.close(trouble_r)
+    if domain is not None:
+        domain.close()
     _let_go(stdin_fd, stdout_fd, nothing)
+    trouble = told.removeprefix(_BEHIND)
     if not trouble:
-        report(f'{{"event": "started", "pid": {pid}}}')
+        is_behind = "true" if told else "false"
+        report(f'{{"event": "started", "pid": {pid}, "is_walled": {is_behind}}}')
         return pid
     os.waitpid(pid, 0)
     code, _, stage = trouble.partition(b" ")
     report_refused(int(code), stage.decode())
     return None
+
+
+def _read_to_end(fd: int) -> bytes:
+    """Return what the agent's process says before exec, which closes its end of the pipe."""
+    data = b""
+    while piece := os.read(fd, 100):
+        data += piece
+    return data
 
 
 def _become_plain(stdin_fd: int, stdout_fd: int) -> None:
@@ -178,14 +291,19 @@ def _let_go(stdin_fd: int, stdout_fd: int, nothing: int) -> None:
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the children of all threads of *pid*; none if it is gone."""
+    """Return the children of all threads of *pid*; none if it is gone.
+
+    Raises:
+        OSError: this process can open nothing, so it can't look.
+    """
     found: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
                 found += map(int, file.read().split())
-    except OSError:
-        return found
+    except OSError as error:
+        if error.errno in _NO_DESCRIPTOR:
+            raise
     return found
 
 
@@ -365,7 +483,26 @@ def main() -> None:
         return
     if agent is None:
         return
-    guard_agent(agent, launch, watch, prctl)
+    try:
+        guard_agent(agent, launch, watch, prctl)
+    except OSError:
+        stay()
+
+
+def stay() -> None:
+    """Stop speaking, and stay as long as something is left: its parent tells whose it is.
+
+    An agent can take a guard's descriptors by a limit, and then the guard can't look for what it
+    should end. Its sequencer does it instead, and ends the guard as well.
+    """
+    os.close(_STATUS)
+    give_up = time.monotonic() + 2 * KILL_LIMIT_S
+    while time.monotonic() < give_up:
+        try:
+            os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        time.sleep(0.05)
 
 
 def guard_agent(agent: int, launch: Order, watch: AgentWatch, prctl: Prctl) -> None:

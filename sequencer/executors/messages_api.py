@@ -14,10 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
+from sequencer.executors.answers import result_ignored
 from sequencer.executors.client_limits import Clock, local_clock
 from sequencer.executors.messages_loop import LISTENED_TO, Conversation, MessagesOptions
 from sequencer.executors.prices import missing_price, price_of
-from sequencer.executors.process import ProcessCore, apply_result
+from sequencer.executors.process import ProcessCore
 from sequencer.executors.project_tools import TOOLS, ToolFolder, Workbench
 from sequencer.executors.protocol import (
     Cancellation,
@@ -28,7 +29,9 @@ from sequencer.executors.protocol import (
     words,
 )
 from sequencer.executors.pump import agent_environment
+from sequencer.executors.result_file import apply_result
 from sequencer.executors.tool_words import MESSAGES, granted, objections
+from sequencer.executors.wall import Wall
 from sequencer.model.addresses import takes_secrets
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import FileMark, Step
@@ -62,6 +65,11 @@ class MessagesExecutor:
         self._core = core
         self._environ = os.environ if environ is None else environ
         self._clock = clock
+
+    @property
+    def wall(self) -> Wall:
+        """See `protocol.Walled`."""
+        return self.options.wall
 
     def missing(self, _folder: Path | None) -> str | None:
         """See `protocol.Installed`."""
@@ -118,9 +126,11 @@ class MessagesExecutor:
             folder=ToolFolder(request.cwd, _forbidden(request), self.options.secrets),
             core=self._core,
             cancellation=cancellation,
-            environment=self._command_environment(request),
+            identity=request.identity,
+            environment=self._command_environment(),
             seconds_left=lambda: None if deadline is None else deadline - time.monotonic(),
             lock=request.lock,
+            wall=self.options.wall,
         )
         conversation = Conversation(self.options, request, bench, listener, self._clock)
         key = self._environ[self.options.api_key_env]
@@ -132,12 +142,13 @@ class MessagesExecutor:
             "denials": tuple(conversation.denials),
         }
         # A command of the agent may have written it.
-        return apply_result(request.result_path, outcome.replace(**update))
+        ignored = result_ignored(request, listener)
+        return apply_result(request.result_path, outcome.replace(**update), ignored)
 
-    def _command_environment(self, request: StepRequest) -> dict[str, str]:
+    def _command_environment(self) -> dict[str, str]:
         options = self.options
         environment = agent_environment(
-            request.environment, passed=options.pass_env, extra=options.env, base=self._environ
+            passed=options.pass_env, extra=options.env, base=self._environ
         )
         # Not even where pass_env names it: a command has no use for the API's key.
         environment.pop(options.api_key_env, None)
@@ -170,7 +181,7 @@ class MessagesExecutor:
 
 def _forbidden(request: StepRequest) -> tuple[Path, ...]:
     """Return the folder of the run's state, unless the project lies in it."""
-    state = request.environment.get("SEQUENCER_STATE")
-    folders = [request.cwd / "sync", *([Path(state).parent] if state else [])]
+    state = request.identity.state_path
+    folders = [request.cwd / "sync", *([] if state is None else [state.parent])]
     root = request.cwd.resolve()
     return tuple(folder for folder in folders if not root.is_relative_to(folder.resolve()))

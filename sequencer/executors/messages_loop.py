@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from msgspec import Struct
 
 from sequencer.executors.answers import parsed, schema_of, with_structured
-from sequencer.executors.client import ERROR_CHARS, ClientEvent, Speaker, one_line
+from sequencer.executors.client_events import ERROR_CHARS, ClientEvent, Speaker, one_line
 from sequencer.executors.client_limits import DEFAULT_WAIT_S, TOO_MANY_REQUESTS, Clock, not_before
 from sequencer.executors.prices import ModelPrice, Tokens, price_of
 from sequencer.executors.project_tools import SECRETS, Workbench, call_tool, describe_tools
 from sequencer.executors.protocol import Listener, Piece, StepRequest, time_is_over
 from sequencer.executors.tool_words import MESSAGES, taken
+from sequencer.executors.wall import Wall
 from sequencer.model.addresses import takes_secrets
 from sequencer.model.fields import AfterValidator, Field
 from sequencer.model.frozen import Frozen
@@ -82,6 +83,8 @@ class MessagesOptions(Frozen):
     """Names of further variables of this process that commands get."""
     fail_on_denial: bool = False
     """A refused tool call fails the step; otherwise it is a warning."""
+    wall: Wall = Wall.SCOPES
+    """Around each command that the agent runs."""
 
 
 _HINTS = {

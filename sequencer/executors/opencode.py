@@ -17,11 +17,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from sequencer.executors.client import (
-    Call,
+from sequencer.executors.client import Call, ClientExecutor, ClientOptions
+from sequencer.executors.client_events import (
     ClientEvent,
-    ClientExecutor,
-    ClientOptions,
     JsonEventParser,
     Rules,
     one_line,
@@ -220,6 +218,11 @@ class OpencodeExecutor(ClientExecutor[OpencodeOptions]):
         "ANTHROPIC_API_KEY GEMINI_API_KEY GOOGLE_GENERATIVE_AI_API_KEY OPENAI_API_KEY "
         "OPENCODE_API_KEY OPENCODE_CONFIG OPENCODE_CONFIG_DIR OPENROUTER_API_KEY"
     )
+    plain: ClassVar[Mapping[str, Any]] = {
+        "agent": None,
+        "permission": {"edit": "deny", "bash": "deny", "webfetch": "deny"},
+        "allowed_tools": None,
+    }
     providers: ClassVar[frozenset[str] | None] = None
     supported_fields: ClassVar[frozenset[str]] = words(
         "model provider temperature tools system_prompt single_turn max_turns allowed_tools "
@@ -256,7 +259,7 @@ class OpencodeExecutor(ClientExecutor[OpencodeOptions]):
         fixed = {_INLINE: json.dumps(opencode_configuration(self.options, request))}
         if (request.step.tools or {}).get("websearch"):
             fixed[_WEB_SEARCH] = "1"
-        environment = self.environment(request, defaults, fixed)
+        environment = self.environment(defaults, fixed)
         return Call(argv, environment, OpencodeParser(self.rules(request)))
 
 

@@ -11,7 +11,6 @@ they were written; each stream's own order is kept.
 from __future__ import annotations
 
 import errno
-import json
 import os
 import selectors
 import shutil
@@ -22,19 +21,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, Self
+from typing import Any, Self
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from sequencer.errors import (
-    CorruptState,
     MachineBusy,
     SequencerError,
     StorageFailed,
     out_of_resources,
 )
-from sequencer.executors.answers import with_structured
+from sequencer.executors.answers import result_ignored
 from sequencer.executors.attempt_lock import end_marked
 from sequencer.executors.protocol import (
     Cancellation,
@@ -54,11 +52,10 @@ from sequencer.executors.pump import (
     OutputConsumer,
     Pump,
 )
-from sequencer.model.fields import Field, ValidationError
-from sequencer.model.frozen import Frozen
-from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.executors.result_file import apply_result
+from sequencer.executors.wall import OPEN, Wall
+from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import FileMark
-from sequencer.store import folder as folders
 
 PATIENCE_S = 5.0
 """How long a start is tried again that this machine has no process or descriptor for."""
@@ -72,6 +69,7 @@ class ProcessCore:
         """Start nothing yet."""
         self._spare: Guard | None = None
         self._lock = threading.Lock()
+        self._has_told_of_no_wall = False
 
     def __enter__(self) -> Self:
         """Return the core itself."""
@@ -114,6 +112,7 @@ class ProcessCore:
             MachineBusy: no agent was started, because processes of an earlier attempt are
                 there, or because this machine had no process, descriptor or memory for it
                 for `PATIENCE_S`.
+            StorageFailed: see `AttemptLock`; no agent was started.
         """
         has_lock = launch.lock is None or launch.lock.take(cancellation)
         if cancellation.reason is not None or not has_lock:
@@ -136,7 +135,7 @@ class ProcessCore:
         with _selector(cancellation) as selector:
             try:
                 guard = self._launched(launch)
-            except MachineBusy:
+            except (MachineBusy, StorageFailed):
                 raise
             except SequencerError as error:
                 return ProcessEnd(spawn_error=f"{error}\n{launch.hint}".rstrip())
@@ -144,6 +143,9 @@ class ProcessCore:
             is_guard_lost = True
             try:
                 pump.run()
+                if pump.report is None:
+                    # While the guard is there, what it has adopted is known by its parent.
+                    end_marked(guard.mark)
             finally:
                 # Also on the way out of an exception: no control pipe, no agent.
                 is_clean = guard.close()
@@ -152,17 +154,26 @@ class ProcessCore:
                 if survivors and launch.lock is not None:
                     launch.lock.is_clean = False
         _ensure_started(pump, guard)
-        return _end_of(pump, launch, cancellation, time.monotonic() - started, survivors)
+        end = _end_of(pump, launch, cancellation, time.monotonic() - started, survivors)
+        if self._has_told_of_no_wall or not pump.lacks_wall:
+            return end
+        self._has_told_of_no_wall = True
+        return replace(end, lacks_wall=True)
 
     def _launched(self, launch: Launch) -> Guard:
         """Return a guard that has its record; a spare one may have died while it waited."""
         with self._lock:
             spare, self._spare = self._spare, None
         if spare is not None:
-            with suppress(GuardUnreachable):
+            try:
                 if self._is_usable(spare):
                     spare.run(launch)
                     return spare
+            except GuardUnreachable:
+                pass
+            except BaseException:
+                spare.close()
+                raise
             spare.close()
         guard = Guard()
         try:
@@ -199,10 +210,12 @@ def launch_of(
     *,
     hint: str = "",
     grace_s: float = GRACE_S,
+    wall: Wall = Wall.SCOPES,
 ) -> Launch:
-    """Return how to start *argv* for *request*; *env* is the agent's whole environment."""
+    """Return how to start *argv* for *request*; *env* lacks only the request's identity."""
     mark = request.step.complete_when
     return Launch(
+        identity=request.identity,
         argv=tuple(argv),
         environment=env,
         cwd=request.cwd,
@@ -213,7 +226,17 @@ def launch_of(
         grace_s=grace_s if request.grace_s is None else min(grace_s, request.grace_s),
         lock=request.lock,
         hint=hint,
+        wall=wall,
     )
+
+
+def located(program: str, project: Path) -> str:
+    """Return *program* as it is found from any folder; a path is relative to *project*.
+
+    >>> located("./bin/agent", Path("/p")), located("claude", Path("/p"))
+    ('/p/bin/agent', 'claude')
+    """
+    return str(project / program) if os.sep in program else program
 
 
 def conclude(
@@ -226,6 +249,9 @@ def conclude(
 
     The agent's result file is applied last; it can't make a failure a success.
     """
+    if end.lacks_wall:
+        text = f"[sequencer] there is no wall around agents on this machine: {OPEN}\n"
+        listener.write(text.encode(), Piece.NOTICE)
     if end.spawn_error is not None:
         # An update of a client takes its program away for a moment.
         status = OutcomeStatus.UNAVAILABLE if end.has_vanished else OutcomeStatus.FAILED
@@ -254,7 +280,8 @@ def conclude(
     if end.survivors:
         notice = f"{end.survivors} processes of the agent could not be ended\n"
         listener.write(notice.encode(), Piece.NOTICE)
-    return apply_result(request.result_path, outcome.replace(**update))
+    ignored = result_ignored(request, listener)
+    return apply_result(request.result_path, outcome.replace(**update), ignored)
 
 
 def _end_strays(guard: Guard, report: dict[str, Any] | None, *, is_guard_lost: bool) -> int:
@@ -332,6 +359,8 @@ class ProcessEnd(Struct, frozen=True, kw_only=True):
     """The last 4 KiB of its standard error."""
     is_guard_lost: bool = False
     """Somebody killed the guard; the agent was killed with it."""
+    lacks_wall: bool = False
+    """It ran without the wall that it should have had; of the first one only."""
     survivors: int = 0
     """Processes that could not be ended (another user's, after sudo, say)."""
 
@@ -386,7 +415,10 @@ def stop_error(end: ProcessEnd, request: StepRequest) -> str:
             f"no progress for {request.idle_timeout_s:g} s; {gone}\n"
             f"raise idle_timeout_s of step {step!r} if it may be silent for that long"
         )
-    return f"the guard process of the agent was killed, and the agent with it; {gone}"
+    return (
+        "the guard process of the agent was killed, and the agent with it; what it had started was "
+        "ended as far as it could be found"
+    )
 
 
 def has_no_program(report: Mapping[str, Any], launch: Launch) -> bool:
@@ -421,148 +453,3 @@ def spawn_error(report: dict[str, Any], launch: Launch) -> str:
         errno.E2BIG: "its arguments and environment are too long",
     }
     return f"the program {program!r} can't be started: {reasons.get(code, os.strerror(code))}"
-
-
-MAX_RESULT_BYTES = 1024 * 1024
-_Tokens = Annotated[int, Field(ge=0, le=2**53)]
-
-
-class ResultRefused(SequencerError):
-    """The result file can't be taken for what its agent meant; the step fails."""
-
-
-class ResultUsage(Frozen, strict=True):
-    """What the agent says that it has used; the larger of that and what was observed counts."""
-
-    cost_usd: float | None = Field(default=None, ge=0, le=1e9, allow_inf_nan=False)
-    input_tokens: _Tokens | None = None
-    cache_read_tokens: _Tokens | None = None
-    output_tokens: _Tokens | None = None
-    seconds: float | None = Field(default=None, ge=0, le=1e9, allow_inf_nan=False)
-
-
-class Result(Frozen, strict=True):
-    """The file's content; every key may be left out."""
-
-    status: Literal["ok", "failed", "complete"] | None = None
-    output: Any = None
-    """The answer; what is not a text is kept as JSON."""
-    usage: ResultUsage = ResultUsage()
-
-
-def make_folder(path: Path) -> None:
-    """Make the folder of the result file *path*, where an agent is going to write.
-
-    Raises:
-        StorageFailed: it can't be made, or somebody has made it before and may have left
-            an answer in it.
-    """
-    try:
-        folders.make_fresh(path.parent)
-    except OSError as error:
-        raise StorageFailed(
-            f"can't create the folder for the agent's result: {error.strerror}",
-            where=str(path.parent),
-            hint="free disk space or fix the permissions, then start again",
-        ) from error
-
-
-def read_result(path: Path) -> Result | None:
-    """Return what the agent wrote to *path*, or None if it wrote nothing.
-
-    Raises:
-        ResultRefused: it is a link, no regular file, above 1 MiB, no strict JSON, or says
-            something that has no meaning; guessing could accept a step that failed.
-    """
-    try:
-        data = folders.read_regular(path, max_bytes=MAX_RESULT_BYTES)
-    except FileNotFoundError:
-        return None
-    except CorruptState as error:
-        _refuse(path, f"it {error.message}")
-    if len(data) > MAX_RESULT_BYTES:
-        _refuse(path, "it is larger than 1 MiB")
-    try:
-        return Result.model_validate(_strict_json(data))
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"])) or "the whole file"
-        _refuse(path, f"{place}: {first['msg']}")
-    except (ValueError, RecursionError) as error:
-        _refuse(path, f"it is not strict JSON: {error}")
-
-
-def apply_result(path: Path, outcome: Outcome) -> Outcome:
-    """Return *outcome* with what the result file at *path* says, if there is one."""
-    try:
-        result = read_result(path)
-    except ResultRefused as refusal:
-        return _with_failure(outcome, str(refusal))
-    if result is None:
-        return outcome
-    changed = outcome.replace(usage=_larger(outcome.usage, result.usage))
-    if result.output is not None:
-        changed = changed.replace(output=_text(result.output), structured=None)
-        if not isinstance(result.output, str):
-            changed = with_structured(changed, result.output)
-    if not outcome.is_accepted or result.status is None:
-        return changed
-    if result.status == "failed":
-        lines = changed.output.strip().splitlines()
-        why = f": {lines[0][:300]}" if lines and result.output is not None else ""
-        return _with_failure(changed, f"the agent reported in its result file that it failed{why}")
-    return changed.replace(status=OutcomeStatus(result.status))
-
-
-def _larger(observed: Usage, told: ResultUsage) -> Usage:
-    """Return *observed* with what is more in *told*, figure by figure.
-
-    What an agent says about itself never helps it: it can't lower a figure, and can't make
-    a cost known that its client did not tell.
-    """
-    said = told.model_dump(exclude_none=True)
-    more = {name: value for name, value in said.items() if value > getattr(observed, name)}
-    if "cost_usd" in more:
-        more["estimated_usd"] = 0.0
-    return observed.replace(**more) if more else observed
-
-
-def _with_failure(outcome: Outcome, message: str) -> Outcome:
-    if outcome.is_accepted:
-        update = {"status": OutcomeStatus.FAILED, "error": message}
-        return outcome.replace(**update)
-    if outcome.status is OutcomeStatus.FAILED:
-        # The process failed first; its own reason stays on top.
-        return outcome.replace(error=f"{outcome.error}\n{message}")
-    return outcome
-
-
-def _strict_json(data: bytes) -> Any:
-    return json.loads(
-        data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant
-    )
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key appears twice")
-    return found
-
-
-def _refuse_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is not a JSON number")
-
-
-def _text(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    # JSON can spell half a surrogate pair, which no UTF-8 file could hold later.
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _refuse(path: Path, why: str) -> NoReturn:
-    raise ResultRefused(
-        f"the agent's result file is invalid: {why}",
-        where=str(path),
-        hint='write {"status": "ok"|"failed"|"complete", "output": …, "usage": {…}} or no file',
-    )

@@ -27,8 +27,9 @@ from msgspec import Struct
 from sequencer.errors import StateRefused
 from sequencer.executors.attempt_lock import AttemptLock
 from sequencer.executors.process import ProcessCore, ProcessEnd
-from sequencer.executors.protocol import Cancellation
+from sequencer.executors.protocol import Cancellation, Identity
 from sequencer.executors.pump import Launch, OutputConsumer
+from sequencer.executors.wall import Wall
 from sequencer.model.fields import Field, ValidationError
 from sequencer.model.frozen import Frozen, json_schema
 from sequencer.store.folder import read_regular
@@ -47,23 +48,27 @@ class Workbench(Struct, frozen=True, kw_only=True):
     folder: ToolFolder
     core: ProcessCore
     cancellation: Cancellation
+    identity: Identity
     environment: Mapping[str, str]
     """For commands; the API's key is not in it."""
     seconds_left: Callable[[], float | None]
     """Until the attempt's deadline; None is without limit."""
     lock: AttemptLock | None = None
     """Of the attempt, for its processes."""
+    wall: Wall = Wall.SCOPES
 
     def run(self, argv: Sequence[str], timeout_s: float, cap: int) -> tuple[ProcessEnd, _Capped]:
         """Run *argv* in the project's folder; keep the first *cap* bytes of its output."""
         left = self.seconds_left()
         launch = Launch(
+            identity=self.identity,
             argv=tuple(argv),
             environment=self.environment,
             cwd=self.folder.root,
             prompt=b"",
             timeout_s=timeout_s if left is None else min(timeout_s, max(left, 0.01)),
             lock=self.lock,
+            wall=self.wall,
         )
         output = _Capped(cap)
         return self.core.run(launch, output, self.cancellation), output

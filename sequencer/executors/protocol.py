@@ -12,7 +12,7 @@ import math
 import os
 import select
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, runtime_checkable
@@ -21,9 +21,11 @@ from msgspec import Struct
 
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import Step
+from sequencer.store.identity import INSIDE_AGENT
 
 if TYPE_CHECKING:
     from sequencer.executors.attempt_lock import AttemptLock
+    from sequencer.executors.wall import Wall
 
 
 def words(text: str) -> frozenset[str]:
@@ -136,9 +138,53 @@ class Listener(Protocol):
         """Take the attempt's usage so far (a total, not a difference)."""
 
 
+class Identity(Struct, frozen=True, kw_only=True):
+    """Which step of which run an agent performs; every process that is started for it is told.
+
+    `pump.record_of` adds these variables where a process is launched, after everything else, so
+    no caller can forget them and no entry of ``agents`` can replace them.
+    """
+
+    step: str
+    token: int
+    """Of the claim. 0, which no claim has: there is none."""
+    run_id: str | None = None
+    """None: the agent works for no run, and only *step* and *token* are told."""
+    run_name: str | None = None
+    workflow: str = ""
+    position: str = ""
+    step_index: int = 0
+    attempt: int = 0
+    result_path: Path | None = None
+    """Where the agent may write its JSON result."""
+    state_path: Path | None = None
+
+    def variables(self) -> dict[str, str]:
+        """Return the variables by name; `INSIDE_AGENT`, the mark of an agent, is never empty.
+
+        Run id, step index and token together are an idempotency key: an agent that is run
+        again after a crash sees the same first two and a larger third.
+        """
+        found = {"SEQUENCER_STEP": self.step, INSIDE_AGENT: str(self.token)}
+        if self.run_id is None:
+            return found
+        return found | {
+            "SEQUENCER_RUN_ID": self.run_id,
+            "SEQUENCER_RUN_NAME": self.run_name or "",
+            "SEQUENCER_WORKFLOW": self.workflow,
+            "SEQUENCER_POSITION": self.position,
+            "SEQUENCER_STEP_INDEX": str(self.step_index),
+            "SEQUENCER_ITERATION": str(self.step_index + 1),
+            "SEQUENCER_ATTEMPT": str(self.attempt),
+            "SEQUENCER_RESULT": str(self.result_path or ""),
+            "SEQUENCER_STATE": str(self.state_path or ""),
+        }
+
+
 class StepRequest(Struct, frozen=True, kw_only=True):
     """Everything that one attempt needs; prompts are texts, already read and checked."""
 
+    identity: Identity
     step: Step
     prompt: str
     cwd: Path
@@ -146,8 +192,6 @@ class StepRequest(Struct, frozen=True, kw_only=True):
     result_path: Path
     """Where the agent may write its JSON result. Neither the file nor its folder exists:
     an executor that starts an agent makes the folder, see `answers.make_folder`."""
-    environment: Mapping[str, str]
-    """SEQUENCER_* variables that tell the agent which step this is."""
     system_prompt: str | None = None
     append_system_prompt: str | None = None
     resume_session: str | None = None
@@ -161,8 +205,25 @@ class StepRequest(Struct, frozen=True, kw_only=True):
     """At most so long between TERM and KILL; None: as the agent's entry has it."""
     lock: AttemptLock | None = None
     """For the processes that perform it; None where there is no claim."""
+    decides: bool = False
+    """The answer decides which way the run goes: only what the client itself says counts, and
+    not the result file, which other agents of this user can write."""
     max_cost_usd: float | None = None
     """What is left for this attempt under the step's, invocation's and run's limits."""
+
+    def __post_init__(self) -> None:
+        """Refuse a request that is nobody's: its processes would look like a person's.
+
+        Raises:
+            TypeError: *identity* is none.
+        """
+        if type(self.identity) is not Identity:
+            raise TypeError(f"a request needs an Identity, not {self.identity!r}")
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Return the identity's variables, for an executor that starts its processes itself."""
+        return self.identity.variables()
 
     def file(self, name: str) -> Path:
         """Return where a file called *name* stands for this attempt, for its agent to read.
@@ -254,6 +315,53 @@ class Permitting(Protocol):
 
     def permits(self) -> Permits:
         """Return what the agent may do in a step that says nothing about it."""
+
+
+@runtime_checkable
+class Answering(Protocol):
+    """What an executor has beside `Executor` if its entry may give its agent tools or rights."""
+
+    def answering(self, project: Path) -> Executor | Objection:
+        """Return the same agent as one that only answers; see `without_tools`."""
+
+
+WITHOUT_TOOLS = ("single_turn", "disallow_all_tools")
+"""Step fields each of which takes all tools away."""
+
+
+def without_tools(executor: Executor, project: Path) -> Executor | Objection:
+    """Return *executor* as one that only answers, or why it can't be that.
+
+    It has to work in another folder: its program, if it is a path, is one of *project*. What
+    its entry allows does not count; the step that it gets has to set one of `WITHOUT_TOOLS`
+    that it supports.
+    """
+    if isinstance(executor, Answering):
+        return executor.answering(project)
+    return tools_objection(executor) or executor
+
+
+def tools_objection(executor: Executor, extra_args: Sequence[str] = ()) -> Objection | None:
+    """Return why no step can take all tools from the agent of *executor*; None: one can.
+
+    Nobody knows what *extra_args* of its entry give it.
+    """
+    if executor.supported_fields.isdisjoint(WITHOUT_TOOLS):
+        reason = f"kind {executor.kind} can't be started without tools (it has no single_turn)"
+        return Objection(reason, "name an agent of another kind, for example claude")
+    if extra_args:
+        reason = "its extra_args may give it tools"
+        return Objection(reason, "name an agent without extra_args")
+    return None
+
+
+@runtime_checkable
+class Walled(Protocol):
+    """What an executor has beside `Executor` if its entry says which wall its processes get."""
+
+    @property
+    def wall(self) -> Wall:
+        """Return what keeps them away from other processes of their user."""
 
 
 EVERY_EXECUTOR = frozenset(

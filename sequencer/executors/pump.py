@@ -14,6 +14,7 @@ Not promised: anything against a program of the same user that debugs the guard 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -26,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -35,7 +36,8 @@ from msgspec import Struct, field
 
 from sequencer.errors import SequencerError, out_of_resources
 from sequencer.executors.attempt_lock import MARK, AttemptLock
-from sequencer.executors.protocol import Cancellation, StopReason, words
+from sequencer.executors.protocol import Cancellation, Identity, StopReason, words
+from sequencer.executors.wall import Wall
 
 GRACE_S = 5.0
 """Seconds between TERM and KILL; claude 2.1 needs about 1.5 to end its tools."""
@@ -48,11 +50,13 @@ _PIPE_BYTES = 2**20
 
 
 class Launch(Struct, frozen=True, kw_only=True):
-    """Everything that is needed to start one agent."""
+    """Everything that is needed to start one agent, or one command of the project."""
 
+    identity: Identity | None
+    """Whose process it is. None: no model's, but a command that the person wrote (``setup``)."""
     argv: Sequence[str]
     environment: Mapping[str, str]
-    """The agent's whole environment; nothing is inherited."""
+    """The whole environment but for the identity's variables; nothing is inherited."""
     cwd: Path
     prompt: bytes
     """What the agent reads on its standard input, to the end."""
@@ -62,6 +66,8 @@ class Launch(Struct, frozen=True, kw_only=True):
     """Below *cwd*: when it appears, the agent has done its work and is ended."""
     grace_s: float = GRACE_S
     """Seconds between TERM and KILL."""
+    wall: Wall = Wall.SCOPES
+    """What keeps it away from other processes of its user."""
     lock: AttemptLock | None = None
     """Of the attempt; None where it has no claim."""
     hint: str = ""
@@ -80,25 +86,24 @@ EVERY_AGENT = words(
 """Names and prefixes that every agent gets where they are set."""
 TRUST = "SEQUENCER_TRUST"
 """Says whose code may run on this machine: never said to an agent, whatever its entry names."""
+_IDENTIFYING = frozenset(Identity(step="", token=0, run_id="").variables())
+"""Not said to an agent that has no run, whatever its entry names."""
 
 
 def agent_environment(
-    identity: Mapping[str, str],
     *,
     passed: Iterable[str] = (),
     extra: Mapping[str, str] | None = None,
     base: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Return an agent's whole environment.
+    """Return an agent's environment, but for its identity; see `Launch`.
 
     From *base* (this process's, if not given) come `EVERY_AGENT` and what *passed* names:
-    the client's own variables and the entry's ``pass_env``. Then *extra*, the entry's
-    ``env``; last *identity*, the request's SEQUENCER_* variables, which nothing may forge.
+    the client's own variables and the entry's ``pass_env``. Then *extra*, the entry's ``env``.
 
     >>> base = {"PATH": "/bin", "LC_ALL": "C", "AWS_SECRET_ACCESS_KEY": "…", "CI": "1"}
-    >>> own = {"SEQUENCER_STEP": "main"}
-    >>> agent_environment(own, passed=["CI"], extra={"A": "b"}, base=base)
-    {'PATH': '/bin', 'LC_ALL': 'C', 'CI': '1', 'A': 'b', 'SEQUENCER_STEP': 'main'}
+    >>> agent_environment(passed=["CI"], extra={"A": "b"}, base=base)
+    {'PATH': '/bin', 'LC_ALL': 'C', 'CI': '1', 'A': 'b'}
     """
     source = os.environ if base is None else base
     patterns = (*EVERY_AGENT, *passed)
@@ -107,9 +112,16 @@ def agent_environment(
     chosen = {
         name: value for name, value in source.items() if name in exact or name.startswith(prefixes)
     }
-    chosen |= extra or {}
-    chosen.pop(TRUST, None)
-    return {**chosen, **identity}
+    return {**chosen, **(extra or {})}
+
+
+def _of_the_loader() -> dict[str, str]:
+    """Return the variables without which an interpreter may not start; a guard needs no others."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(("DYLD_", "FAKETIME", "LD_"))
+    }
 
 
 class GuardUnreachable(SequencerError):
@@ -145,8 +157,9 @@ class Guard:
                 stdout=status_write,
                 stderr=stderr_write,
                 pass_fds=(prompt_read, stdout_write),
-                # By which it is found when it is stopped and its sequencer is gone.
-                env={**os.environ, MARK: self.mark},
+                # No secret: every process of this user can read it. With the mark it is found
+                # when it is stopped and its sequencer is gone.
+                env={**_of_the_loader(), MARK: self.mark},
                 cwd="/",
                 start_new_session=True,
             )
@@ -187,7 +200,8 @@ class Guard:
 
         Raises:
             GuardUnreachable: the guard is gone or does not read; nothing was started.
-            MachineBusy: see `AttemptLock.note`.
+            MachineBusy, StorageFailed: see `AttemptLock.note`; or there is no room for the
+                prompt.
         """
         held = []
         if launch.lock is not None and (fd := launch.lock.fd) >= 0:
@@ -199,6 +213,8 @@ class Guard:
             self._close(self._prompt)
             self._send(record_of(launch, self.mark), held)
         except OSError as error:
+            if (busy := out_of_resources(error)) is not None and error.errno != errno.EAGAIN:
+                raise busy from error
             raise GuardUnreachable(
                 f"can't send the order to the guard process: {error.strerror}"
             ) from error
@@ -264,8 +280,9 @@ def record_of(launch: Launch, mark: str) -> bytes:
     Raises:
         SequencerError: an argument or variable holds a NUL, which no program can be given.
     """
-    environment = {**launch.environment, MARK: mark}
-    fields = [str(launch.grace_s), str(launch.cwd), str(len(launch.argv)), *launch.argv]
+    environment = {**_marked(launch), MARK: mark}
+    fields = [launch.wall, str(launch.grace_s), str(launch.cwd)]
+    fields += [str(len(launch.argv)), *launch.argv]
     fields += [f"{name}={value}" for name, value in environment.items()]
     if any("\0" in field for field in fields):
         raise SequencerError(
@@ -274,6 +291,17 @@ def record_of(launch: Launch, mark: str) -> bytes:
         )
     data = b"\0".join(map(os.fsencode, fields))
     return b"%08x" % len(data) + data
+
+
+def _marked(launch: Launch) -> dict[str, str]:
+    """Return the environment of *launch* with its identity, which nothing in it can forge."""
+    environment = dict(launch.environment)
+    environment.pop(TRUST, None)
+    if launch.identity is None:
+        return environment
+    for name in _IDENTIFYING:
+        environment.pop(name, None)
+    return environment | launch.identity.variables()
 
 
 def _pipe(ends: list[int]) -> tuple[int, int]:
@@ -356,7 +384,8 @@ class OutputConsumer(Protocol):
 
 
 _FIRST_WORD = re.compile(
-    rb'\{"event": (?:"started", "pid": \d{1,10}|"refused", "errno": \d{1,4}, "stage": "[a-z]+")\}'
+    rb'\{"event": (?:"started", "pid": \d{1,10}, "is_walled": (?:true|false)|'
+    rb'"refused", "errno": \d{1,4}, "stage": "[a-z]+")\}'
 )
 _LAST_WORD = re.compile(
     rb'\{"event": "ended", "exit_code": (?:null|-?\d{1,3}), "stopped_by": (?:null|"[a-z]+"), '
@@ -380,6 +409,8 @@ class Pump(Struct):
     """The guard's last word, or None if it was lost."""
     has_started: bool = False
     """Whether the guard has started the agent."""
+    is_walled: bool = False
+    """Whether the agent is in a domain of its own."""
     stop_cause: StopReason | str | None = None
     """Why the guard was told to stop, if it was."""
     stderr_tail: bytes = b""
@@ -387,6 +418,11 @@ class Pump(Struct):
     _started: float = field(default_factory=time.monotonic)
     _last_progress: float = field(default_factory=time.monotonic)
     _until: float | None = None
+
+    @property
+    def lacks_wall(self) -> bool:
+        """Return whether the agent runs without a wall that it should have."""
+        return self.has_started and not self.is_walled and self.launch.wall is Wall.SCOPES
 
     def run(self) -> None:
         """Loop until the guard has reported and the streams have ended."""
@@ -470,7 +506,7 @@ class Pump(Struct):
             if event.get("event") != "started":
                 self.report = event or None
                 break
-            self.has_started = True
+            self.has_started, self.is_walled = True, event["is_walled"]
         if data and is_sane and self.report is None:
             return True
         self._until = time.monotonic() + _DRAIN_S
@@ -523,47 +559,3 @@ class FileWatch:
         if not stat.S_ISREG(found.st_mode):
             return None
         return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-
-
-class LineSplitter(Struct):
-    """Gives whole lines to one function and overlong ones, in pieces, to another."""
-
-    take_line: Callable[[bytes], None]
-    take_raw: Callable[[bytes], None]
-    cap: int
-    _kept: bytearray = field(default_factory=bytearray)
-    _is_overlong: bool = False
-
-    def feed(self, data: bytes) -> None:
-        """Take the next piece of the stream."""
-        head, *rest = data.split(b"\n")
-        self._extend(head)
-        for piece in rest:
-            self._end_line()
-            self._extend(piece)
-
-    def finish(self) -> None:
-        """Take the stream's end; a last line may lack its newline."""
-        if self._kept:
-            self.take_line(bytes(self._kept))
-            self._kept.clear()
-
-    def _extend(self, piece: bytes) -> None:
-        if self._is_overlong:
-            if piece:
-                self.take_raw(piece)
-            return
-        self._kept += piece
-        if len(self._kept) > self.cap:
-            self._is_overlong = True
-            self.take_raw(bytes(self._kept))
-            self._kept = bytearray()
-
-    def _end_line(self) -> None:
-        if self._is_overlong:
-            self._is_overlong = False
-            self.take_raw(b"\n")
-            return
-        line = bytes(self._kept)
-        self._kept.clear()
-        self.take_line(line)

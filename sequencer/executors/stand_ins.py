@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from sequencer.executors.answers import sample, schema_of, with_structured
@@ -110,7 +109,7 @@ class ScriptedOutcome(Frozen):
     not_before: str | None = None
     """For ``limited``: ISO 8601 UTC time of the reset."""
 
-    def fits(self, step: str, step_index: int | None, attempt: int | None) -> bool:
+    def fits(self, step: str, step_index: int, attempt: int) -> bool:
         """Return whether every condition that is set holds."""
         return (
             self.step in (None, step)
@@ -179,9 +178,12 @@ class ScriptedExecutor:
 
     def _entry(self, request: StepRequest) -> ScriptedOutcome | None:
         step = request.step.name
-        step_index = _number(request.environment, "SEQUENCER_STEP_INDEX")
-        attempt = _number(request.environment, "SEQUENCER_ATTEMPT")
-        fitting = [e for e in self.options.outcomes if e.fits(step, step_index, attempt)]
+        identity = request.identity
+        fitting = [
+            each
+            for each in self.options.outcomes
+            if each.fits(step, identity.step_index, identity.attempt)
+        ]
         placed = next((entry for entry in fitting if entry.is_placed), None)
         others = [entry for entry in fitting if not entry.is_placed]
         if placed is not None or not others:
@@ -190,11 +192,6 @@ class ScriptedExecutor:
             call = self._calls[step]
             self._calls[step] += 1
         return others[min(call, len(others) - 1)]
-
-
-def _number(environment: Mapping[str, str], name: str) -> int | None:
-    text = environment.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() else None
 
 
 def wait_like_an_agent(

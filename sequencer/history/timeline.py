@@ -23,6 +23,8 @@ from msgspec.structs import replace
 from sequencer.model.transitions import Event
 
 Facts = Mapping[str, Any]
+CLASSIFICATION = "(classification)"
+"""What a beginning has used, in the place of a step: no step has such a name."""
 _SECOND = 1.0
 BEGINNINGS = frozenset({Event.INITIALISED, Event.RESET})
 _BEGUN = frozenset({Event.CLAIMED, Event.ASKED, Event.STARTED})

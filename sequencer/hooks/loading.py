@@ -2,7 +2,8 @@
 
 A file is code that the project's author wrote down in orchestration.yaml; it is still read
 only inside the project. It leaves nothing behind: no byte code on disk, no entry on the
-search path.
+search path. Modules of the project that it imports are compiled from their text, which is
+compared with what was trusted: byte code and compiled extensions in the project never run.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.machinery import ModuleSpec
+from functools import partial
+from importlib.abc import MetaPathFinder
+from importlib.machinery import FileFinder, ModuleSpec, SourceFileLoader
 from importlib.metadata import EntryPoint
 from importlib.util import module_from_spec
 from pathlib import Path
 from types import CodeType, ModuleType
 
-from sequencer.documents.files import read_bytes
+from sequencer.documents.textfile import read_bytes
 from sequencer.errors import ConfigurationError, NotTrusted, UnsafePath
 from sequencer.hooks.points import Plugin
 
@@ -35,8 +38,10 @@ def load_files(
 
     While one loads, modules of the project's folder can be imported, installed ones first.
 
+    *trusted* has the files that were trusted with their fingerprints; empty: nobody compares.
+
     Raises:
-        NotTrusted: a file of *trusted* has another fingerprint; it was not run.
+        NotTrusted: a file has another fingerprint than in *trusted*; it was not run.
         UnsafePath: a path leaves the project, or is no regular file.
         ConfigurationError: a file is missing, listed twice, or can't be loaded.
     """
@@ -51,7 +56,7 @@ def load_files(
                 hint="list it once; a hook is called as often as it is listed",
             )
         seen[path] = written
-        yield Plugin(written, _load(path, root, trusted.get(path)))
+        yield Plugin(written, _load(path, root, trusted))
 
 
 def load_entries(entries: Iterable[EntryPoint]) -> Iterator[Plugin]:
@@ -120,24 +125,23 @@ def _inside(root: Path, written: str, where: str) -> Path:
     return path
 
 
-def _load(path: Path, root: Path, trusted: str | None) -> ModuleType:
+def _load(path: Path, root: Path, trusted: Mapping[Path, str]) -> ModuleType:
     file = str(path)
     name = MODULE_PREFIX + hashlib.sha256(os.fsencode(file)).hexdigest()[:16]
     spec = ModuleSpec(name, None, origin=file)
     module = module_from_spec(spec)
     module.__file__ = file
     source = _source(path)
-    now = f"sha256 {hashlib.sha256(source).hexdigest()}"
-    if trusted not in (None, now):
-        raise NotTrusted(file, (), (f"- hooks, file {file}: {trusted}", f"+ {now}"))
+    if trusted:
+        _ensure_same(file, trusted.get(path), source)
     try:
         # dont_inherit: this module's own __future__ imports are not the hook file's.
         code: CodeType = compile(source, file, "exec", dont_inherit=True)
-        with _importable(root):
+        with _importable(root, trusted):
             # Dataclasses and pickles look their module up by its name.
             sys.modules[name] = module
             exec(code, vars(module))  # noqa: S102 - it is what a hook file is for
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, NotTrusted):
         sys.modules.pop(name, None)
         raise
     except BaseException as error:
@@ -152,19 +156,102 @@ def _load(path: Path, root: Path, trusted: str | None) -> ModuleType:
 
 
 @contextmanager
-def _importable(root: Path) -> Iterator[None]:
-    """Let modules in *root* be imported, behind all others, and leave no byte code there."""
-    folder, writes_none = str(root), sys.dont_write_bytecode
-    sys.path.append(folder)
-    sys.dont_write_bytecode = True
+def _importable(root: Path, trusted: Mapping[Path, str]) -> Iterator[None]:
+    """Let modules in *root* be imported, behind all others."""
+    below, last = _Modules(root, trusted, is_last=False), _Modules(root, trusted, is_last=True)
+    sys.meta_path[:] = [below, *sys.meta_path, last]
     try:
         yield
     finally:
-        sys.dont_write_bytecode = writes_none
-        # The last one: the same folder may have been there before, for a reason of its own.
-        places = [place for place, entry in enumerate(sys.path) if entry == folder]
-        if places:
-            del sys.path[places[-1]]
+        sys.meta_path[:] = [one for one in sys.meta_path if one not in (below, last)]
+
+
+class _Modules(MetaPathFinder):
+    """Finds the project's modules, in the source alone that was trusted.
+
+    Byte code beside a module and a library of its name would act without having been shown, and
+    so would a file that takes the place of a module that an installed package only looks for.
+    """
+
+    def __init__(self, root: Path, trusted: Mapping[Path, str], *, is_last: bool) -> None:
+        """Find what is in *root* itself if it is the *last* one asked, else what is in packages.
+
+        *trusted* has the fingerprints; empty: all of the project may act.
+        """
+        self._root = root
+        self._trusted = trusted
+        self._is_last = is_last
+        # An environment may be in the project: what is installed there is no module of it.
+        places = [Path(entry) for entry in sys.path if entry]
+        self._installed = [one for one in places if root in one.parents]
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """See `importlib.abc.MetaPathFinder`.
+
+        Raises:
+            ImportError: nobody trusted the file.
+        """
+        if (path is None) != self._is_last:
+            return None
+        for folder in [self._root] if path is None else map(Path, path):
+            if not folder.is_relative_to(self._root):
+                continue
+            if any(folder.is_relative_to(one) for one in self._installed):
+                continue
+            loader = partial(_TrustedSource, self._trusted)
+            finder = FileFinder(str(folder), (loader, [".py"]))  # type: ignore[arg-type]
+            found = finder.find_spec(fullname, target)
+            if found is not None:
+                return found
+        return None
+
+
+class _TrustedSource(SourceFileLoader):
+    """Loads a module from its source, and leaves no byte code there."""
+
+    def __init__(self, trusted: Mapping[Path, str], fullname: str, path: str) -> None:
+        super().__init__(fullname, path)
+        self._trusted = trusted
+
+    def get_code(self, fullname: str) -> CodeType:
+        """See `importlib.abc.InspectLoader`; byte code that is there is not read.
+
+        Raises:
+            ImportError: nobody trusted the file.
+            NotTrusted: it has another content by now.
+        """
+        file = self.get_filename(fullname)
+        source = self.get_data(file)
+        if self._trusted:
+            real = Path(os.path.realpath(file))
+            # One that leads out of the project is trusted by its own name.
+            before = self._trusted.get(real, self._trusted.get(Path(file)))
+            if before is None:
+                raise ImportError(
+                    f"{file} is not among the files that were trusted with the hooks; name it "
+                    "in an import statement of a hook file",
+                    name=fullname,
+                    path=file,
+                )
+            _ensure_same(file, before, source)
+        code: CodeType = compile(source, file, "exec", dont_inherit=True)
+        return code
+
+
+def _ensure_same(file: str, trusted: str | None, source: bytes) -> None:
+    """Return if *file* with *source* is what was *trusted*; too large ones have no digest.
+
+    Raises:
+        NotTrusted: it is not, or nobody trusted it.
+    """
+    now = f"sha256 {hashlib.sha256(source).hexdigest()}"
+    line = f"hooks, file {file}: "
+    if trusted is None:
+        raise NotTrusted(file, (), (f"+ {line}{now}",))
+    if trusted.startswith("sha256 ") and trusted != now:
+        raise NotTrusted(file, (), (f"- {line}{trusted}", f"+ {line}{now}"))
 
 
 def _source(path: Path) -> bytes:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any
 
 from sequencer.errors import EditRefused, TransitionRefused, command
 from sequencer.model.fields import ValidationError
 from sequencer.model.head import MAX_COUNTER, MOVED, Head, Loop, Status
+from sequencer.model.limits import parse_time
 from sequencer.model.line.order import present
 from sequencer.model.outcome import Usage
 from sequencer.model.transitions import (
@@ -37,6 +39,8 @@ EDITABLE = frozenset(
 """Known fields that `set` may change; others are the program's own."""
 
 
+FURTHEST = timedelta(days=1)
+"""No edit of state.json keeps a run waiting for longer; `set` does."""
 _DATE = re.compile(
     r"\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])"
     r"(?:[T ](?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:[.]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?",
@@ -263,13 +267,16 @@ def accept_edit(
     at: str,
     by_command: bool = False,
     placed: Placed = lambda _: None,
+    now: str | None = None,
 ) -> Transition:
     """Take over what somebody wrote into state.json by hand.
 
     An agent can write there too, so an edit decides nothing: it opens no gate, lets no held
     run continue, lowers no counter and changes no definition. *by_command*: a person has
-    typed `set`, which may lower counters. *placed* says which step is expected at another
-    step_index; where it can't, the edit is believed.
+    typed `set`, which may lower counters, and wait for any date. In an edit, a date more than
+    a day after *now* (None: *at*) counts as now: it would keep the run still for years, and
+    nobody would be told. *placed* says which step is expected at another step_index; where it
+    can't, the edit is believed.
 
     Raises:
         EditRefused: the edit decides something; or it changes the run's identity or lowers a
@@ -281,6 +288,8 @@ def accept_edit(
     _ensure_room_to_count(edited)
     if edited.not_before != head.not_before:
         _ensure_date(edited.not_before)
+        if not by_command and _is_far(edited.not_before, now or at):
+            edited = edited.replace(not_before=at)
         # A person means the date itself, whenever it was written down.
         edited = edited.replace(not_before_since=None)
     before, after = head.model_dump(), edited.model_dump()
@@ -342,6 +351,11 @@ def _ensure_date(text: str | None) -> None:
             f"an edit by hand is refused: not_before {text!r} is not a date",
             hint="write it like 2027-01-31T08:00:00Z",
         )
+
+
+def _is_far(text: str | None, now: str) -> bool:
+    due, present_time = parse_time(text or ""), parse_time(now)
+    return due is not None and present_time is not None and due > present_time + FURTHEST
 
 
 def edit_field(

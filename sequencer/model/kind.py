@@ -240,6 +240,8 @@ class Room(Struct, frozen=True):
     """The nodes that are not to be begun now, with the run's marking."""
     share: Callable[[Head, Any, str, int], Mapping[str, float]] = lambda *_: {}
     """What is held for an attempt at a node, by unit, where so many may begin now."""
+    closes_with_each: bool = False
+    """Each claim may close other nodes, even where nothing is held for it."""
 
 
 class OpenChange(Protocol):

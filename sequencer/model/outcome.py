@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from functools import reduce
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -52,6 +53,11 @@ class Usage(Frozen, extra="ignore"):
         return None if self.unpriced and not self.cost_usd else self.cost_usd
 
 
+def total(usages: Iterable[Usage]) -> Usage:
+    """Return the sum of *usages*."""
+    return reduce(Usage.plus, usages, Usage())
+
+
 def cost_words(usage: Usage, digits: int = 4) -> str:
     """Return what was spent as people read it; empty if it cost nothing.
 
@@ -90,6 +96,7 @@ class OutcomeStatus(StrEnum):
     """Stopped by us (signal, lost claim): nobody's failure."""
 
 
+ACCEPTED = (OutcomeStatus.OK, OutcomeStatus.COMPLETE)
 PUT_OFF = (OutcomeStatus.LIMITED, OutcomeStatus.UNAVAILABLE)
 
 
@@ -141,7 +148,7 @@ class Outcome(Frozen):
     @property
     def is_accepted(self) -> bool:
         """Return whether the step counts as done."""
-        return self.status in (OutcomeStatus.OK, OutcomeStatus.COMPLETE)
+        return self.status in ACCEPTED
 
 
 class Move(StrEnum):

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from sequencer.model.fields import Field
 from sequencer.model.frozen import Frozen
+from sequencer.model.outcome import Usage, used
 from sequencer.model.step import Name
 from sequencer.model.workflow import Workflow
 
@@ -77,6 +78,10 @@ class Route(Frozen):
     """One line."""
     considered: tuple[Considered, ...] = ()
     """Everything that was tried, in order, what won included."""
+    asked: Name | None = None
+    """The agent that was asked to classify the request; None: nobody was."""
+    usage: Usage = Usage()
+    """What all questions to it have used, those without an answer included."""
 
 
 DEFINITION_FILE = "definition.json"
@@ -100,6 +105,15 @@ class Definition(Frozen):
     """Whether a team works on it, and why; for people."""
     notes: tuple[str, ...] = ()
     """What was left out or put elsewhere because an agent can't honour it."""
+
+    @property
+    def usage(self) -> Usage:
+        """Return what the choice of the procedure has used; the run counts it as its own."""
+        try:
+            return used(self.route.get("usage") or {})
+        except ValueError:
+            # The route is for people, who may have edited it.
+            return Usage()
 
     def to_json(self) -> bytes:
         """Return the file's content, readable and without what is as ever."""

@@ -21,7 +21,7 @@ from sequencer.model.head import Head
 from sequencer.model.net.graph import Graph, Growth, Node, NodeKind, grown_graph
 from sequencer.model.outcome import Move
 from sequencer.model.step import FORMER_AGENT, Name, Purpose, Step
-from sequencer.model.team import TaskTraits
+from sequencer.plugins.teams.team import TaskTraits
 
 _NO_STEPS = {"field_type": "Tuple", "min_length": 1, "actual_length": 0}
 _OF_A_FIXER: Any = {"fixer": {"description": True}}

@@ -20,7 +20,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from sequencer.errors import CorruptState, EditRefused, StateRefused, StorageFailed
+from sequencer.errors import CorruptState, EditRefused, StateRefused, StorageFailed, command
 from sequencer.model.by_hand import Placed, accept_edit
 from sequencer.model.head import Claim, Head, Owner
 from sequencer.model.transitions import Transition, initialise
@@ -181,9 +181,9 @@ class FileStore:
         if found.legacy is not None:
             head = self._migrated(found.legacy)
         elif found.edited is not None and head is not None:
-            at = head.last_update
-            head = self._edit(head, found.edited, at).head
-            notices = (f"{self._state_path} was edited by hand", *notices)
+            head = self._edit(head, found.edited, head.last_update, utc_now()).head
+            said = self._disbelieved(found.edited, head)
+            notices = (f"{self._state_path} was edited by hand", *said, *notices)
         elif not found.needs_publishing:
             self._cached = (before, found)
         return View(head, notices)
@@ -262,16 +262,26 @@ class FileStore:
         """Return the transition that has to come first: an edit by hand, or a migration."""
         if found.edited is not None and found.head is not None:
             self._notices.append(f"{self._state_path} was edited by hand; the edit is recorded")
-            return self._edit(found.head, found.edited, utc_now())
+            made = self._edit(found.head, found.edited, utc_now())
+            self._notices += self._disbelieved(found.edited, made.head)
+            return made
         return None if found.legacy is None else self._migration(found.legacy)
 
-    def _edit(self, head: Head, edited: Head, at: str) -> Transition:
+    def _edit(self, head: Head, edited: Head, at: str, now: str | None = None) -> Transition:
         """Return what it means that somebody has made *edited* of *head*; see `accept_edit`."""
         try:
-            return accept_edit(head, edited, at=at, placed=self._placed)
+            return accept_edit(head, edited, at=at, placed=self._placed, now=now)
         except EditRefused as refusal:
             where = str(self._state_path)
             raise EditRefused(refusal.message, where=where, hint=refusal.hint) from None
+
+    def _disbelieved(self, edited: Head, head: Head) -> list[str]:
+        """Return what a person should know about dates in *edited* that *head* has not taken."""
+        if edited.not_before == head.not_before:
+            return []
+        where, waits = f"{self._state_path}: not_before {edited.not_before}", "set not_before=DATE"
+        why = "is more than a day ahead, so it counts as now: an agent could have written it"
+        return [f"{where} {why}; {command(head.run_name, waits)} waits for a date"]
 
     def _migrated(self, legacy: dict[str, Any]) -> Head:
         """Return the head that another program's state is."""

@@ -6,7 +6,9 @@ swaps a folder for a link meanwhile changes nothing for those that hold the desc
 A project's own folder is resolved once, when it is found (`settings.location`), so a link
 above it is the person's own and allowed.
 
-Not promised: anything about who else may write in a folder that is none of a link.
+A user's own records (trust, schedules, what ticks remember) lie in no project: an agent that
+may only edit the project can't reach them (`read_own`, `put_own`).
+Not promised: anything about who else may write in a folder of a run that is no link.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from typing import BinaryIO, NamedTuple
 
 from sequencer.errors import CorruptState, StorageFailed, UnsafeFolder
 
+STATE_VARIABLE = "XDG_STATE_HOME"
+
 FILE_MODE = 0o600
 MAX_READ_BYTES = 256 * 1024 * 1024
 """A journal is put aside long before; a file with holes has any size at no cost."""
@@ -31,6 +35,7 @@ _THROUGH = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
 """To pass a folder it need not be readable, where the system knows the difference."""
 _OPEN = os.O_DIRECTORY | os.O_CLOEXEC | os.O_RDONLY
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_OTHERS_WRITE = 0o022
 _IS_NO_FOLDER = (errno.ENOTDIR, errno.ELOOP, errno.EMLINK)
 """What systems answer for a link, or a file, where a folder has to be."""
 
@@ -213,9 +218,12 @@ def synced(fd: int) -> None:
         os.fsync(fd)  # another system, or a file system that does not know it
 
 
-def put(path: Path, data: bytes, *, durably: bool = True) -> None:
-    """Make *data* what stands at *path*, at once; *durably*: after a power loss too."""
-    folder, fresh = opened(path.parent), f"{path.name}.{os.getpid()}.tmp"
+def put(path: Path, data: bytes, *, durably: bool = True, fresh: str = "") -> None:
+    """Make *data* what stands at *path*, at once; *durably*: after a power loss too.
+
+    Threads that may write it at the same time need names of their own for what is *fresh*.
+    """
+    folder, fresh = opened(path.parent), fresh or f"{path.name}.{os.getpid()}.tmp"
     with os.fdopen(folder.create(fresh), "wb") as file:
         file.write(data)
         if durably:
@@ -420,6 +428,95 @@ def sweep(path: Path, is_left: Callable[[str], bool]) -> None:
         if is_left(entry.name) and entry.is_file(follow_symlinks=False):
             with contextlib.suppress(OSError):
                 folder.remove(entry.name)
+
+
+def own_state(*parts: str) -> Path:
+    """Return the folder *parts* of this user's own records, as people write its path.
+
+    Raises:
+        StorageFailed: nobody knows the home folder.
+    """
+    given = os.environ.get(STATE_VARIABLE, "")
+    # os.path: Path.expanduser raises if the home folder is unknown.
+    base = given if given.startswith("/") else os.path.expanduser("~/.local/state")  # noqa: PTH111
+    if not base.startswith("/"):
+        message = "there is no place for your own records: your home folder is unknown"
+        raise StorageFailed(message, hint=f"set HOME or {STATE_VARIABLE} to a folder of yours")
+    return Path(base, "sequencer", *parts)
+
+
+def make_own(*parts: str) -> Path:
+    """Make the folder *parts* of this user's own records, each for no one else; return it.
+
+    Raises:
+        StorageFailed: it can't be made.
+    """
+    folder = own_state()
+    try:
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path in (
+            folder,
+            *(folder.joinpath(*parts[: count + 1]) for count in range(len(parts))),
+        ):
+            with contextlib.suppress(FileExistsError):
+                path.mkdir(mode=0o700)
+    except OSError as error:
+        raise _no_own(folder.joinpath(*parts), error) from error
+    return folder.joinpath(*parts)
+
+
+def read_own(kind: str, name: str, max_bytes: int) -> bytes | None:
+    """Return this user's own record *name* of *kind*; None: there is none.
+
+    Raises:
+        CorruptState: it is no regular file.
+        UnsafeFolder: its folder is a link, or other users may write in it.
+        StorageFailed: the folder can't be used.
+    """
+    try:
+        return read_regular(Path(_own(kind).path, name), max_bytes=max_bytes)
+    except FileNotFoundError:
+        return None
+
+
+def put_own(kind: str, name: str, data: bytes, *, durably: bool = True) -> None:
+    """Make *data* this user's own record *name* of *kind*; see `put`.
+
+    Raises:
+        UnsafeFolder, StorageFailed: see `read_own`.
+    """
+    path, fresh = make_own(kind), f"{name}.{os.urandom(8).hex()}.tmp"
+    try:
+        put(Path(_own(kind).path, name), data, durably=durably, fresh=fresh)
+    except OSError as error:
+        raise _no_own(path, error) from error
+
+
+def _own(kind: str) -> Folder:
+    """Return the folder of this user's own records of *kind*.
+
+    The folders above `sequencer` are the user's: links are fine there.
+    """
+    shown = own_state(kind)
+    try:
+        try:
+            folder = opened(shown)
+        except UnsafeFolder:
+            folder = opened(Path(os.path.realpath(shown.parent.parent), *shown.parts[-2:]))
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise _no_own(shown, error) from error
+    about = os.fstat(folder.fd)
+    if about.st_uid != os.geteuid() or about.st_mode & _OTHERS_WRITE:
+        message = "belongs to another user, or other users may write in it"
+        raise UnsafeFolder(message, where=str(shown), hint="make it yours, with mode 700")
+    return folder
+
+
+def _no_own(path: Path, error: OSError) -> StorageFailed:
+    hint = f"your own records are kept there; {STATE_VARIABLE} names another folder"
+    return StorageFailed(f"can't be used: {error.strerror}", where=str(path), hint=hint)
 
 
 def _hold(folder: Folder) -> Folder:

@@ -1,7 +1,11 @@
-"""Who this process is, what its clocks say, and whether another one is provably gone.
+"""Who this process is, what its clocks say, whether an agent started it, and who is gone.
 
-Proof needs the same boot and the same pid namespace, or the same machine under another
-boot; everything else is left to leases. Wall clocks are for people and are never compared.
+Proof that another process is gone needs the same boot and the same pid namespace, or the same
+machine under another boot; everything else is left to leases. Wall clocks are for people and
+are never compared.
+
+Not promised: that a program of this user which replaces these functions, or writes a run's
+files by itself, is found. Whoever may run any code as this user can do both.
 """
 
 from __future__ import annotations
@@ -9,16 +13,22 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+import threading
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from hashlib import sha256
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from sequencer.model.head import Owner
 
+INSIDE_AGENT = "SEQUENCER_TOKEN"
+"""The variable that each process of an agent has. Its presence counts, whatever its value."""
+
 _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-_STAT_STATE, _STAT_START = 0, 19
+_STAT_STATE, _STAT_PARENT, _STAT_START = 0, 1, 19
 """Fields of /proc/PID/stat behind the command's closing parenthesis."""
 
 
@@ -55,9 +65,13 @@ def boot_id() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
-        import psutil  # noqa: PLC0415 (only where there is no /proc)
+        return f"boot-{int(_psutil().boot_time())}"
 
-        return f"boot-{int(psutil.boot_time())}"
+
+def _psutil() -> Any:
+    import psutil  # noqa: PLC0415 (only where there is no /proc)
+
+    return psutil
 
 
 @cache
@@ -97,8 +111,7 @@ def process_start(pid: int) -> int | None:
 
 
 def _process_start_elsewhere(pid: int) -> int | None:
-    import psutil  # noqa: PLC0415 (only where there is no /proc)
-
+    psutil = _psutil()
     try:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:
@@ -170,6 +183,179 @@ def open_process(owner: Owner) -> int | None:
         os.close(fd)
         return None
     return fd
+
+
+# --- agents ------------------------------------------------------------------------
+
+_GUARD = b"/sequencer/executors/guard.py"
+_GUARD_OPTIONS = [b"-I", b"-S"]
+"""A guard's command line: its interpreter, these options, the end of its program's path, and the
+numbers of two descriptors. Other users and sandboxed processes can read it, and no agent can change
+it. Other versions of the program have guards with the same command line."""
+_COMMAND_BYTES = 16 * 1024
+_MOST_LOOKS = 4096
+"""No person's shell has so many ancestors, so what has more counts as an agent's."""
+_FIRST_NAMESPACE = "pid:[4026531836]"
+"""The pid namespace of the machine itself: a constant of the kernel."""
+_UNSEEN = (FileNotFoundError, ProcessLookupError, PermissionError)
+
+
+def is_inside_agent() -> bool:
+    """Return whether an agent started this process, whatever it has done to its variables.
+
+    It did if this process has the mark, was started with it, has an ancestor that is a guard
+    or was started with it, or is inside the wall around agents, which nobody can leave. An
+    ancestor of another user that can't be read is no agent. If the topmost ancestors are hidden
+    (another pid namespace, no /proc), any wall of this kind is a mark.
+
+    Raises:
+        OSError: this process can open no more files, so it can't be told.
+    """
+    return INSIDE_AGENT in os.environ or _was_started_by_agent(os.getpid())
+
+
+@lru_cache(maxsize=1)
+def _was_started_by_agent(pid: int) -> bool:
+    # Remembered: a process's ancestors end, but none is ever added.
+    del pid
+    if sys.platform != "linux":
+        return _is_below_agent_elsewhere(os.getpid())
+    found = _is_below_agent("self")
+    # Whoever outlives its guard, or is shown another /proc, is still inside the wall.
+    return found or _depth() >= (1 if found is None else _DEPTH)
+
+
+def is_agent(pid: int) -> bool:
+    """Return whether the process *pid* is provably an agent's; see `is_inside_agent`."""
+    if sys.platform != "linux":
+        return _is_below_agent_elsewhere(pid)
+    return _is_below_agent(pid) is True
+
+
+def sees_all_processes() -> bool:
+    """Return whether /proc shows this process each other one of the machine.
+
+    Not in another pid namespace, and not where it is mounted with ``hidepid``.
+    """
+    return pid_namespace() == _FIRST_NAMESPACE and os.access("/proc/1/status", os.R_OK)
+
+
+class _Ancestor(NamedTuple):
+    parent: int
+    is_marked: bool
+
+
+def _is_below_agent(first: int | str) -> bool | None:
+    """Return whether *first* or a process above it is marked; None: the top can't be seen.
+
+    *first* may be "self": in a new pid namespace, /proc may still show the old numbers.
+    """
+    line: list[int | str] = [first]
+    for _ in range(_MOST_LOOKS):
+        found = _ancestor(line[-1])
+        if len(line) > 1:
+            child = _ancestor(line[-2])
+            if child is None:
+                line.pop()
+                continue
+            if child.parent != line[-1]:
+                # The parent ended while we looked, so its number may be a stranger's now.
+                line[-1] = child.parent
+                continue
+        if found is None:
+            return None
+        if found.is_marked:
+            return True
+        if not found.parent:
+            return None if pid_namespace() != _FIRST_NAMESPACE else False
+        line.append(found.parent)
+    return True
+
+
+def _ancestor(pid: int | str) -> _Ancestor | None:
+    """Return what a process tells about itself; None: it is gone, or hidden from this user."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - half the cost of a Path
+            fields = file.read().rpartition(b")")[2].split()
+        with open(f"/proc/{pid}/cmdline", "rb") as file:  # noqa: PTH123
+            command = file.read(_COMMAND_BYTES).split(b"\0")
+    except _UNSEEN:
+        return None
+    is_marked = _is_guard(command)
+    if not is_marked:
+        with suppress(*_UNSEEN), open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
+            mark = b"%s=" % INSIDE_AGENT.encode()
+            is_marked = any(one.startswith(mark) for one in file.read().split(b"\0"))
+    return _Ancestor(int(fields[_STAT_PARENT]), is_marked)
+
+
+def _is_guard(command: list[bytes]) -> bool:
+    """Return whether the words of *command* started a guard.
+
+    >>> _is_guard([b"python3", b"-I", b"-S", b"/usr/lib/sequencer/executors/guard.py", b"3", b"5"])
+    True
+    >>> _is_guard([b"vim", b"/usr/lib/sequencer/executors/guard.py"])
+    False
+    """
+    return command[1:3] == _GUARD_OPTIONS and any(one.endswith(_GUARD) for one in command[3:4])
+
+
+def _is_below_agent_elsewhere(pid: int) -> bool:
+    psutil = _psutil()
+    try:
+        own = psutil.Process(pid)
+        line = [own, *own.parents()]
+    except psutil.Error:
+        return False
+    for one in line:
+        with suppress(psutil.Error, OSError):
+            if _is_guard([os.fsencode(word) for word in one.cmdline()]):
+                return True
+        with suppress(psutil.Error, OSError):
+            if INSIDE_AGENT in one.environ():
+                return True
+    return False
+
+
+_MOST_DOMAINS = 16
+"""So many Landlock domains can be inside of each other: a constant of the kernel."""
+_DEPTH = 3
+"""The wall around agents is so deep: `guard.DEPTH`, which is above this module."""
+_SCOPES = 3
+"""Landlock's two scopes: abstract sockets and signals."""
+
+
+def _depth() -> int:
+    """Return in how many Landlock domains this process is, none of which it can leave.
+
+    The kernel does not say it. But domains can be inside of each other only so deep, so a thread,
+    whose end undoes it, enters as many as it still can.
+    """
+    entered: list[int] = []
+
+    def enter() -> None:
+        import ctypes  # noqa: PLC0415 - only where somebody decides
+
+        class Ruleset(ctypes.Structure):
+            _fields_ = [(name, ctypes.c_uint64) for name in ("files", "net", "scopes")]
+
+        call = ctypes.CDLL(None).syscall
+        scopes = Ruleset(0, 0, _SCOPES)
+        create, restrict, no_new_privs = 444, 446, 38
+        fd = call(create, ctypes.byref(scopes), ctypes.c_size_t(ctypes.sizeof(scopes)), 0)
+        if fd < 0:
+            # This kernel has no such wall.
+            entered.extend(range(_MOST_DOMAINS))
+            return
+        ctypes.CDLL(None).prctl(no_new_privs, 1, 0, 0, 0)
+        while len(entered) < _MOST_DOMAINS and call(restrict, fd, 0) == 0:
+            entered.append(fd)
+        os.close(fd)
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    return _MOST_DOMAINS - len(entered)
 
 
 def utc_now() -> str:

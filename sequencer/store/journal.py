@@ -394,7 +394,8 @@ class JournalFile:
             written = os.write(fd, line)
             if written != len(line):
                 message = f"only {written} of {len(line)} bytes were written to {self.path}"
-                raise OSError(message)
+                # Of a regular file only a full disk takes a part.
+                raise OSError(errno.ENOSPC, message)
             # O_APPEND moves the descriptor's own position behind the bytes that it wrote.
             landed = os.lseek(fd, 0, os.SEEK_CUR) - len(line)
             _fdatasync(fd)

@@ -57,17 +57,12 @@ def readable(fds: Sequence[int], timeout_s: float) -> set[int]:
     return {fd for fd, _ in poller.poll(max(timeout_s, 0.0) * 1000)}
 
 
-def watch(folder: Path, name: str) -> Watch:
-    """Start watching *name* in *folder*; changes from now on count."""
+def watch(folder: Path, name: str | None) -> Watch:
+    """Start watching *name* in *folder*, or every file there; changes from now on count."""
     try:
         return notifier(folder, name)
     except OSError:
         return SleepingWatch()
-
-
-def watch_files(folder: Path) -> Watch:
-    """Start watching every file in *folder*, also while one is being written."""
-    return notifier(folder, None)
 
 
 def notifier(folder: Path, name: str | None, *more: Path) -> Notifier:

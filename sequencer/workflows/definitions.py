@@ -25,11 +25,11 @@ from sequencer.model.frozen import Frozen
 from sequencer.model.step import Name, Purpose, Step
 from sequencer.model.workflow import Review, Workflow
 from sequencer.plugins import KINDS, plugin_names
+from sequencer.plugins.teams.entries import Entries, Size
 from sequencer.workflows.finding import few
-from sequencer.workflows.teams.entries import Entries, Size
 
 if TYPE_CHECKING:
-    from sequencer.model.team import Task
+    from sequencer.plugins.teams.team import Task
 
 
 LINES = ("cycle", "procedure")

@@ -13,8 +13,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sequencer.documents.files import leads_out, read_bytes
-from sequencer.documents.reader import KeyPath
+from sequencer.documents.textfile import leads_out, read_bytes
+from sequencer.documents.yamlfile import KeyPath
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
 from sequencer.model.net.graph import Graph
 from sequencer.model.workflow import Workflow
@@ -169,7 +169,7 @@ def _is_graph(path: Path) -> bool:
     if any(mark in data for mark in _MARKS):
         return True
     # Every command knows where flows are, and few look into a page.
-    from sequencer.workflows.teams.lists import is_task_list  # noqa: PLC0415
+    from sequencer.plugins.teams.lists import is_task_list  # noqa: PLC0415
 
     return is_task_list(data.decode("utf-8", "replace"))
 

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from sequencer.documents.yamlfile import decode
 from sequencer.errors import UnknownName
 from sequencer.model.step import Step
 from sequencer.model.workflow import Review, Workflow
-from sequencer.workflows.teams.options import builtin_roles
+from sequencer.plugins.teams.options import builtin_roles
 
 if TYPE_CHECKING:
-    from sequencer.model.team import Role
+    from sequencer.plugins.teams.team import Role
     from sequencer.workflows.finding import GraphFile
 
 
@@ -222,20 +223,28 @@ class Registry:
             self._read[path, name] = self._read[path, kept[1].workflow.name] = kept
         return kept[1]
 
+    def graph_in(self, path: Path, data: bytes) -> GraphFile:
+        """Return the graph that *data* is as the content of the file *path*, which is not read.
+
+        Raises: see `load`.
+        """
+        return self._load(path, None, data)
+
     def is_as_read(self, path: Path, *, name: str | None = None) -> bool:
         """Return whether the file *path* is as it was when it was loaded as *name*."""
         kept = self._read.get((path, name))
         return kept is not None and kept[0] == _looks(path)
 
-    def _load(self, path: Path, name: str | None) -> GraphFile:
-        from sequencer.workflows.teams.lists import (  # noqa: PLC0415 - graphs only
+    def _load(self, path: Path, name: str | None, data: bytes | None = None) -> GraphFile:
+        from sequencer.plugins.teams.lists import (  # noqa: PLC0415 - graphs only
             has_tasks,
             load_tasks,
             page_of,
         )
 
-        text = page_of(path)
-        if has_tasks(path, text):
+        page = page_of(path, data)
+        text = page if data is None else decode(data, path)
+        if has_tasks(path, page):
             return load_tasks(path, self.roles, name=name, text=text)
         from sequencer.workflows.flowfile.reader import load_flow  # noqa: PLC0415 - few need it
 

@@ -22,7 +22,7 @@ from typing import Annotated, Any
 from msgspec import Struct
 
 from sequencer.documents.keys import problems_of
-from sequencer.documents.reader import dotted
+from sequencer.documents.yamlfile import dotted
 from sequencer.errors import ConfigurationError, SequencerError, UnknownName, raise_all
 from sequencer.model.fields import AfterValidator, BeforeValidator, Field, ValidationError
 from sequencer.model.net import rules as flow_trace
@@ -34,6 +34,7 @@ from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Retry, Step, Validation
 from sequencer.model.transitions import Event
 from sequencer.model.workflow import Workflow, grown
+from sequencer.plugins.teams.growth import TeamGrower
 from sequencer.workflows.flowfile.settings import (
     MAX_TIMEOUT_MS,
     FlowKeys,
@@ -41,7 +42,6 @@ from sequencer.workflows.flowfile.settings import (
     Overrides,
     RetrySettings,
 )
-from sequencer.workflows.teams.growth import TeamGrower
 from sequencer.workflows.verdicts import verdict_of
 
 DEFAULT_MS = 10

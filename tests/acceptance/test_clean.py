@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import threading
 from pathlib import Path
 
 import pytest
 
-from sequencer.assembly.cleaning import unneeded
-from sequencer.project import open_project
+from sequencer.project.cleaning import unneeded
+from sequencer.project.project import open_project
 from sequencer.store import folder as folders
 from sequencer.store.file import FileStore
 from tests.unit.cli.calling import call, project
@@ -24,6 +25,12 @@ workflows:
   careful: {kind: procedure, steps: [supervisor, {name: main, requires_approval: true}]}
 """
 LONG_AGO = 1_700_000_000
+
+
+@pytest.fixture(autouse=True)
+def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests' records are about projects that are gone."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
 @pytest.fixture
@@ -184,3 +191,27 @@ def test_worktrees_and_agents_keep_it(folder: Path, monkeypatch: pytest.MonkeyPa
     assert call(folder, "clean").code == 0
     assert call(folder, "clean", "--yes").code == 2
     assert "old" in runs(folder)
+
+
+def test_own_records_about_what_is_gone_go_and_others_stay(tmp_path: Path) -> None:
+    schedules = 'schedules: {night: {workflow: short, at: "0 2 * * *"}}\n'
+    made = [project(tmp_path / name, CONFIGURATION + schedules) for name in ("here", "gone")]
+    for folder in made:
+        assert call(folder, "--run", "night", "tick", "--log", "logs/tick.night.log").code == 0
+        assert call(folder, "run", "--max-steps", "1", "--quiet").code == 0
+        assert call(folder, "stop").code == 0
+        assert call(folder, "tick", "--log", "logs/tick.log").code == 0
+    records = tmp_path / "state" / "sequencer"
+    before = sorted(records.rglob("*.json"))
+    # Of each: an answer, what was said in two logs, the dates of a schedule.
+    assert len(before) == 8
+    (records / "ticks" / "odd.json").write_text("[]")
+    assert removed(made[0], "--older-than", "0") == []
+    (records / "ticks" / "half.json.1.tmp").write_text("{")
+    shutil.rmtree(made[1])
+    assert removed(made[0], "--older-than", "1") == []
+    assert removed(made[0], "--older-than", "0", "--logs") == []
+    assert removed(made[0], "--older-than", "0") == [("records of what is gone", None)]
+    assert len(sorted(records.rglob("*.json"))) == 5
+    assert not list(records.rglob("*.tmp"))
+    assert removed(made[0], "--older-than", "0") == []

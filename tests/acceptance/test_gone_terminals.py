@@ -44,7 +44,7 @@ def test_a_terminal_that_goes_away_changes_no_step_and_no_exit_code(
     assert done(folder) == [0, 1]
 
 
-@pytest.mark.parametrize(("stream", "code"), [("stdout", 3), ("stderr", 0)])
+@pytest.mark.parametrize(("stream", "code"), [("stdout", 75), ("stderr", 0)])
 def test_a_full_stream_ends_with_a_documented_code(folder: Path, stream: str, code: int) -> None:
     """Of what a script reads it has to know that it is not all; messages are for nobody."""
     with Path("/dev/full").open("wb", buffering=0) as full:

@@ -20,9 +20,9 @@ from mcp import Client, StdioServerParameters
 from mcp.types import CallToolResult, TextContent
 
 from sequencer.cli.views.runs import decider
-from sequencer.documents.files import INSIDE_AGENT
 from sequencer.model.head import Head
-from sequencer.project import open_project
+from sequencer.project.project import open_project
+from sequencer.store.identity import INSIDE_AGENT
 from tests import forked
 from tests.acceptance.cli_process import environment
 

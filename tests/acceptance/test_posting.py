@@ -21,6 +21,7 @@ from tests import forked
 from tests.acceptance.cli_process import cli, environment, scripted_project
 from tests.acceptance.team_projects import make_project
 from tests.loopback import free_ports
+from tests.unit.cli.calling import idle_record
 from tests.unit.posting.desk import Desk, Reply, open_desk
 
 SINKS = """\
@@ -85,7 +86,7 @@ def test_what_waits_is_shown_and_no_idle_tick_forgets_it(tmp_path: Path) -> None
     folder = project(tmp_path, port, steps=3)
     for _ in range(4):
         assert "results are kept and posted later" in tick(folder).stderr
-    assert not (folder / "sync" / "idle.json").exists()
+    assert not idle_record(folder).exists()
     (waiting,) = status(folder)["posts"]
     assert (waiting["sink"], waiting["pending"], waiting["refused"]) == ("hook", 3, 0)
     assert waiting["tries"] >= 4
@@ -105,7 +106,7 @@ def test_what_waits_is_shown_and_no_idle_tick_forgets_it(tmp_path: Path) -> None
         tick(folder)
         assert len(desk.seen) == 3
     assert "wait for sink" not in cli(folder, "status").stdout
-    assert (folder / "sync" / "idle.json").exists()
+    assert idle_record(folder).exists()
 
 
 def test_a_receiver_is_left_alone_for_as_long_as_it_asks(tmp_path: Path) -> None:
@@ -115,7 +116,7 @@ def test_a_receiver_is_left_alone_for_as_long_as_it_asks(tmp_path: Path) -> None
             shown = tick(folder)
         assert len(desk.seen) == 1
     # Nothing was said, and still the next tick has to look whether the pause is over.
-    assert (shown.stderr, (folder / "sync" / "idle.json").exists()) == ("", False)
+    assert (shown.stderr, idle_record(folder).exists()) == ("", False)
     (waiting,) = status(folder)["posts"]
     assert (waiting["pending"], waiting["tries"], waiting["error"]) == (2, 1, "HTTP 429")
 

@@ -97,7 +97,7 @@ def test_an_agent_classifies(
     answers: list[str], procedure: str, source: str, project: Path
 ) -> None:
     (project / "answers.txt").write_text("\n".join(answers) + "\n")
-    (project / "ask.sh").write_text("head -n1 answers.txt; sed -i 1d answers.txt\n")
+    (project / "ask.sh").write_text('cd "${0%/*}"; head -n1 answers.txt; sed -i 1d answers.txt\n')
     (project / "orchestration.yaml").write_text(
         CONFIGURATION + "  classifier: {kind: command, argv: [sh, ask.sh]}\n"
         "routing: {classifier: classifier, fallback: documentation-edit}\n"

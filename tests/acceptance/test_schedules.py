@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import threading
@@ -15,12 +16,14 @@ from typing import Any
 
 import pytest
 
-from sequencer.assembly import schedules
-from sequencer.assembly.cleaning import unneeded
 from sequencer.errors import TransitionRefused
-from sequencer.project import open_project
-from sequencer.settings.schedules import Schedule
-from tests.unit.cli.calling import Called, call, project
+from sequencer.plugins.schedules import schedules
+from sequencer.plugins.schedules.dates import Schedule
+from sequencer.project import checks
+from sequencer.project.cleaning import unneeded
+from sequencer.project.project import open_project
+from sequencer.store.folder import own_state
+from tests.unit.cli.calling import Called, call, idle_record, project
 
 CONFIGURATION = """\
 agent: rehearsal
@@ -119,7 +122,7 @@ def test_of_many_ticks_at_one_moment_one_starts_it(folder: Path, later: Later) -
         opened = open_project(folder)
         run = opened.run("night")
         barrier.wait()
-        schedules.start_due(opened, run)
+        schedules.start_due(opened, run, print)
 
     for turn in range(1, 4):
         later(2 * DAY_S * turn)
@@ -252,7 +255,7 @@ def test_what_a_tick_remembers_ends_with_the_next_date(folder: Path, later: Late
     tick(folder)
     later(0)
     tick(folder)
-    kept = json.loads((folder / "sync" / "runs" / "night" / "idle.json").read_text())
+    kept = json.loads(idle_record(folder, "night").read_text())
     (answer,) = kept["answers"].values()
     assert answer["until"] == Schedule(workflow="two", at="0 2 * * *").next(time.time())
 
@@ -301,6 +304,102 @@ def test_whoever_changes_the_runs_files_starts_nothing_by_it(
             assert "it starts at" in tick(folder).out
 
 
+def note_of(folder: Path) -> Path:
+    opened = open_project(folder)
+    return own_state("schedules", schedules._record(opened, opened.run("night")))
+
+
+def test_a_clock_that_was_years_ahead_keeps_no_later_date_away(folder: Path, later: Later) -> None:
+    tick(folder)
+    later(9 * 365 * DAY_S)
+    tick(folder)
+    tick(folder)
+    later(0)
+    said = tick(folder)
+    assert "has started for 203" in said.err
+    assert "far ahead of this machine's clock: its dates count from now on" in said.err
+    assert "it starts at" in said.out
+    assert "clock" not in tick(folder).err
+    for day in (1, 2):
+        later(day * DAY_S)
+        for _ in range(3):
+            tick(folder)
+        assert events(folder).count("reset") == day
+
+
+def test_a_clock_that_is_years_behind_doubles_no_date(folder: Path, later: Later) -> None:
+    tick(folder)
+    later(DAY_S)
+    tick(folder)
+    tick(folder)
+    later(-9 * 365 * DAY_S)
+    assert "far ahead of this machine's clock" in tick(folder).err
+    # Without its end, only the note keeps the run from starting for its date again.
+    shutil.rmtree(folder / "sync" / "runs")
+    later(DAY_S)
+    assert "it starts at" in tick(folder).out
+    later(2 * DAY_S)
+    tick(folder)
+    assert events(folder).count("succeeded") == 1
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        b"",
+        b"\xff",
+        b"[]",
+        b'{"since": NaN}',
+        b'{"since": 1e300}',
+        b'{"since": -5}',
+        b'{"since": 0, "starting": Infinity}',
+        b'{"since": 0, "ended": 7}',
+        b'{"since": null}',
+    ],
+)
+def test_a_note_that_makes_no_sense_is_none(folder: Path, later: Later, written: bytes) -> None:
+    tick(folder)
+    note_of(folder).write_bytes(written)
+    assert "it starts at" in call(folder, "--run", "night", "status").out + tick(folder).out
+    later(DAY_S)
+    tick(folder)
+    assert events(folder).count("succeeded") == 1
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir], ids=["fifo", "folder"])
+@pytest.mark.timeout(20)
+def test_what_is_no_file_in_the_place_of_a_note_is_said(
+    folder: Path, make: Callable[[Path], None]
+) -> None:
+    tick(folder)
+    note_of(folder).unlink()
+    make(note_of(folder))
+    ended = call(folder, "--run", "night", "tick")
+    assert (ended.code, str(note_of(folder)) in ended.err) == (3, True)
+    assert call(folder, "--run", "night", "status").code == 0
+
+
+def test_without_a_place_for_its_note_a_schedule_says_so(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "file" / "state"))
+    ended = call(folder, "--run", "night", "tick")
+    assert (ended.code, "can't be used: Not a directory" in ended.err) == (3, True)
+    assert call(folder, "--run", "night", "status").code == 0
+
+
+def test_an_error_before_its_first_step_loses_no_date(folder: Path, later: Later) -> None:
+    tick(folder)
+    later(DAY_S)
+    prompt = folder / "prompts" / "supervisor.md"
+    prompt.rename(folder / "aside.md")
+    assert call(folder, "--run", "night", "tick").code == 2
+    (folder / "aside.md").rename(prompt)
+    tick(folder)
+    assert events(folder).count("succeeded") == 1
+
+
 def test_an_end_in_the_future_keeps_no_date_away(folder: Path, later: Later) -> None:
     tick(folder)
     later(DAY_S)
@@ -314,3 +413,53 @@ def test_an_end_in_the_future_keeps_no_date_away(folder: Path, later: Later) -> 
     later(2 * DAY_S)
     assert "step" in tick(folder).out
     assert json.loads(state.read_text())["run_id"] != ended["run_id"]
+
+
+def _of_records(folder: Path) -> list[tuple[str, str]]:
+    found = call(folder, "check", "--json").json["findings"]
+    return [(one["level"], one["message"]) for one in found if "own records" in one["message"]]
+
+
+def test_check_says_where_what_ticks_remember_is_not_kept(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "type_of", lambda _: "ext4")
+    assert _of_records(folder) == []
+    monkeypatch.setattr(checks, "type_of", lambda _: "overlay")
+    ((level, text),) = _of_records(folder)
+    assert level == "notice"
+    assert text.startswith("is on overlay, so your own records may be gone after a restart")
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    ((level, text),) = _of_records(folder)
+    assert level == "warning"
+    assert text.startswith("your own records can't be written there")
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setenv("HOME", "nowhere")
+    ((level, text),) = _of_records(folder)
+    assert level == "warning"
+    assert text.startswith("there is no place for your own records: your home folder is unknown")
+    # Without a timer or a schedule nothing needs them.
+    (folder / "orchestration.yaml").write_text("agent: rehearsal\n")
+    assert _of_records(folder) == []
+
+
+def test_a_date_that_is_left_out_because_its_note_is_gone_is_said(
+    folder: Path, later: Later
+) -> None:
+    assert "nothing was noted" not in tick(folder).err
+    later(DAY_S)
+    for _ in range(2):
+        tick(folder)
+    assert call(folder, "--run", "night", "status", "--json").json["status"] == "complete"
+    # As in a container whose home folder is new at each start.
+    shutil.rmtree(own_state("schedules"))
+    later(2 * DAY_S)
+    said = tick(folder)
+    assert "nothing due: " in said.out
+    assert re.search(r"notice: .*/schedules: nothing was noted of the date .* it is left", said.err)
+    assert "nothing was noted" not in tick(folder).err
+    later(3 * DAY_S)
+    for _ in range(2):
+        tick(folder)
+    assert events(folder).count("completed") == 2

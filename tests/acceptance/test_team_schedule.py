@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.workflows.teams.lists import SHARED, builtin_tasks
+from sequencer.plugins.teams.lists import SHARED, builtin_tasks
 from tests.acceptance.cli_process import cli
 from tests.acceptance.team_projects import accepted, events, make_project, told
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.acceptance.cli_process import cli, launched, until
@@ -147,3 +148,14 @@ def test_one_timer_is_for_all_and_check_knows_it(
     assert order(folder) == ["first main"]
     assert call(folder, "--run", "first", "schedule", "print", "--all").code == 2
     assert shlex.split(command)[0] == "cd"
+
+
+def test_a_signal_ends_all_ticks_also_while_one_of_them_begins(folder: Path) -> None:
+    for name in ("first", "second"):
+        waiting_in_line(folder, name)
+    (folder / "order.txt").unlink()
+    with launched(folder, "tick", "--all") as ticks:
+        until(lambda: psutil.Process(ticks.pid).children())
+        ticks.send_signal(signal.SIGTERM)
+        assert ticks.wait(30) == 130
+    assert order(folder) == []

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from sequencer.cli.requests import request_of
 from sequencer.model.request import MAX_ITEMS
+from sequencer.plugins.requests.cli_requests import request_of
 from tests import forked
 from tests.acceptance.cli_process import cli, environment
 from tests.unit.workflows.requests.test_tracker_issues import GH, LINEAR, OPENED, REST, SESSION

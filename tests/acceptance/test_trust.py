@@ -14,7 +14,7 @@ from typing import Any, get_args
 import pytest
 
 from sequencer.cli.program import COMMANDS
-from sequencer.settings.schema import DecidingVerb
+from sequencer.project.schema import DecidingVerb
 from tests import forked
 from tests.acceptance.cli_process import environment
 
@@ -204,6 +204,14 @@ def test_once_trusted_it_runs_until_something_that_acts_changes(clone: Clone) ->
     clone.cli("tick")
 
 
+def test_an_agent_that_loses_its_wall_asks_again(clone: Clone) -> None:
+    clone.configure()
+    clone.cli("trust", "--yes")
+    clone.configure(agents="{script: {kind: command, argv: [sh, agent.sh], wall: none}}")
+    said = clone.cli("run", "--max-steps", "1", code=2).stderr
+    assert '+ agents.script.wall: "none"' in said
+
+
 def test_steps_prompts_and_lower_caps_are_free(clone: Clone) -> None:
     clone.configure(limits="{max_steps: 50}")
     clone.trust()
@@ -243,8 +251,8 @@ def test_a_flow_that_stands_anywhere_grants_only_what_was_trusted(clone: Clone, 
     clone.cli("plan", "--simulate", place)
     clone.cli("run", place, "--dry-run")
     refused = clone.cli("run", place, code=2).stderr
-    assert "+ steps, file" in refused
-    assert "elsewhere.md" in refused
+    assert "+ file " in refused
+    assert "elsewhere.md, a, tools.bash: true" in refused
     assert not clone.canary.exists()
     assert f"'sequencer trust {os.path.relpath(path, clone.folder)}'" in refused
     clone.cli("trust", "--yes", place)
@@ -274,6 +282,68 @@ def test_an_agent_that_edits_the_next_ones_program_ends_the_same_run(clone: Clon
     ran = clone.cli("run", "--max-steps", "4", code=2)
     assert "agents.script, file" in ran.stderr
     assert (clone.folder / "steps").read_text() == "step\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "edit"),
+    [
+        ("[sh, agent.sh]", "printf 'touch evil' > other.sh; ln -sf other.sh agent.sh"),
+        ("[sh, -c, '. ./agent.sh; test ! -f more.sh || . ./more.sh']", "echo touch evil > more.sh"),
+        ("[python3, -m, run]", 'echo \'open("evil", "w")\' > json.py'),
+    ],
+    ids=["a link that is turned", "a file that has come", "a module that has come"],
+)
+def test_an_agent_that_puts_another_file_in_the_way_ends_the_same_run(
+    clone: Clone, argv: str, edit: str
+) -> None:
+    (clone.folder / "agent.sh").unlink()
+    (clone.folder / "first.sh").write_text(f"echo step >> steps; test -f evil || {{ {edit}; }}\n")
+    (clone.folder / "agent.sh").symlink_to("first.sh")
+    (clone.folder / "run.py").write_text(
+        "import json, subprocess\nsubprocess.run(['sh', 'first.sh'])\n"
+    )
+    clone.configure(agents=f"{{script: {{kind: command, argv: {argv}}}}}")
+    clone.trust()
+    ran = clone.cli("run", "--max-steps", "4", code=2)
+    assert "agents.script, file" in ran.stderr
+    assert (clone.folder / "steps").read_text() == "step\n"
+
+
+def test_an_agent_that_edits_the_next_ones_program_in_its_work_tree_is_not_obeyed(
+    clone: Clone,
+) -> None:
+    step = "echo step >> {0}; printf 'touch {1}' > agent.new; mv agent.new agent.sh\n"
+    steps, evil = clone.canary.with_name("steps"), clone.canary.with_name("evil")
+    (clone.folder / "agent.sh").write_text(step.format(steps, evil))
+    (clone.folder / ".gitignore").write_text("sync/\nlogs/\n")
+    clone.configure(worktree="true")
+    for words in (
+        "init -q -b main --template=",
+        "config user.name Ada",
+        "config user.email ada@example.org",
+        "add -A",
+        "commit -q -m first",
+    ):
+        subprocess.run(["git", *words.split()], cwd=clone.folder, check=True)
+    clone.trust()
+    ran = clone.cli("run", "--max-steps", "4", code=1)
+    assert "+ agents.script, file agent.sh" in ran.stderr
+    assert "undo it there, or do the same in the project's folder" in ran.stderr
+    clone.cli("tick", code=1)
+    assert steps.read_text() == "step\n"
+    assert not evil.exists()
+
+
+def test_a_program_in_a_folder_of_a_variable_is_compared(clone: Clone) -> None:
+    (clone.folder / "bin").mkdir()
+    tool = clone.folder / "bin" / "tool"
+    tool.write_text("#!/bin/sh\n")
+    tool.chmod(0o755)
+    env = "{PATH: 'bin:/usr/bin:/bin'}"
+    clone.configure(agents=f"{{script: {{kind: command, argv: [tool], env: {env}}}}}")
+    clone.trust()
+    tool.write_text(f"#!/bin/sh\ntouch {clone.canary}\n")
+    assert "agents.script, file bin/tool" in clone.cli("tick", code=2).stderr
 
 
 def test_nobody_trusts_from_inside_of_an_agent(clone: Clone) -> None:
@@ -326,6 +396,10 @@ def test_what_people_decide_an_agent_does_not(clone: Clone) -> None:
     state = clone.folder / "sync" / "state.json"
     own.write_text(f"agents_may_decide: [resume]\nstate_file: {state}\n")
     assert "not trusted" in clone.cli("resume", "--config", str(own), code=2, **inside).stderr
+    # Nor does what one project allows count for the run of another one.
+    elsewhere = str(clone.folder.parent / "elsewhere" / "state.json")
+    clone.cli("skip", code=2, SEQUENCER_STATE_FILE=elsewhere, **inside)
+    clone.cli("skip", SEQUENCER_LOGS__MAX_BYTES="1000000", **inside)
     clone.configure(agents_may_decide="[skip, resume]")
     assert "has changed" in clone.cli("resume", code=2, **inside).stderr
 

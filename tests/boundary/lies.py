@@ -151,6 +151,23 @@ for verb in (["answer", "approve"], ["skip"], ["skip", "--as-done"],
     done = subprocess.run([*plan["sequencer"], *verb], cwd=project, capture_output=True,
                           env={**os.environ, "PYTHONPATH": plan["root"], "SEQUENCER_TRUST": "all"})
 """
+_DECIDES_UNMARKED = """
+own = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
+own |= {"PYTHONPATH": plan["root"], "SEQUENCER_TRUST": "all"}
+
+def decide(*argv, **marks):
+    subprocess.run([plan["sequencer"][0], *argv], cwd=project, capture_output=True,
+                   env={**own, **marks}, start_new_session=True)
+
+for verb in (["answer", "approve"], ["skip", "--as-done"], ["reset", "--yes"], ["trust", "--yes"],
+             ["start", "more", "--no-run"], ["run", "--start-at", "main"]):
+    decide(*plan["sequencer"][1:], *verb, SEQUENCER_TOKEN="")
+for code in ("run.approve(by='x')", "run.control.skip()", "run.control.reset()",
+             "run.control.set_field('step_index', 9)", "run.turn().__enter__()",
+             "sequencer.open_project('.').trust.keep()",
+             "sequencer.open_run('.', 'other', trust=True).work()"):
+    decide("-c", f"import sequencer; run = sequencer.open_run('.', trust=True); {code}")
+"""
 _HOOKS = """
 (project / "hooks.py").write_text(f"import os\\nos.system({plan['evil']!r})\\n")
 settings(hooks=["hooks.py"])
@@ -215,6 +232,7 @@ LIES: dict[str, Lie] = {
     ),
     "git's configuration and hooks": Lie(_GIT, needs_git=True),
     "decisions by hand": Lie(_DECIDES, GATED, max_calls=1, haunts=False),
+    "decisions by hand, without the mark": Lie(_DECIDES_UNMARKED, GATED, max_calls=1, haunts=False),
     "a folder in the place of the head": Lie(
         "path = sync / 'state.json'\nif path.is_file():\n    path.unlink()\n    path.mkdir()\n"
     ),

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import psutil
 
-from sequencer.assembly.flows import run_of
 from sequencer.engine.run import Run
 from sequencer.engine.stint import Mode, Summary
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.net.marking import FlowStatus
 from sequencer.model.net.rules import line
-from sequencer.project import open_project
+from sequencer.project.flows import run_of
+from sequencer.project.project import open_project
 
 NAME = "flow"
 PLACES = 4

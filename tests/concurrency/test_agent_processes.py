@@ -43,6 +43,7 @@ def core() -> Iterator[ProcessCore]:
 def run(core: ProcessCore, folder: Path, *argv: str, **update: object) -> tuple[ProcessEnd, Sink]:
     cancellation, sink = Cancellation(), Sink()
     facts: dict[str, object] = {
+        "identity": None,
         "argv": argv,
         "environment": {"PATH": os.environ["PATH"], "LANG": "C.UTF-8"},
         "cwd": folder,
@@ -64,6 +65,7 @@ folder, mark = Path(sys.argv[1]), sys.argv[2]
 core = ProcessCore()
 core.prepare()
 launch = Launch(
+    identity=None,
     argv=[sys.executable, "-c", script("deaf"), mark, str(folder / "ready")],
     environment={"PATH": "/usr/bin:/bin"}, cwd=folder, prompt=b"go",
 )
@@ -141,6 +143,7 @@ def test_the_sequencer_told_to_stop_by_an_exception_ends_the_agent_first(
             raise OSError(28, "No space left on device")
 
     launch = Launch(
+        identity=None,
         argv=["sh", "-c", "echo x; sleep 300; true", mark],
         environment={"PATH": os.environ["PATH"]},
         cwd=tmp_path,

@@ -12,6 +12,7 @@ from sequencer.store.head import write_head
 from sequencer.store.strictjson import parse_object
 from tests.boundary.traced import tracer
 from tests.concurrency import crash_points as points
+from tests.concurrency.command_points import COMMANDS, attempt
 from tests.concurrency.crash_sweep import LEAST_POINTS, kernel
 from tests.long.__main__ import in_own_process
 from tests.long.report import Size
@@ -22,6 +23,23 @@ def test_a_run_survives_a_fault_at_every_call(tmp_path: Path) -> None:
     report = in_own_process("A1-crash-points", Size.SHORT, tmp_path / "log")
     assert report["violations"] == []
     assert report["counts"]["crash points"] >= LEAST_POINTS
+
+
+@pytest.mark.timeout(300)
+def test_a_command_that_changes_a_whole_run_is_killed_at_its_calls(tmp_path: Path) -> None:
+    report = in_own_process("A1-command-points", Size.SHORT, tmp_path / "log")
+    assert report["violations"] == []
+    assert report["counts"]["crash points"] >= len(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_calls_of_a_command_are_seen(name: str, tmp_path: Path) -> None:
+    """A check of the check: a call that is bound to another name would never be killed."""
+    command = COMMANDS[name]
+    command.prepare(tmp_path)
+    said = attempt(tmp_path / command.inside, command, points.Injector("kill", at=10_000))
+    assert said["code"] == 0
+    assert said["calls"] >= 20
 
 
 @pytest.mark.skipif(tracer() is None, reason="strace can't be used here")

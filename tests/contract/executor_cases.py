@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from msgspec.structs import replace
 
 from sequencer.executors.command import CommandExecutor, CommandOptions
 from sequencer.executors.process import ProcessCore
-from sequencer.executors.protocol import Executor, Piece, StepRequest
+from sequencer.executors.protocol import Executor, Identity, Piece, StepRequest
 from sequencer.executors.stand_ins import (
     RehearsalExecutor,
     RehearsalOptions,
@@ -29,13 +30,7 @@ from sequencer.executors.stand_ins import (
 from sequencer.model.outcome import Usage
 from sequencer.model.step import Step
 
-IDENTITY = {
-    "SEQUENCER_RUN_ID": "0b5c",
-    "SEQUENCER_STEP": "main",
-    "SEQUENCER_STEP_INDEX": "12",
-    "SEQUENCER_TOKEN": "17",
-    "SEQUENCER_ATTEMPT": "1",
-}
+IDENTITY = Identity(run_id="0b5c", step="main", step_index=12, token=17, attempt=1)
 
 
 @dataclass
@@ -90,7 +85,7 @@ def request_for(folder: Path, **update: Any) -> StepRequest:
         "prompt": "Do it.\n",
         "cwd": folder,
         "result_path": results / "result.json",
-        "environment": {**IDENTITY, "SEQUENCER_RESULT": str(results / "result.json")},
+        "identity": replace(IDENTITY, result_path=results / "result.json"),
     }
     return StepRequest(**{**facts, **update})
 

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from sequencer.executors.protocol import Cancellation, Executor, StopReason
 from sequencer.model.outcome import OutcomeStatus, Usage
@@ -214,7 +215,8 @@ def test_the_agent_knows_which_step_it_is(
         request_for(process_stage.folder), process_stage.recorder, process_stage.cancellation
     )
     environment = json.loads((process_stage.folder / "environ.json").read_text())
-    assert IDENTITY.items() <= environment.items()
+    identity = replace(IDENTITY, result_path=process_stage.folder / "results" / "result.json")
+    assert identity.variables().items() <= environment.items()
     assert "UNRELATED_SERVICE_KEY" not in environment
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from sequencer.errors import ClaimHeld, StaleClaim
-from sequencer.git.store import GitStore
 from sequencer.model import by_hand as decisions
 from sequencer.model import transitions
 from sequencer.model.head import Head
 from sequencer.model.transitions import Transition
+from sequencer.plugins.git.state.store import GitStore
 from sequencer.store.file import FileStore
 from sequencer.store.protocol import Liveness, Store
 from tests import clones

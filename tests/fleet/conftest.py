@@ -14,8 +14,8 @@ from tests.loopback import free_ports
 pytest.importorskip("temporalio", reason="the extra 'fleet' is not installed")
 
 from sequencer.errors import ConfigurationError
-from sequencer.fleet.connection import FleetOptions
-from sequencer.fleet.server import TrialServer, program
+from sequencer.plugins.temporal.connection import FleetOptions
+from sequencer.plugins.temporal.server import TrialServer, program
 
 TTL_S = 3
 EVENTS = 120

@@ -8,8 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-from sequencer.fleet.client import FleetStore
-from sequencer.fleet.connection import FleetOptions
+from sequencer.plugins.temporal.client import FleetStore
+from sequencer.plugins.temporal.connection import FleetOptions
 from tests.fleet.campaigns import detached, done
 from tests.fleet.fleet_projects import until
 from tests.fleet.recorded import Arena, RecordedProject, crew, gone_within

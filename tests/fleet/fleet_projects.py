@@ -156,7 +156,7 @@ runpy.run_module("sequencer", run_name="__main__", alter_sys=True)
 """
 NEWER = """\
 import runpy, sys
-from sequencer.fleet import wire, workflow
+from sequencer.plugins.temporal import wire, workflow
 wire.EDITION += 1
 workflow.ATTEMPT = "sequencer.attempt.newer"
 sys.argv[0] = "sequencer"

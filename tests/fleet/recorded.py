@@ -21,8 +21,8 @@ from typing import Any, NamedTuple, Self
 
 import psutil
 
-from sequencer.fleet.connection import FleetOptions
-from sequencer.fleet.server import TrialServer
+from sequencer.plugins.temporal.connection import FleetOptions
+from sequencer.plugins.temporal.server import TrialServer
 from tests.fleet.fleet_projects import CYCLE, FleetProject, until
 from tests.loopback import free_ports
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from temporalio.client import Client
 
-from sequencer.fleet.connection import Connection, FleetOptions
-from sequencer.fleet.server import TrialServer
+from sequencer.plugins.temporal.connection import Connection, FleetOptions
+from sequencer.plugins.temporal.server import TrialServer
 from tests.fleet.fleet_projects import AGENTS, CYCLE, FLOW, PROCEDURE, FleetProject
 from tests.loopback import free_ports
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.fleet.server import program
+from sequencer.plugins.temporal.server import program
 from tests.fleet.fleet_projects import AGENTS, CYCLE, FLOW, PROCEDURE, FleetProject, until
 
 pytestmark = [pytest.mark.fleet, pytest.mark.timeout(240)]

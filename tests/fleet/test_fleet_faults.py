@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sequencer.fleet.connection import FleetOptions
-from sequencer.fleet.server import TrialServer
+from sequencer.plugins.temporal.connection import FleetOptions
+from sequencer.plugins.temporal.server import TrialServer
 from tests.fleet.fleet_projects import AGENTS, CYCLE, PROCEDURE, FleetProject, started_by, until
 from tests.fleet.recorded import Arena, violations
 from tests.fleet.wires import Wire

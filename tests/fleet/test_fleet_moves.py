@@ -23,8 +23,8 @@ CLOSE = """\
 import sys
 from datetime import UTC, datetime
 from functools import partial
-from sequencer.fleet import moves
-from sequencer.project import open_project
+from sequencer.plugins.temporal import moves
+from sequencer.project.project import open_project
 here = open_project(trust=True)
 to = sys.argv[1]
 origin = "file" if to == "temporal" else "temporal"

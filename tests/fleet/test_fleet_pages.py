@@ -12,8 +12,8 @@ from urllib.parse import urlencode, urlsplit
 
 import pytest
 
-from sequencer.fleet.connection import FleetOptions
-from sequencer.fleet.server import TrialServer
+from sequencer.plugins.temporal.connection import FleetOptions
+from sequencer.plugins.temporal.server import TrialServer
 from tests.clones import git
 from tests.fleet.fleet_projects import (
     CODE,

@@ -16,8 +16,8 @@ import pytest
 pytest.importorskip("temporalio", reason="the extra 'fleet' is not installed")
 
 from sequencer.errors import NewerSchema
-from sequencer.fleet.client import FleetStore
-from sequencer.fleet.connection import FleetOptions, Inquiry
+from sequencer.plugins.temporal.client import FleetStore
+from sequencer.plugins.temporal.connection import FleetOptions, Inquiry
 from tests.fleet.conftest import TTL_S
 from tests.fleet.fleet_projects import CYCLE, FleetProject, until
 from tests.fleet.recorded import Arena, RecordedProject, violations
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.fleet, pytest.mark.timeout(240)]
 Make = Callable[[str], FleetProject]
 SOON = """\
 import sys
-import sequencer.fleet.workflow as workflow
+import sequencer.plugins.temporal.workflow as workflow
 from sequencer.cli import main
 workflow.ASK_S, workflow.LATE_S = 1.0, 2.0
 sys.exit(main())
@@ -78,7 +78,7 @@ def test_a_permit_that_is_asked_for_again_counts_on(arena: Arena) -> None:
 
 ODD = """\
 import sys
-import sequencer.fleet.worker as worker
+import sequencer.plugins.temporal.worker as worker
 from sequencer.cli import main
 worker.report_of = lambda *_: {"record": {"status": "odd"}}
 sys.exit(main())

@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 
 from sequencer.engine.attempt import MadeElsewhere, RunEvent
-from sequencer.fleet.client import FleetStore
-from sequencer.fleet.connection import FleetOptions
-from sequencer.fleet.events import NewsWatch
-from sequencer.fleet.wire import head_of
 from sequencer.model.head import Head
 from sequencer.model.transitions import Transition
+from sequencer.plugins.temporal.client import FleetStore
+from sequencer.plugins.temporal.connection import FleetOptions
+from sequencer.plugins.temporal.events import NewsWatch
+from sequencer.plugins.temporal.wire import head_of
 from tests.fleet.conftest import TTL_S
 from tests.fleet.fleet_projects import (
     AGENTS,
@@ -41,8 +41,8 @@ REPLAY = """\
 import asyncio, os, sys
 from temporalio.client import Client
 from temporalio.worker import Replayer
-from sequencer.fleet.worker import RUNNER
-from sequencer.fleet.workflow import RunWorkflow
+from sequencer.plugins.temporal.worker import RUNNER
+from sequencer.plugins.temporal.workflow import RunWorkflow
 
 async def main(address, run):
     client = await Client.connect(address)
@@ -327,7 +327,7 @@ def test_run_and_worker_tell_of_every_step_once(project: Make) -> None:
         made = worker.communicate(timeout=30)[0]
     for number in range(1, 7):
         starts = re.findall(rf"\[{number}\] \w+.*(?: with |: made by )", ended.stderr)
-        ends = re.findall(rf"\[{number}\] \w+: ok after .*", ended.stderr)
+        ends = re.findall(rf"\[{number}\] \w+: (?:ended|accepted) after .*", ended.stderr)
         assert (len(starts), len(ends)) == (1, 1), ended.stderr
         is_elsewhere = f", by {worker.pid}@" in ends[0]
         assert (f"default [{number}]" in made) == is_elsewhere, (ends, made)

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from sequencer.cli.views.mermaid import charted, classed
 from sequencer.cli.views.states import PICTURES
 from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.model.net.graph import Graph, Node, NodeKind
+from sequencer.plugins.drawing.mermaid import charted, classed
 from sequencer.workflows.mermaid.parser import read_chart
 from tests.flowcharts_peer.asking import ask
 from tests.unit.cli.flow.views import HOSTILE, RELEASE, of, view

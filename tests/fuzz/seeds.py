@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sequencer.documents.keys import leaves
 from sequencer.model.head import Head
-from sequencer.settings.schema import Schema
+from sequencer.project.schema import Schema
 from tests.property.amounts import in_memory
 from tests.property.test_hostile_state import made
 

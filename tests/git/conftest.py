@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.git.store import GitStore
+from sequencer.plugins.git.state.store import GitStore
 from tests.clones import Shared
 from tests.contract import store_cases as cases
 from tests.git.transports import Deed, Server

@@ -20,8 +20,8 @@ from typing import Any
 import psutil
 
 from sequencer.errors import SequencerError
-from sequencer.git.process import Git
-from sequencer.git.store import GitStore
+from sequencer.plugins.git.process import Git
+from sequencer.plugins.git.state.store import GitStore
 from tests.clones import Shared
 from tests.concurrency import children
 from tests.contract import store_cases as cases

@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 
 from sequencer.errors import ClaimHeld, RemoteUnreachable, StaleClaim
-from sequencer.git.store import GitStore
 from sequencer.model.head import Claim
+from sequencer.plugins.git.state.store import GitStore
 from sequencer.store import results
 from tests.concurrency import children
 from tests.contract import store_cases as cases

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import RemoteRefused, StateRefused
-from sequencer.git.remote import RefMove
-from sequencer.git.store import GitStore
 from sequencer.model.head import Head
 from sequencer.model.transitions import Transition
+from sequencer.plugins.git.state.remote import RefMove
+from sequencer.plugins.git.state.store import GitStore
 from tests.clones import Shared, git
 from tests.contract import store_cases as cases
 from tests.git.tables import table

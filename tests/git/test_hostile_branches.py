@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sequencer.errors import CorruptState, EditRefused, StateRefused
-from sequencer.git.store import GitStore
+from sequencer.plugins.git.state.store import GitStore
 from sequencer.store import results
 from sequencer.store.journal import encode
 from tests.clones import Shared, git

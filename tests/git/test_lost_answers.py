@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from sequencer.errors import ClaimHeld, RemoteUnreachable, StaleClaim
-from sequencer.git.branch import REBUILDS, Branch
-from sequencer.git.store import GitStore
 from sequencer.model import transitions
 from sequencer.model.head import Head
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.transitions import Transition
+from sequencer.plugins.git.state.branch import REBUILDS, Branch
+from sequencer.plugins.git.state.store import GitStore
 from sequencer.store.journal import JournalFile
 from tests.clones import Shared
 from tests.concurrency import children

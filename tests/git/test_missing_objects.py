@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import CorruptState
-from sequencer.git.store import GitStore
+from sequencer.plugins.git.state.store import GitStore
 from tests.clones import Shared, git
 from tests.contract import store_cases as cases
 from tests.git.snapshots import snapshot

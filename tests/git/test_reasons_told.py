@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import RemoteUnreachable
-from sequencer.git.remote import SAID_CHARS
-from sequencer.git.store import GitStore
+from sequencer.plugins.git.state.remote import SAID_CHARS
+from sequencer.plugins.git.state.store import GitStore
 from tests.clones import Shared, git
 from tests.contract import store_cases as cases
 from tests.git.servers import end, until_open

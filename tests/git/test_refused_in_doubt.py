@@ -9,11 +9,11 @@ from functools import partial
 import pytest
 
 from sequencer.errors import RemoteRefused, RemoteUnreachable, StaleClaim, WorkTreeRefused
-from sequencer.git.branch import REBUILDS, PendingPush
-from sequencer.git.remote import RefMove
-from sequencer.git.store import GitStore
 from sequencer.model.head import Head
 from sequencer.model.transitions import Transition
+from sequencer.plugins.git.state.branch import REBUILDS, PendingPush
+from sequencer.plugins.git.state.remote import RefMove
+from sequencer.plugins.git.state.store import GitStore
 from tests.clones import Shared, git
 from tests.contract import store_cases as cases
 from tests.git.test_code_and_state import MAIN, declining, worked

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import RemoteRefused, RemoteUnreachable, StorageFailed
-from sequencer.git.store import GitStore
+from sequencer.plugins.git.state.store import GitStore
 from tests.clones import Shared, git
 from tests.concurrency import children
 from tests.contract import store_cases as cases

@@ -11,11 +11,11 @@ from itertools import count
 from pathlib import Path
 
 from sequencer.errors import ClaimHeld, RemoteUnreachable, SequencerError, StaleClaim
-from sequencer.git.store import GitStore
 from sequencer.model import transitions
 from sequencer.model.head import Claim, Head
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.transitions import Transition
+from sequencer.plugins.git.state.store import GitStore
 from sequencer.store.protocol import Change
 from tests.clones import Shared
 from tests.concurrency import children

@@ -185,7 +185,11 @@ STORIES: dict[str, Story] = {
         answers={"one.3": "echo ALL DONE"},
     ),
     "killed": Story(
-        {"workflow": {"name": "standard"}},
+        {
+            "workflow": {"name": "standard"},
+            # It kills its sequencer.
+            "agents": {"script": {"kind": "command", "argv": ["sh", "agent.sh"], "wall": "none"}},
+        },
         (
             "run --max-steps 1 --quiet",
             "-9:run --max-steps 1 --quiet",

@@ -18,7 +18,7 @@ from sequencer.model.line.line import Line
 from sequencer.model.line.order import present
 from sequencer.model.net.net import Net
 from sequencer.model.transitions import Transition
-from sequencer.project import open_run
+from sequencer.project.project import open_run
 from tests.golden.recording import FOLDER, bring_back, steady
 from tests.golden.stories import STORIES
 

@@ -37,9 +37,11 @@ CAMPAIGNS: dict[str, str] = {
     "I-lying-agent": "tests.boundary.lying_agent:campaign",
     "I-linked-folders": "tests.boundary.linked_folders:campaign",
     "A2-random-kills": "tests.concurrency.herding:random_kills",
+    "A1-command-points": "tests.concurrency.command_points:campaign",
     "A1-crash-points": "tests.concurrency.crash_sweep:crash_points",
     "A-flow-kills": "tests.concurrency.flow_kills:campaign",
     "A-flow-points": "tests.concurrency.flow_points:campaign",
+    "A-schedule-points": "tests.concurrency.schedule_points:campaign",
     "A1-kernel": "tests.concurrency.crash_sweep:kernel",
     "A3-killed-holders": "tests.concurrency.take_over:killed_holders",
     "A3-out-of-reach": "tests.concurrency.take_over:out_of_reach",
@@ -86,6 +88,7 @@ CAMPAIGNS: dict[str, str] = {
     "T-cables": "tests.fleet.cables:campaign",
     "C11-clocks": "tests.clocks.clocks:campaign",
     "C11-cron-day": "tests.clocks.cron_day:campaign",
+    "C11-schedules": "tests.clocks.schedule_clocks:campaign",
 }
 """Where each campaign is, the slowest first, so that none is left alone at the end."""
 ALONE = frozenset({"A2-random-kills", "B9-lock-deleted"})

@@ -166,7 +166,7 @@ def recorded(folder: Path, seconds: float) -> list[Frame]:
         play.watch(1.5 * seconds)
         play.say("Start it again: it takes the step over.")
         play.type(0, "sequencer run --position supervisor --max-steps 2")
-        play.until(lambda: r"\[6\] main: ok" in second)
+        play.until(lambda: r"\[6\] main: accepted" in second)
         play.say("The journal has every step once, in order.")
         play.type(0, "clear; sequencer history | tail -n 9")
         play.until(lambda: r"^\$ *$" in first and "taken-over" in first)

@@ -13,10 +13,10 @@ from typing import Any
 from sequencer.documents.keys import known_keys
 from sequencer.model.frozen import json_schema
 from sequencer.model.step import Step
-from sequencer.model.team import STEP_FIELDS
-from sequencer.settings.legacy import TEAM_KEYS, TOLERATING, tables
-from sequencer.settings.schema import Schema
-from sequencer.settings.sources import RENAMED
+from sequencer.plugins.teams.team import STEP_FIELDS
+from sequencer.project.legacy import TEAM_KEYS, TOLERATING, tables
+from sequencer.project.schema import Schema
+from sequencer.project.sources import RENAMED
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "sequencer" / "builtin" / "orchestration.schema.json"

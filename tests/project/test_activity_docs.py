@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from sequencer.cli.views.standing import LABEL_WIDTH
-from sequencer.history.metrics import Metrics
 from sequencer.history.timeline import Figures
 from sequencer.model.outcome import Usage
-from sequencer.posting.lane import THOUGHT_EVERY_S
-from sequencer.posting.options import KINDS, ActivityOptions, SinkOptions, SinkPlace
-from sequencer.posting.poster import DRAIN_S
-from sequencer.posting.protocol import LONGEST_PAUSE_S, Activity, ActivityType, Post
-from sequencer.posting.results import Pending
-from sequencer.posting.sinks import make_sinks
-from sequencer.posting.web import signature
-from sequencer.settings.settings import load
+from sequencer.plugins.metrics.facts import Metrics
+from sequencer.plugins.posting.lane import THOUGHT_EVERY_S
+from sequencer.plugins.posting.options import KINDS, ActivityOptions, SinkOptions, SinkPlace
+from sequencer.plugins.posting.poster import DRAIN_S
+from sequencer.plugins.posting.protocol import LONGEST_PAUSE_S, Activity, ActivityType, Post
+from sequencer.plugins.posting.results import Pending
+from sequencer.plugins.posting.sinks import make_sinks
+from sequencer.plugins.posting.web import signature
+from sequencer.project.settings import load
 from tests.project.documents import ROOT, Fence, fences
 
 PAGE = ROOT / "docs" / "how-to" / "post-activity.md"

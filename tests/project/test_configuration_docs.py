@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from sequencer.documents.keys import known_keys, leaves, without_none, written_fields
-from sequencer.documents.reader import dotted, parse
+from sequencer.documents.yamlfile import dotted, parse
 from sequencer.model.frozen import Frozen
 from sequencer.model.request import Request
 from sequencer.model.step import Step
-from sequencer.settings.legacy import tables
-from sequencer.settings.schema import BUILTIN_AGENTS, AgentEntry, Schema, StepDefaults
-from sequencer.settings.settings import load
-from sequencer.settings.sources import IDENTITY_VARIABLES
+from sequencer.plugins.requests.routing import PROCEDURE_OF, SYSTEM_PROMPTS, classify_by_rules
+from sequencer.project.legacy import tables
+from sequencer.project.schema import BUILTIN_AGENTS, AgentEntry, Schema, StepDefaults
+from sequencer.project.settings import load
+from sequencer.project.sources import IDENTITY_VARIABLES
 from sequencer.workflows.definitions import ReviewDefinition, WorkflowDefinition
 from sequencer.workflows.registry import PROCEDURES, Registry
-from sequencer.workflows.requests.routing import PROCEDURE_OF, SYSTEM_PROMPTS, classify_by_rules
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
 ROW = re.compile(r"^\| `([^`]+)` \| ([^|]+) \| ([^|]+) \| (.+) \|$", re.MULTILINE)

@@ -16,16 +16,16 @@ from pathlib import Path
 import click
 import pytest
 
-from sequencer.assembly.trusting import VARIABLE
 from sequencer.cli.context import Invocation
 from sequencer.cli.program import COMMANDS, group
 from sequencer.documents.keys import annotation_at
-from sequencer.documents.reader import KeyPath
+from sequencer.documents.yamlfile import KeyPath
 from sequencer.engine.run import Run
 from sequencer.errors import WaitsForPerson
-from sequencer.settings.schema import Schema
-from sequencer.settings.settings import load
-from sequencer.settings.sources import IDENTITY_VARIABLES, PREFIX
+from sequencer.project.schema import Schema
+from sequencer.project.settings import load
+from sequencer.project.sources import IDENTITY_VARIABLES, PREFIX
+from sequencer.project.trusting import VARIABLE
 from tests.clones import Shared, git
 from tests.project.documents import (
     ROOT,

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from sequencer.checks import check_project
 from sequencer.engine.stint import Mode
-from sequencer.findings import Level
 from sequencer.model.head import Head, Status
 from sequencer.model.net.graph import NodeKind
 from sequencer.model.transitions import Event
-from sequencer.project import open_project, open_run
-from sequencer.settings.settings import load
+from sequencer.project.checks import check_project
+from sequencer.project.diagnostics import Level
+from sequencer.project.project import open_project, open_run
+from sequencer.project.settings import load
 from sequencer.workflows.finding import GraphFile
 from sequencer.workflows.flowfile.reader import load_flow
 from sequencer.workflows.mermaid.parser import read_chart

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from sequencer.project import load_hooks
-from sequencer.settings.settings import load
+from sequencer.project.project import load_hooks
+from sequencer.project.settings import load
 from tests.forked import Forked
 from tests.project.documents import ROOT, clean_environment, ensure_true, run_region
 

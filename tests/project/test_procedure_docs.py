@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from sequencer.model.request import Request
-from sequencer.settings.settings import Settings, load
-from sequencer.workflows.requests.routing import system_prompts_for
+from sequencer.plugins.requests.routing import system_prompts_for
+from sequencer.project.settings import Settings, load
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "procedures-of-your-own.md"
 

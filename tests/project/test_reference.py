@@ -13,7 +13,6 @@ import pytest
 
 import sequencer
 from sequencer import errors
-from sequencer.assembly.agents import EXECUTORS
 from sequencer.cli.program import COMMANDS, group
 from sequencer.engine.by_hand import Control
 from sequencer.engine.run import Run
@@ -25,7 +24,8 @@ from sequencer.model.limits import RunLimits
 from sequencer.model.outcome import OutcomeStatus, Usage
 from sequencer.model.step import Step
 from sequencer.model.transitions import Event
-from sequencer.settings.schema import BUILTIN_AGENTS, StoreOptions
+from sequencer.project.agents import EXECUTORS
+from sequencer.project.schema import BUILTIN_AGENTS, StoreOptions
 from tests.project.documents import ROOT
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -167,7 +167,7 @@ def test_the_agents_that_need_no_entry() -> None:
 
 
 def test_the_variables_of_an_agent() -> None:
-    from sequencer.settings.sources import IDENTITY_VARIABLES  # noqa: PLC0415
+    from sequencer.project.sources import IDENTITY_VARIABLES  # noqa: PLC0415
 
     assert set(first_words(section(EXECUTOR_PAGE, "The environment"))) == IDENTITY_VARIABLES
 

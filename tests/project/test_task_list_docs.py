@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from sequencer.documents.keys import known_keys, leaves
-from sequencer.documents.reader import parse
-from sequencer.model.team import STEP_FIELDS
-from sequencer.settings.settings import load
+from sequencer.documents.yamlfile import parse
+from sequencer.plugins.teams.entries import ListFile, TaskEntry
+from sequencer.plugins.teams.graphs import workflow_of
+from sequencer.plugins.teams.growth import tasks_of_answer
+from sequencer.plugins.teams.lists import SHARED, builtin_tasks, is_task_list, list_of, read_page
+from sequencer.plugins.teams.options import builtin_roles, roles
+from sequencer.plugins.teams.team import STEP_FIELDS
+from sequencer.project.settings import load
 from sequencer.workflows.mermaid.parser import read_chart
-from sequencer.workflows.teams.entries import ListFile, TaskEntry
-from sequencer.workflows.teams.graphs import workflow_of
-from sequencer.workflows.teams.growth import tasks_of_answer
-from sequencer.workflows.teams.lists import SHARED, builtin_tasks, is_task_list, list_of, read_page
-from sequencer.workflows.teams.options import builtin_roles, roles
 from tests.project.documents import ROOT, fences
 
 PAGE = ROOT / "docs" / "reference" / "teams.md"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from sequencer.documents.reader import dotted
+from sequencer.documents.yamlfile import dotted
 from sequencer.model.step import Step
-from sequencer.model.team import STEP_FIELDS, Budget, Role
-from sequencer.settings.legacy import TEAM_KEYS
-from sequencer.workflows.teams.scoring import CLASSIFICATIONS, KEYWORDS, LABELS
+from sequencer.plugins.teams.scoring import CLASSIFICATIONS, KEYWORDS, LABELS
+from sequencer.plugins.teams.team import STEP_FIELDS, Budget, Role
+from sequencer.project.legacy import TEAM_KEYS
 from tests.project.documents import ROOT
 from tests.project.test_configuration_docs import ROW
 

@@ -21,9 +21,9 @@ from sequencer.model.net.graph import Edge, Graph, Growth, Node, NodeKind
 from sequencer.model.net.marking import FlowStatus, Marking
 from sequencer.model.net.transition import OpenTransition, rest_of, transition_of
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.model.team import Task, TaskTraits
 from sequencer.model.transitions import Fact
-from sequencer.workflows.teams.graphs import growth_of, workflow_of
+from sequencer.plugins.teams.graphs import growth_of, workflow_of
+from sequencer.plugins.teams.team import Task, TaskTraits
 from tests.contract.store_cases import STRANGER, new_head
 from tests.property.flow_rehearsal import ensure_same
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
-from sequencer.documents.files import slug
+from sequencer.documents.textfile import slug
 from sequencer.engine.attempt import Attempt
 from sequencer.errors import UnknownName, UnsafePath
 from sequencer.logs import FileLogs, log_name, steps_folder

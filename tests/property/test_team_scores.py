@@ -7,9 +7,9 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.workflows.requests.routing import WORDS, Word
-from sequencer.workflows.teams.options import ScoreSettings, TeamOptions
-from sequencer.workflows.teams.scoring import (
+from sequencer.plugins.requests.routing import WORDS, Word
+from sequencer.plugins.teams.options import ScoreSettings, TeamOptions
+from sequencer.plugins.teams.scoring import (
     KEYWORDS,
     LABELS,
     Score,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.errors import SequencerError
-from sequencer.project import open_project
+from sequencer.project.project import open_project
 from tests.forked import Forked
 
 LIMIT_S = 60.0

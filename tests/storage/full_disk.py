@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,12 @@ from tests.storage.troubled import apart, change
 
 PAGE = 4096
 PAGES = 40
+INODES = 64
 STEPS = 3
+_AGENT = """
+import os, sys
+print(os.environ["SEQUENCER_STEP"], "word " * 900 if sys.argv[1:] else "")
+"""
 
 
 class Disk:
@@ -31,8 +36,10 @@ class Disk:
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "disk"
         self.folder.mkdir()
-        mount("-t", "tmpfs", "-o", f"size={PAGES * PAGE}", "tmpfs", str(self.folder))
+        options = f"size={PAGES * PAGE},nr_inodes={INODES}"
+        mount("-t", "tmpfs", "-o", options, "tmpfs", str(self.folder))
         self._ballast = self.folder / "ballast"
+        self._many = self.folder / "many"
 
     def clear(self) -> None:
         for entry in self.folder.iterdir():
@@ -47,8 +54,22 @@ class Disk:
             except OSError:
                 file.truncate(max(file.tell() // PAGE - pages, 0) * PAGE)
 
+    def fill_inodes(self, inodes: int) -> None:
+        """Leave *inodes* free: so many files and folders can be made."""
+        self._many.mkdir()
+        made: list[Path] = []
+        try:
+            while True:
+                path = self._many / str(len(made))
+                path.touch()
+                made.append(path)
+        except OSError:
+            for path in made[:inodes]:
+                path.unlink()
+
     def make_room(self) -> None:
         self._ballast.unlink(missing_ok=True)
+        shutil.rmtree(self._many, ignore_errors=True)
 
 
 def pad(journal: Path, room: int) -> None:
@@ -104,7 +125,7 @@ def _work(disk: Disk, folder: Path, verb: str, pages: int, room: int) -> list[st
         pad(state.with_name("journal.jsonl"), room)
     disk.fill(pages)
     limited = ("--max-steps", str(STEPS)) if verb == "run" else ()
-    wrong = [sequencer(folder, verb, *limited, variables=elsewhere).wrong(0, 3)]
+    wrong = [sequencer(folder, verb, *limited, variables=elsewhere).wrong(0, 75)]
     disk.make_room()
     done = len(accepted(facts(folder, elsewhere)))
     if done < STEPS:
@@ -119,6 +140,54 @@ def _work(disk: Disk, folder: Path, verb: str, pages: int, room: int) -> list[st
     return [text for text in wrong if text]
 
 
+def attempts(disk: Disk, folder: Path, size: Size) -> Iterator[tuple[str, list[str]]]:
+    """Start real agents with each number of free pages, and of files that can still be made.
+
+    What finds no room is then also an executor's: the attempt's lock and its note, the folder of
+    its result, the files of its system prompt, a long answer.
+    """
+    is_short = size is Size.SHORT
+    for answer in ("long",) if is_short else ("short", "long"):
+        for pages in (0, 2, 4) if is_short else range(PAGES - 1):
+            yield (
+                f"{answer} answer, {pages} pages",
+                _attempt(disk, folder, answer, partial(disk.fill, pages)),
+            )
+        for inodes in (0, 1, 3) if is_short else range(24):
+            yield (
+                f"{answer} answer, {inodes} inodes",
+                _attempt(disk, folder, answer, partial(disk.fill_inodes, inodes)),
+            )
+
+
+def _attempt(disk: Disk, folder: Path, answer: str, fill: Callable[[], None]) -> list[str]:
+    disk.clear()
+    shutil.rmtree(folder, ignore_errors=True)
+    state, logs = disk.folder / "sync/state.json", disk.folder / "logs"
+    argv = [sys.executable, "agent.py", *(["long"] if answer == "long" else [])]
+    agent = {"kind": "command", "argv": argv, "free": True}
+    project(folder, agent={"default": "hand"}, agents={"hand": agent})
+    (folder / "agent.py").write_text(_AGENT)
+    elsewhere = {"SEQUENCER_STATE_FILE": str(state), "SEQUENCER_LOGS_DIR": str(logs)}
+    # With folders that are there already: a run that begins on a full disk is tried above.
+    wrong = [sequencer(folder, "tick", variables=elsewhere).wrong(0)]
+    fill()
+    told = sequencer(folder, "run", "--max-steps", "1", variables=elsewhere)
+    wrong.append(told.wrong(0, 75))
+    if told.code == 75 and "no room left" not in told.err:
+        wrong.append(f"not a word about the disk: {told.err}")
+    disk.make_room()
+    head = json.loads(sequencer(folder, "status", "--json", variables=elsewhere).out)
+    if head.get("failures_in_row"):
+        wrong.append(f"counted as a failure of the agent: {head['failures_in_row']}")
+    rest = STEPS - len(accepted(facts(folder, elsewhere)))
+    wrong.append(sequencer(folder, "run", "--max-steps", str(rest), variables=elsewhere).wrong(0))
+    history = facts(folder, elsewhere)
+    if accepted(history) != [*range(STEPS)] or any(one["event"] == "failed" for one in history):
+        wrong.append(f"the history: {[(one['event'], one.get('step_index')) for one in history]}")
+    return [text for text in wrong if text]
+
+
 def files_of(folder: Path) -> dict[str, bytes]:
     paths = (path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
@@ -127,7 +196,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 def _init(disk: Disk, pages: int) -> list[str]:
     disk.clear()
     disk.fill(pages)
-    wrong = [sequencer(disk.folder, "init", "project").wrong(0, 2)]
+    wrong = [sequencer(disk.folder, "init", "project").wrong(0, 75)]
     disk.make_room()
     wrong.append(sequencer(disk.folder, "init", "project").wrong(0))
     made = files_of(disk.folder / "project")
@@ -141,13 +210,17 @@ def _init(disk: Disk, pages: int) -> list[str]:
 
 
 def campaign(folder: Path, size: Size) -> Report:
-    """Let the disk be full at every write of every change, and of ``init``, ``run``, ``tick``."""
+    """Let the disk be full, of bytes and of inodes, at every write of every change and executor."""
     return in_namespace("tests.storage.full_disk", folder, size)
 
 
 def main(folder: Path, size: Size) -> Report:
     disk, wrong, inputs = Disk(folder), [], 0
-    for tried in (changes(disk, size), commands(disk, folder / "project", size)):
+    for tried in (
+        changes(disk, size),
+        commands(disk, folder / "project", size),
+        attempts(disk, folder / "work", size),
+    ):
         for name, texts in tried:
             inputs += 1
             wrong += [f"{name}: {text}" for text in texts]

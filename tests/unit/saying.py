@@ -8,6 +8,7 @@ from typing import Any
 
 from sequencer.engine.attempt import (
     Attempt,
+    AttemptAccepted,
     AttemptEnded,
     AttemptStarted,
     AttemptUsed,
@@ -64,6 +65,9 @@ class Saying:
 
     def ended(self, attempt: Attempt, outcome: Outcome) -> None:
         self.emit(AttemptEnded(attempt, outcome))
+
+    def accepted(self, attempt: Attempt, outcome: Outcome) -> None:
+        self.emit(AttemptAccepted(attempt, outcome))
 
     def notice(self, text: str) -> None:
         self.emit(Noticed(text))

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from sequencer.assembly.agents import EXECUTORS, ensure_honoured
 from sequencer.errors import ConfigurationError, DefinitionChanged
 from sequencer.executors.process import ProcessCore
 from sequencer.model.step import Step
-from sequencer.project import Project, open_project
+from sequencer.project.agents import EXECUTORS, ensure_honoured
+from sequencer.project.project import Project, open_project
 from tests.unit.engine.projects import open_scripted, write_project
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin"}

@@ -7,16 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.checks import check_project
-from sequencer.findings import Area, Finding, Level, exit_code
-from sequencer.project import open_project
+from sequencer.project.agent_checks import check_walls
+from sequencer.project.checks import check_project
+from sequencer.project.diagnostics import Area, Finding, Level, exit_code
+from sequencer.project.project import open_project
 from tests.unit.cli.calling import CONFIGURATION, call, project, worked
 from tests.unit.store.broken_runs import damage_line, edit
+
+OF_THE_MACHINE = re.compile("there is no wall around agents|agents of root can read")
+"""What depends on the kernel and the user that run the tests."""
 
 
 def findings(folder: Path, *, level: Level | None = None) -> list[Finding]:
     found = check_project(open_project(folder), None)
-    return [finding for finding in found if level in (None, finding.level)]
+    return [
+        finding
+        for finding in found
+        if level in (None, finding.level) and not OF_THE_MACHINE.search(finding.message)
+    ]
 
 
 def only(folder: Path, level: Level) -> Finding:
@@ -222,7 +230,7 @@ def test_a_network_file_system_is_an_error_unless_allowed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project(tmp_path)
-    monkeypatch.setattr("sequencer.checks.type_of", lambda _: "nfs4")
+    monkeypatch.setattr("sequencer.project.checks.type_of", lambda _: "nfs4")
     found = only(tmp_path, Level.ERROR)
     assert "nfs4" in found.message
     assert found.exit_code == 3
@@ -269,3 +277,43 @@ def test_everything_is_found_at_once(tmp_path: Path) -> None:
     found = findings(tmp_path, level=Level.ERROR)
     assert len(found) == 3
     assert exit_code(found) == 2
+
+
+# --- walls -------------------------------------------------------------------------------
+
+SUDO = "agents: {t: {kind: command, argv: [sh, -c, 'cd x && /usr/bin/sudo make install']}}\n"
+WALLS = "agents: {t: {kind: command, argv: [sh], wall: none}, u: {kind: command, argv: [sh]}}\n"
+
+
+@pytest.mark.parametrize(
+    ("configuration", "uid", "why", "told"),
+    [
+        (LOST, 1000, None, []),
+        (LOST, 0, None, ["agents of root can read"]),
+        (LOST, 0, "an old kernel", ["there is no wall .*an old kernel"]),
+        (WALLS, 1000, None, ["wall: none: nothing keeps it from"]),
+        (WALLS, 0, None, ["wall: none: nothing keeps it from", "agents of root can read"]),
+        (SUDO, 1000, None, ["sudo doesn't work inside the wall"]),
+        (SUDO, 1000, "an old kernel", ["there is no wall .*an old kernel"]),
+        # Nothing starts a process that a wall could be around.
+        ("", 0, "an old kernel", []),
+    ],
+)
+def test_what_is_open_between_agents_is_told(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    configuration: str,
+    *,
+    uid: int,
+    why: str | None,
+    told: list[str],
+) -> None:
+    monkeypatch.setattr("sequencer.project.agent_checks.lack", lambda: why)
+    monkeypatch.setattr("sequencer.project.agent_checks.os.geteuid", lambda: uid)
+    project(tmp_path, CONFIGURATION + configuration)
+    found = list(check_walls(open_project(tmp_path)))
+    assert {finding.level for finding in found} <= {Level.NOTICE}
+    for finding, pattern in zip(found, told, strict=True):
+        assert re.search(pattern, finding.message)
+        assert finding.hint
+    assert all("sudo" in (finding.hint or "") for finding in found if finding.where == "agent t")

@@ -6,7 +6,7 @@ import inspect
 import pytest
 
 from sequencer import errors
-from sequencer.errors import ConfigurationError, SequencerError, out_of_resources
+from sequencer.errors import ConfigurationError, NotTrusted, SequencerError, out_of_resources
 
 CODES = {
     "SequencerError": 70,
@@ -55,6 +55,8 @@ def test_every_error_has_its_exit_code() -> None:
         (OSError(errno.ENFILE, "x"), "fs.file-max"),
         (BlockingIOError(errno.EAGAIN, "x"), "ulimit -u"),
         (OSError(errno.ENOMEM, "x"), "memory"),
+        (OSError(errno.ENOSPC, "x"), "df -i"),
+        (OSError(errno.EDQUOT, "x"), "df -h"),
         (MemoryError(), "memory"),
         (RuntimeError("can't start new thread"), "ulimit -u"),
         (
@@ -72,3 +74,14 @@ def test_what_a_machine_ran_out_of_is_named_with_what_to_do(error: Exception, wo
     made.__cause__ = error
     assert out_of_resources(made) is not None
     assert out_of_resources(found) is found
+
+
+def test_many_facts_about_one_part_of_a_project_hide_no_other() -> None:
+    many = [f"+ agents.a{number:03}.argv: []" for number in range(200)]
+    changed = [*many, '+ hooks: ["x.py"]', '+ setup: [["x"]]', "+ file flows/x.md, x: y"]
+    said = str(NotTrusted("/p", (), changed))
+    assert all(line in said for line in changed[200:])
+    assert "203 parts in all: agents 200, hooks 1, setup 1, file 1" in said
+    assert said.index("a000") < said.index("a036") < said.index("hooks")
+    assert "a037" not in said
+    assert "in all" not in str(NotTrusted("/p", (), changed[165:]))

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.assembly.agents import CLIENTS
-from sequencer.cli.installers import Cron, Job
 from sequencer.errors import UsageRefused
+from sequencer.plugins.schedules.installers import Cron, Job
+from sequencer.project.agents import CLIENTS
 from tests.isolation import FAKE_PROGRAMS, isolate, kept, without_agents
 
 

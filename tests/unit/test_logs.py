@@ -29,6 +29,7 @@ from sequencer.logs import (
 )
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.store import folder as folders
+from tests.contract.executor_cases import IDENTITY
 from tests.unit.saying import attempt
 
 DONE = Outcome(status=OutcomeStatus.OK)
@@ -127,7 +128,7 @@ def test_a_log_is_capped_and_says_so(tmp_path: Path) -> None:
     text = log.path.read_bytes()
     assert len(text) < 1_600
     assert b"# log capped at 1000 bytes: 19200 more dropped" in text
-    assert b"# ended ok" in text
+    assert "\n# ended · ".encode() in text
 
 
 def test_secrets_are_hidden_also_where_they_are_cut_in_two(tmp_path: Path) -> None:
@@ -276,7 +277,7 @@ def write_sent(place: Place, *sends: tuple[str, dict[str, Any]]) -> Path:
             step=made.step,
             cwd=place.project,
             result_path=made.result_path,
-            environment={},
+            identity=IDENTITY,
             **{"prompt": "", **texts},
         )
         log.sent(request, to)

@@ -14,10 +14,10 @@ import pytest
 
 from sequencer.cli.views.text import one_line
 from sequencer.model.limits import InvocationLimits
-from sequencer.project import open_project
-from sequencer.web.guard import Keys, PageGuard, origins_of
-from sequencer.web.server import make_app
-from sequencer.web.site import Site
+from sequencer.plugins.web.guard import Keys, PageGuard, origins_of
+from sequencer.plugins.web.server import make_app
+from sequencer.plugins.web.site import Site
+from sequencer.project.project import open_project
 from tests.web.deliveries import Taker, make_project, taking
 from tests.web.sample import make_all
 
@@ -148,7 +148,8 @@ def scope_of(path: str, method: str, headers: list[tuple[str, str]]) -> dict[str
         "root_path": "",
         "scheme": "http",
         "headers": [(name.encode(), value.encode()) for name, value in headers],
-        "client": ("127.0.0.1", 50000),
+        # Of another machine: no process here has that end.
+        "client": ("192.0.2.7", 50000),
         "server": ("127.0.0.1", PORT),
     }
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from sequencer.engine.run import Run
 from sequencer.model.head import Head, Status
-from sequencer.project import open_project
+from sequencer.project.project import open_project
 
 SECRET = "a secret of the tests, long enough"  # noqa: S105 - of nothing
 Document = dict[str, Any]

@@ -8,11 +8,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from sequencer.documents.reader import KeyPath
+from sequencer.documents.yamlfile import KeyPath
 from sequencer.errors import SequencerError
 from sequencer.model.limits import InvocationLimits
-from sequencer.project import open_project
-from sequencer.settings.sources import Given
+from sequencer.project.project import open_project
+from sequencer.project.sources import Given
 
 AGENT = """
 import json, os, sys, time
@@ -31,8 +31,8 @@ if step == "judge":
     verdict = {"pass": os.path.exists("judged"), "reason": "a link on page 2 is dead"}
     open("judged", "w").close()
     with open(os.environ["SEQUENCER_RESULT"], "w", encoding="utf-8") as file:
-        json.dump({"status": "ok", "output": json.dumps(verdict),
-                   "usage": {"input_tokens": 900, "output_tokens": 60, "cost_usd": 0.008}}, file)
+        json.dump({"usage": {"input_tokens": 900, "output_tokens": 60, "cost_usd": 0.008}}, file)
+    print(json.dumps(verdict))
     sys.exit(0)
 if step == "deploy":
     sys.exit("the server at deploy.example says 503")

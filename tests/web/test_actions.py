@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sequencer.model.head import Head
-from sequencer.web.site import RunRow
+from sequencer.plugins.web.site import RunRow
 from tests.web.conftest import Client
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.outcome import Usage
-from sequencer.project import open_project
-from sequencer.web.costs import MEASURES, MOST_SERIES, PARTS, grown
-from sequencer.web.records import Spent
+from sequencer.plugins.web.costs import MEASURES, MOST_SERIES, PARTS, grown
+from sequencer.plugins.web.records import Spent
+from sequencer.project.project import open_project
 from tests.web.conftest import Client, words
 from tests.web.sample import make_project, work
 

@@ -15,11 +15,11 @@ import pytest
 from starlette.routing import Mount, Route
 
 from sequencer.cli.program import run
-from sequencer.cli.web import _listening as listening
-from sequencer.cli.web import _way_to as way_to
 from sequencer.errors import UsageRefused
-from sequencer.web import guard
-from sequencer.web.server import environment
+from sequencer.plugins.web import guard
+from sequencer.plugins.web.cli_web import _listening as listening
+from sequencer.plugins.web.cli_web import _way_to as way_to
+from sequencer.plugins.web.server import environment
 from tests.web.conftest import HOST, LINK, PORT, Answer, Client, scope_of
 
 RUN = "/p/shop/login-timeout"
@@ -436,7 +436,7 @@ def test_the_key_stands_in_no_command_line(
     monkeypatch.chdir(made / "shop")
     monkeypatch.delenv("SEQUENCER_TOKEN", raising=False)
     monkeypatch.setattr("webbrowser.open", browse)
-    monkeypatch.setattr("sequencer.web.server.serve", lambda *_: None)
+    monkeypatch.setattr("sequencer.plugins.web.server.serve", lambda *_: None)
     assert run(["web", "--port", "0"]) == 0
     link = capsys.readouterr().out.strip()
     assert link.partition("token=")[2] not in opened[0]

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from sequencer.documents.reader import KeyPath
+from sequencer.documents.yamlfile import KeyPath
 from sequencer.errors import WaitsForPerson
 from sequencer.model.head import Status
-from sequencer.project import open_project
-from sequencer.settings.sources import Given
+from sequencer.project.project import open_project
+from sequencer.project.sources import Given
 from tests.unit.posting.desk import Reply, open_desk
 from tests.web.deliveries import (
     ANN,
@@ -389,7 +389,7 @@ def waiting(state: Path) -> list[Any]:
 KILLER = """
 import os, signal, sys
 from sequencer.engine.by_hand import Control
-from sequencer.web.hooks import acting, box
+from sequencer.plugins.web.webhooks import acting, box
 
 PLACES = {
     "take": (box.DeliveryBox, "take", False),
@@ -424,18 +424,13 @@ def taking_until_it_dies(folder: Path, state: Path, place: str) -> Any:
 # --- bounds -------------------------------------------------------------------------------
 
 
-def test_it_answers_within_a_tenth_of_a_second_and_the_work_comes_later(
-    taker: Taker, folder: Path
-) -> None:
+def test_it_answers_while_the_work_is_held_up(taker: Taker, folder: Path) -> None:
     (folder / "hold-look").touch()
     taker.send("github", labeled())
-    took = []
     for number in range(20, 40):
-        began = time.perf_counter()
         assert taker.send("github", labeled(number=number))[0] == 202
-        took.append(time.perf_counter() - began)
-    assert sorted(took)[len(took) // 2] < 0.1
     assert len(open_project(folder, trust=True).run_names()) >= 1
+    # The first run's step has not even ended: none of the answers waited for it.
     wait_for(lambda: calls(folder) == ["look"], lambda: taker.said)
     (folder / "hold-look").unlink()
 
@@ -450,7 +445,7 @@ def test_a_command_line_that_is_no_server_loads_none_of_this() -> None:
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
-    assert "sequencer.web" not in found.stdout
+    assert "sequencer.plugins.web" not in found.stdout
     assert json.loads(found.stdout.replace("'", '"')) == [] or "web" not in found.stdout
 
 

@@ -11,16 +11,18 @@ import socket
 import stat
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sequencer.model.head import Status
-from sequencer.project import open_project
-from sequencer.web import checks, door
-from sequencer.web.hooks import acting, box
-from sequencer.web.site import Site
+from sequencer.plugins.web import checks, door
+from sequencer.plugins.web.site import Site
+from sequencer.plugins.web.webhooks import acting, box, uploads
+from sequencer.project.project import open_project
 from tests.web.deliveries import (
     LABEL,
     SECRET,
@@ -268,16 +270,159 @@ def test_labels_of_linear_are_compared_by_name(quiet: Taker) -> None:
 # --- bounds, at the door alone -------------------------------------------------------------
 
 
-def test_more_than_a_minute_holds_are_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+def test_more_new_ones_than_a_minute_holds_are_refused(
+    alone: door.Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(door, "A_MINUTE", 3)
+    monkeypatch.setattr(box, "A_MINUTE", 3)
+    sent = [signed("github", labeled(number=n)) for n in range(1, 6)]
+    assert [ask(alone, one) for one in sent] == [202, 202, 202, 429, 429]
+    # What was refused is not known: it can be sent again. What was taken is, also now.
+    assert [ask(alone, one) for one in sent] == [200, 200, 200, 429, 429]
+    assert ask(alone, signed("github", labeled("bug"))) == 200
+    assert ask(alone, signed("github", labeled("bug"), secret=SECRET[::-1])) == 401
+    later = time.time() + 61
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert [ask(alone, one) for one in sent] == [200, 200, 200, 202, 202]
+
+
+def test_deliveries_that_a_wrong_clock_took_later_than_now_shut_out_none(
+    alone: door.Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(box, "A_MINUTE", 1)
+    now = time.time()
+    with monkeypatch.context() as wrong:
+        wrong.setattr(time, "time", lambda: now + 10**9)
+        assert box.DeliveryBox(project_key(alone)).take("github", "issues", b"1", b"{}")
+    assert ask(alone, signed("github", labeled())) == 202
+
+
+def test_replays_shut_out_no_honest_delivery(alone: door.Door) -> None:
+    captured = signed("github", labeled())
+    assert ask(alone, captured) == 202
+    assert {ask(alone, captured) for _ in range(565)} == {200}
+    for number in range(45):
+        assert ask(alone, signed("github", labeled("bug", number=number + 1))) == 200
+    assert ask(alone, signed("github", comment("approve"))) == 202
+
+
+@pytest.mark.parametrize("number", [True, -1, 0, 7.0, "7", None, 2**63])
+def test_a_number_of_an_issue_is_one_that_counts(alone: door.Door, number: object) -> None:
+    sent = signed("github", labeled(issue=issue(number=number)))  # type: ignore[arg-type]
+    assert ask(alone, sent) == 200
+    assert box.DeliveryBox(project_key(alone)).next() is None
+
+
+def test_a_time_of_sending_that_is_no_number_is_too_late(taker: Taker) -> None:
+    for when in (True, 1e999, 10**400, -1):
+        document = {**linear("Issue", "create", linear_issue()), "webhookTimestamp": when}
+        assert taker.send("linear", document)[0] in (400, 401), when
+
+
+@pytest.fixture
+def alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> door.Door:
+    """Return a door at which nobody acts on what is taken."""
+    monkeypatch.setattr(acting.Clerk, "wake", lambda _: None)
     monkeypatch.setenv("GITHUB_WEBHOOK_SECRET", SECRET)
-    made = door.Door(nobody, ["http://127.0.0.1"], Site([folder]), lambda _: None)
-    answers = [ask(made, signed("github", labeled("bug", number=n))) for n in range(5)]
-    assert answers == [200, 200, 200, 429, 429]
-    # Who has no secret uses up nothing.
-    assert ask(made, signed("github", labeled("bug"), secret=SECRET[::-1])) == 401
+    return door.Door(nobody, ["http://127.0.0.1"], Site([folder]), lambda _: None)
+
+
+def project_key(made: door.Door) -> str:
+    (clerk,) = made._clerks
+    return clerk.shown.project.trust.key
+
+
+# --- floods that nobody has signed, at a server ------------------------------------------
+
+
+def test_a_flood_of_unsigned_bodies_shuts_out_neither_others_nor_its_own_address(
+    quiet: Taker,
+) -> None:
+    """Of a tracker and a stranger behind one proxy the server knows only the proxy's address."""
+    flood, other = "127.0.0.2", "127.0.0.3"
+    small = uploads.LEAST_BYTES
+    with ExitStack() as stack:
+        for _ in range(uploads.FREE_BYTES // uploads.MOST_BYTES):
+            stack.enter_context(upload(quiet, flood, uploads.MOST_BYTES))
+        # Refused by its headers: nothing of the body was sent, and none of it is waited for.
+        began = time.monotonic()
+        with upload(quiet, flood, uploads.MOST_BYTES) as refused:
+            assert status(refused) == 429
+        assert time.monotonic() - began < uploads.BODY_S / 2
+        slow = [stack.enter_context(upload(quiet, flood, small)) for _ in range(20)]
+        assert send_from(quiet, other) == send_from(quiet, flood) == 200
+        # Those that were arriving longest have made room.
+        assert [status(one) for one in slow[:12]] == [503] * 12
+
+
+def test_what_a_peer_sent_unsigned_counts_after_it_has_arrived(quiet: Taker) -> None:
+    flood = "127.0.0.4"
+    body = b"x" * uploads.MOST_BYTES
+    for _ in range(uploads.FREE_BYTES // uploads.MOST_BYTES):
+        with upload(quiet, flood, len(body)) as raw:
+            raw.sendall(body)
+            assert status(raw) == 401
+    with upload(quiet, flood, uploads.MOST_BYTES) as raw:
+        assert status(raw) == 429
+    with upload(quiet, flood, None) as raw:
+        assert status(raw) == 429
+    assert send_from(quiet, flood) == 200
+    with upload(quiet, "127.0.0.5", len(body)) as raw:
+        raw.sendall(body)
+        assert status(raw) == 401
+
+
+def test_signed_bodies_use_up_nothing(quiet: Taker) -> None:
+    large = labeled("bug", issue=issue(body="x" * 1_000_000))
+    answers = {send_from(quiet, "127.0.0.6", large) for _ in range(12)}
+    assert answers == {200}
+
+
+@pytest.mark.parametrize("path", ["/hooks/github", "/runs", "/p/app/run/do/stop", "/login"])
+def test_a_request_that_tells_its_length_twice_is_refused_and_ends_the_connection(
+    quiet: Taker, path: str
+) -> None:
+    ambiguous = (
+        f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1:{quiet.port}\r\ncontent-length: 5\r\n"
+        "transfer-encoding: chunked\r\n\r\n0\r\n\r\n"
+    )
+    after = f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1:{quiet.port}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", quiet.port), timeout=20) as raw:
+        raw.sendall((ambiguous + after).encode())
+        answers = b""
+        with suppress(ConnectionResetError):
+            while part := raw.recv(4096):
+                answers += part
+    assert answers.startswith(b"HTTP/1.1 400 ")
+    assert answers.count(b"HTTP/1.1 ") == 1
+
+
+@contextmanager
+def upload(server: Taker, source: str, size: int | None) -> Iterator[socket.socket]:
+    """Begin to send a delivery of *size* bytes (None: in chunks) that is not signed."""
+    address = ("127.0.0.1", server.port)
+    with socket.create_connection(address, timeout=20, source_address=(source, 0)) as raw:
+        length = "transfer-encoding: chunked" if size is None else f"content-length: {size}"
+        raw.sendall(
+            f"POST /hooks/github HTTP/1.1\r\nhost: 127.0.0.1:{server.port}\r\n{length}\r\n"
+            "content-type: application/json\r\n"
+            f"x-hub-signature-256: sha256={'0' * 64}\r\n\r\n".encode()
+        )
+        yield raw
+
+
+def status(raw: socket.socket) -> int:
+    return int(raw.recv(200).split()[1])
+
+
+def send_from(server: Taker, source: str, document: dict[str, Any] | None = None) -> int:
+    """Deliver what asks for nothing here, signed, from the address *source*."""
+    body, headers = signed("github", document or labeled("bug"))
+    connection = http.client.HTTPConnection(
+        "127.0.0.1", server.port, timeout=20, source_address=(source, 0)
+    )
+    with closing(connection):
+        connection.request("POST", "/hooks/github", body, headers)
+        return connection.getresponse().status
 
 
 def test_health_tells_what_was_taken_and_what_was_refused(
@@ -312,7 +457,7 @@ def test_a_box_takes_no_more_than_it_holds(folder: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(acting.Clerk, "wake", lambda _: None)
     monkeypatch.setenv("GITHUB_WEBHOOK_SECRET", SECRET)
     made = door.Door(nobody, ["http://127.0.0.1"], Site([folder]), lambda _: None)
-    assert [ask(made, signed("github", labeled(number=n))) for n in range(4)] == [
+    assert [ask(made, signed("github", labeled(number=n))) for n in range(1, 5)] == [
         202,
         202,
         503,
@@ -337,6 +482,24 @@ def test_a_delivery_is_known_for_as_long_as_it_may_come_again(
     assert [one.done for one in made.newest(9)] == [None]
 
 
+@pytest.mark.parametrize(
+    ("ended", "is_another"),
+    [
+        ("2026-11-26T12:00:00Z", False),
+        ("2026-11-26T11:59:00Z", True),
+        # Written by a clock that was ahead: by minutes, or by years.
+        ("2026-11-26T18:00:00Z", False),
+        ("2036-01-01T00:00:00Z", True),
+        ("when?", False),
+    ],
+)
+def test_an_end_that_is_years_away_makes_no_event_an_old_one(
+    ended: str, *, is_another: bool
+) -> None:
+    now = datetime(2026, 11, 26, 12, tzinfo=UTC)
+    assert acting.is_later(now, ended, now) == is_another
+
+
 async def nobody(*_: object) -> None:
     raise AssertionError("let through")
 
@@ -353,7 +516,8 @@ def ask(made: door.Door, sent: tuple[bytes, dict[str, str]]) -> int:
         found.append(message)
 
     pairs = [(k.encode(), v.encode()) for k, v in {**headers, "host": "127.0.0.1"}.items()]
-    scope = {"type": "http", "path": "/hooks/github", "method": "POST", "headers": pairs}
+    scope: dict[str, Any] = {"type": "http", "path": "/hooks/github", "method": "POST"}
+    scope |= {"headers": pairs, "client": ("192.0.2.1", 1)}
     asyncio.run(made(scope, receive, send))
     return int(found[0]["status"])
 

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from sequencer.project import open_project
-from sequencer.web.live import Channels, MadePage, Wakes, followed_log
-from sequencer.web.server import Answers
+from sequencer.plugins.web.live import Channels, MadePage, Wakes, followed_log
+from sequencer.plugins.web.server import Answers
+from sequencer.project.project import open_project
 from tests.web.conftest import Client
 
 RUN = "/p/shop/login-timeout"

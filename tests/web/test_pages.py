@@ -17,9 +17,9 @@ import pytest
 from sequencer.cli.program import run
 from sequencer.engine.run import Run
 from sequencer.model.head import Head
-from sequencer.project import open_project
-from sequencer.web.pages import took
-from sequencer.web.site import RunStory
+from sequencer.plugins.web.pages import took
+from sequencer.plugins.web.site import RunStory
+from sequencer.project.project import open_project
 from tests.acceptance.cli_process import cli
 from tests.loopback import free_ports
 from tests.web.conftest import Client, words
@@ -415,7 +415,7 @@ def test_a_run_that_was_reset_has_only_what_came_after(client: Client, tmp_path:
 
 def test_a_claim_whose_holder_is_gone_waits_for_a_person(client: Client, tmp_path: Path) -> None:
     script = (
-        "import os, sys; from sequencer.project import open_run\n"
+        "import os, sys; from sequencer.project.project import open_run\n"
         "with open_run(sys.argv[1], trust=True).turn(): os._exit(0)"
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path / "shop")], check=True)
@@ -493,7 +493,7 @@ def test_without_the_extra_it_is_named(
 ) -> None:
     monkeypatch.chdir(made / "shop")
     monkeypatch.delenv("SEQUENCER_TOKEN", raising=False)
-    monkeypatch.setattr("sequencer.cli.web.NEEDED", ("no_such_package",))
+    monkeypatch.setattr("sequencer.plugins.web.cli_web.NEEDED", ("no_such_package",))
     assert run(arguments) == 2
     assert "pip install 'step-sequencer[web]'" in capsys.readouterr().err
 
@@ -501,8 +501,8 @@ def test_without_the_extra_it_is_named(
 def test_of_a_long_line_the_end_is_read_and_earlier_steps_are_there(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sequencer.web.site.LONG", 50)
-    monkeypatch.setattr("sequencer.web.site.ENOUGH", 20)
+    monkeypatch.setattr("sequencer.plugins.web.site.LONG", 50)
+    monkeypatch.setattr("sequencer.plugins.web.site.ENOUGH", 20)
     work(tmp_path / "shop", None, "loop", 60)
     page = client.get("/p/shop/-").text
     assert "69 started, newest first" in words(page)

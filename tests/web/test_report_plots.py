@@ -7,14 +7,14 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from sequencer.cli.views.pictures import png_of
 from sequencer.errors import TransitionRefused
 from sequencer.model.outcome import Usage
-from sequencer.project import open_project
-from sequencer.web import report
-from sequencer.web.costs import Judge
-from sequencer.web.records import Spent
-from sequencer.web.site import RunRow, RunStory, ShownProject
+from sequencer.plugins.drawing.pictures import png_of
+from sequencer.plugins.web import report
+from sequencer.plugins.web.costs import Judge
+from sequencer.plugins.web.records import Spent
+from sequencer.plugins.web.site import RunRow, RunStory, ShownProject
+from sequencer.project.project import open_project
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = '</text><script>alert(1)</script> & "x"'

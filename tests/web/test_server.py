@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pytest
 import uvicorn
 
-from sequencer.web import server
+from sequencer.plugins.web import server
 
 IDLE = 300
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.project import open_project
+from sequencer.project.project import open_project
 from tests.loopback import free_ports
 from tests.web.deliveries import make_project
 

@@ -16,13 +16,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from sequencer.cli.context import complain, near, tell_fitted
-from sequencer.cli.unattended import Log
-from sequencer.cli.views.text import Sanitiser, clock, file_size, fitted, moment, one_line
+from sequencer.cli.views.text import Sanitiser, clock, file_size, fitted, moment, one_line, plural
 from sequencer.engine.attempt import (
     Attempt,
+    AttemptAccepted,
     AttemptEnded,
     AttemptStarted,
     AttemptUsed,
@@ -32,9 +32,12 @@ from sequencer.engine.attempt import (
     RunEvent,
     Waiting,
 )
+from sequencer.engine.run import Run
+from sequencer.engine.stint import Summary
 from sequencer.executors.protocol import Piece
 from sequencer.executors.redaction import Redaction
 from sequencer.model.outcome import Outcome, Usage, duration, spent
+from sequencer.plugins.schedules.unattended import Log
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -194,22 +197,28 @@ def start_line(attempt: Attempt, log: Path) -> str:
 
 
 def end_line(attempt: Attempt, outcome: Outcome) -> str:
-    """Return the line that says how *attempt* ended."""
-    return f"{_label(attempt)}: {_ended_words(outcome)}"
+    """Return the line that says how *attempt* ended; whether it is accepted shows later."""
+    return f"{_label(attempt)}: {_ended_words(outcome, 'ended')}"
+
+
+def accepted_line(attempt: Attempt) -> str:
+    """Return the line that says that the run has recorded *attempt* as an accepted step."""
+    return f"{_label(attempt)}: accepted"
 
 
 def elsewhere_line(event: MadeElsewhere) -> str:
     """Return the line that says what another process does."""
     label = _place(event.step_index, event.step)
     if event.outcome is not None:
-        return one_line(f"{label}: {_ended_words(event.outcome)}, by {event.by}")
+        return one_line(f"{label}: {_ended_words(event.outcome, 'accepted')}, by {event.by}")
     again = f", attempt {event.attempt}" if event.attempt > 1 else ""
     return one_line(f"{label}: made by {event.by}{again}, which has its log")
 
 
-def _ended_words(outcome: Outcome) -> str:
+def _ended_words(outcome: Outcome, well: str) -> str:
+    """Return how an attempt ended; *well* says it of one that did what it was asked."""
     used = ", ".join(filter(None, (duration(outcome.usage.seconds), spent(outcome.usage))))
-    text = f"{outcome.status} after {used}"
+    text = f"{well if outcome.is_accepted else outcome.status} after {used}"
     if outcome.denials:
         text += f"; {len(outcome.denials)} tool calls were refused by the agent's permissions"
     return text
@@ -257,6 +266,8 @@ class PlainProgress:
                 self._attempt = None
                 kind = Piece.NOTICE if outcome.is_accepted else Piece.ERROR
                 self._say(kind, timed(end_line(attempt, outcome)))
+            case AttemptAccepted(attempt):
+                self._say(Piece.NOTICE, timed(accepted_line(attempt)))
             case MadeElsewhere(outcome=outcome):
                 is_well = outcome is None or outcome.is_accepted
                 kind = Piece.NOTICE if is_well else Piece.ERROR
@@ -437,3 +448,36 @@ class LiveProgress(Painter, PlainProgress):
             self._console.print(Text("\n").join(styled), soft_wrap=True)
             self._painted += 1
         self._show(bottom, is_transient=True)
+
+
+def summary_line(summary: Summary) -> str:
+    """Return one line that says how it ended."""
+    usage = summary.usage
+    parts = [summary.reason]
+    if usage.steps or summary.failures or usage.seconds:
+        failed = f"{summary.failures} failed" if summary.failures else ""
+        steps = plural(usage.steps, "step")
+        is_said = any(words in f"{summary.reason} " for words in (" steps ", " 1 step "))
+        used = ("" if is_said else steps, failed, spent(usage), duration(usage.seconds))
+        parts += filter(None, used)
+    return one_line(" · ".join(parts))
+
+
+def summary_json(run: Run, summary: Summary, exit_code: int) -> dict[str, Any]:
+    """Return what ``--json`` prints at the end."""
+    usage, head, names = summary.usage, summary.head, ("step_index", "status", "expected_step")
+    return {
+        "reason": summary.reason,
+        "exit_code": exit_code,
+        "run": run.name,
+        "steps": usage.steps,
+        "failures": summary.failures,
+        "cost_usd": usage.known_usd,
+        "unpriced": usage.unpriced,
+        "estimated_usd": usage.estimated_usd,
+        "input_tokens": usage.input_tokens,
+        "cache_read_tokens": usage.cache_read_tokens,
+        "output_tokens": usage.output_tokens,
+        "seconds": usage.seconds,
+        "head": None if head is None else {name: getattr(head, name) for name in names},
+    }

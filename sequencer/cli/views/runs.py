@@ -15,7 +15,7 @@ from sequencer.engine.recall import recall
 from sequencer.engine.run import Dispatching, Run
 from sequencer.errors import SequencerError, run_option, typed
 from sequencer.model.head import Gate, Head
-from sequencer.project import Project
+from sequencer.project.project import Project
 from sequencer.store.journal import JournalFile, facts_of
 
 if TYPE_CHECKING:

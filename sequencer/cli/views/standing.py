@@ -13,9 +13,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from sequencer.assembly.schedules import as_utc, clock
 from sequencer.cli.views.facts import look_closely
-from sequencer.cli.views.nodes import Heard, node_table, nodes_json
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import age_s, one_line, plain, plural
 from sequencer.engine.by_hand import fresh_head
@@ -29,7 +27,9 @@ from sequencer.model.limits import RunLimits
 from sequencer.model.line.order import Description, describe_at, place, present
 from sequencer.model.outcome import duration, spent
 from sequencer.model.workflow import Workflow, ensure_definition
-from sequencer.posting.results import Pending
+from sequencer.plugins.posting.results import Pending
+from sequencer.plugins.schedules.schedules import as_utc, clock
+from sequencer.plugins.teams.nodes import Heard, node_table, nodes_json
 from sequencer.store import folder as folders
 from sequencer.store.folder import read_regular
 from sequencer.store.journal import NAME as JOURNAL

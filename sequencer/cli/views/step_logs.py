@@ -11,10 +11,10 @@ from typing import BinaryIO
 
 from msgspec import Struct
 
-from sequencer.documents.files import slug
+from sequencer.documents.textfile import slug
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, UnknownName, UnsafePath
-from sequencer.project import Project
+from sequencer.project.project import Project
 from sequencer.store import folder as folders
 
 LOG_NAME = re.compile(r"iter-(\d{5,})_(.+?)(?:\.(\d+))?\.log")

@@ -16,7 +16,7 @@ from typing import Any, Self
 from sequencer.model.fields import Field, ValidationError, model_validator
 from sequencer.model.frozen import Frozen
 from sequencer.model.step import Name, Step
-from sequencer.model.team import TaskTraits
+from sequencer.plugins.teams.team import TaskTraits
 
 MAX_NODES = 20_000
 DEFAULT_MAX_ITERATIONS = 50

@@ -381,6 +381,22 @@ def is_choice(graph: Graph, name: str) -> bool:
     return len(labels) > 1 or (is_human and any(labels))
 
 
+def picks_a_way(graph: Graph, name: str) -> bool:
+    """Return whether the output of *name* picks a way, there or where it is handed on to.
+
+    Nodes that do no work hand it on; what a person answers behind it is the person's.
+    """
+    seen, pending = {name}, [name]
+    while pending:
+        here = pending.pop()
+        if is_choice(graph, here):
+            return True
+        fresh = {node for node in graph.forward[here] if not graph.by_id[node].works} - seen
+        seen |= fresh
+        pending += fresh
+    return False
+
+
 def takes_other_answers(graph: Graph, name: str) -> bool:
     """Return whether an output of *name* that fits no label has a way to go."""
     labels = groups(graph, name)

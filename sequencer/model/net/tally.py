@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from msgspec.structs import asdict
 
 from sequencer.model.net.graph import Graph
-from sequencer.model.team import TaskTraits
+from sequencer.plugins.teams.team import TaskTraits
 
 Spent = list[float]
 """USD, tokens (input and output) and seconds of all attempts at one task."""

@@ -11,12 +11,16 @@ from typing import Any
 from sequencer.errors import StepFailed, StorageFailed, TransitionRefused, command
 from sequencer.model.head import Claim, Head, Status
 from sequencer.model.kind import Room
+from sequencer.model.limits import LATEST_RESET_S
 from sequencer.model.net.graph import Growth, NodeKind
 from sequencer.model.net.marking import Active, FlowStatus, Marking, Reference
 from sequencer.model.net.record import Chain
 from sequencer.model.net.rules import Course, FlowFact, shortened
 from sequencer.model.outcome import Decision, Outcome, Usage
 from sequencer.model.transitions import Event, Fact, Transition, changed, held_claim, without_claim
+
+LONGEST_PAUSE = timedelta(seconds=LATEST_RESET_S, days=1)
+"""Nothing puts an attempt off for longer."""
 
 
 def rests(active: Active) -> bool:
@@ -454,7 +458,9 @@ class OpenTransition:
     def _is_due(self, active: Active) -> bool:
         if active.due is None:
             return True
-        return datetime.fromisoformat(active.due) <= self.now
+        ahead = datetime.fromisoformat(active.due) - self.now
+        # No pause is so long: a clock that was years ahead has set it.
+        return ahead <= timedelta(0) or ahead > LONGEST_PAUSE
 
     def _take_over(self, held: Claim) -> None:
         self.longest_taken_over_s = max(self.longest_taken_over_s, held.ttl_s)
@@ -465,7 +471,7 @@ class OpenTransition:
     def _grant(self, name: str, room: Room, slots: int) -> Collection[str] | None:
         """Write down that the next token holds *name*, as the marking says already.
 
-        Returns the nodes that are not to be begun now, if its share has changed that.
+        Returns the nodes that are not to be begun now, if that may have changed.
         """
         token, most = self.head.token + 1, self.course.graph.max_parallel
         # Where the graph says how many work at once, other processes may take what is left.
@@ -485,7 +491,9 @@ class OpenTransition:
         self.head = self.head.replace(token=token, claims=(*self.head.claims, granted))
         self.granted.append(token)
         self._take_facts(granted, {})
-        return room.closed(self.head, self.marking) if share else None
+        if share or room.closes_with_each:
+            return room.closed(self.head, self.marking)
+        return None
 
     def _ask(self, name: str, timeout_ms: int | None) -> None:
         token = self.head.token + 1

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from sequencer.documents.files import read_bytes
-from sequencer.documents.reader import KeyPath, decode
+from sequencer.documents.textfile import read_bytes
+from sequencer.documents.yamlfile import KeyPath, decode
 from sequencer.errors import ConfigurationError
 from sequencer.model.fields import ValidationError
 from sequencer.model.workflow import Workflow

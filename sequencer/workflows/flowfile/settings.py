@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 from msgspec import Struct, field
 
 from sequencer.documents.keys import problems_of
-from sequencer.documents.reader import Document, KeyPath, dotted, parse_text
+from sequencer.documents.yamlfile import Document, KeyPath, dotted, parse_text
 from sequencer.errors import ConfigurationError
 from sequencer.model.fields import BeforeValidator, Field, ValidationError
 from sequencer.model.frozen import Frozen, checked

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sequencer.cli import idle
 from sequencer.cli.program import run
+from sequencer.store.folder import own_state
 
 CONFIGURATION = """\
 workflow: {name: review_cadence, review_every_n: 2}
@@ -66,3 +68,9 @@ def worked(folder: Path, steps: int) -> Path:
         ended = call(folder, "run", "--max-steps", str(steps), "--quiet")
         assert ended.code == 0, ended.err
     return folder
+
+
+def idle_record(folder: Path, run: str = "") -> Path:
+    """Return where the answers of idle ticks in *folder* are kept."""
+    sync = Path(os.path.realpath(folder), "sync", *(("runs", run) if run else ()))
+    return own_state("ticks", idle.record_name(sync / "state.json"))

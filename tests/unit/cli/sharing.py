@@ -7,9 +7,9 @@ import warnings
 from contextlib import closing
 from pathlib import Path
 
-from sequencer.git.sides import Sides, compare
-from sequencer.git.store import GitStore
-from sequencer.project import open_project
+from sequencer.plugins.git.state.sides import Sides, compare
+from sequencer.plugins.git.state.store import GitStore
+from sequencer.project.project import open_project
 from tests.clones import Shared, copied, git
 from tests.unit.cli.calling import Called, project
 from tests.unit.cli.calling import call as call_here

@@ -13,11 +13,11 @@ from typing import Any
 import psutil
 import pytest
 
-from sequencer.assembly import trusting
 from sequencer.cli import demo
-from sequencer.documents.files import CONFIG_NAME
+from sequencer.documents.textfile import CONFIG_NAME
 from sequencer.errors import DecisionRefused
-from sequencer.project import open_project
+from sequencer.project import trusting
+from sequencer.project.project import open_project
 from tests.unit.cli.calling import call
 
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sequencer.cli.views.gantt import STYLES, Gantt, Look, drawn, gantt_summary, ticks
-from sequencer.cli.views.gantt_picture import MOST_ROWS, gantt_svg
-from sequencer.cli.views.pictures import png_of, points
 from sequencer.cli.views.text import width
 from sequencer.errors import UsageRefused
+from sequencer.plugins.drawing.gantt import STYLES, Gantt, Look, drawn, gantt_summary, ticks
+from sequencer.plugins.drawing.gantt_picture import MOST_ROWS, gantt_svg
+from sequencer.plugins.drawing.pictures import png_of, points
 from tests.acceptance.flow_projects import make_project, write_flow
 from tests.unit.cli.calling import Called, call, project
 from tests.unit.cli.charts import chart, side_by_side, team, troubled

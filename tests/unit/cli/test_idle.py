@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from sequencer.cli import idle
+from sequencer.cli import idle, run_work
 from sequencer.errors import SequencerError
-from tests.unit.cli.calling import call, project, state, worked
+from tests.unit.cli.calling import call, idle_record, project, state, worked
 
 ROOT = Path(__file__).parents[3]
 PAUSED = "nothing due: the run is paused"
@@ -94,7 +95,7 @@ def test_a_position_that_is_not_due(tmp_path: Path) -> None:
     assert slow.out == "nothing due: step 'main' is at another position\n"
     answer = fast(folder, "tick", "--position", "supervisor")
     assert answer is not None
-    assert answer[:3] == (slow.out, "", None)
+    assert answer[:2] == (slow.out, "")
     # Another position is another question.
     assert fast(folder, "tick", "--position", "main") is None
     assert fast(folder, "tick") is None
@@ -161,13 +162,13 @@ def link_state(folder: Path) -> None:
 
 
 def damage_memory(folder: Path) -> None:
-    (folder / "sync" / "idle.json").write_text('{"state": 1, "answers": []}')
+    idle_record(folder).write_text('{"state": 1, "answers": []}')
 
 
 def link_memory(folder: Path) -> None:
-    path = folder / "sync" / "idle.json"
-    path.rename(folder / "idle.json")
-    path.symlink_to(folder / "idle.json")
+    path = idle_record(folder)
+    path.rename(path.with_suffix(".aside"))
+    path.symlink_to(path.with_suffix(".aside"))
 
 
 CHANGES: list[Callable[[Path], None]] = [
@@ -210,12 +211,88 @@ def _answers_in(folder: Path) -> bool:
         os.chdir(before)
 
 
+@pytest.mark.parametrize(
+    ("change", "later_s", "is_known"),
+    [
+        ({}, 23 * 60 * 60, True),
+        ({}, idle.DAY_S + 1, False),
+        # It was given by a clock that was ahead, or is set back since.
+        ({}, -60, False),
+        # Whoever forges one has to give it an end, and no end is later than a day.
+        ({"until": None}, 0, False),
+        ({"until": 2.0**40}, 0, True),
+        ({"until": 2.0**40}, idle.DAY_S + 1, False),
+        ({"until": 2.0**40, "since": 2.0**40}, idle.DAY_S + 1, False),
+        ({"until": "soon"}, 0, False),
+        ({"is_rest": "yes"}, 0, False),
+    ],
+)
+def test_an_answer_holds_for_a_day_at_most(
+    tmp_path: Path, change: dict[str, object], later_s: float, *, is_known: bool
+) -> None:
+    folder = paused(tmp_path / "p")
+    call(folder, "tick")
+    path = idle_record(folder)
+    kept = json.loads(path.read_text())
+    (key,) = kept["answers"]
+    kept["answers"][key].update(change)
+    path.write_text(json.dumps(kept))
+    known = idle.recall(idle.IdleQuestion(key, Path(kept["state_file"])), now=time.time() + later_s)
+    assert (known is not None) == is_known
+
+
+def test_an_answer_without_an_end_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = paused(tmp_path / "p")
+    monkeypatch.chdir(folder)
+    question = idle.ask(["tick"], os.environ)
+    assert question is not None
+    revision = state(folder)["revision"]
+    idle.remember(question, revision, idle.IdleAnswer("nothing due\n", ""))
+    assert not idle.answers(["tick"])
+
+
+def test_no_file_of_the_project_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = paused(tmp_path / "p")
+    call(folder, "tick")
+    path, old = idle_record(folder), folder / "sync" / "idle.json"
+    old.write_bytes(path.read_bytes())
+    path.unlink()
+    monkeypatch.chdir(folder)
+    assert not idle.answers(["tick"])
+    # What earlier versions have left goes.
+    call(folder, "tick")
+    assert (path.exists(), old.exists()) == (True, False)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("where", ["file", "unknown", "open-to-others"])
+def test_without_a_place_of_ones_own_no_answer_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    folder, state_home = paused(tmp_path / "p"), tmp_path / "state"
+    monkeypatch.setenv("XDG_STATE_HOME", str(state_home))
+    if where == "file":
+        state_home.write_text("")
+    elif where == "unknown":
+        monkeypatch.delenv("XDG_STATE_HOME")
+        monkeypatch.setenv("HOME", "not/absolute")
+    else:
+        (state_home / "sequencer" / "ticks").mkdir(parents=True)
+        (state_home / "sequencer" / "ticks").chmod(0o777)
+    monkeypatch.chdir(folder)
+    for _ in range(2):
+        assert call(folder, "tick").out.startswith(PAUSED)
+        assert not idle.answers(["tick"])
+
+
 def test_a_forged_answer_is_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = paused(tmp_path / "p")
     call(folder, "tick")
-    path = folder / "sync" / idle.NAME
+    path = idle_record(folder)
     monkeypatch.chdir(folder)
     assert idle.answers(["tick"])
     capsys.readouterr()
@@ -261,8 +338,8 @@ def test_global_options_lead_to_the_same_run_as_on_the_long_way(tmp_path: Path) 
         answer = fast(folder, *arguments)
         assert answer is not None
         assert answer.out == slow.out
-        assert (folder / "sync" / "runs" / "nightly" / "idle.json").exists()
-        assert not (folder / "sync" / "idle.json").exists()
+        assert idle_record(folder, "nightly").exists()
+        assert not idle_record(folder).exists()
         assert call(folder, "--run", "nightly", "resume").code == 0
 
 
@@ -301,11 +378,36 @@ def test_several_questions_are_kept_and_old_ones_go(tmp_path: Path) -> None:
     assert fast(folder, "tick", "--max-cost", str(newest)) is not None
     assert fast(folder, "tick", "--max-cost", str(newest - 1)) is not None
     assert fast(folder, "tick", "--max-cost", "1") is None
-    assert (folder / "sync" / "idle.json").stat().st_size < idle.MAX_BYTES
+    assert idle_record(folder).stat().st_size < idle.MAX_BYTES
 
 
 def test_a_folder_that_cannot_be_written_is_nobodys_error(tmp_path: Path) -> None:
     folder = paused(tmp_path / "p")
-    (folder / "sync" / "idle.json").mkdir()
+    idle_record(folder).mkdir(parents=True)
     ended = call(folder, "tick")
     assert (ended.code, ended.err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(resume, id="the-run"),
+        pytest.param(
+            lambda folder: (folder / "orchestration.yaml").write_text(f"{STANDARD}# more\n"),
+            id="the-configuration",
+        ),
+    ],
+)
+def test_what_has_changed_since_a_tick_looked_is_not_answered_with_what_it_saw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], object]
+) -> None:
+    folder, said = paused(tmp_path / "p"), run_work._tell_end
+
+    def and_then(*arguments: Any, **options: Any) -> str:
+        text = said(*arguments, **options)
+        change(folder)
+        return text
+
+    monkeypatch.setattr(run_work, "_tell_end", and_then)
+    assert call(folder, "tick").out.startswith(PAUSED)
+    assert fast(folder, "tick") is None

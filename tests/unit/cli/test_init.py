@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.assembly import trusting
-from sequencer.assembly.agents import CLIENTS
 from sequencer.cli import init as scaffold
-from sequencer.documents.files import SCHEMA_NAME
-from sequencer.project import open_project
-from sequencer.settings.sources import IDENTITY_VARIABLES
+from sequencer.documents.textfile import SCHEMA_NAME
+from sequencer.project import trusting
+from sequencer.project.agents import CLIENTS
+from sequencer.project.project import open_project
+from sequencer.project.sources import IDENTITY_VARIABLES
 from tests.unit.cli.calling import call
 
 PROJECT = Path(__file__).parents[3]

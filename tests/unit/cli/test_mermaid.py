@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.cli.views.mermaid import chart, quoted
 from sequencer.model.step import Step
 from sequencer.model.workflow import Review, Workflow
+from sequencer.plugins.drawing.mermaid import chart, quoted
 
 PLAN, BUILD, CHECK = Step(name="plan"), Step(name="build"), Step(name="check")
 NODE = re.compile(

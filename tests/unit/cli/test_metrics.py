@@ -143,7 +143,8 @@ def test_the_roles_and_the_budgets_of_a_team(tmp_path: Path) -> None:
 def test_who_asks_for_no_metrics_loads_nothing_for_them() -> None:
     code = (
         "import sys\n"
-        "from sequencer.cli import gantt, status\n"
+        "from sequencer.plugins.drawing import cli_gantt as gantt\n"
+        "from sequencer.cli import status\n"
         "loaded = {name.partition('.')[0] for name in sys.modules}\n"
         "assert not loaded & {'prometheus_client', 'resvg_py'}, loaded\n"
     )

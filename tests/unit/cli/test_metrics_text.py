@@ -13,10 +13,10 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_prometheus
 
-from sequencer.cli.metrics import DEFAULT_RUN, FORMATS, Seen, metrics_text
-from sequencer.history.metrics import Cap, Maker, Total, Totals, totals_of
 from sequencer.model.head import Head, Status
 from sequencer.model.outcome import Usage
+from sequencer.plugins.metrics.cli_metrics import DEFAULT_RUN, FORMATS, Seen, metrics_text
+from sequencer.plugins.metrics.facts import Cap, Maker, Total, Totals, totals_of
 from tests.unit.history.journal_facts import Told
 
 Read = Callable[[str], Iterable[Metric]]

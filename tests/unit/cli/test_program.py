@@ -13,6 +13,7 @@ import click
 import pytest
 
 from sequencer import __version__
+from sequencer.cli import main
 from sequencer.cli.context import Invocation, complain, json_text
 from sequencer.cli.options import Verb, save
 from sequencer.cli.program import COMMANDS, NAME, group, report
@@ -151,7 +152,7 @@ def test_help_and_listing_import_no_verb(tmp_path: Path) -> None:
     )
     modules = python(tmp_path, "-c", code).stderr.split()
     assert "sequencer.cli.program" in modules
-    loaded = {f"sequencer.cli.{entry.module}" for entry in COMMANDS.values()} & set(modules)
+    loaded = {f"sequencer.{entry.module}" for entry in COMMANDS.values()} & set(modules)
     assert loaded == set()
     assert not {"pydantic", "rich", "psutil", "anthropic", "yaml"} & set(modules)
 
@@ -333,3 +334,15 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(StorageFailed, match="can't be written") as caught:
         save_numbers(tmp_path / "no" / "n.txt", b"1")
     assert str(tmp_path / "no" / "n.txt") in str(caught.value)
+
+
+def test_ctrl_c_while_the_program_is_loaded_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sequencer.cli.program.run", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == Interrupted.exit_code

@@ -51,6 +51,20 @@ def test_waiting_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines == [f"waiting: not due (until {moment(due)})", *["waiting: held"] * 2]
 
 
+def test_an_attempt_is_accepted_when_the_run_has_recorded_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shown = Saying(PlainProgress(Redaction()))
+    shown.started(attempt(), LOG)
+    shown.ended(attempt(), outcome())
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.endswith("[13] main: ended after 1 min 15 s, 1,200 + 34 tokens, 0.5000 USD")
+    shown.accepted(attempt(), outcome())
+    assert capsys.readouterr().err.rstrip("\n").endswith("[13] main: accepted")
+    shown.ended(attempt(), outcome(status=OutcomeStatus.FAILED, error="no"))
+    assert "[13] main: failed after" in capsys.readouterr().err
+
+
 def test_a_closed_stderr_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with Path(os.devnull).open("w") as closed:
         pass
@@ -86,8 +100,9 @@ def test_a_terminal_gets_a_live_line_and_the_output_above(monkeypatch: pytest.Mo
         # Dim, because a person reads answers first.
         assert b"\x1b[2mreading a file" in screen.wait_for(b"reading a file")
         shown.ended(attempt(), outcome())
+        shown.accepted(attempt(), outcome())
         view.close()
-        assert b"ok after 1 min 15 s" in screen.wait_for(b"ok after 1 min 15 s")
+        assert b"ended after 1 min 15 s" in screen.wait_for(b"main: accepted")
         # The cursor is given back.
         assert screen.raw.rindex(b"\x1b[?25h") > screen.raw.rindex(b"\x1b[?25l")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.cli.installers import REGULAR, cron_times
 from sequencer.errors import UsageRefused
+from sequencer.plugins.schedules.installers import REGULAR, cron_times
 from tests.unit.cli.calling import call, project, worked
 
 ODD = 'it\'s 50% "off" $HOME; !x & `y` \\z'

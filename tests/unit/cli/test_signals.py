@@ -69,3 +69,38 @@ with EndOnSignal(print) as signals:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=True
     )
     assert ended.stdout == ""
+
+
+STUCK = """
+import os, signal, sys, time
+from sequencer.cli.signals import EndOnSignal, LastResort
+with LastResort(0.2) as last:
+    last.words = lambda: {words}
+    with EndOnSignal(last.before(lambda text: print("ending", flush=True))) as signals:
+        signals.on_ready(lambda: None)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep({stuck_s})
+print("ended by itself", flush=True)
+time.sleep(0.5)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "stuck_s", "said"),
+    [
+        ("print('unknown', flush=True)", 60, "ending\nunknown\n"),
+        # As before a terminal that is stopped.
+        ("time.sleep(60)", 60, "ending\n"),
+        ("1 / 0", 60, "ending\n"),
+        ("print('unknown', flush=True)", 0.05, "ending\nended by itself\n"),
+    ],
+)
+def test_what_does_not_let_the_work_end_is_left(words: str, stuck_s: float, said: str) -> None:
+    code = STUCK.format(words=words, stuck_s=stuck_s)
+    began = time.monotonic()
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=50
+    )
+    assert ended.stdout == said
+    assert ended.returncode == (0 if "itself" in said else 130)
+    assert time.monotonic() - began < 40

@@ -177,7 +177,7 @@ def test_following_goes_from_log_to_log(tmp_path: Path) -> None:
     folder = worked(tmp_path / "p", 1)
     seen = bytearray()
     with following(folder) as process:
-        wait_for(process, b"# ended ok", seen)
+        wait_for(process, "# ended · ".encode(), seen)
         with (logs(folder) / "iter-00001_supervisor.log").open("a") as log:
             log.write("late word\n")
             log.flush()
@@ -193,7 +193,7 @@ def test_following_goes_from_log_to_log(tmp_path: Path) -> None:
         "iter-00002_main.log",
         "iter-00003_reviewer.log",
     ]
-    assert text.count("# ended ok") >= 2
+    assert text.count("# ended · ") >= 2
 
 
 @pytest.mark.parametrize("option", ["--path", "--json"])

@@ -5,16 +5,26 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from sequencer.cli.unattended import News, log_of, recorded
+from sequencer.plugins.schedules.unattended import News, log_of, record_name, recorded
+from sequencer.store.folder import own_state
 from tests.unit.cli.calling import Called, call, project, worked
 
 TIMED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d{4}  ")
+FAILS = """\
+agent: fails
+agents: {fails: {kind: command, argv: ["false"], free: true}}
+steps: [{name: main, text: x}]
+limits: {failures_in_row: 9}
+"""
 FAILED = "error: logs/iter-1.log: step 'main' (iteration 1, attempt 1) failed: no"
 
 
@@ -23,6 +33,11 @@ def told(path: Path, code: int, text: str = "", *, has_moved: bool = False) -> s
     ended, said = recorded(path, lambda: (code, News(text, has_moved)))
     assert ended == code
     return said
+
+
+def record_of(log: Path) -> Path:
+    """Return the record about what was said of ticks with the log *log*."""
+    return own_state("ticks", record_name(log))
 
 
 def tick(folder: Path, *arguments: str) -> Called:
@@ -189,8 +204,127 @@ def test_a_log_that_can_not_be_written_is_told_each_time(tmp_path: Path) -> None
 def test_what_can_not_be_read_is_told_again(tmp_path: Path, kept: str) -> None:
     log = tmp_path / "tick.log"
     told(log, 1, FAILED)
-    log.with_name("tick.log.told").write_text(kept)
+    record_of(log).write_text(kept)
     assert told(log, 1, FAILED).startswith(FAILED)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir], ids=["fifo", "folder"])
+@pytest.mark.timeout(10)
+def test_what_is_no_file_in_the_place_of_a_record_is_no_record(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    log = tmp_path / "tick.log"
+    told(log, 1, FAILED)
+    record_of(log).unlink()
+    make(record_of(log))
+    log.with_name("tick.log.told").unlink()
+    make(log.with_name("tick.log.told"))
+    assert told(log, 1, FAILED).startswith(FAILED)
+
+
+def test_no_file_of_the_project_keeps_a_person_from_being_told(tmp_path: Path) -> None:
+    log = tmp_path / "tick.log"
+    copy = log.with_name("tick.log.told")
+    told(log, 1, FAILED)
+    kept = copy.read_bytes()
+    assert told(log, 0, has_moved=True).startswith("over: ")
+    copy.write_bytes(kept)
+    assert told(log, 1, FAILED).startswith(FAILED)
+    # Nor does one that is gone make somebody be told again.
+    copy.unlink()
+    assert told(log, 1, FAILED) == ""
+
+
+def test_a_copy_that_a_clone_brings_counts_for_one_tick_at_most(tmp_path: Path) -> None:
+    log, other = tmp_path / "tick.log", tmp_path / "other.log"
+    told(other, 1, FAILED)
+    kept = json.loads(other.with_name("other.log.told").read_text())
+    log.with_name("tick.log.told").write_text(json.dumps(kept))
+    assert told(log, 1, FAILED) == ""
+    assert told(log, 1, FAILED).startswith(FAILED)
+
+
+def test_the_copy_counts_where_the_state_folder_is_new_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, said = tmp_path / "logs" / "tick.log", []
+    for number in range(4):
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / f"state-{number}"))
+        said.append(told(log, 1, FAILED))
+    assert [bool(one) for one in said] == [True, False, False, False]
+
+
+@pytest.mark.parametrize("where", ["file", "unknown"])
+def test_the_copy_counts_where_there_is_no_state_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file" / "state"))
+    if where == "unknown":
+        monkeypatch.delenv("XDG_STATE_HOME")
+        monkeypatch.setenv("HOME", "not/absolute")
+    log = tmp_path / "tick.log"
+    assert told(log, 1, FAILED).startswith(FAILED)
+    assert told(log, 1, FAILED) == ""
+    assert told(log, 0, has_moved=True).startswith("over: ")
+    assert told(log, 1, FAILED).startswith(FAILED)
+
+
+def test_a_record_that_others_could_have_written_is_none(tmp_path: Path) -> None:
+    log = tmp_path / "tick.log"
+    told(log, 1, FAILED)
+    folder = record_of(log).parent
+    folder.chmod(0o777)
+    try:
+        log.with_name("tick.log.told").unlink()
+        assert told(log, 1, FAILED).startswith(FAILED)
+    finally:
+        folder.chmod(0o700)
+
+
+DAY_S = 24 * 60 * 60
+
+
+@pytest.mark.parametrize(
+    ("code", "seconds", "is_told"),
+    [
+        (1, DAY_S - 60, False),
+        (1, DAY_S + 1, True),
+        (0, DAY_S + 1, False),
+        (0, 7 * DAY_S + 1, True),
+        # The clock was ahead a little, or by years.
+        (1, 60 - DAY_S, False),
+        (1, -DAY_S - 60, True),
+    ],
+)
+def test_what_lasts_is_told_again(
+    tmp_path: Path, code: int, seconds: float, *, is_told: bool
+) -> None:
+    log = tmp_path / "tick.log"
+    told(log, code, FAILED)
+    kept = json.loads(record_of(log).read_text())
+    record_of(log).write_text(json.dumps({**kept, "time": kept["time"] - seconds}))
+    said = told(log, code, FAILED)
+    assert bool(said) == is_told
+    assert not is_told or f"you were told this at {kept['at']}; it has not changed since" in said
+    assert told(log, code, FAILED) == ""
+
+
+def test_the_same_failure_of_another_run_is_told(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", FAILS)
+    assert tick(folder).err.startswith("error: ")
+    assert tick(folder) == Called(1, "", "")
+    shutil.rmtree(folder / "sync")
+    assert tick(folder).err.startswith("error: ")
+
+
+def test_a_pause_of_days_is_told(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p")
+    assert tick(folder) == Called(0, "", "")
+    date = (datetime.now(UTC) + timedelta(days=3)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    assert call(folder, "set", f'not_before="{date}"').code == 0
+    assert f"nothing starts before {date}" in tick(folder).err
+    assert tick(folder) == Called(0, "", "")
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,16 @@ from typing import cast
 
 import pytest
 
-from sequencer.assembly.agents import AgentOverrides, ensure_known_names
-from sequencer.cli.run_work import Plan, WorkCount, as_json
+from sequencer.cli.run_work import Plan, WorkCount
+from sequencer.cli.views.progress import summary_json
 from sequencer.engine.attempt import AttemptEnded, AttemptStarted
 from sequencer.engine.run import Run
 from sequencer.engine.stint import Mode, Summary
 from sequencer.errors import Interrupted, StaleClaim, StorageFailed, UnknownName
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.outcome import Outcome, Usage
-from sequencer.project import open_project
+from sequencer.project.agents import AgentOverrides, ensure_known_names
+from sequencer.project.project import open_project
 from sequencer.workflows.registry import BuiltinPrompts, BuiltinWorkflows
 from tests.unit.cli.calling import project
 from tests.unit.cli.test_progress import LOG, attempt, outcome
@@ -48,7 +49,7 @@ def test_the_end_as_json_without_a_head() -> None:
     class Named:
         name = "nightly"
 
-    facts = as_json(cast("Run", Named()), Summary("x", Usage(steps=2)), 3)
+    facts = summary_json(cast("Run", Named()), Summary("x", Usage(steps=2)), 3)
     assert (facts["run"], facts["exit_code"], facts["steps"]) == ("nightly", 3, 2)
     assert facts["head"] is None
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from sequencer.documents.keys import known_keys
-from sequencer.settings.schema import Schema, StepDefaults
+from sequencer.project.schema import Schema, StepDefaults
 
 
 def test_what_holds_the_fields_beside_others_is_no_key() -> None:

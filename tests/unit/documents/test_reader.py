@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.documents import reader
-from sequencer.documents.reader import parse
+from sequencer.documents import yamlfile as reader
+from sequencer.documents.yamlfile import parse
 from sequencer.errors import ConfigurationError
 
 FILE = Path("orchestration.yaml")

@@ -15,7 +15,7 @@ from sequencer.errors import WaitsForPerson
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.request import Request
-from sequencer.project import open_project
+from sequencer.project.project import open_project
 from tests.unit.engine.projects import head_of, write_project
 
 REQUEST = Request(title="Debug login timeout", text="It times out.", labels=("bug",))

@@ -24,7 +24,7 @@ from sequencer.engine.run import Run
 from sequencer.errors import SequencerError
 from sequencer.executors.protocol import Piece
 from sequencer.model.head import Head
-from sequencer.project import open_project
+from sequencer.project.project import open_project
 from sequencer.store.queue import TicketQueue, file_name
 
 OK = {"status": "ok", "output": "done"}

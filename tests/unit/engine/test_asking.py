@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.starting import LEAST_S, Questions
 from sequencer.errors import StepFailed, UnknownName
 from sequencer.executors.protocol import StepRequest
 from sequencer.executors.stand_ins import ScriptedExecutor
-from sequencer.project import open_project
+from sequencer.model.request import Request
+from sequencer.plugins.requests.routing import NotAsked
+from sequencer.plugins.requests.starting import LEAST_S, Questions
+from sequencer.project.checks import check_project
+from sequencer.project.project import open_project
 
 STUBBORN = """\
 import signal, time
@@ -30,7 +33,17 @@ def asked(folder: Path, within_s: float = 30.0, **agent: Any) -> Iterator[Questi
     (folder / "orchestration.yaml").write_text(json.dumps(document))
     project = open_project(folder, environment={"PATH": "/usr/bin:/bin"})
     try:
-        yield Questions(project.agents, "asked", within_s=within_s, project=folder)
+        place = folder / "place"
+        place.mkdir()
+        yield Questions(
+            project.agents,
+            "asked",
+            within_s=within_s,
+            project=folder,
+            ensure_may_ask=lambda: None,
+            make_place=lambda: place,
+        )
+        assert list(place.iterdir()) == []
     finally:
         project.agents.close()
 
@@ -100,5 +113,115 @@ def test_all_questions_share_the_time(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_an_agent_that_nobody_knows_can_not_be_asked(tmp_path: Path) -> None:
     project = open_project(tmp_path, environment={})
+    questions = Questions(
+        project.agents,
+        "nobody",
+        within_s=1,
+        project=tmp_path,
+        ensure_may_ask=lambda: None,
+        make_place=lambda: tmp_path,
+    )
     with pytest.raises(UnknownName):
-        Questions(project.agents, "nobody", within_s=1, project=tmp_path).ask("x")
+        questions.ask("x")
+
+
+RECORDING = """\
+#!/bin/sh
+cat > /dev/null
+here=${0%/*}
+printf '%s\\0' "$@" > "$here/argv"
+pwd > "$here/folder"
+ls -A > "$here/files"
+env > "$here/environment"
+"""
+POWERS: dict[str, dict[str, Any]] = {
+    "claude": {
+        "permission_mode": "bypassPermissions",
+        "allowed_tools": ["Bash"],
+        "tools": ["Bash"],
+    },
+    "opencode": {"agent": "mine", "permission": {"bash": "allow"}, "allowed_tools": ["bash"]},
+}
+
+
+@pytest.mark.parametrize("kind", POWERS)
+def test_a_client_answers_without_tools_in_an_empty_folder(kind: str, tmp_path: Path) -> None:
+    program = tmp_path / "client"
+    program.write_text(RECORDING)
+    program.chmod(0o755)
+    entry = {"kind": kind, "program": "./client", **POWERS[kind]}
+    with asked(tmp_path, **entry) as questions, pytest.raises(StepFailed):
+        questions.ask("Which?")
+    argv = (tmp_path / "argv").read_text().split("\0")
+    variables = (tmp_path / "environment").read_text()
+    assert (tmp_path / "files").read_text() == ""
+    assert (tmp_path / "folder").read_text().startswith(f"{tmp_path}/place/")
+    assert "SEQUENCER_TOKEN=0\n" in variables
+    assert "SEQUENCER_STEP=classifier\n" in variables
+    assert not [one for one in argv if "bypassPermissions" in one or "Bash" in one]
+    if kind == "claude":
+        assert {"--tools=", "--strict-mcp-config", "--max-turns=1"} <= {*argv}
+        assert "--permission-mode=default" in argv
+    else:
+        (given,) = (x for x in variables.splitlines() if x.startswith("OPENCODE_CONFIG_CONTENT="))
+        configuration = json.loads(given.partition("=")[2])
+        assert configuration["agent"]["build"]["tools"] == {"*": False}
+        assert configuration["agent"]["build"]["steps"] == 1
+        assert set(configuration["permission"].values()) == {"deny"}
+
+
+def test_the_files_that_a_command_names_are_those_of_the_project(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "ask.sh").write_text('cat > /dev/null; echo "$1 $2"; ls -A\n')
+    argv = ["sh", "ask.sh", "code", "ask.sh"]
+    with asked(tmp_path, kind="command", argv=argv) as questions:
+        # A folder of the project is no file, so the word stays what it is.
+        assert questions.ask("Which?") == f"code {tmp_path / 'ask.sh'}"
+    program = tmp_path / "bin" / "ask"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\ncat\n")
+    program.chmod(0o755)
+    (tmp_path / "place").rmdir()
+    with asked(tmp_path, kind="command", argv=["bin/ask"]) as questions:
+        assert questions.ask("Which?") == "Which?"
+
+
+@pytest.mark.parametrize(
+    ("entry", "why"),
+    [
+        ({"kind": "codex"}, "kind codex can't be started without tools"),
+        ({"kind": "gemini"}, "kind gemini can't be started without tools"),
+        ({"kind": "claude", "extra_args": ["--mcp-config=x"]}, "its extra_args may give it tools"),
+    ],
+)
+def test_who_cannot_do_without_tools_is_not_asked(
+    entry: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    program = tmp_path / "client"
+    program.write_text(RECORDING)
+    program.chmod(0o755)
+    entry = {**entry, "program": str(program)}
+    with asked(tmp_path, **entry) as questions, pytest.raises(NotAsked, match=why):
+        questions.ask("Which?")
+    assert not (tmp_path / "argv").exists()
+    settings = {"agents": {"asked": entry}, "routing": {"classifier": "asked"}}
+    (tmp_path / "orchestration.yaml").write_text(json.dumps(settings))
+    project = open_project(tmp_path, environment={"PATH": "/usr/bin:/bin"}, trust=True)
+    found = project.starter.route(Request(title="How does it work?"))
+    assert (found.procedure, found.source) == ("simple-question", "rules")
+    assert [why in one.why for one in found.considered if one.source == "classification"] == [True]
+    (finding,) = (f for f in check_project(project, None) if f.where == "routing.classifier")
+    assert finding.message == f"keyword rules classify requests, not agent 'asked': {full(why)}"
+    project.agents.close()
+
+
+def full(why: str) -> str:
+    return f"{why} (it has no single_turn)" if why.startswith("kind") else why
+
+
+def test_without_a_place_nobody_is_asked(tmp_path: Path) -> None:
+    with asked(tmp_path, kind="command", argv=["cat"]) as questions:
+        (tmp_path / "place").rmdir()
+        with pytest.raises(NotAsked, match="there is no folder for it"):
+            questions.ask("Which?")
+        (tmp_path / "place").mkdir()

@@ -11,10 +11,10 @@ from sequencer.engine.fitting import OF_A_FLOWCHART, fitted
 from sequencer.errors import ConfigurationError
 from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.model.step import Step
-from sequencer.model.team import TaskTraits
 from sequencer.model.workflow import Workflow
-from sequencer.project import Project, open_project
-from sequencer.workflows.teams.options import builtin_roles
+from sequencer.plugins.teams.options import builtin_roles
+from sequencer.plugins.teams.team import TaskTraits
+from sequencer.project.project import Project, open_project
 
 AGENTS = """
 agents:

@@ -11,9 +11,12 @@ from sequencer.engine import worker
 from sequencer.engine.carrier import Carrier, NothingCarried
 from sequencer.engine.run import Run
 from sequencer.engine.stint import Mode, Summary
-from sequencer.errors import StepFailed, StorageFailed
+from sequencer.errors import MachineBusy, StepFailed, StorageFailed
+from sequencer.executors.protocol import Cancellation, Listener, StepRequest
+from sequencer.executors.stand_ins import ScriptedExecutor
 from sequencer.model import limits as due
 from sequencer.model.limits import InvocationLimits
+from sequencer.model.outcome import Outcome, Usage
 from tests.unit.engine.flow.labs import lab, limited
 from tests.unit.engine.projects import OK, Recorder, head_of, open_scripted
 from tests.unit.git.clones import claim, head
@@ -78,6 +81,37 @@ def test_a_router_whose_answer_is_refused_was_paid_all_the_same(
     with pytest.raises(StepFailed):
         work(run, 1)
     assert head_of(run).usage.cost_usd == 0.5
+
+
+@pytest.mark.parametrize(
+    ("heard", "counted"),
+    [(None, (0.5, 0)), (b"I begin.", (0.5, 1)), (Usage(cost_usd=0.25), (0.75, 0))],
+)
+def test_what_was_paid_before_an_agent_broke_off_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heard: Any, counted: tuple[float, int]
+) -> None:
+    (tmp_path / "prompts").mkdir()
+    (tmp_path / "prompts/router.md").write_text("Choose.\n")
+    script = {"step": "router", "output": "main.md", "usage": {"cost_usd": 0.5}}
+    run = open_scripted(tmp_path, script, OK, router={"enabled": True, "prompt": "router.md"})
+    perform = ScriptedExecutor.perform
+
+    def broken(
+        self: ScriptedExecutor, request: StepRequest, listener: Listener, stop: Cancellation
+    ) -> Outcome:
+        if request.step.name == "router":
+            return perform(self, request, listener, stop)
+        if isinstance(heard, bytes):
+            listener.write(heard)
+        elif heard is not None:
+            listener.used(heard)
+        raise MachineBusy("no room")
+
+    monkeypatch.setattr(ScriptedExecutor, "perform", broken)
+    with pytest.raises(MachineBusy):
+        work(run, 1)
+    usage = head_of(run).usage
+    assert (usage.cost_usd, usage.unpriced) == counted
 
 
 def test_an_attempt_whose_output_cannot_be_kept_was_paid_all_the_same(

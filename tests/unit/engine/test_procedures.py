@@ -15,7 +15,7 @@ from sequencer.errors import (
     WaitsForPerson,
 )
 from sequencer.model.head import Loop, Status
-from sequencer.project import open_project
+from sequencer.project.project import open_project
 from tests.unit.engine.procedures import (
     NO,
     PASS,

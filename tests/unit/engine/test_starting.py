@@ -7,7 +7,7 @@ import pytest
 
 from sequencer.errors import ConfigurationError, TransitionRefused
 from sequencer.model.request import Definition, Request
-from sequencer.project import Project, open_project
+from sequencer.project.project import Project, open_project
 from tests.unit.engine.projects import write_project
 
 BUG = Request(title="Debug login timeout", labels=("Bug",))

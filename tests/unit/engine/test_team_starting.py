@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.starting import WantedTeam
 from sequencer.errors import ConfigurationError, UsageRefused
 from sequencer.model.request import Definition, Request
+from sequencer.plugins.requests.starting import WantedTeam
 from tests.unit.engine.test_starting import CODE, project
 
 QUESTION = Request(title="How does it work?")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sequencer.executors.client import JsonEventParser, Rules
+from sequencer.executors.client_events import JsonEventParser, Rules
 from sequencer.executors.process import ProcessEnd
 from sequencer.model.outcome import Outcome
 from tests.contract.executor_cases import Recorder

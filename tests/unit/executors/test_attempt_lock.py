@@ -8,17 +8,19 @@ import secrets
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import psutil
 import pytest
 
-from sequencer.errors import MachineBusy, StorageFailed
+from sequencer.errors import MachineBusy, StorageFailed, out_of_resources
 from sequencer.executors import attempt_lock
 from sequencer.executors.attempt_lock import MARK, AttemptLock, lock_path
+from sequencer.executors.process import ProcessCore
 from sequencer.executors.protocol import Cancellation, StopReason
-from sequencer.executors.pump import Guard, Launch
+from sequencer.executors.pump import Guard, Launch, OutputConsumer
 from sequencer.store.identity import pid_namespace
 
 SLEEP = [sys.executable, "-IS", "-c", "import time; print(flush=True); time.sleep(300)"]
@@ -124,6 +126,49 @@ def test_a_process_never_ends_itself_or_those_that_it_descends_from(tmp_path: Pa
     assert (ended.returncode, ended.stdout) == (0, b"2\n"), ended.stderr
 
 
+def test_a_note_that_finds_no_room_starts_nothing_and_is_no_failure_of_the_agent(
+    tmp_path: Path, cancellation: Cancellation
+) -> None:
+    lock = Told().lock(tmp_path)
+    assert lock.take(cancellation)
+    full = os.open("/dev/full", os.O_RDWR)
+    os.dup2(full, lock.fd)
+    os.close(full)
+    argv = [sys.executable, "-IS", "-c", f"open({str(tmp_path / 'begun')!r}, 'w')"]
+    launch = Launch(
+        identity=None, argv=tuple(argv), environment={}, cwd=tmp_path, prompt=b"", lock=lock
+    )
+    with ProcessCore() as core:
+        core.prepare()
+        for _ in ("with the guard that waits", "with a fresh one"):
+            with pytest.raises(StorageFailed) as failed:
+                core.run(launch, cast("OutputConsumer", Ignored()), cancellation)
+            found = out_of_resources(failed.value)
+            assert found is not None
+            assert "no room left" in found.message
+    assert not (tmp_path / "begun").exists()
+    assert not [one for one in psutil.Process().children() if "guard.py" in str(one.cmdline())]
+
+
+class Ignored:
+    """Hears nothing."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_: None
+
+
+def test_a_note_of_which_the_disk_takes_a_part_is_written_whole(
+    tmp_path: Path, cancellation: Cancellation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, mark, write = Told().lock(tmp_path), secrets.token_hex(16), os.write
+    assert lock.take(cancellation)
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, bytes(data)[:7]))
+    lock.note(mark)
+    monkeypatch.undo()
+    assert lock.path.read_text() == f"{mark} {pid_namespace()}\n"
+    lock.close()
+
+
 def test_a_holder_without_processes_loses_its_lock_and_starts_nothing_any_more(
     tmp_path: Path, cancellation: Cancellation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,5 +243,7 @@ def test_what_could_not_be_ended_is_looked_for_by_the_next_attempt(
 def launched(folder: Path, lock: AttemptLock, *argv: str) -> Guard:
     guard = Guard()
     environment = {"PATH": os.environ["PATH"]}
-    guard.run(Launch(argv=argv, environment=environment, cwd=folder, prompt=b"", lock=lock))
+    guard.run(
+        Launch(identity=None, argv=argv, environment=environment, cwd=folder, prompt=b"", lock=lock)
+    )
     return guard

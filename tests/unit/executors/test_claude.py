@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from sequencer.assembly.agents import ensure_honoured
 from sequencer.errors import ConfigurationError
 from sequencer.executors.claude import (
     ClaudeExecutor,
@@ -21,6 +20,7 @@ from sequencer.executors.protocol import Cancellation, Piece
 from sequencer.model.fields import ValidationError
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.step import Step
+from sequencer.project.agents import ensure_honoured
 from tests.contract.executor_cases import Recorder, request_for
 from tests.unit.executors.replay import RULES, STRICT, encoded, feed, replay
 

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from sequencer.executors.claude import ClaudeParser
-from sequencer.executors.client import JsonEventParser, is_affordable, sum_of_costs
+from sequencer.executors.client_events import JsonEventParser, is_affordable, sum_of_costs
 from sequencer.executors.client_limits import is_limit, is_temporary, not_before
 from sequencer.executors.codex import CodexParser
 from sequencer.executors.gemini import GeminiParser
@@ -106,6 +106,9 @@ def test_a_run_that_was_cut_off_anywhere_is_no_success(name: str) -> None:
 
 def test_a_cost_of_nothing_is_known_and_none_is_not() -> None:
     assert (sum_of_costs([0, 0.5]).cost_usd, sum_of_costs([0, 0.5]).unpriced) == (0.5, 0)
+    for unknown in (-0.0, -1, -0.5, True, "0", float("nan")):
+        usage = sum_of_costs([0.5, unknown])
+        assert (usage.cost_usd, usage.unpriced) == (0.5, 1), unknown
     assert (sum_of_costs([0.5, None]).cost_usd, sum_of_costs([0.5, None]).unpriced) == (0.5, 1)
 
 

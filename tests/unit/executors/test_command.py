@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from sequencer.engine.records import apply_completion
 from sequencer.errors import StorageFailed, UnsafeFolder
@@ -16,7 +17,7 @@ from sequencer.executors.stand_ins import ScriptedExecutor, ScriptedOptions, wai
 from sequencer.model.fields import ValidationError
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
-from tests.contract.executor_cases import Recorder, request_for
+from tests.contract.executor_cases import IDENTITY, Recorder, request_for
 
 ARGUMENTS = "import sys; print(sys.argv[1:])"
 
@@ -172,12 +173,9 @@ class Script:
         self.executor = ScriptedExecutor("canned", options)
 
     def perform(self, step: str = "main", step_index: int = 0, attempt: int = 1) -> Outcome:
-        environment = {
-            "SEQUENCER_STEP_INDEX": str(step_index),
-            "SEQUENCER_ATTEMPT": str(attempt),
-        }
+        identity = replace(IDENTITY, step_index=step_index, attempt=attempt)
         cancellation = Cancellation()
-        request = request_for(self.folder, step=Step(name=step), environment=environment)
+        request = request_for(self.folder, step=Step(name=step), identity=identity)
         outcome = self.executor.perform(request, self.recorder, cancellation)
         cancellation.close()
         return outcome

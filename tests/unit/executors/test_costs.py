@@ -11,12 +11,13 @@ import pytest
 
 from sequencer.engine.records import journal_record
 from sequencer.executors.claude import ClaudeParser
-from sequencer.executors.client import JsonEventParser, Rules
+from sequencer.executors.client_events import JsonEventParser, Rules
 from sequencer.executors.codex import CodexParser
 from sequencer.executors.gemini import GeminiParser
 from sequencer.executors.opencode import OpencodeParser
 from sequencer.executors.prices import ModelPrice, Tokens, estimated, list_prices, price_of
-from sequencer.executors.process import ProcessEnd, apply_result
+from sequencer.executors.process import ProcessEnd
+from sequencer.executors.result_file import apply_result
 from sequencer.model.fields import ValidationError
 from sequencer.model.outcome import Outcome, OutcomeStatus, Quota, Usage
 from tests.unit.executors.replay import NOW, RULES, encoded, feed

@@ -29,6 +29,7 @@ def guard() -> Iterator[Guard]:
 
 def launch(folder: Path, *argv: str, **update: Any) -> Launch:
     facts: dict[str, Any] = {
+        "identity": None,
         "argv": argv,
         "environment": {"PATH": os.environ["PATH"]},
         "cwd": folder,

@@ -39,6 +39,7 @@ class Silent:
 def run(core: ProcessCore, folder: Path, *argv: str, **limits: float) -> ProcessEnd:
     cancellation = Cancellation()
     launch = Launch(
+        identity=None,
         argv=argv,
         environment=ENVIRONMENT,
         cwd=folder,
@@ -95,7 +96,14 @@ def test_a_record_comes_back_as_it_was_sent(
 ) -> None:
     argv = ["prog", "", "a b", "x\ny", "ü", "\udcff", "k=v"]
     environment = {"A": "", "B": "x=y", "C": "\udcfe\n"}
-    launch = Launch(argv=argv, environment=environment, cwd=tmp_path, prompt=b"", grace_s=2.5)
+    launch = Launch(
+        identity=None,
+        argv=argv,
+        environment=environment,
+        cwd=tmp_path,
+        prompt=b"",
+        grace_s=2.5,
+    )
     reading, writing = socket.socketpair()
     writing.sendall(guarding.record_of(launch, "m"))
     writing.close()
@@ -132,7 +140,7 @@ def test_a_guard_that_does_not_read_is_given_up(
     assert wait_until(lambda: process.status() == psutil.STATUS_SLEEPING, 5)
     process.suspend()
     environment = {f"BIG{n}": "x" * 100_000 for n in range(3)}
-    launch = Launch(argv=["true"], environment=environment, cwd=tmp_path, prompt=b"")
+    launch = Launch(identity=None, argv=["true"], environment=environment, cwd=tmp_path, prompt=b"")
     started = time.monotonic()
     with pytest.raises(guarding.GuardUnreachable):
         spare.run(launch)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from sequencer.executors.messages_api import MessagesExecutor
 from sequencer.executors.messages_loop import MessagesOptions
@@ -15,7 +16,7 @@ from sequencer.executors.process import ProcessCore
 from sequencer.executors.protocol import Piece
 from sequencer.model.fields import ValidationError
 from sequencer.model.outcome import OutcomeStatus
-from tests.contract.executor_cases import request_for
+from tests.contract.executor_cases import IDENTITY, request_for
 from tests.fake_model_server import fake_model
 from tests.unit.executors.messages_desk import USAGE, Desk
 
@@ -131,7 +132,7 @@ def test_the_runs_state_is_out_of_reach(desk: Desk) -> None:
         {"text": "x"},
     ]
     outcome = desk.ask(
-        script, entry={"tools": ["write"]}, environment={"SEQUENCER_STATE": str(state)}
+        script, entry={"tools": ["write"]}, identity=replace(IDENTITY, state_path=state)
     )
     assert len(outcome.denials) == 2
     assert state.read_text() == "{}"

@@ -17,11 +17,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.executors.client import JsonEventParser, number, perform_process, split_mark
+from sequencer.executors.client import LineSplitter, perform_process
+from sequencer.executors.client_events import JsonEventParser, number, split_mark
 from sequencer.executors.command import Pattern, VariableName, VariableValue
 from sequencer.executors.process import ProcessCore, ProcessEnd, describe_exit, launch_of
 from sequencer.executors.protocol import Cancellation, Listener, Piece, StopReason
-from sequencer.executors.pump import EVERY_AGENT, Launch, LineSplitter
+from sequencer.executors.pump import EVERY_AGENT, Launch
 from sequencer.model.fields import ValidationError
 from sequencer.model.frozen import checked
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
@@ -255,7 +256,7 @@ def test_an_agent_cannot_speak_as_its_guard_or_to_it(stage: Stage, fd: int) -> N
     assert (outcome.status, outcome.exit_code) == (OutcomeStatus.FAILED, 7)
 
 
-STARTED = '{"event": "started", "pid": 1}'
+STARTED = '{"event": "started", "pid": 1, "is_walled": true}'
 ENDED = '{"event": "ended", "exit_code": 0, "stopped_by": null, "survivors": 0}'
 REFUSED = '{"event": "refused", "errno": 2, "stage": "program"}'
 
@@ -269,6 +270,7 @@ REFUSED = '{"event": "refused", "errno": 2, "stage": "program"}'
         [STARTED, STARTED],
         [STARTED, REFUSED],
         [STARTED, ENDED.replace("0,", "1.5,")],
+        [STARTED.replace("true", "1")],
         [REFUSED.replace("2", "9" * 5000)],
         [REFUSED.replace("2", "99999999999999999999")],
     ],
@@ -301,7 +303,7 @@ def test_a_guard_that_the_system_refuses_is_an_outcome(
 
 
 def test_a_launch_needs_no_more_than_it_says() -> None:
-    launch = Launch(argv=["x"], environment={}, cwd=Path("/"), prompt=b"")
+    launch = Launch(identity=None, argv=["x"], environment={}, cwd=Path("/"), prompt=b"")
     assert (launch.timeout_s, launch.idle_timeout_s, launch.grace_s) == (None, None, 5.0)
 
 

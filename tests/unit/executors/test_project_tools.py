@@ -18,6 +18,7 @@ from sequencer.executors.project_tools import (
     call_tool,
 )
 from sequencer.executors.protocol import Cancellation
+from tests.contract.executor_cases import IDENTITY
 
 ALL = tuple(TOOLS)
 
@@ -45,6 +46,7 @@ def bench(tmp_path: Path, cancellation: Cancellation) -> Iterator[Workbench]:
             folder=ToolFolder(root, [root / "sync"]),
             core=core,
             cancellation=cancellation,
+            identity=IDENTITY,
             environment={"PATH": "/usr/local/bin:/usr/bin:/bin", "MARK": "given"},
             seconds_left=lambda: None,
         )

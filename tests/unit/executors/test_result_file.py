@@ -9,7 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from sequencer.executors.answers import MAX_ANSWER_CHARS, closed, parsed, sample
-from sequencer.executors.process import ResultRefused, apply_result, read_result
+from sequencer.executors.result_file import ResultRefused, apply_result, read_result
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Step
 

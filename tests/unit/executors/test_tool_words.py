@@ -7,7 +7,6 @@ from typing import Any, get_args
 
 import pytest
 
-from sequencer.assembly.agents import EXECUTORS, PROVIDERS
 from sequencer.executors.claude import ClaudeExecutor, ClaudeOptions
 from sequencer.executors.codex import CodexExecutor, CodexOptions
 from sequencer.executors.gemini import GeminiExecutor, GeminiOptions
@@ -27,6 +26,7 @@ from sequencer.executors.tool_words import (
     objections,
 )
 from sequencer.model.step import Step, ToolName
+from sequencer.project.agents import EXECUTORS, PROVIDERS
 
 TABLES = {
     "claude": CLAUDE,

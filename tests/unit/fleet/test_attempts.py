@@ -16,14 +16,14 @@ from sequencer.engine.by_hand import fresh_head
 from sequencer.engine.worker import Worker
 from sequencer.errors import RemoteUnreachable, SequencerError, UnknownName
 from sequencer.executors.protocol import Cancellation
-from sequencer.fleet.client import FleetStore
-from sequencer.fleet.events import Tell
-from sequencer.fleet.wire import Ticket
-from sequencer.fleet.worker import Activities, Workers
-from sequencer.fleet.workflow import LOST, REFUSED
 from sequencer.model.head import Head
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
+from sequencer.plugins.temporal.client import FleetStore
+from sequencer.plugins.temporal.events import Tell
+from sequencer.plugins.temporal.wire import Ticket
+from sequencer.plugins.temporal.worker import Activities, Workers
+from sequencer.plugins.temporal.workflow import LOST, REFUSED
 from sequencer.store.protocol import View
 
 WORKFLOW = Workflow("w", (Step(name="a"),))
@@ -62,7 +62,7 @@ class Maker:
 def test_a_worker_for_days_keeps_only_the_makers_that_it_used_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sequencer.fleet.worker.MOST_KNOWN", 3)
+    monkeypatch.setattr("sequencer.plugins.temporal.worker.MOST_KNOWN", 3)
     made, left = list[str](), list[str]()
 
     def made_worker(run: str, tell: Tell) -> Maker:

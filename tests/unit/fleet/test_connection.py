@@ -12,7 +12,7 @@ from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
 from temporalio.service import RPCError, RPCStatusCode
 
 from sequencer.errors import ConfigurationError
-from sequencer.fleet.connection import Connection, FleetOptions, unreachable
+from sequencer.plugins.temporal.connection import Connection, FleetOptions, unreachable
 
 TRANSPORT = "Failed client connect: Server connection error: tonic::transport::Error(Transport, {})"
 REFUSED = (

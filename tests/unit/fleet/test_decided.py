@@ -18,10 +18,10 @@ pytest.importorskip("temporalio", reason="the extra 'fleet' is not installed")
 from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
-from sequencer.fleet.memo import MemoStore
-from sequencer.fleet.wire import EDITION, FACTS, HEAD, packed
-from sequencer.fleet.workflow import RunWorkflow
 from sequencer.model.head import Head
+from sequencer.plugins.temporal.memo import MemoStore
+from sequencer.plugins.temporal.wire import EDITION, FACTS, HEAD, packed
+from sequencer.plugins.temporal.workflow import RunWorkflow
 
 RECORDED = sorted((Path(__file__).parents[2] / "data" / "fleet").glob("*.json"))
 CHANGED = "workflows decide something else: raise EDITION, and 'python -m tests.fleet.recording'"

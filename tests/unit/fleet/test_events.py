@@ -9,9 +9,9 @@ import pytest
 pytest.importorskip("temporalio", reason="the extra 'fleet' is not installed")
 
 from sequencer.engine.attempt import MadeElsewhere
-from sequencer.fleet.events import Elsewhere, EventReader
-from sequencer.fleet.wire import owner_of
 from sequencer.model.head import Claim, Head
+from sequencer.plugins.temporal.events import Elsewhere, EventReader
+from sequencer.plugins.temporal.wire import owner_of
 
 HEAD = Head.model_validate(
     {

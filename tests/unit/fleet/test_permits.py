@@ -11,13 +11,13 @@ import pytest
 
 from sequencer.engine.by_hand import fresh_head
 from sequencer.errors import Interrupted, StorageFailed
-from sequencer.fleet.memo import HeldNet, MemoStore
-from sequencer.fleet.permits import LinePermit, NetPermit, permit_of
-from sequencer.fleet.wire import FACTS, AttemptReport, amended, error_of, head_of, packed
 from sequencer.model.head import Work
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Retry, Step
 from sequencer.model.workflow import Workflow
+from sequencer.plugins.temporal.memo import HeldNet, MemoStore
+from sequencer.plugins.temporal.permits import LinePermit, NetPermit, permit_of
+from sequencer.plugins.temporal.wire import FACTS, AttemptReport, amended, error_of, head_of, packed
 from sequencer.store.protocol import Store
 from tests.flows import workflow
 

@@ -14,8 +14,8 @@ import pytest
 pytest.importorskip("temporalio", reason="the extra 'fleet' is not installed")
 
 from sequencer.errors import ConfigurationError, StorageFailed
-from sequencer.fleet import server
-from sequencer.fleet.connection import FleetOptions
+from sequencer.plugins.temporal import server
+from sequencer.plugins.temporal.connection import FleetOptions
 from tests.loopback import free_ports
 
 NO_EXTRA = """\

@@ -19,16 +19,16 @@ from sequencer.errors import (
     UnsafePath,
     UsageRefused,
 )
-from sequencer.fleet.client import FleetStore
-from sequencer.fleet.events import RunSeen
-from sequencer.fleet.wire import FACTS, packed
-from sequencer.fleet.worker import Workers
 from sequencer.model.head import FLOW_DOCUMENT, Head
 from sequencer.model.net.source import FlowSource
 from sequencer.model.request import DEFINITION_FILE, Definition, Request
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
-from sequencer.project import open_project
+from sequencer.plugins.temporal.client import FleetStore
+from sequencer.plugins.temporal.events import RunSeen
+from sequencer.plugins.temporal.wire import FACTS, packed
+from sequencer.plugins.temporal.worker import Workers
+from sequencer.project.project import open_project
 from tests.fleet.fleet_projects import AGENTS, FLOW, FleetProject
 
 STORE = 'store: {kind: temporal, address: "127.0.0.1:1", project: shop}'
@@ -185,7 +185,7 @@ def test_a_workflow_outside_of_the_project_is_not_read(machine: Machine, place: 
 
 def test_tools_of_a_workflow_somewhere_in_the_project_are_asked_about(machine: Machine) -> None:
     (machine.folder / "docs").mkdir()
-    granting = FLOW.replace("### draft\n", "### draft\n```yaml\nallowed_tools: [Bash]\n```\n")
+    granting = FLOW.replace("### draft\n", "### draft\n---\nallowed_tools: [Bash]\n---\n")
     (machine.folder / "docs" / "x.md").write_text(granting)
     _says_flow(machine, "docs/x.md", granting)
     with pytest.raises(NotTrusted):

@@ -12,7 +12,18 @@ from msgspec import convert
 from sequencer import errors
 from sequencer.engine.perform import OneWorkplace, Team
 from sequencer.errors import ClaimHeld, SequencerError, StepFailed, UnknownName, WaitsForPerson
-from sequencer.fleet.wire import (
+from sequencer.model.head import Claim, Gate, Head, Loop, Status
+from sequencer.model.kind import Ended, Performed
+from sequencer.model.line.line import Ending, EndingKind
+from sequencer.model.line.order import place
+from sequencer.model.net.rules import candidates, normalise
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage, Verdict
+from sequencer.model.step import Output, Retry, Step
+from sequencer.model.transitions import Event, Fact
+from sequencer.model.workflow import Workflow
+from sequencer.plugins.teams.growth import TeamGrower
+from sequencer.plugins.teams.team import Role, TeamBudget, TeamRules
+from sequencer.plugins.temporal.wire import (
     HEAD,
     RUN,
     AttemptReport,
@@ -29,17 +40,6 @@ from sequencer.fleet.wire import (
     report_of,
     team_of,
 )
-from sequencer.model.head import Claim, Gate, Head, Loop, Status
-from sequencer.model.kind import Ended, Performed
-from sequencer.model.line.line import Ending, EndingKind
-from sequencer.model.line.order import place
-from sequencer.model.net.rules import candidates, normalise
-from sequencer.model.outcome import Outcome, OutcomeStatus, Usage, Verdict
-from sequencer.model.step import Output, Retry, Step
-from sequencer.model.team import Role, TeamBudget, TeamRules
-from sequencer.model.transitions import Event, Fact
-from sequencer.model.workflow import Workflow
-from sequencer.workflows.teams.growth import TeamGrower
 
 AT = "2026-01-02T03:04:05Z"
 PLAIN: dict[str, Any] = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from sequencer.git.beats import Beats
 from sequencer.model.head import Claim
+from sequencer.plugins.git.state.beats import Beats
 from sequencer.store import identity
 from sequencer.store.protocol import Liveness
 from tests.contract.store_cases import make_claim

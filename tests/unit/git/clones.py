@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sequencer.executors.redaction import Redaction
-from sequencer.git.carry import GitCarrier
-from sequencer.git.objects import Objects
-from sequencer.git.own_settings import EVERYTHING
-from sequencer.git.process import Git
-from sequencer.git.remote import PushVerdict, Remote
-from sequencer.git.tree import Folders, WorkTree
 from sequencer.model.head import Claim, Head, Owner, Work
-from sequencer.settings.schema import CommitOptions, WorkOptions
+from sequencer.plugins.git.code.carry import GitCarrier
+from sequencer.plugins.git.code.tree import Folders, WorkTree
+from sequencer.plugins.git.own_settings import EVERYTHING
+from sequencer.plugins.git.process import Git
+from sequencer.plugins.git.state.objects import Objects
+from sequencer.plugins.git.state.remote import PushVerdict, Remote
+from sequencer.project.schema import CommitOptions, WorkOptions
 from tests.clones import copy_of, folder_at_rest
 
 ENVIRONMENT = {

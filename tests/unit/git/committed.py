@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from sequencer.executors.redaction import Redaction
-from sequencer.git.commit import Committer, WrittenCommit
-from sequencer.git.selection import Selection, Selector, secrets_by
-from sequencer.git.tree import WorkTree
-from sequencer.settings.schema import CommitOptions
+from sequencer.plugins.git.code.commit import Committer, WrittenCommit
+from sequencer.plugins.git.code.selection import Selection, Selector, secrets_by
+from sequencer.plugins.git.code.tree import WorkTree
+from sequencer.project.schema import CommitOptions
 from tests.unit.git.clones import said, tree_at
 
 MAIN = "refs/heads/main"

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.executors.redaction import Redaction
-from sequencer.git.checkout import Checkout, PlaceLeft
-from sequencer.git.own_settings import EVERYTHING
-from sequencer.git.places import GitWorkplaces, OwnPlace, SharedPlace
-from sequencer.git.process import Git
-from sequencer.git.tree import Folders
 from sequencer.model.net.graph import Node, NodeKind
-from sequencer.model.team import TaskTraits
+from sequencer.plugins.git.code.checkout import Checkout, PlaceLeft
+from sequencer.plugins.git.code.places import GitWorkplaces, OwnPlace, SharedPlace
+from sequencer.plugins.git.code.tree import Folders
+from sequencer.plugins.git.own_settings import EVERYTHING
+from sequencer.plugins.git.process import Git
+from sequencer.plugins.teams.team import TaskTraits
 from tests.unit.git.clones import ENVIRONMENT, everything, first_commit, git, said
 
 RUN_ID = "01run"

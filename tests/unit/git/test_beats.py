@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import RemoteUnreachable, StorageFailed
-from sequencer.git import beats as module
-from sequencer.git.beats import confirmed
-from sequencer.git.objects import CommitDraft, Objects
-from sequencer.git.process import GitFailed
-from sequencer.git.remote import Pushed, PushVerdict, RefMove, Remote
+from sequencer.plugins.git.process import GitFailed
+from sequencer.plugins.git.state import beats as module
+from sequencer.plugins.git.state.beats import confirmed
+from sequencer.plugins.git.state.objects import CommitDraft, Objects
+from sequencer.plugins.git.state.remote import Pushed, PushVerdict, RefMove, Remote
 from sequencer.store import identity, leases
 from sequencer.store.protocol import Liveness
 from tests.contract.store_cases import make_claim
@@ -269,7 +269,7 @@ def test_a_beat_that_is_too_large_to_read_concludes_nothing(
 ) -> None:
     clone, claim = lab.clone("one"), make_claim(1)
     remotes.push(clone, remotes.commit(clone, {"1": b" " * 5000}), remotes.BEATS)
-    monkeypatch.setattr("sequencer.git.objects.MAX_OBJECT_BYTES", 4500)
+    monkeypatch.setattr("sequencer.plugins.git.state.objects.MAX_OBJECT_BYTES", 4500)
     with pytest.raises(StorageFailed, match=r"heartbeats can't be read: .* has 5000 bytes"):
         lab.worker("two").bring(lab.tip(), [claim])
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import RemoteUnreachable, StateRefused, WorkTreeRefused
-from sequencer.git.tree import SHOWN_PATHS
 from sequencer.model.head import Head, Work
-from sequencer.settings.schema import WorkOptions
+from sequencer.plugins.git.code.tree import SHOWN_PATHS
+from sequencer.project.schema import WorkOptions
 from tests.unit.git.clones import (
     DOCS,
     SECRET,

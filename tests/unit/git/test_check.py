@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.checks import check_project
 from sequencer.errors import ConfigurationError
-from sequencer.findings import Area, Finding, Level, exit_code
-from sequencer.project import open_project
+from sequencer.project.checks import check_project
+from sequencer.project.diagnostics import Area, Finding, Level, exit_code
+from sequencer.project.project import open_project
 from sequencer.store.identity import this_process
 from tests.clones import ENVIRONMENT, Shared, git
 from tests.unit.cli.calling import project

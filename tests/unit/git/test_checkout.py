@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.git import checkout as readonly
-from sequencer.git.checkout import CheckoutWatch, PlaceResult
-from sequencer.git.places import GitWorkplaces, SharedPlace
+from sequencer.plugins.git.code import checkout as readonly
+from sequencer.plugins.git.code.checkout import CheckoutWatch, PlaceResult
+from sequencer.plugins.git.code.places import GitWorkplaces, SharedPlace
 from tests.unit.git.clones import commit, git, said, write
 from tests.unit.git.teams import at_once, checkout_at, placed, project, worked, workplaces
 

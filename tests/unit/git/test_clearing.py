@@ -15,10 +15,10 @@ from typing import Any
 import psutil
 import pytest
 
-from sequencer.git import gathering as clearing
-from sequencer.git.checkout import PlaceResult
-from sequencer.git.process import Git
-from sequencer.git.worktrees import Phase, Worktrees
+from sequencer.plugins.git.code import gathering as clearing
+from sequencer.plugins.git.code.checkout import PlaceResult
+from sequencer.plugins.git.code.worktrees import Phase, Worktrees
+from sequencer.plugins.git.process import Git
 from sequencer.store.identity import boot_id
 from tests.unit.git.clones import SECRET, git, porcelain, repository, said, tree_of, write
 from tests.unit.git.teams import branches, closed, is_sound, opened, project, remains, workplaces

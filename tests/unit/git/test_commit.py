@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import WorkTreeRefused
-from sequencer.git import commit as committing
-from sequencer.git.commit import CHANGED, DRAFT, Committer, RefMoved, is_cut_off
-from sequencer.git.selection import Selection
-from sequencer.settings.schema import CommitOptions
+from sequencer.plugins.git.code import commit as committing
+from sequencer.plugins.git.code.commit import CHANGED, DRAFT, Committer, RefMoved, is_cut_off
+from sequencer.plugins.git.code.selection import Selection
+from sequencer.project.schema import CommitOptions
 from tests.unit.git.clones import (
     claim,
     clone,
@@ -163,7 +163,7 @@ def test_other_kinds_of_index(tmp_path: Path, setting: str) -> None:
 KILLED = """\
 import os, signal, sys
 from pathlib import Path
-from sequencer.git.commit import Committer
+from sequencer.plugins.git.code.commit import Committer
 from tests.unit.git.clones import said, tree_at
 from tests.unit.git.committed import MAIN, chosen
 folder, verb, when, *paths = sys.argv[1:]

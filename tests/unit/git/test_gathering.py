@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.documents.files import is_branch_name
-from sequencer.git import gathering
-from sequencer.git import worktrees as module
-from sequencer.git.checkout import PlaceResult
-from sequencer.git.worktrees import branch_of, git_dirs, name_of, remove
+from sequencer.documents.textfile import is_branch_name
+from sequencer.plugins.git.code import gathering
+from sequencer.plugins.git.code import worktrees as module
+from sequencer.plugins.git.code.checkout import PlaceResult
+from sequencer.plugins.git.code.worktrees import branch_of, git_dirs, name_of, remove
 from tests.unit.git.clones import ENVIRONMENT, SECRET, commit, git, said, tree_of, write
 from tests.unit.git.teams import branches, closed, opened, project, remains, worked, workplaces
 

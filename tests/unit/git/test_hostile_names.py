@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.settings.schema import CommitOptions
+from sequencer.project.schema import CommitOptions
 from tests.unit.git.clones import clone, git, head, pair, said, write
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.git import checkout as merging
-from sequencer.git import checkout as shared
-from sequencer.git.checkout import Checkout, PlaceLeft, PlaceResult, merge
-from sequencer.git.places import OwnPlace
-from sequencer.git.process import Git, GitFailed
-from sequencer.git.worktrees import Worktree
+from sequencer.plugins.git.code import checkout as merging
+from sequencer.plugins.git.code import checkout as shared
+from sequencer.plugins.git.code.checkout import Checkout, PlaceLeft, PlaceResult, merge
+from sequencer.plugins.git.code.places import OwnPlace
+from sequencer.plugins.git.code.worktrees import Worktree
+from sequencer.plugins.git.process import Git, GitFailed
 from sequencer.store.identity import this_process
 from tests.unit.git.clones import ENVIRONMENT, commit, git, porcelain, said, tree_of, write
 from tests.unit.git.teams import (

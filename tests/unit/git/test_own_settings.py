@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import ConfigurationError
-from sequencer.git.own_settings import EVERYTHING
-from sequencer.git.process import Git, GitFailed, acting_settings
+from sequencer.plugins.git.own_settings import EVERYTHING
+from sequencer.plugins.git.process import Git, GitFailed, acting_settings
 from tests.clones import git
 
 
@@ -73,6 +73,22 @@ def settings_of(git_of: Git) -> list[str]:
 
 def last(git_of: Git, key: str) -> str:
     return [line for line in settings_of(git_of) if line.startswith(f"{key}=")][-1]
+
+
+def test_hooks_that_newer_versions_of_git_take_from_settings_are_off(
+    folder: Path, tmp_path: Path
+) -> None:
+    env = environment(tmp_path)
+    git(folder, "config", "hook.x.command", "evil")
+    git(folder, "config", "hook.x.event", "pre-commit")
+    assert acting_settings(folder, environment=env) == {
+        "hook.x.command": "evil",
+        "hook.x.event": "pre-commit",
+    }
+    careful = Git(folder, env, allowed={})
+    assert last(careful, "hook.x.command") == "hook.x.command=true"
+    # An empty one ends the list of those before it.
+    assert last(careful, "hook.x.event") == "hook.x.event="
 
 
 def test_the_users_word_is_the_last_one(folder: Path, tmp_path: Path) -> None:

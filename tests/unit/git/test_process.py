@@ -14,14 +14,14 @@ import psutil
 import pytest
 
 from sequencer.errors import StorageFailed, WorkTreeRefused
-from sequencer.git import commit as committing
-from sequencer.git import locks
-from sequencer.git import objects as module
-from sequencer.git import process as command
-from sequencer.git.objects import CommitDraft, Objects
-from sequencer.git.own_settings import EVERYTHING
-from sequencer.git.process import Git, GitFailed
-from sequencer.git.remote import Remote
+from sequencer.plugins.git import process as command
+from sequencer.plugins.git.code import commit as committing
+from sequencer.plugins.git.own_settings import EVERYTHING
+from sequencer.plugins.git.process import Git, GitFailed
+from sequencer.plugins.git.state import locks
+from sequencer.plugins.git.state import objects as module
+from sequencer.plugins.git.state.objects import CommitDraft, Objects
+from sequencer.plugins.git.state.remote import Remote
 from tests.clones import Shared
 from tests.unit.git import remotes
 from tests.unit.git.clones import repository, write
@@ -206,7 +206,7 @@ def test_a_lock_on_the_index_that_stays(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_lock_in_the_way_of_a_fetch(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
     clone = shared.clone("ours")
-    monkeypatch.setattr("sequencer.git.process._RACE_ATTEMPTS", 2)
+    monkeypatch.setattr("sequencer.plugins.git.process._RACE_ATTEMPTS", 2)
     lock = left(clone / ".git" / "refs" / "mine" / "x.lock")
     with pytest.raises(
         StorageFailed, match="has been there for 2 h, and no git is working there"

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.git import remote as module
-from sequencer.git.objects import CommitDraft, Objects
-from sequencer.git.own_settings import EVERYTHING
-from sequencer.git.process import Git, GitFailed
-from sequencer.git.remote import (
+from sequencer.plugins.git.own_settings import EVERYTHING
+from sequencer.plugins.git.process import Git, GitFailed
+from sequencer.plugins.git.state import remote as module
+from sequencer.plugins.git.state.objects import CommitDraft, Objects
+from sequencer.plugins.git.state.remote import (
     NoAtomicPush,
     Pushed,
     PushVerdict,

@@ -13,17 +13,17 @@ from typing import Any, NoReturn
 import pytest
 
 from sequencer.errors import RemoteUnreachable, StorageFailed, UnsafeFolder, WorkTreeRefused
-from sequencer.git import process as command
-from sequencer.git import replica as module
-from sequencer.git.branch import Branch, PendingPush
-from sequencer.git.own_settings import EVERYTHING
-from sequencer.git.remote import Pushed, PushVerdict, RefMove
-from sequencer.git.replica import Known, KnownFile, Replica
-from sequencer.git.store import GitOptions, GitStore
 from sequencer.model import by_hand as decisions
 from sequencer.model import transitions
 from sequencer.model.head import Head
 from sequencer.model.transitions import Transition
+from sequencer.plugins.git import process as command
+from sequencer.plugins.git.own_settings import EVERYTHING
+from sequencer.plugins.git.state import replica as module
+from sequencer.plugins.git.state.branch import Branch, PendingPush
+from sequencer.plugins.git.state.remote import Pushed, PushVerdict, RefMove
+from sequencer.plugins.git.state.replica import Known, KnownFile, Replica
+from sequencer.plugins.git.state.store import GitOptions, GitStore
 from sequencer.store import results
 from sequencer.store.leases import Leases
 from sequencer.store.protocol import Liveness, Telling

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from sequencer.executors.redaction import Redaction
-from sequencer.git import selection as vetting
-from sequencer.git.checkout import PlaceLeft, PlaceResult
-from sequencer.git.process import Git
-from sequencer.git.selection import (
+from sequencer.model.fields import ValidationError
+from sequencer.plugins.git.code import selection as vetting
+from sequencer.plugins.git.code.checkout import PlaceLeft, PlaceResult
+from sequencer.plugins.git.code.selection import (
     Content,
     Selection,
     Selector,
@@ -23,8 +23,8 @@ from sequencer.git.selection import (
     secrets_by,
     with_keys,
 )
-from sequencer.model.fields import ValidationError
-from sequencer.settings.schema import PLACEHOLDERS, CommitOptions, WorkOptions
+from sequencer.plugins.git.process import Git
+from sequencer.project.schema import PLACEHOLDERS, CommitOptions, WorkOptions
 from tests.unit.git.clones import (
     ENVIRONMENT,
     SECRET,

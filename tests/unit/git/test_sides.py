@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import CorruptState, RemoteUnreachable
-from sequencer.git.sides import OtherRun, Relation, Sides, compare, runs_elsewhere, take_theirs
+from sequencer.plugins.git.state.sides import (
+    OtherRun,
+    Relation,
+    Sides,
+    compare,
+    runs_elsewhere,
+    take_theirs,
+)
 from tests.clones import Shared, git
 from tests.unit.cli.sharing import compared, diverged, shared_project, steps, store_of
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import WorkTreeBusy, WorkTreeRefused
-from sequencer.git import tenancy
 from sequencer.model.head import Claim, Head, Loop, Owner
-from sequencer.settings.schema import CommitOptions, WorkOptions
+from sequencer.plugins.git.code import tenancy
+from sequencer.project.schema import CommitOptions, WorkOptions
 from sequencer.store.identity import this_process
 from tests.concurrency import children
 from tests.unit.git.clones import (

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import strategies as st
 
 from sequencer.errors import WorkTreeRefused
-from sequencer.git.tree import STATUS, Change, Patterns, StatusEntry, TreeStatus, parse_status
+from sequencer.plugins.git.code.tree import (
+    STATUS,
+    Change,
+    Patterns,
+    StatusEntry,
+    TreeStatus,
+    parse_status,
+)
 from tests.unit.git.clones import commit, everything, git, pair, repository, said, tree_at, write
 
 

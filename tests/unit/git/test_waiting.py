@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import ClaimHeld, CorruptState, RemoteUnreachable
-from sequencer.git import waiting as polling
-from sequencer.git.own_settings import EVERYTHING
-from sequencer.git.process import Git
-from sequencer.git.remote import RefWatch, Remote, remote_folder
-from sequencer.git.waiting import PollPace, SharedLook, SharedWait
 from sequencer.model.head import Claim
+from sequencer.plugins.git.own_settings import EVERYTHING
+from sequencer.plugins.git.process import Git
+from sequencer.plugins.git.state import waiting as polling
+from sequencer.plugins.git.state.remote import RefWatch, Remote, remote_folder
+from sequencer.plugins.git.state.waiting import PollPace, SharedLook, SharedWait
 from sequencer.store import identity
 from sequencer.store.file import FileStore
 from tests.clones import Shared

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.git.checkout import PlaceResult
+from sequencer.plugins.git.code.checkout import PlaceResult
 from tests.unit.git.clones import commit, git, porcelain, said, write
 from tests.unit.git.teams import (
     RUN_ID,

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.errors import ConfigurationError, WorkTreeRefused
-from sequencer.git import checkout as shared
-from sequencer.git.own_settings import EVERYTHING
-from sequencer.git.process import UNWRITABLE, Git, GitFailed
-from sequencer.git.store import GitOptions, GitStore
+from sequencer.errors import ConfigurationError, WorkTreeRefused, out_of_resources
+from sequencer.plugins.git.code import checkout as shared
+from sequencer.plugins.git.own_settings import EVERYTHING
+from sequencer.plugins.git.process import UNWRITABLE, Git, GitFailed
+from sequencer.plugins.git.state.store import GitOptions, GitStore
 from tests.unit.git.clones import commit, git, porcelain, said, write
 from tests.unit.git.teams import (
     RUN_ID,
@@ -242,4 +242,8 @@ def store_of(tree: Path) -> GitStore:
     ],
 )
 def test_whose_fault_it_is_is_told_by_gits_words(stderr: str, *, is_local: bool) -> None:
-    assert GitFailed(("fetch",), 128, stderr).says(UNWRITABLE) is is_local
+    failed = GitFailed(("fetch",), 128, stderr)
+    assert failed.says(UNWRITABLE) is is_local
+    # A full disk of this machine is a shortage, whoever met it.
+    is_full = is_local and "No space left" in stderr
+    assert (out_of_resources(failed) is not None) is is_full

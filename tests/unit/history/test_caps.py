@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from sequencer.history.metrics import Cap, Spent, caps_of
 from sequencer.model.limits import RunLimits
 from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.model.outcome import Usage
-from sequencer.model.team import Budget, TaskTraits, TeamBudget, TeamRules
+from sequencer.plugins.metrics.facts import Cap, Spent, caps_of
+from sequencer.plugins.teams.team import Budget, TaskTraits, TeamBudget, TeamRules
 
 USAGE = Usage(steps=4, cost_usd=1.5, input_tokens=900, output_tokens=100, seconds=60)
 NO_RULES = TeamRules()

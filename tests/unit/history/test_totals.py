@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sequencer.history.metrics import BY_HAND, Maker, Total, totals_of
+from sequencer.plugins.metrics.facts import BY_HAND, Maker, Total, totals_of
 from tests.unit.history.journal_facts import Told
 
 USAGE = {"input_tokens": 100, "output_tokens": 7, "cost_usd": 0.25}

@@ -11,7 +11,7 @@ from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.request import Request
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
-from sequencer.project import load_hooks
+from sequencer.project.project import load_hooks
 
 REQUEST = Request(title="Debug login timeout", labels=("bug",))
 WORKFLOW = Workflow(

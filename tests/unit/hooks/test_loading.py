@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import marshal
 import os
+import py_compile
 import subprocess
 import sys
+from collections.abc import Iterator
+from hashlib import sha256
+from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.util import MAGIC_NUMBER, cache_from_source
 from pathlib import Path
 
 import pytest
 
 from sequencer.errors import ConfigurationError, NotTrusted, UnsafePath
 from sequencer.hooks.loading import MAX_BYTES, MODULE_PREFIX
-from sequencer.project import load_hooks
-from sequencer.settings.settings import load
+from sequencer.project.project import load_hooks
+from sequencer.project.settings import load
+from sequencer.project.trust import files_of
 from tests.unit.hooks.hook_files import HEADING, write
 
 PROMPT = """
@@ -30,7 +37,7 @@ def refused(project: Path, *names: str) -> ConfigurationError:
 
 def test_without_hooks_nothing_of_pluggy_is_imported(tmp_path: Path) -> None:
     code = (
-        "import sys, pathlib, sequencer, sequencer.project as project\n"
+        "import sys, pathlib, sequencer, sequencer.project.project as project\n"
         "project.load_hooks((), pathlib.Path('.'))\n"
         "assert 'pluggy' not in sys.modules, 'pluggy'\n"
         "sequencer.hookimpl\n"
@@ -171,3 +178,124 @@ def test_a_file_that_is_not_as_it_was_trusted_is_not_run(tmp_path: Path) -> None
     with pytest.raises(NotTrusted, match=r"hooks\.py"):
         load_hooks(["hooks.py"], tmp_path, {path.resolve(): "sha256 0"})
     assert not (tmp_path / "canary").exists()
+
+
+def test_a_hook_file_that_nobody_trusted_is_not_run_where_others_are(tmp_path: Path) -> None:
+    write(tmp_path, PROMPT, "other.py")
+    with pytest.raises(NotTrusted, match=r"other\.py"):
+        load_hooks(["other.py"], tmp_path, {tmp_path / "hooks.py": "sha256 0"})
+
+
+def _canary_as(text: str, module: Path) -> None:
+    """Write *text* as *module*, and byte code that claims to be of it and does another thing."""
+    module.parent.mkdir(exist_ok=True)
+    module.write_text(text)
+    at = module.stat()
+    module.write_text(f"CAN = 1\nopen({str(module.parent / 'canary')!r}, 'w')\n")
+    py_compile.compile(str(module), doraise=True)
+    cached = next((module.parent / "__pycache__").iterdir())
+    # The header of byte code has the time and the size of its source.
+    head = cached.read_bytes()[:8] + int(at.st_mtime).to_bytes(4, "little")
+    head += at.st_size.to_bytes(4, "little")
+    cached.write_bytes(head + cached.read_bytes()[16:])
+    module.write_text(text)
+    os.utime(module, ns=(at.st_atime_ns, at.st_mtime_ns))
+
+
+@pytest.mark.parametrize("module", ["hooks_helper", "hooks_pack.below"])
+def test_byte_code_beside_a_module_that_a_hook_imports_never_runs(
+    tmp_path: Path, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / f"{module.replace('.', '/')}.py"
+    _canary_as("CAN = 2\n", path)
+    if "." in module:
+        (path.parent / "__init__.py").touch()
+    write(tmp_path, f"import {module}\nassert {module}.CAN == 2\n{PROMPT}", "hooks.py")
+    for name in (module, module.partition(".")[0]):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    load_hooks(["hooks.py"], tmp_path)
+    assert not (path.parent / "canary").exists()
+
+
+def test_a_module_that_a_hook_imports_is_compared_when_it_is_read(tmp_path: Path) -> None:
+    module = tmp_path / "hooks_changed.py"
+    module.write_text("import pathlib\npathlib.Path(__file__).with_name('canary').touch()\n")
+    hooks = tmp_path / "hooks.py"
+    hooks.write_text("import hooks_changed\n")
+    known = f"sha256 {sha256(hooks.read_bytes()).hexdigest()}"
+    with pytest.raises(NotTrusted, match=r"hooks_changed\.py"):
+        load_hooks(["hooks.py"], tmp_path, {hooks.resolve(): known, module.resolve(): "sha256 0"})
+    assert not (tmp_path / "canary").exists()
+
+
+def planted(tmp_path: Path, module: str, imports: str = "import helper") -> dict[Path, str]:
+    """Write a hook file that *imports*, its *module*, and a canary of the same looks as byte code.
+
+    Return what was trusted: the hook file and helper.py.
+    """
+    (tmp_path / "hooks.py").write_text(f"{HEADING}{imports}\n{PROMPT}")
+    honest = tmp_path / "helper.py"
+    honest.write_text("VALUE = 1\n")
+    code = f"import pathlib; pathlib.Path({str(tmp_path)!r}, 'canary').touch()\n"
+    source = tmp_path / f"{module}.py"
+    if not source.exists():
+        source.write_text(code)
+    compiled = compile(code, str(source), "exec")
+    facts = source.stat()
+    target = Path(cache_from_source(str(source)))
+    target.parent.mkdir(exist_ok=True)
+    header = MAGIC_NUMBER + b"\0" * 4
+    header += int(facts.st_mtime).to_bytes(4, "little") + facts.st_size.to_bytes(4, "little")
+    target.write_bytes(header + marshal.dumps(compiled))
+    paths = (tmp_path / "hooks.py", honest)
+    return {one.resolve(): f"sha256 {sha256(one.read_bytes()).hexdigest()}" for one in paths}
+
+
+@pytest.fixture(autouse=True)
+def _forgets() -> Iterator[None]:
+    yield
+    for name in ("helper", "other"):
+        sys.modules.pop(name, None)
+
+
+def test_byte_code_in_the_project_is_not_run_in_place_of_the_source(tmp_path: Path) -> None:
+    trusted = planted(tmp_path, "helper")
+    load_hooks(["hooks.py"], tmp_path, trusted)
+    assert not (tmp_path / "canary").exists()
+    assert sys.modules["helper"].VALUE == 1
+
+
+def test_a_compiled_library_does_not_take_the_place_of_a_module(tmp_path: Path) -> None:
+    trusted = planted(tmp_path, "helper")
+    (tmp_path / f"helper{EXTENSION_SUFFIXES[0]}").write_bytes(b"no library")
+    load_hooks(["hooks.py"], tmp_path, trusted)
+    assert sys.modules["helper"].VALUE == 1
+
+
+def test_a_module_that_nobody_trusted_is_not_imported(tmp_path: Path) -> None:
+    """Even if no import statement names it: an installed package may look for it."""
+    trusted = planted(tmp_path, "other", "import importlib\nimportlib.import_module('other')")
+    with pytest.raises(ConfigurationError, match="not among the files that were trusted"):
+        load_hooks(["hooks.py"], tmp_path, trusted)
+    assert not (tmp_path / "canary").exists()
+
+
+def test_a_module_that_changed_since_it_was_trusted_is_not_imported(tmp_path: Path) -> None:
+    trusted = planted(tmp_path, "helper")
+    (tmp_path / "helper.py").write_text("VALUE = 2\n")
+    with pytest.raises(NotTrusted, match=r"helper\.py"):
+        load_hooks(["hooks.py"], tmp_path, trusted)
+    assert "helper" not in sys.modules
+
+
+def test_modules_of_a_package_are_trusted_wherever_it_imports_them_from(tmp_path: Path) -> None:
+    package = tmp_path / "helper"
+    (package / "inner").mkdir(parents=True)
+    (package / "inner" / "a.py").write_text("from ..b import VALUE\n")
+    (package / "b.py").write_text("VALUE = 3\n")
+    (tmp_path / "hooks.py").write_text(f"{HEADING}from helper.inner.a import VALUE\n{PROMPT}")
+    ((_, trusted),) = (one for one in files_of({"hooks": ["hooks.py"]}, tmp_path) if one[1])
+    load_hooks(["hooks.py"], tmp_path, trusted)
+    assert sys.modules["helper.inner.a"].VALUE == 3
+    for name in [name for name in sys.modules if name.startswith("helper.")]:
+        del sys.modules[name]

@@ -171,3 +171,32 @@ def test_another_step_index_expects_the_step_that_is_there(edit: dict[str, Any])
 def test_a_person_may_still_set_what_counts_failures() -> None:
     head = new_head(failures_in_row=3)
     assert decisions.edit_field(head, "failures_in_row", 0, at=AT).head.failures_in_row == 0
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        ("2026-11-22T20:55:12Z", "2026-11-22T20:55:12Z"),
+        ("2026-11-22T20:55:13Z", AT),
+        ("2126-01-01", AT),
+        (None, None),
+    ],
+)
+def test_an_edit_keeps_no_run_waiting_for_longer_than_a_day(
+    written: str | None, kept: str | None
+) -> None:
+    head = new_head(**HEAD, not_before="2026-11-21T20:00:00Z", not_before_since=AT)
+    edited = head.replace(not_before=written)
+    new = decisions.accept_edit(head, edited, at=AT).head
+    assert (new.not_before, new.not_before_since) == (kept, None)
+    # Who looks at it later compares with the clock, and keeps the time of the last change.
+    seen = decisions.accept_edit(head, edited, at=AT, now="2126-01-01T00:00:00Z").head
+    assert seen.not_before == written
+
+
+def test_a_person_waits_for_any_date_and_what_the_journal_has_stays() -> None:
+    head = new_head(**HEAD)
+    far = decisions.edit_field(head, "not_before", "2126-01-01T00:00:00Z", at=AT).head
+    assert far.not_before == "2126-01-01T00:00:00Z"
+    edited = far.replace(last_prompt="another")
+    assert decisions.accept_edit(far, edited, at=AT).head.not_before == far.not_before

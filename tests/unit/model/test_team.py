@@ -8,7 +8,7 @@ import pytest
 
 from sequencer.model.fields import ValidationError
 from sequencer.model.step import Step
-from sequencer.model.team import (
+from sequencer.plugins.teams.team import (
     MAX_TASKS,
     STEP_FIELDS,
     Budget,

@@ -13,8 +13,8 @@ from sequencer.model.net.marking import Marking
 from sequencer.model.net.record import read
 from sequencer.model.net.rules import Course
 from sequencer.model.step import Step
-from sequencer.model.team import TaskTraits
 from sequencer.model.workflow import Workflow, grown
+from sequencer.plugins.teams.team import TaskTraits
 from tests.flows import graph
 
 

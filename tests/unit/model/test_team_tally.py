@@ -7,15 +7,15 @@ from typing import Any, Never
 
 import pytest
 
-from sequencer.engine.shares import Shares, TeamBudgets
 from sequencer.model.limits import RunLimits
 from sequencer.model.net import record as flow_record
 from sequencer.model.net.graph import Graph
 from sequencer.model.net.marking import Marking
 from sequencer.model.net.tally import TeamState
-from sequencer.model.team import Budget, Task, TeamRules
-from sequencer.workflows.teams.graphs import workflow_of
-from sequencer.workflows.teams.options import roles
+from sequencer.plugins.teams.graphs import workflow_of
+from sequencer.plugins.teams.options import roles
+from sequencer.plugins.teams.shares import Shares, TeamBudgets
+from sequencer.plugins.teams.team import Budget, Task, TeamRules
 from tests.contract.store_cases import STRANGER, new_head
 
 ROLES = ["researcher", "implementer", None]

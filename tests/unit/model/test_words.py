@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.documents.files import MAX_COMPONENT_BYTES, slug
+from sequencer.documents.textfile import MAX_COMPONENT_BYTES, slug
 from sequencer.errors import command
 from sequencer.executors.claude import ClaudeOptions
 from sequencer.executors.codex import CodexOptions

@@ -10,9 +10,9 @@ from typing import Any
 
 from sequencer.executors.protocol import Piece
 from sequencer.model.step import Step
-from sequencer.posting.poster import Poster
-from sequencer.posting.protocol import Sink
-from sequencer.posting.web import WebhookSink
+from sequencer.plugins.posting.poster import Poster
+from sequencer.plugins.posting.protocol import Sink
+from sequencer.plugins.posting.web import WebhookSink
 from sequencer.store.file import FileStore
 from tests.unit.posting.desk import Desk
 from tests.unit.posting.runs import OK, REDACTION, HandClock, attempt_at, new_store, succeed

@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 
 from sequencer.executors.redaction import Redaction
-from sequencer.posting.cursor import Cursor, CursorFile
-from sequencer.posting.poster import Poster
-from sequencer.posting.protocol import Post
-from sequencer.posting.web import WebhookSink
+from sequencer.plugins.posting.cursor import Cursor, CursorFile
+from sequencer.plugins.posting.poster import Poster
+from sequencer.plugins.posting.protocol import Post
+from sequencer.plugins.posting.web import WebhookSink
 from sequencer.store.file import FileStore
 
 

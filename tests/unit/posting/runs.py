@@ -12,8 +12,8 @@ from sequencer.model.head import Head
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
 from sequencer.model.transitions import Event, Fact, Transition, initialise
-from sequencer.posting.lane import Lane, Surroundings
-from sequencer.posting.protocol import Post, Refused, Unreachable
+from sequencer.plugins.posting.lane import Lane, Surroundings
+from sequencer.plugins.posting.protocol import Post, Refused, Unreachable
 from sequencer.store.file import FileStore
 from tests.unit.saying import attempt
 

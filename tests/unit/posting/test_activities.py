@@ -6,8 +6,8 @@ import pytest
 
 from sequencer.engine.attempt import Waiting
 from sequencer.model.transitions import Event
-from sequencer.posting.poster import Poster, deliver
-from sequencer.posting.web import WebhookSink
+from sequencer.plugins.posting.poster import Poster, deliver
+from sequencer.plugins.posting.web import WebhookSink
 from sequencer.store.file import FileStore
 from tests.loopback import free_ports
 from tests.unit.posting.desk import Desk, Reply, open_desk

@@ -8,7 +8,7 @@ import pytest
 from sequencer.executors.protocol import Piece
 from sequencer.model.step import Step
 from sequencer.model.transitions import Event
-from sequencer.posting.protocol import Post
+from sequencer.plugins.posting.protocol import Post
 from sequencer.store.file import FileStore
 from tests.unit.posting.desk import Desk
 from tests.unit.posting.invocations import hook, invoked, told
@@ -146,7 +146,7 @@ def test_without_sinks_there_is_no_thread(store: FileStore) -> None:
 def test_nobody_is_told_anything_behind_the_end(
     store: FileStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sequencer.posting.poster.FINISH_S", 0.1)
+    monkeypatch.setattr("sequencer.plugins.posting.poster.FINISH_S", 0.1)
     is_posting, go = threading.Event(), threading.Event()
 
     class Late(Box):

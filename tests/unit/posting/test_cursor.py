@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from sequencer.posting.cursor import Cursor, CursorFile, CursorUnreadable, Trouble, moved_to_run
+from sequencer.plugins.posting.cursor import (
+    Cursor,
+    CursorFile,
+    CursorUnreadable,
+    Trouble,
+    moved_to_run,
+)
 
 HERE = Cursor("run-1", 12, 1)
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from sequencer.model.transitions import Event
-from sequencer.posting.protocol import ActivityType
-from sequencer.posting.results import ASKED, QUESTION, activities_of
+from sequencer.plugins.posting.protocol import ActivityType
+from sequencer.plugins.posting.results import ASKED, QUESTION, activities_of
 
 
 def test_what_was_rehearsed_is_no_result() -> None:

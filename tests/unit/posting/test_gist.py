@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from sequencer.executors.protocol import Piece
-from sequencer.posting.protocol import ActivityType
-from sequencer.posting.text import HELD_BYTES, THOUGHT_CHARS, Gist
+from sequencer.plugins.posting.protocol import ActivityType
+from sequencer.plugins.posting.text import HELD_BYTES, THOUGHT_CHARS, Gist
 from tests.unit.posting.runs import REDACTION, SECRET
 
 

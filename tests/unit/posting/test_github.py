@@ -7,8 +7,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from sequencer.posting.protocol import Refused, Unreachable
-from sequencer.posting.trackers import GithubSink, mark
+from sequencer.plugins.posting.protocol import Refused, Unreachable
+from sequencer.plugins.posting.trackers import GithubSink, mark
 from tests.unit.posting.desk import Desk, Reply, open_desk
 from tests.unit.posting.posts import action, result, thought
 

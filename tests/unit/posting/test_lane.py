@@ -4,14 +4,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from sequencer.model.transitions import Event
-from sequencer.posting.cursor import CursorFile, Pace
-from sequencer.posting.protocol import Activity, ActivityType, Unreachable
-from sequencer.posting.sinks import JsonlSink
+from sequencer.plugins.posting.cursor import CursorFile, Pace
+from sequencer.plugins.posting.protocol import Activity, ActivityType, Unreachable
+from sequencer.plugins.posting.sinks import JsonlSink
 from sequencer.store.file import FileStore
 from tests.unit.posting.posts import result
 from tests.unit.posting.runs import (
@@ -308,7 +309,7 @@ def test_one_passes_and_the_next_waits(tmp_path: Path) -> None:
 def test_many_at_the_same_moment_are_one(tmp_path: Path) -> None:
     path = tmp_path / "box.pace"
     code = (
-        "import sys; from pathlib import Path; from sequencer.posting.cursor import Pace\n"
+        "import sys; from pathlib import Path; from sequencer.plugins.posting.cursor import Pace\n"
         f"sys.stdin.readline(); sys.exit(Pace(Path({str(path)!r}), 2.0).take(100.0))"
     )
     started = [
@@ -337,3 +338,62 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "box.pace").symlink_to(other)
     assert Pace(tmp_path / "box.pace", 2.0).take(100.0)
     assert other.read_text() == "mine"
+
+
+# --- a cursor that somebody else has moved --------------------------------------------------
+
+
+def moved_on(store: FileStore) -> None:
+    path = CursorFile(store.folder, "box").path
+    path.write_text(json.dumps({**json.loads(path.read_text()), "revision": 900}))
+
+
+def removed(store: FileStore) -> None:
+    CursorFile(store.folder, "box").path.unlink()
+
+
+@pytest.mark.parametrize("change", [moved_on, removed])
+def test_results_that_somebody_else_has_marked_as_posted_are_said_once(
+    store: FileStore, change: Callable[[FileStore], None]
+) -> None:
+    told = lane_for(store)
+    succeed(store, "one")
+    told.deliver()
+    assert (told.box.bodies, told.notices) == (["one"], [])
+    for word in ("two", "three"):
+        succeed(store, word)
+    change(store)
+    later = lane_for(store)
+    later.deliver()
+    (notice,) = later.notices
+    assert notice.startswith(
+        "activity sink 'box': results that you did not post count as posted: 2 "
+    )
+    succeed(store, "four")
+    later.deliver()
+    assert (later.box.bodies, len(later.notices)) == (["four"], 1)
+
+
+def test_who_is_killed_between_a_post_and_its_cursor_has_skipped_nothing(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = lane_for(store)
+    succeed(store, "one")
+    with monkeypatch.context() as patched:
+        patched.setattr(CursorFile, "write", lambda *_: None)
+        told.deliver()
+    later = lane_for(store)
+    later.deliver()
+    assert (later.box.bodies, later.notices) == (["one"], [])
+
+
+def test_a_run_that_was_reset_skips_nothing(store: FileStore) -> None:
+    told = lane_for(store)
+    succeed(store, "one")
+    told.deliver()
+    record(store, (Event.RESET, None), run_id="run-2")
+    succeed(store, "two")
+    for lane in (told, lane_for(store)):
+        lane.deliver()
+        assert lane.notices == []
+    assert told.box.bodies == ["one", "two"]

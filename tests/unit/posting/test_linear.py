@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from sequencer.posting.protocol import Post, Refused, Unreachable
-from sequencer.posting.results import QUESTION
-from sequencer.posting.trackers import MUTATION, LinearSink, activity_id
+from sequencer.plugins.posting.protocol import Post, Refused, Unreachable
+from sequencer.plugins.posting.results import QUESTION
+from sequencer.plugins.posting.trackers import MUTATION, LinearSink, activity_id
 from tests.unit.posting.desk import Desk, Reply, open_desk
 from tests.unit.posting.posts import action, error, question, result, thought
 

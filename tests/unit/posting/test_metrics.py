@@ -6,11 +6,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from sequencer.history.metrics import Metrics, metrics_of
 from sequencer.model.outcome import Usage
-from sequencer.posting.protocol import ActivityType, Post
-from sequencer.posting.text import polished
-from sequencer.posting.trackers import result_text
+from sequencer.plugins.metrics.facts import Metrics, metrics_of
+from sequencer.plugins.posting.protocol import ActivityType, Post
+from sequencer.plugins.posting.text import polished
+from sequencer.plugins.posting.trackers import result_text
 from sequencer.store.file import FileStore
 from tests.unit.posting.posts import activity
 from tests.unit.posting.runs import REDACTION, SECRET

@@ -8,9 +8,9 @@ import pytest
 from sequencer.errors import ConfigurationError, ConfigurationErrors
 from sequencer.executors.redaction import Redaction
 from sequencer.model.fields import ValidationError
-from sequencer.posting.options import KINDS, ActivityOptions, SinkOptions, SinkPlace
-from sequencer.posting.sinks import MAKERS, make_sinks, problems
-from sequencer.settings.settings import Settings, load
+from sequencer.plugins.posting.options import KINDS, ActivityOptions, SinkOptions, SinkPlace
+from sequencer.plugins.posting.sinks import MAKERS, make_sinks, problems
+from sequencer.project.settings import Settings, load
 
 HOOK = {"kind": "webhook", "url": "https://example.org/hook"}
 LINEAR = {"kind": "linear", "agent_session_id": "6f1c-4a"}

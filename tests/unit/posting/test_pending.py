@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sequencer.posting.cursor import CursorFile
-from sequencer.posting.results import Pending, pending
+from sequencer.plugins.posting.cursor import CursorFile
+from sequencer.plugins.posting.results import Pending, pending
 from sequencer.store.file import FileStore
 from tests.unit.posting.runs import Box, lane_for, refused, succeed
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.posting.protocol import Activity, ActivityType
-from sequencer.posting.text import hidden, polished, without_controls
+from sequencer.plugins.posting.protocol import Activity, ActivityType
+from sequencer.plugins.posting.text import hidden, polished, without_controls
 from tests.unit.posting.runs import REDACTION, SECRET
 
 

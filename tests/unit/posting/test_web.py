@@ -6,8 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from sequencer.posting.protocol import Refused, Unreachable
-from sequencer.posting.web import MAX_ANSWER_BYTES, Answer, Web, WebhookSink, judge, retry_after_s
+from sequencer.plugins.posting.protocol import Refused, Unreachable
+from sequencer.plugins.posting.web import (
+    MAX_ANSWER_BYTES,
+    Answer,
+    Web,
+    WebhookSink,
+    judge,
+    retry_after_s,
+)
 from tests.unit.posting.desk import Desk, Reply, open_desk
 from tests.unit.posting.posts import result
 
@@ -81,8 +88,9 @@ def test_a_proxy_that_can_not_be_used_is_an_outage(monkeypatch: pytest.MonkeyPat
 
 def test_the_library_is_loaded_with_the_first_request_only() -> None:
     code = (
-        "import sys; import sequencer.posting.poster, sequencer.posting.sinks;"
-        "import sequencer.posting.trackers, sequencer.posting.trackers, sequencer.posting.web;"
+        "import sys; import sequencer.plugins.posting.poster, sequencer.plugins.posting.sinks;"
+        "import sequencer.plugins.posting.trackers;"
+        "import sequencer.plugins.posting.web;"
         "print('httpx2' in sys.modules)"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

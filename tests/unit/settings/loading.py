@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sequencer.errors import ConfigurationError, ConfigurationErrors
-from sequencer.settings.settings import Settings, load
+from sequencer.project.settings import Settings, load
 
 
 def loaded(tmp_path: Path, text: str, **more: Any) -> Settings:

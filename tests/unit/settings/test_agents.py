@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.assembly.agents import (
+from sequencer.errors import ConfigurationError, UnknownName
+from sequencer.model.step import Step
+from sequencer.project.agents import (
     CLIENTS,
     AgentOverrides,
     choose_agent,
     ensure_known_names,
     resolve_auto,
 )
-from sequencer.errors import ConfigurationError, UnknownName
-from sequencer.model.step import Step
-from sequencer.settings.settings import Settings, load
+from sequencer.project.settings import Settings, load
 from sequencer.workflows.registry import Registry
 
 

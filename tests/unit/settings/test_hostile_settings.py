@@ -12,14 +12,14 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequencer.documents.files import locate
 from sequencer.documents.keys import annotation_at, is_mapping, leaves
+from sequencer.documents.textfile import locate
 from sequencer.errors import ConfigurationError, ConfigurationErrors
 from sequencer.model.line.order import describe
-from sequencer.settings.legacy import tables
-from sequencer.settings.schema import Schema
-from sequencer.settings.settings import Settings, load
-from sequencer.settings.sources import kept_at, variable_name
+from sequencer.project.legacy import tables
+from sequencer.project.schema import Schema
+from sequencer.project.settings import Settings, load
+from sequencer.project.sources import kept_at, variable_name
 from tests.property.amounts import FACTOR, RULES, in_memory
 
 AMOUNT = RULES * int(os.environ.get(FACTOR, "1"))

@@ -8,8 +8,8 @@ import pytest
 
 from sequencer.errors import ConfigurationError
 from sequencer.model.line.order import resolve
-from sequencer.settings.legacy import tables
-from sequencer.settings.settings import Settings, load
+from sequencer.project.legacy import tables
+from sequencer.project.settings import Settings, load
 
 WHOLE = """\
 workflow:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.documents.reader import dotted
+from sequencer.documents.yamlfile import dotted
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
-from sequencer.settings.legacy import TEAM_KEYS, TOP_KEYS
-from sequencer.settings.settings import HIDDEN, load
+from sequencer.project.legacy import TEAM_KEYS, TOP_KEYS
+from sequencer.project.settings import HIDDEN, load
 from tests.unit.settings.loading import loaded, refusal, refusals
 
 

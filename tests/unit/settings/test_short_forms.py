@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sequencer.model.line.order import resolve
-from sequencer.settings.settings import Settings
+from sequencer.project.settings import Settings
 from tests.unit.settings.loading import loaded, refusal, refusals
 
 SHORT = """\

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from sequencer.documents.keys import leaves
-from sequencer.documents.reader import dotted
+from sequencer.documents.yamlfile import dotted
 from sequencer.errors import ConfigurationError
-from sequencer.settings.schema import Schema
-from sequencer.settings.settings import load
-from sequencer.settings.sources import IDENTITY_VARIABLES, variable_name
+from sequencer.project.schema import Schema
+from sequencer.project.settings import load
+from sequencer.project.sources import IDENTITY_VARIABLES, variable_name
 
 
 def write(tmp_path: Path, text: str) -> Path:

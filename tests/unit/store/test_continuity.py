@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.checks import check_state
 from sequencer.engine.stint import Mode
-from sequencer.findings import Level
 from sequencer.model.limits import InvocationLimits
+from sequencer.project.checks import check_state
+from sequencer.project.diagnostics import Level
 from sequencer.store.diagnosis import diagnose, misfit
 from tests.acceptance.flow_projects import make_project, write_flow
 from tests.unit.cli.calling import call

@@ -8,8 +8,8 @@ import pytest
 
 from sequencer.errors import UnknownName
 from sequencer.model.workflow import Workflow
+from sequencer.plugins.requests.routing import PROCEDURE_OF, SYSTEM_PROMPTS
 from sequencer.workflows.registry import PROCEDURES, builtin_procedure
-from sequencer.workflows.requests.routing import PROCEDURE_OF, SYSTEM_PROMPTS
 
 PROMPTS = Path(str(files("sequencer").joinpath("builtin", "prompts")))
 OWN = Path(__file__).parents[3] / "prompts"

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from sequencer.cli.views.diagram import drawing, listing, print_diagram
-from sequencer.cli.views.mermaid import charted, classed
 from sequencer.cli.views.states import ACTIVE, ASCII_MARKS, MARKS, PICTURES, shown, wrapped
 from sequencer.cli.views.text import cut, width
 from sequencer.engine.view import FlowView, NodeState
 from sequencer.errors import StorageFailed
 from sequencer.model.net.graph import Graph
+from sequencer.plugins.drawing.diagram import drawing, listing, print_diagram
+from sequencer.plugins.drawing.mermaid import charted, classed
 from sequencer.workflows.mermaid.parser import read_chart
 from tests.unit.cli.flow.terminals import Terminal, terminal
 from tests.unit.cli.flow.views import RELEASE, chain, drawn_by_hand, flows, graph, of, view, views

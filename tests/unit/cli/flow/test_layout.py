@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from sequencer.cli.views.columns import GAP, Port, middles, ports, spread
-from sequencer.cli.views.diagram import Drawn, Texts
-from sequencer.cli.views.layers import Group, Rows, arranged, crossings
-from sequencer.cli.views.layout import WAYS, Channel, EdgeLine, GroupFrame, Layout, laid_out
 from sequencer.engine.view import FlowView
+from sequencer.plugins.drawing.columns import GAP, Port, middles, ports, spread
+from sequencer.plugins.drawing.diagram import Drawn, Texts
+from sequencer.plugins.drawing.layers import Group, Rows, arranged, crossings
+from sequencer.plugins.drawing.layout import WAYS, Channel, EdgeLine, GroupFrame, Layout, laid_out
 from tests.unit.cli.flow.views import RELEASE, cells, flows, graph, of, view, views
 
 

@@ -11,10 +11,10 @@ from xml.etree import ElementTree as ET
 import pytest
 from hypothesis import given, settings
 
-from sequencer.cli.views.pictures import EXTRA, flow_svg, png_of, save, without_font
 from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.errors import StorageFailed, UsageRefused
 from sequencer.model.net.graph import Graph, Node, NodeKind
+from sequencer.plugins.drawing.pictures import EXTRA, flow_svg, png_of, save, without_font
 from sequencer.workflows.mermaid.parser import read_chart
 from tests.unit.cli.flow.views import HOSTILE, chain, drawn_by_hand, flows, graph, of, views
 
@@ -98,7 +98,7 @@ def test_directions_shapes_and_strokes_are_the_authors(direction: str) -> None:
 
 
 def test_a_large_png_has_fewer_pixels_a_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sequencer.cli.views.pictures.MOST_PIXELS", 100_000)
+    monkeypatch.setattr("sequencer.plugins.drawing.pictures.MOST_PIXELS", 100_000)
     wide, high = size(png_of(flow_svg(of(chain(12)))))
     assert 80_000 < wide * high <= 102_000
 
@@ -109,7 +109,7 @@ def test_texts_are_seen_on_a_machine_without_fonts(tmp_path: Path) -> None:
         "import re, sys; sys.path.insert(0, '.')\n"
         "import resvg_py\n"
         "from tests.unit.cli.flow.views import view\n"
-        "from sequencer.cli.views.pictures import flow_svg, png_of\n"
+        "from sequencer.plugins.drawing.pictures import flow_svg, png_of\n"
         "shown = view('a[Many words]')\n"
         "bare = re.sub('<text.*</text>', '', flow_svg(shown))\n"
         "full = png_of(flow_svg(shown))\n"
@@ -135,7 +135,7 @@ def test_without_the_extra_a_png_says_what_to_install() -> None:
     code = (
         "import sys; sys.path.insert(0, '.'); sys.modules['resvg_py'] = None\n"
         "from tests.unit.cli.flow.views import view\n"
-        "from sequencer.cli.views.pictures import flow_svg, png_of\n"
+        "from sequencer.plugins.drawing.pictures import flow_svg, png_of\n"
         "from sequencer.errors import ConfigurationError\n"
         "assert flow_svg(view('a')).startswith('<svg')\n"
         "try: png_of(flow_svg(view('a')))\n"

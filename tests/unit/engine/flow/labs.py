@@ -149,6 +149,9 @@ class Cast:
     ) -> tuple[str, Executor] | None:
         """Return nobody."""
 
+    def ensure_folder(self, agent: str, folder: Path) -> None:
+        """Do nothing."""
+
     def warm_up(self) -> None:
         """Do nothing."""
 

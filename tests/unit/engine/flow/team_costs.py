@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from sequencer.model.team import Role
+from sequencer.plugins.teams.team import Role
 from tests.unit.engine.flow.labs import said
 from tests.unit.engine.flow.team_labs import TeamLab, cost, task, team
 

@@ -19,9 +19,9 @@ from sequencer.model.net.graph import Graph
 from sequencer.model.net.marking import Marking
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import Step
-from sequencer.model.team import Role, Task, TeamRules
-from sequencer.workflows.teams.graphs import workflow_of
-from sequencer.workflows.teams.growth import TeamGrower
+from sequencer.plugins.teams.graphs import workflow_of
+from sequencer.plugins.teams.growth import TeamGrower
+from sequencer.plugins.teams.team import Role, Task, TeamRules
 from tests.unit.engine.flow.labs import Actor, Cast, Lab, Said, failed, said
 
 AT_ONCE: dict[str, Any] = {"retry": {"max_attempts": 3, "initial_delay_s": 0}}

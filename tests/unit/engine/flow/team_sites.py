@@ -11,7 +11,7 @@ from typing import Any
 from sequencer.engine.perform import Left, Workplace
 from sequencer.errors import StorageFailed
 from sequencer.model.net.graph import Node
-from sequencer.model.team import TaskTraits
+from sequencer.plugins.teams.team import TaskTraits
 from tests.unit.engine.flow.team_labs import TeamLab, task
 
 

@@ -15,8 +15,8 @@ from sequencer.errors import SequencerError, TransitionRefused, UnknownName
 from sequencer.model.head import Head, Status
 from sequencer.model.net import record as flow_record
 from sequencer.model.net.marking import Marking
-from sequencer.model.team import Task
 from sequencer.model.workflow import Workflow
+from sequencer.plugins.teams.team import Task
 from sequencer.store.file import FileStore
 from tests.flows import workflow
 from tests.unit.engine.flow.labs import Lab, failed, lab, said

@@ -20,8 +20,8 @@ from sequencer.errors import ConfigurationError, DefinitionChanged
 from sequencer.executors.protocol import EVERY_EXECUTOR, Executor
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.step import Step
-from sequencer.model.team import Role, Task
-from sequencer.workflows.teams.graphs import workflow_of
+from sequencer.plugins.teams.graphs import workflow_of
+from sequencer.plugins.teams.team import Role, Task
 from tests.unit.engine.flow.labs import Actor, Hold, failed, let_go, said, until
 from tests.unit.engine.flow.team_labs import AT_ONCE, JUDGE, YES, TeamLab, adds, no, task, team
 
@@ -166,6 +166,9 @@ class Choosy:
 
     def ready(self, step: Step, position: str) -> tuple[str, Executor]:
         return self.choose(step, position)
+
+    def ensure_folder(self, agent: str, folder: Path) -> None:
+        """Do nothing."""
 
     def warm_up(self) -> None:
         """Do nothing."""

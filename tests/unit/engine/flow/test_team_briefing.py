@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from sequencer.engine import briefing
-from sequencer.engine.briefing import MOST_CHARS, Brief, brief_of
 from sequencer.engine.values import values_of
 from sequencer.errors import StorageFailed
 from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.net.marking import Marking
 from sequencer.model.request import Request
-from sequencer.model.team import TaskTraits
+from sequencer.plugins.teams import briefing
+from sequencer.plugins.teams.briefing import MOST_CHARS, Brief, brief_of
+from sequencer.plugins.teams.team import TaskTraits
 from sequencer.workflows.prompts import MissingValue
 from tests.unit.engine.flow.labs import failed, said
 from tests.unit.engine.flow.team_labs import AT_ONCE, task, team

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.shares import BudgetUse, Shares, TeamBudgets, beside_of
 from sequencer.errors import StepFailed
 from sequencer.model.head import Claim, Head, Owner
 from sequencer.model.limits import RunLimits
 from sequencer.model.net.graph import Graph
 from sequencer.model.net.marking import Marking
-from sequencer.model.team import Budget, TeamRules
+from sequencer.plugins.teams.shares import BudgetUse, Shares, TeamBudgets, beside_of
+from sequencer.plugins.teams.team import Budget, TeamRules
 from tests.contract.store_cases import STRANGER, new_head
 from tests.flows import workflow as flow
 from tests.unit.engine.flow.labs import Actor, Hold, Lab, failed, let_go

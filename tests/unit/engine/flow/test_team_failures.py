@@ -16,7 +16,7 @@ from sequencer.engine.stint import Mode
 from sequencer.errors import ConfigurationError, StepFailed, StorageFailed
 from sequencer.executors.protocol import Executor
 from sequencer.model.step import Step
-from sequencer.model.team import Role
+from sequencer.plugins.teams.team import Role
 from tests.unit.engine.flow.labs import Hold, Texts, failed, let_go, said, until
 from tests.unit.engine.flow.team_labs import TeamLab, adds, cost, crash, fails, task, team
 from tests.unit.engine.flow.team_sites import at_site, tree

@@ -10,7 +10,7 @@ import pytest
 from sequencer.engine.stint import Mode
 from sequencer.errors import StepFailed
 from sequencer.model.net.marking import FlowStatus
-from sequencer.workflows.teams.growth import TeamGrower
+from sequencer.plugins.teams.growth import TeamGrower
 from tests.unit.engine.flow.labs import failed
 from tests.unit.engine.flow.team_labs import JUDGE, YES, TeamLab, no, task, team
 

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from sequencer.engine.perform import Crowd, MergeTurn
-from sequencer.engine.shares import TeamBudgets
 from sequencer.errors import TooManyFailures, TransitionRefused
 from sequencer.executors.protocol import Cancellation, StepRequest
 from sequencer.model.head import Claim
 from sequencer.model.net.graph import Graph
 from sequencer.model.net.marking import Marking
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.model.team import TeamRules
+from sequencer.plugins.teams.graphs import workflow_of
+from sequencer.plugins.teams.shares import TeamBudgets
+from sequencer.plugins.teams.team import TeamRules
 from sequencer.store.identity import this_process
-from sequencer.workflows.teams.graphs import workflow_of
 from tests.unit.engine.flow.labs import Hold, failed, let_go, said, until
 from tests.unit.engine.flow.team_costs import RETRY, ROLES, paid
 from tests.unit.engine.flow.team_labs import TeamLab, cost, task, team

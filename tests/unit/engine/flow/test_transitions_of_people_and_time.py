@@ -39,6 +39,18 @@ def test_a_wait_for_the_next_try_is_no_longer_than_it_was_to_be() -> None:
     assert (run.marking.busy_ms, run.marking.busy_since) == (800, date(3_600_000))
 
 
+@pytest.mark.parametrize(("days", "is_tried"), [(32, False), (34, True)])
+def test_a_next_try_further_away_than_any_pause_was_set_by_a_wrong_clock(
+    days: int, *, is_tried: bool
+) -> None:
+    run = Run(graph("a"))
+    run.begin()
+    run.now = 300
+    run.fail("a", due=300 + days * 86_400_000)
+    run.look()
+    assert bool(run.held) == is_tried
+
+
 # --- trying again --------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sequencer.errors import ConfigurationError, Interrupted, SequencerError, StepFailed
 from sequencer.model.request import Request
-from sequencer.workflows.requests.routing import (
+from sequencer.plugins.requests.routing import (
     MAX_TOLD_CHARS,
     WORDS,
     ClassificationFailed,

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from sequencer.model.request import MAX_TEXT_CHARS, Request
-from sequencer.workflows.requests.routing import classify_by_rules
+from sequencer.plugins.requests.routing import classify_by_rules
 
 DATA = Path(__file__).parents[3] / "data/requests.yaml"
 TITLES: dict[str, list[str]] = yaml.safe_load(DATA.read_text(encoding="utf-8"))

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from sequencer.errors import UnknownName
 from sequencer.model.request import Request, Route
-from sequencer.workflows.registry import PROCEDURES
-from sequencer.workflows.requests.routing import (
+from sequencer.plugins.requests.routing import (
     ATTEMPTS,
     MAX_REASON_CHARS,
     WORDS,
@@ -17,6 +16,7 @@ from sequencer.workflows.requests.routing import (
     RoutingSettings,
     route,
 )
+from sequencer.workflows.registry import PROCEDURES
 
 KNOWN = frozenset(PROCEDURES)
 Classifier = Callable[[Request], str]

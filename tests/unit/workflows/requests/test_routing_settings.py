@@ -6,7 +6,7 @@ import pytest
 
 from sequencer.model.fields import ValidationError
 from sequencer.model.request import Request
-from sequencer.workflows.requests.routing import (
+from sequencer.plugins.requests.routing import (
     SHARED_PROMPT,
     SYSTEM_PROMPTS,
     RoutingSettings,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sequencer.errors import UsageRefused
 from sequencer.model.request import MAX_ITEMS
-from sequencer.workflows.requests.issues import NO_LABELS, TrackerIssue, as_json, issue_of
+from sequencer.plugins.requests.issues import NO_LABELS, TrackerIssue, as_json, issue_of
 
 SHAPES: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parents[3] / "data/tracker_issues.json").read_text(encoding="utf-8")

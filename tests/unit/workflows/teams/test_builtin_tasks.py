@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from sequencer.plugins.teams.graphs import workflow_of
+from sequencer.plugins.teams.lists import SHARED, builtin_tasks
+from sequencer.plugins.teams.options import roles
 from sequencer.workflows.registry import PROCEDURES
-from sequencer.workflows.teams.graphs import workflow_of
-from sequencer.workflows.teams.lists import SHARED, builtin_tasks
-from sequencer.workflows.teams.options import roles
 
 FULL_DEVELOPMENT = {
     "research": (),

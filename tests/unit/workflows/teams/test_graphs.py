@@ -11,10 +11,8 @@ import pytest
 from sequencer.errors import ConfigurationError, ConfigurationErrors
 from sequencer.model.net.graph import Graph, Growth
 from sequencer.model.step import Output, Step, Validation
-from sequencer.model.team import Role, Task
 from sequencer.model.workflow import Workflow
-from sequencer.workflows.finding import MAX_LISTED, nearest
-from sequencer.workflows.teams.graphs import (
+from sequencer.plugins.teams.graphs import (
     BRIEF,
     MAX_PROBLEMS,
     TaskProblem,
@@ -23,6 +21,8 @@ from sequencer.workflows.teams.graphs import (
     schema_for,
     workflow_of,
 )
+from sequencer.plugins.teams.team import Role, Task
+from sequencer.workflows.finding import MAX_LISTED, nearest
 
 MEND = {"name": "mend", "text": "Mend"}
 ROLES = {

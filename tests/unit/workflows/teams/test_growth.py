@@ -11,11 +11,11 @@ from sequencer.engine.records import checked
 from sequencer.model.net.graph import Growth
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Output, Step
-from sequencer.model.team import STEP_FIELDS, Role, Task
 from sequencer.model.workflow import Workflow
-from sequencer.workflows.teams.graphs import MOST, form_for, schema_for, workflow_of
-from sequencer.workflows.teams.growth import AnswerRefused, TeamGrower, tasks_of_answer
-from sequencer.workflows.teams.options import roles
+from sequencer.plugins.teams.graphs import MOST, form_for, schema_for, workflow_of
+from sequencer.plugins.teams.growth import AnswerRefused, TeamGrower, tasks_of_answer
+from sequencer.plugins.teams.options import roles
+from sequencer.plugins.teams.team import STEP_FIELDS, Role, Task
 
 ONE = {"id": "a", "subject": "Do a", "description": "All of it"}
 ISSUE = {"id": "api", "title": "The API", "description": "Three routes"}

@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from sequencer.documents.reader import Document
+from sequencer.documents.yamlfile import Document
 from sequencer.errors import ConfigurationError, ConfigurationErrors
 from sequencer.model.fields import ValidationError
 from sequencer.model.step import Step
-from sequencer.model.team import MAX_TASKS
-from sequencer.workflows.finding import MAX_CHARS, GraphFile
-from sequencer.workflows.teams.entries import ListFile, TaskEntry
-from sequencer.workflows.teams.lists import (
+from sequencer.plugins.teams.entries import ListFile, TaskEntry
+from sequencer.plugins.teams.lists import (
     has_tasks,
     list_errors,
     load_tasks,
     page_of,
     read_page,
 )
-from sequencer.workflows.teams.options import roles
+from sequencer.plugins.teams.options import roles
+from sequencer.plugins.teams.team import MAX_TASKS
+from sequencer.workflows.finding import MAX_CHARS, GraphFile
 
 # --- one task ----------------------------------------------------------------------------
 

@@ -8,9 +8,9 @@ import pytest
 
 from sequencer.model.fields import ValidationError
 from sequencer.model.step import Step
-from sequencer.model.team import Role
-from sequencer.project import builtin_texts
-from sequencer.workflows.teams.options import TeamOptions, builtin_roles, roles
+from sequencer.plugins.teams.options import TeamOptions, builtin_roles, roles
+from sequencer.plugins.teams.team import Role
+from sequencer.project.project import builtin_texts
 
 NAMES = ["researcher", "implementer", "verifier", "git-handler", "summarizer", "lead"]
 

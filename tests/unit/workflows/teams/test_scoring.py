@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from sequencer.model.request import Request
+from sequencer.plugins.requests.routing import WORDS, RoutingSettings, Word, route
+from sequencer.plugins.teams.options import TeamOptions
+from sequencer.plugins.teams.scoring import KEYWORDS, Score, classification_of, decide, score
 from sequencer.workflows.registry import Registry
-from sequencer.workflows.requests.routing import WORDS, RoutingSettings, Word, route
-from sequencer.workflows.teams.options import TeamOptions
-from sequencer.workflows.teams.scoring import KEYWORDS, Score, classification_of, decide, score
 
 FILLER = "It is about the same thing as before, once more. "
 MEDIUM, LONG = FILLER * 17, FILLER * 41

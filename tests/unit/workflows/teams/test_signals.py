@@ -4,7 +4,7 @@ from time import process_time
 
 import pytest
 
-from sequencer.workflows.teams.scoring import phrases_in, score, signals_of
+from sequencer.plugins.teams.scoring import phrases_in, score, signals_of
 
 
 def words_in(text: str, *phrases: str) -> list[str]:

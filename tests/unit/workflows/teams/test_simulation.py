@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from sequencer.errors import ConfigurationError
-from sequencer.model.team import Task
+from sequencer.plugins.teams.graphs import workflow_of
+from sequencer.plugins.teams.growth import TeamGrower
+from sequencer.plugins.teams.team import Task
 from sequencer.workflows.flowfile.settings import Overrides
 from sequencer.workflows.simulate import NodeScript, Replay, overridden, read_script, simulate
-from sequencer.workflows.teams.graphs import workflow_of
-from sequencer.workflows.teams.growth import TeamGrower
 from tests.unit.engine.flow.labs import failed
 from tests.unit.engine.flow.team_labs import AT_ONCE, JUDGE, YES, adds, no, task, team
 

@@ -1,1 +1,0 @@
-"""From settings to the parts of a project, each kind in a registry."""

@@ -1,0 +1,241 @@
+"""A project's files: where they are, what they may be called, and how one is read.
+
+A timer asks every minute where a run is, mostly for nothing. So the answer costs no more than
+reading one small file: YAML is parsed only if the text can hold the key ``state_file``, and
+nothing here validates the rest. Files are bounded and regular, and reading never waits.
+
+Not promised: that the configuration is valid. `settings` checks that, and agrees with this
+module wherever it accepts a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from sequencer.errors import ConfigurationError
+
+CONFIG_NAME = "orchestration.yaml"
+SCHEMA_NAME = ".orchestration.schema.json"
+"""A copy beside the configuration: editors find it without a network, on every machine."""
+DEFAULT_STATE_FILE = "sync/state.json"
+STATE_VARIABLE = "SEQUENCER_STATE_FILE"
+
+
+class Location(NamedTuple):
+    """What is known about a project before its settings are read."""
+
+    config_path: Path | None
+    """None: no file was found, and the defaults apply."""
+    project_dir: Path
+    """Folder of the file, or where the search started; paths resolve against it."""
+    state_path: Path
+
+
+def find_config(start: Path, explicit: Path | None = None) -> Path | None:
+    """Return *explicit*, else the nearest orchestration.yaml in *start* or a folder above.
+
+    Raises:
+        ConfigurationError: *explicit* does not exist, or the file has the ending ``.yml``. The
+            defaults never replace a file that you name or wrote.
+    """
+    if explicit is not None:
+        # Not the file: a link to a shared file belongs to the folder that it is in.
+        named = start / explicit
+        path = Path(os.path.realpath(named.parent)) / named.name
+        if not path.exists():
+            raise ConfigurationError(
+                "file not found",
+                where=str(path),
+                hint=f"without --config, {CONFIG_NAME} is looked for here and in the folders above",
+            )
+        return path
+    here = Path(os.path.realpath(start))
+    for folder in (here, *here.parents):
+        candidate = folder / CONFIG_NAME
+        # A fifo or a folder of that name is reported when it is read; a longer search
+        # would silently use the settings of another project.
+        if os.path.lexists(candidate):
+            return candidate
+        if os.path.lexists(other := candidate.with_suffix(".yml")):
+            hint = f"rename it to {CONFIG_NAME}"
+            raise ConfigurationError("is not read", where=str(other), hint=hint)
+    return None
+
+
+def locate(start: Path, explicit: Path | None, env: Mapping[str, str]) -> Location:
+    """Return where the project of *start* is.
+
+    Raises:
+        ConfigurationError: the file can't be read, or its ``state_file`` is not a path in the
+            project.
+    """
+    config_path = find_config(start, explicit)
+    project_dir = config_path.parent if config_path else Path(os.path.realpath(start))
+    written: object = env.get(STATE_VARIABLE) or None
+    where = STATE_VARIABLE
+    if written is None and config_path is not None:
+        written, where = _state_file_of(config_path)
+    if written is None:
+        written = DEFAULT_STATE_FILE
+    path = resolve_path(project_dir, written, where)
+    # A file that may come from a clone can't send readers elsewhere.
+    if where != STATE_VARIABLE and not path.is_relative_to(project_dir):
+        raise ConfigurationError(_outside("state_file", path), where=where)
+    return Location(config_path, project_dir, path)
+
+
+def resolve_path(project_dir: Path, written: object, where: str) -> Path:
+    """Return the absolute path that *written* means in a project; ``~`` is the home folder.
+
+    Inside the project no link is resolved, because the folders of a run must not be links.
+    Outside, the folders above the path's folder are yours, and links are fine.
+
+    Raises:
+        ConfigurationError: *written* is not text, is empty, or holds a NUL.
+    """
+    if not isinstance(written, str) or not written.strip() or "\0" in written:
+        raise ConfigurationError(f"expected a path, not {written!r}", where=where)
+    # os.path: Path.expanduser raises if the home folder is unknown.
+    path = Path(os.path.normpath(project_dir / os.path.expanduser(written)))  # noqa: PTH111
+    if path.is_relative_to(project_dir):
+        return path
+    folder = path.parent
+    return Path(os.path.realpath(folder.parent)) / folder.name / path.name
+
+
+def misplaced(
+    key: str, paths: Mapping[str, Path], project_dir: Path, *, is_chosen: bool
+) -> str | None:
+    """Return why the program must not write to the path of *key* in *paths*; None: it may.
+
+    The file may come from a clone. *is_chosen* means that the user gave the path.
+    """
+    path = paths[key]
+    if key == "prompts_dir":
+        # Nothing is written there, so the file may name any place in plain text.
+        out = f"a link leads {path} out of the project; name the target folder instead"
+        return out if leads_out(path, project_dir) else None
+    if not is_chosen and not path.is_relative_to(project_dir):
+        return _outside(key, path)
+    if ".git" in path.parts:
+        return f"{path} is in git's folder"
+    if key == "state_file" and path.parent == project_dir:
+        return "a run needs a separate folder for its files, and this is the project's folder"
+    prompts = paths["prompts_dir"]
+    if key == "state_file" and prompts != project_dir and path.is_relative_to(prompts):
+        return "a run needs a separate folder for its files, and this is the prompts folder"
+    return None
+
+
+def _outside(key: str, path: Path) -> str:
+    return f"{path} is outside the project; only SEQUENCER_{key.upper()} may set that"
+
+
+def _state_file_of(config_path: Path) -> tuple[object, str]:
+    text = read_bytes(config_path)
+    # A backslash may spell the key's letters in another way.
+    if b"state_file" not in text and b"\\" not in text:
+        return None, ""
+    from sequencer.documents import yamlfile as reader  # noqa: PLC0415 - yaml only where it is needed
+
+    document = reader.parse(text, config_path)
+    return document.data.get("state_file"), document.where(("state_file",))
+
+
+MAX_BYTES = 1024 * 1024
+
+
+def leads_out(path: Path, folder: Path) -> bool:
+    """Return whether *path*, written as one in *folder*, is outside of it because of a link.
+
+    If you copied a project, you did not choose where its links lead.
+    """
+    real = Path(os.path.realpath(path))
+    return path.is_relative_to(folder) and not real.is_relative_to(os.path.realpath(folder))
+
+
+def read_bytes(path: Path, limit: int = MAX_BYTES, flags: int = 0) -> bytes:
+    """Return the content of a regular file of at most *limit* bytes, opened with *flags* too.
+
+    Raises:
+        ConfigurationError: it can't be read, is not a regular file (reading a fifo would
+            wait), or is too large to be a configuration.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
+    except OSError as error:
+        raise ConfigurationError(f"can't be read: {error.strerror}", where=str(path)) from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise ConfigurationError("is not a regular file", where=str(path))
+    with os.fdopen(fd, "rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise ConfigurationError(f"has more than {limit} bytes", where=str(path))
+    return data
+
+
+MAX_COMPONENT_BYTES = 120
+"""A slug is at most this long, so that prefix, suffix and attempt still fit into 255 bytes."""
+
+_PLAIN = re.compile(r"[a-z0-9_](?:[a-z0-9_.]|-(?!-))*", re.ASCII)
+_LIKE_AN_ATTEMPT = re.compile(r".*\.\d+", re.ASCII | re.DOTALL)
+"""The log of the second attempt at ``main`` starts with ``main.2``."""
+_DIGEST_CHARS = 16
+_NO_BRANCH = re.compile(
+    r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|//|@\{|\A[-/.]|[/.]\Z|/\.|\.lock(?:/|\Z)|\A@\Z"
+)
+
+
+@lru_cache(maxsize=256)
+def slug(name: str) -> str:
+    r"""Return one path component for *name*; different names give different components.
+
+    A name of lowercase ASCII letters, digits, ``_``, ``.`` and single ``-`` that starts with a
+    letter, digit or ``_`` stays as it is. Any other name gets ``--`` and the first 64 bits of its
+    SHA-256; no unchanged name contains ``--``. Uppercase counts as "other" because macOS folds
+    case, and ``main.2`` because logs count attempts that way.
+
+    >>> slug("main"), slug("feature/x")
+    ('main', 'feature-x--217d2bf51f16e9dc')
+    >>> slug("../../etc")[:5], slug("-rf")[:4]
+    ('etc--', 'rf--')
+    """
+    is_kept = (
+        _PLAIN.fullmatch(name) is not None
+        and not name.endswith(("-", "."))
+        and _LIKE_AN_ATTEMPT.fullmatch(name) is None
+        and len(name) <= MAX_COMPONENT_BYTES
+    )
+    if is_kept:
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_CHARS]
+    readable = re.sub(r"[^a-z0-9_]+", "-", name.lower(), flags=re.ASCII).strip("-")[:40].strip("-")
+    return f"{readable or 'x'}--{digest}"
+
+
+def ref_part(slugged: str) -> str:
+    """Return one part of a git ref's name for a slug; git allows fewer names than folders.
+
+    >>> ref_part("nightly"), ref_part("x.lock")[:8], ref_part("a..b")[:5]
+    ('nightly', 'x-lock--', 'a-b--')
+    """
+    is_refused = slugged.endswith(".lock") or ".." in slugged
+    # No name holds a NUL, so no other name gets this digest.
+    return slug(f"{slugged}\0") if is_refused else slugged
+
+
+def is_branch_name(text: str) -> bool:
+    """Return whether git accepts *text* as the name of a branch (git-check-ref-format).
+
+    >>> is_branch_name("sequencer/default"), is_branch_name("a..b"), is_branch_name("-f")
+    (True, False, False)
+    """
+    return bool(text) and _NO_BRANCH.search(text) is None

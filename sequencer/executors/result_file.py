@@ -1,0 +1,176 @@
+"""The result file: what an agent writes about its own attempt, data that is trusted for nothing.
+
+It can add an answer, report a failure and raise figures of usage; it can't make a failure a
+success. Where an answer decides the way it is ignored, see `answers.result_ignored`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn
+
+from sequencer.errors import (
+    CorruptState,
+    SequencerError,
+    StorageFailed,
+)
+from sequencer.executors.answers import Ignored, with_structured
+from sequencer.model.fields import Field, ValidationError
+from sequencer.model.frozen import Frozen
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.store import folder as folders
+
+MAX_RESULT_BYTES = 1024 * 1024
+_Tokens = Annotated[int, Field(ge=0, le=2**53)]
+
+
+class ResultRefused(SequencerError):
+    """The result file can't be taken for what its agent meant; the step fails."""
+
+
+class ResultUsage(Frozen, strict=True):
+    """What the agent says that it has used; the larger of that and what was observed counts."""
+
+    cost_usd: float | None = Field(default=None, ge=0, le=1e9, allow_inf_nan=False)
+    input_tokens: _Tokens | None = None
+    cache_read_tokens: _Tokens | None = None
+    output_tokens: _Tokens | None = None
+    seconds: float | None = Field(default=None, ge=0, le=1e9, allow_inf_nan=False)
+
+
+class Result(Frozen, strict=True):
+    """The file's content; every key may be left out."""
+
+    status: Literal["ok", "failed", "complete"] | None = None
+    output: Any = None
+    """The answer; what is not a text is kept as JSON."""
+    usage: ResultUsage = ResultUsage()
+
+
+def make_folder(path: Path) -> None:
+    """Make the folder of the result file *path*, where an agent is going to write.
+
+    Raises:
+        StorageFailed: it can't be made, or somebody has made it before and may have left
+            an answer in it.
+    """
+    try:
+        folders.make_fresh(path.parent)
+    except OSError as error:
+        raise StorageFailed(
+            f"can't create the folder for the agent's result: {error.strerror}",
+            where=str(path.parent),
+            hint="free disk space or fix the permissions, then start again",
+        ) from error
+
+
+def read_result(path: Path) -> Result | None:
+    """Return what the agent wrote to *path*, or None if it wrote nothing.
+
+    Raises:
+        ResultRefused: it is a link, no regular file, above 1 MiB, no strict JSON, or says
+            something that has no meaning; guessing could accept a step that failed.
+    """
+    try:
+        data = folders.read_regular(path, max_bytes=MAX_RESULT_BYTES)
+    except FileNotFoundError:
+        return None
+    except CorruptState as error:
+        _refuse(path, f"it {error.message}")
+    if len(data) > MAX_RESULT_BYTES:
+        _refuse(path, "it is larger than 1 MiB")
+    try:
+        return Result.model_validate(_strict_json(data))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"])) or "the whole file"
+        _refuse(path, f"{place}: {first['msg']}")
+    except (ValueError, RecursionError) as error:
+        _refuse(path, f"it is not strict JSON: {error}")
+
+
+def apply_result(path: Path, outcome: Outcome, ignored: Ignored = None) -> Outcome:
+    """Return *outcome* with what the result file at *path* says, if there is one.
+
+    With *ignored* the file adds at most usage, which helps nobody who forges it; *ignored* is
+    called if it says more. See `StepRequest.decides`.
+    """
+    try:
+        result = read_result(path)
+    except ResultRefused as refusal:
+        if ignored is None:
+            return _with_failure(outcome, str(refusal))
+        result = Result(status="failed")
+    if result is None:
+        return outcome
+    changed = outcome.replace(usage=_larger(outcome.usage, result.usage))
+    if ignored is not None:
+        if result.output is not None or result.status is not None:
+            ignored()
+        return changed
+    if result.output is not None:
+        changed = changed.replace(output=_text(result.output), structured=None)
+        if not isinstance(result.output, str):
+            changed = with_structured(changed, result.output)
+    if not outcome.is_accepted or result.status is None:
+        return changed
+    if result.status == "failed":
+        lines = changed.output.strip().splitlines()
+        why = f": {lines[0][:300]}" if lines and result.output is not None else ""
+        return _with_failure(changed, f"the agent reported in its result file that it failed{why}")
+    return changed.replace(status=OutcomeStatus(result.status))
+
+
+def _larger(observed: Usage, told: ResultUsage) -> Usage:
+    """Return *observed* with what is more in *told*, figure by figure.
+
+    What an agent says about itself never helps it: it can't lower a figure, and can't make
+    a cost known that its client did not tell.
+    """
+    said = told.model_dump(exclude_none=True)
+    more = {name: value for name, value in said.items() if value > getattr(observed, name)}
+    if "cost_usd" in more:
+        more["estimated_usd"] = 0.0
+    return observed.replace(**more) if more else observed
+
+
+def _with_failure(outcome: Outcome, message: str) -> Outcome:
+    if outcome.is_accepted:
+        update = {"status": OutcomeStatus.FAILED, "error": message}
+        return outcome.replace(**update)
+    if outcome.status is OutcomeStatus.FAILED:
+        # The process failed first; its own reason stays on top.
+        return outcome.replace(error=f"{outcome.error}\n{message}")
+    return outcome
+
+
+def _strict_json(data: bytes) -> Any:
+    return json.loads(
+        data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant
+    )
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key appears twice")
+    return found
+
+
+def _refuse_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not a JSON number")
+
+
+def _text(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    # JSON can spell half a surrogate pair, which no UTF-8 file could hold later.
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _refuse(path: Path, why: str) -> NoReturn:
+    raise ResultRefused(
+        f"the agent's result file is invalid: {why}",
+        where=str(path),
+        hint='write {"status": "ok"|"failed"|"complete", "output": …, "usage": {…}} or no file',
+    )

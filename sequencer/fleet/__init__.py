@@ -1,1 +1,0 @@
-"""The same run on Temporal: many machines, many runs, one promise."""

@@ -1,0 +1,1 @@
+"""Drawings of workflows and runs: text diagrams, Mermaid, SVG and PNG."""

@@ -1,0 +1,85 @@
+"""`report --gantt`: who worked when, and what would have made it shorter."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sequencer.cli.context import Invocation
+from sequencer.cli.views.text import can_write, columns_of
+from sequencer.engine.run import Run
+from sequencer.errors import UsageRefused
+from sequencer.history.timeline import Timeline
+from sequencer.model.head import Head
+from sequencer.plugins.drawing.diagram import print_drawing
+from sequencer.plugins.drawing.gantt import NEEDED, Gantt, drawn, gantt_of
+from sequencer.plugins.drawing.gantt_picture import gantt_svg
+from sequencer.plugins.drawing.pictures import draw
+
+COLUMNS = 100
+"""Where it is printed to no terminal."""
+_SECONDS = ("wall_s", "work_s", "people_s", "critical_s")
+_RATIOS = ("speed_up", "overhead", "utilisation", "peak", "places")
+
+
+def report_gantt(
+    invocation: Invocation, svg: Path | None, png: Path | None, width: int | None
+) -> None:
+    """Show who worked when, a line a task, with the critical path and the speedup."""
+    if invocation.is_json and (svg or png or width):
+        raise UsageRefused("can't be used with a drawing", where="--json", hint="leave it out")
+    run = invocation.run_to_show()
+    head = run.head
+    chart, timeline = gantt_of(run, head, invocation.say)
+    if invocation.is_json:
+        invocation.print_json(_as_json(run, head, timeline, chart))
+        return
+    if not chart.rows:
+        invocation.say("nothing has happened yet")
+        return
+    if svg or png:
+        draw(invocation, gantt_svg(chart), svg, png)
+        return
+    columns = width or columns_of(sys.stdout) or COLUMNS
+    is_ascii = not can_write(sys.stdout, NEEDED)
+    print_drawing(drawn(chart, columns, is_ascii=is_ascii), sys.stdout)
+
+
+def _as_json(run: Run, head: Head | None, timeline: Timeline, chart: Gantt) -> dict[str, Any]:
+    figures = chart.figures
+    roles = {row.name: row.role for row in chart.rows}
+    on_path = frozenset(figures.critical)
+    begin = min((span.begin for span in timeline.spans), default=0.0)
+    return {
+        "run": run.name,
+        "workflow": head.workflow_name if head else None,
+        "is_over": timeline.is_over,
+        "began_at": datetime.fromtimestamp(begin, UTC).isoformat() if timeline.spans else None,
+        "figures": {
+            **{name: round(getattr(figures, name), 6) for name in _SECONDS},
+            **{name: getattr(figures, name) for name in _RATIOS},
+        },
+        "critical_path": list(chart.critical),
+        "executions": [
+            {
+                "step": one.step,
+                "role": roles.get(one.step, ""),
+                "from": list(one.sources),
+                "accepted": one.is_accepted,
+                "critical": number in on_path,
+                "spans": [
+                    {
+                        "kind": str(span.kind),
+                        "begin_s": round(span.begin - begin, 6),
+                        "end_s": round(span.end - begin, 6),
+                        "attempt": span.attempt,
+                        "agent": span.agent,
+                    }
+                    for span in one.spans
+                ],
+            }
+            for number, one in enumerate(timeline.executions)
+        ],
+    }

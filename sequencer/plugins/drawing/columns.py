@@ -1,0 +1,286 @@
+"""Which column each thing of a drawing is in, and where the frames of groups reach.
+
+The second half of a layered drawing: the rows and their order are given. What belongs
+together stands below each other where its neighbors leave room for it, and no frame has
+a stranger in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from graphlib import TopologicalSorter
+from itertools import groupby, pairwise
+
+from msgspec import Struct, field
+
+from sequencer.plugins.drawing.layers import Item, Rows, key_of, mean
+
+SETTLING_SWEEPS = 10
+GAP = 3
+"""Blank columns between two boxes."""
+NARROW_GAP = 1
+"""Blank columns between two lines."""
+PORT_STEP = 2
+STRAIGHT = 8.0
+"""How much more a line that passes many rows wants to be straight than another."""
+
+
+def spread(
+    wanted: Sequence[float], apart: Sequence[int], weights: Sequence[float] | None = None
+) -> list[int]:
+    """Return whole numbers near *wanted*, each at least ``apart[i]`` above the one before.
+
+    Least squares under these distances, which are taken out first so that what is left
+    need only not fall (pool adjacent violators).
+
+    >>> spread([5.0, 5.0, 20.0], [2, 2])
+    [4, 6, 20]
+    """
+    weight = list(weights) if weights is not None else [1.0] * len(wanted)
+    offset, offsets = 0, []
+    for place in range(len(wanted)):
+        offset += apart[place - 1] if place else 0
+        offsets.append(offset)
+    pools: list[tuple[float, float, int]] = []
+    for place, value in enumerate(wanted):
+        level, heavy, count = value - offsets[place], weight[place], 1
+        while pools and pools[-1][0] > level:
+            other, mass, more = pools.pop()
+            level = (level * heavy + other * mass) / (heavy + mass)
+            heavy, count = heavy + mass, count + more
+        pools.append((level, heavy, count))
+    levels = [round(level) for level, _, count in pools for _ in range(count)]
+    return [level + offset for level, offset in zip(levels, offsets, strict=True)]
+
+
+def _apart(left: Item, right: Item) -> int:
+    """Return how far the middles of two neighbours are apart at least."""
+    are_lines = left.node is None and right.node is None
+    is_label = left.is_label or right.is_label
+    gap = NARROW_GAP if are_lines and not is_label else GAP - 1 if are_lines else GAP
+    shared = sum(1 for a, b in zip(left.path, right.path, strict=False) if a == b)
+    frames = len(left.path) + len(right.path) - 2 * shared
+    return left.width // 2 + right.width // 2 + gap + frames + 1
+
+
+def middles(found: Rows) -> list[int]:
+    """Return the column of the middle of each item; the leftmost column is 0."""
+    items = found.items
+    column = [0] * len(items)
+    for row in found.rows:
+        _settle(items, row, column, [0.0] * len(row), [1.0] * len(row))
+    for sweep in range(SETTLING_SWEEPS):
+        is_last = sweep >= SETTLING_SWEEPS - 2
+        for row in found.rows if sweep % 2 == 0 else reversed(found.rows):
+            wanted, weights = [], []
+            for number in row:
+                above, below = items[number].above, items[number].below
+                near = above + below if is_last else below if sweep % 2 else above
+                wanted.append(mean(column[n] for n in near) if near else float(column[number]))
+                weights.append(_weight(items, number, near))
+            _settle(items, row, column, wanted, weights)
+        if sweep >= SETTLING_SWEEPS // 2:
+            _straighten(found, column)
+    if found.groups:
+        _part(found, column, found.rows)
+    left = min(column[n] - item.width // 2 for n, item in enumerate(items) if not item.is_blank)
+    frames = zip(extents(found, column), found.groups, strict=True)
+    left = min([left, *(start - group.levels for (start, _, _), group in frames)])
+    return [value - left for value in column]
+
+
+class _Clusters(Struct):
+    """What stands beside each other in some rows: each a group, or one item."""
+
+    parts: dict[int, list[list[int]]] = field(default_factory=dict)
+    """The rows of each."""
+    touching: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
+    """The one left of each, with the two items that meet."""
+    framed: dict[int, set[int]] = field(default_factory=dict)
+    """Those left of each that must end where it starts, in all rows: lines may cross a frame."""
+
+    def add(self, row: list[int], items: list[Item], level: int) -> None:
+        """Take a row, from left to right."""
+        pieces = [
+            (key, list(numbers))
+            for key, numbers in groupby(row, key=lambda n: key_of(items[n], n, level))
+        ]
+        for key, numbers in pieces:
+            self.parts.setdefault(key, []).append(numbers)
+        for (other, left), (key, right) in pairwise(pieces):
+            self.touching.setdefault(key, []).append((other, left[-1], right[0]))
+        solid = [key for key, (first, *_) in pieces if key >= 0 or items[first].node is not None]
+        for other, key in pairwise(solid):
+            self.framed.setdefault(key, set()).add(other)
+
+    def ordered(self) -> Iterator[int]:
+        """Yield them from left to right."""
+        before = {
+            key: {other for other, _, _ in self.touching.get(key, ())} | self.framed.get(key, set())
+            for key in self.parts
+        }
+        yield from TopologicalSorter(before).static_order()
+
+
+def _part(found: Rows, column: list[int], rows: list[list[int]], level: int = 0) -> tuple[int, int]:
+    """Move apart what is in *rows*, so that no frame holds a stranger; return both ends.
+
+    From left to right and each once: it never gets wider than all of it side by side.
+    """
+    items, clusters = found.items, _Clusters()
+    for row in rows:
+        clusters.add(row, items, level)
+    starts, ends = [], []
+    edges: dict[int, int] = {}
+    for key in clusters.ordered():
+        parts, pad = clusters.parts[key], 0
+        if key < 0:
+            number = parts[0][0]
+            half = items[number].width // 2
+            left, right = column[number] - half, column[number] + half
+        else:
+            left, right = _part(found, column, parts, level + 1)
+            right, pad = max(right, left + found.groups[key].width), found.groups[key].levels
+        least = [edges[other] + 2 + pad - left for other in clusters.framed.get(key, ())]
+        for _, a, b in clusters.touching.get(key, ()):
+            least.append(column[a] + _apart(items[a], items[b]) - column[b])
+        by = max([0, *least])
+        for part in parts:
+            for number in part:
+                column[number] += by
+        edges[key] = right + by + pad
+        if key >= 0 or items[number].node is not None:
+            starts.append(left + by)
+            ends.append(right + by)
+    return min(starts), max(ends)
+
+
+def extents(found: Rows, column: list[int]) -> list[tuple[int, int, range]]:
+    """Return the columns from which and to which each group reaches, and its rows."""
+    far = 10**9
+    lefts, rights = [far] * len(found.groups), [-far] * len(found.groups)
+    rows: list[list[int]] = [[] for _ in found.groups]
+    outer: dict[int, int] = {}
+    for item, middle in zip(found.items, column, strict=True):
+        for number in item.path if item.node is not None else ():
+            lefts[number] = min(lefts[number], middle - item.width // 2)
+            rights[number] = max(rights[number], middle + item.width // 2)
+            rows[number].append(item.row)
+        if item.node is not None:
+            outer.update((inner, number) for number, inner in pairwise(item.path))
+    # The inner ones first: a frame holds the titles in it.
+    for number in reversed(range(len(found.groups))):
+        rights[number] = max(rights[number], lefts[number] + found.groups[number].width)
+        if number in outer:
+            rights[outer[number]] = max(rights[outer[number]], rights[number])
+    reach = [range(min(one), max(one) + 1) for one in rows]
+    return list(zip(lefts, rights, reach, strict=True))
+
+
+def _weight(items: list[Item], number: int, near: list[int]) -> float:
+    if not near:
+        return 0.1
+    passes = items[number].node is None and any(items[n].node is None for n in near)
+    return STRAIGHT if passes else 1.0
+
+
+def _settle(
+    items: list[Item], row: list[int], column: list[int], wanted: list[float], weights: list[float]
+) -> None:
+    apart = [_apart(items[a], items[b]) for a, b in pairwise(row)]
+    for number, value in zip(row, spread(wanted, apart, weights), strict=True):
+        column[number] = value
+
+
+def _straighten(found: Rows, column: list[int]) -> None:
+    """Put what follows one another alone into one column, where neighbours leave room for it."""
+    items = found.items
+    beside: dict[int, tuple[int | None, int | None]] = {}
+    for row in found.rows:
+        ends = [None, *row, None]
+        for place, number in enumerate(row, start=1):
+            beside[number] = (ends[place - 1], ends[place + 1])
+    far = 10**9
+    for run in _straight_runs(items):
+        low, high = -far, far
+        group: list[int] = []
+        for number in run:
+            left, right = beside[number]
+            at_least = -far if left is None else column[left] + _apart(items[left], items[number])
+            at_most = far if right is None else column[right] - _apart(items[number], items[right])
+            if group and max(low, at_least) > min(high, at_most):
+                _align(items, group, low, high, column)
+                group, low, high = [], -far, far
+            group.append(number)
+            low, high = max(low, at_least), min(high, at_most)
+        _align(items, group, low, high, column)
+
+
+def _straight_runs(items: list[Item]) -> Iterator[list[int]]:
+    """Yield the longest ways on which each has one above and one below."""
+
+    def follows(upper: int, lower: int) -> bool:
+        return len(items[upper].below) == 1 and len(items[lower].above) == 1
+
+    for first, item in enumerate(items):
+        if len(item.above) == 1 and follows(item.above[0], first):
+            continue
+        run = [first]
+        while len(below := items[run[-1]].below) == 1 and follows(run[-1], below[0]):
+            run.append(below[0])
+        if len(run) > 1:
+            yield run
+
+
+def _align(items: list[Item], group: list[int], low: int, high: int, column: list[int]) -> None:
+    """Put *group* where the one with most lines is: the others have nothing to be between."""
+    if not group:
+        return
+    busiest = max(group, key=lambda n: len(items[n].above) + len(items[n].below))
+    wanted = min(max(column[busiest], low), high)
+    for number in group:
+        column[number] = wanted
+
+
+class Port(Struct, frozen=True):
+    """The end of a line at a node's border."""
+
+    place: int
+    """Of the edge."""
+    wanted: int | None
+    """The column of the line's other end; None: it goes off to the right."""
+    reach: int = 0
+    """Of those that go off to the right: its place among them; the outermost is leftmost."""
+
+
+def ports(middle: int, width: int, lines: Sequence[Port]) -> dict[int, int]:
+    """Return the column in which each line meets the border of a box.
+
+    A line that can go straight does; the others keep their order, so that they don't cross.
+
+    >>> ports(5, 9, [Port(0, 4), Port(1, None), Port(2, -9)])
+    {2: 2, 0: 4, 1: 7}
+    """
+    low, high = middle - width // 2 + 1, middle + width // 2 - 1
+
+    def wish(port: Port) -> float:
+        if port.wanted is None:
+            return middle + PORT_STEP
+        if low <= port.wanted <= high:
+            return port.wanted
+        return middle + (PORT_STEP if port.wanted > high else -PORT_STEP) * (len(lines) > 1)
+
+    def rank(port: Port) -> tuple[float, int, int]:
+        far = float("inf")
+        return (far if port.wanted is None else port.wanted, -port.reach, port.place)
+
+    ordered = sorted(lines, key=rank)
+    # What can't go straight makes room for what can.
+    weights = [100.0 if low <= (port.wanted or -1) <= high else 1.0 for port in ordered]
+    apart = [PORT_STEP] * (len(ordered) - 1)
+    columns = spread([wish(port) for port in ordered], apart, weights)
+    result, last = {}, len(ordered) - 1
+    for place, (port, column) in enumerate(zip(ordered, columns, strict=True)):
+        bottom, top = low + PORT_STEP * place, high - PORT_STEP * (last - place)
+        result[port.place] = min(max(column, bottom), top)
+    return result

@@ -1,0 +1,452 @@
+"""A graph drawn with characters: boxes, the lines between them, and what closes a loop.
+
+Agents have single borders, people double ones, markers round ones, decisions that no agent
+takes a diamond before their text. Dashed lines at the right go back up. With a run, boxes
+have marks and colours, and lines that were never followed are dim.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby, pairwise, product
+from operator import itemgetter
+from typing import IO
+
+from msgspec import Struct
+
+from sequencer.cli.views.states import ASCII_MARKS, MARKS, STYLES, shown, wrapped
+from sequencer.cli.views.text import can_write, columns_of, cut, width
+from sequencer.engine.view import FlowView, NodeState, NodeView
+from sequencer.errors import StorageFailed
+from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
+from sequencer.plugins.drawing.layers import Group, place_count
+from sequencer.plugins.drawing.layout import Box, EdgeLine, GroupFrame, Layout, Words, laid_out
+from sequencer.workflows.mermaid.chart import Chart
+
+MOST_PLACES = 3000
+"""A graph with more boxes and passing lines is told in words: nobody could follow the lines."""
+MOST_CELLS = 4_000_000
+USUAL_COLUMNS = 80
+"""Of a terminal that does not tell."""
+WRAPS = (26, 18, 12, 9)
+"""How wide texts in boxes may be; the first with which the drawing fits is taken."""
+BOX_LINES = 3
+LABEL_COLUMNS, LABEL_LINES = 24, 3
+
+_UP, _RIGHT, _DOWN, _LEFT = 1, 2, 4, 8
+_SOLID = " ╵╶└╷│┌├╴┘─┴┐┤┬┼"
+_DASHED = " ╎╌╰╎╎╭├╌╯╌┴╮┤┬┼"
+_THICK = " ╹╺┗╻┃┏┣╸┛━┻┓┫┳╋"
+_PLAIN = " |-+||++-+-+++++"
+_PLAIN_DASHED = " :.+::++.+.+++++"
+_HEADS = {(0, 1): "▼v", (0, -1): "▲^", (1, 0): "▶>", (-1, 0): "◀<"}
+"""By the direction of the graph: of an edge's end, and in ASCII."""
+_SHAPES = {
+    NodeKind.HUMAN: "hexagon",
+    NodeKind.MARKER: "circle",
+    NodeKind.DECISION: "diamond",
+}
+_LEAVES = {(0, 1): "┬╤", (0, -1): "┴╧", (1, 0): "├╟", (-1, 0): "┤╢"}
+"""Where a line leaves a border, and a double one."""
+_CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "magenta": 35, "cyan": 36}
+
+
+Pieces = tuple[tuple[str, str], ...]
+"""Of a row: texts, and rich's name of their style, perhaps empty."""
+
+
+class Drawing(Struct, frozen=True):
+    """Rows of styled pieces of text."""
+
+    rows: tuple[Pieces, ...]
+
+    @property
+    def width(self) -> int:
+        """Return how many columns it takes."""
+        return max((width("".join(text for text, _ in row)) for row in self.rows), default=0)
+
+    def text(self, *, has_colours: bool = False) -> str:
+        """Return it as text; colours as a terminal reads them."""
+        return "\n".join(
+            "".join(_coloured(text, style) if has_colours else text for text, style in row).rstrip()
+            for row in self.rows
+        )
+
+
+def pieces(cells: Iterable[tuple[str, str]]) -> Pieces:
+    """Return *cells* with those of one style that stand side by side in one."""
+    return tuple(
+        ("".join(text for text, _ in same), style)
+        for style, same in groupby(cells, key=itemgetter(1))
+    )
+
+
+def _coloured(text: str, style: str) -> str:
+    codes, ground = [], 38
+    for word in style.split():
+        if word.startswith("#"):
+            parts = ";".join(str(part) for part in bytes.fromhex(word[1:]))
+            codes.append(f"{ground};2;{parts}")
+        elif word != "on":
+            codes.append(str(_CODES[word]))
+        ground = 48 if word == "on" else 38
+    return f"\x1b[{';'.join(codes)}m{text}\x1b[0m" if codes else text
+
+
+def drawing(
+    view: FlowView,
+    *,
+    columns: int | None = None,
+    is_ascii: bool = False,
+    chart: Chart | None = None,
+) -> Drawing:
+    """Return *view* drawn, as narrow as it can be if it is to fit into *columns*.
+
+    Directions, shapes and strokes are those of *chart*, which its author drew. It may be
+    wider all the same; `listing` says the same in words.
+    """
+    drawn = Drawn(chart)
+    graph = view.graph
+    if place_count(graph) > MOST_PLACES:
+        return listing(view, is_ascii=is_ascii)
+    best = None
+    # What is too wide from left to right may fit from the top.
+    for direction, wrap in product(dict.fromkeys((drawn.direction, "TB")), WRAPS):
+        texts = Texts(view, wrap, drawn, is_ascii=is_ascii)
+        layout = laid_out(graph, texts.words(), direction, drawn.groups(graph, width))
+        if layout.width * layout.height > MOST_CELLS:
+            return listing(view, is_ascii=is_ascii)
+        if best is None or layout.width < best[0].width:
+            best = (layout, texts)
+        if columns is None or layout.width <= columns:
+            break
+    assert best is not None  # noqa: S101 - WRAPS is not empty
+    return _painted(view, *best, drawn, is_ascii=is_ascii)
+
+
+def listing(view: FlowView, *, is_ascii: bool = False) -> Drawing:
+    """Return *view* in words: each node and where it leads."""
+    graph, marks = view.graph, ASCII_MARKS if is_ascii else MARKS
+    arrow, back = ("->", "(loop)") if is_ascii else ("→", "↺")
+    rows = []
+    for node in view.nodes:
+        name = node.node.id
+        ways = []
+        for place in graph.outgoing[name]:
+            edge = graph.edges[place]
+            label = f" [{shown(edge.label)}]" if edge.label else ""
+            loop = f" {back}" if place in graph.back_edges else ""
+            ways.append(f"{shown(edge.target)}{label}{loop}")
+        text = f" {marks[node.state]} {shown(name)}"
+        rest = f" {arrow} {', '.join(ways)}" if ways else ""
+        rows.append(
+            ((_encodable(text, is_ascii), STYLES[node.state]), (_encodable(rest, is_ascii), ""))
+        )
+    return Drawing((*rows, *jumps(graph, is_ascii=is_ascii)))
+
+
+def _encodable(text: str, is_ascii: bool) -> str:
+    return text.encode("ascii", "replace").decode() if is_ascii else text
+
+
+def jumps(graph: Graph, *, is_ascii: bool) -> Iterator[Pieces]:
+    """Yield the ways that no edge shows."""
+    arrow = "->" if is_ascii else "→"
+    found = [("on error", graph.on_error)] if graph.on_error else []
+    found += [(f"{shown(n.id)} on timeout", n.on_timeout) for n in graph.nodes if n.on_timeout]
+    if found:
+        yield ()
+    for what, target in found:
+        yield ((_encodable(f"{what} {arrow} {shown(target or '')}", is_ascii), "dim"),)
+
+
+class Texts:
+    """What is written into boxes and onto lines."""
+
+    def __init__(
+        self, view: FlowView, wrap: int, drawn: Drawn, *, is_ascii: bool, has_shapes: bool = False
+    ) -> None:
+        self._is_ascii, self._drawn, self._has_shapes = is_ascii, drawn, has_shapes
+        self._dots = "..." if is_ascii else "…"
+        self._loop = "loop" if is_ascii else "↺"
+        self._has_run = any(node.state is not NodeState.PENDING for node in view.nodes)
+        self.lines = {node.node.id: self._box(node, wrap) for node in view.nodes}
+
+    def _box(self, view: NodeView, wrap: int) -> list[str]:
+        node, marks = view.node, ASCII_MARKS if self._is_ascii else MARKS
+        text = self._fit(node.label) or self._fit(node.id)
+        lines = wrapped(text, wrap, BOX_LINES, dots=self._dots)
+        if is_named_apart(node):
+            # The commands want the id, which the label doesn't tell.
+            lines.append(cut(f"({self._fit(node.id)})", wrap, dots=self._dots))
+        if self._drawn.shape(node) == "diamond" and not self._has_shapes:
+            lines[0] = f"{'<>' if self._is_ascii else '◇'} {lines[0]}"
+        if self._has_run and view.state is not NodeState.PENDING:
+            lines[0] = f"{marks[view.state]} {lines[0]}"
+            if view.runs > 1:
+                lines[0] += f" {'x' if self._is_ascii else '×'}{view.runs}"  # noqa: RUF001 - times
+        return lines
+
+    def _fit(self, text: str) -> str:
+        return _encodable(shown(text.replace("<br/>", " ").replace("<br>", " ")), self._is_ascii)
+
+    def label(self, text: str) -> tuple[str, ...]:
+        """Return an edge's label as it is drawn."""
+        return tuple(wrapped(self._fit(text), LABEL_COLUMNS, LABEL_LINES, dots=self._dots))
+
+    def loop_label(self, text: str) -> tuple[str, ...]:
+        """Return what stands beside a line that closes a loop, also without a label."""
+        first, *others = self.label(text)
+        return (f"{self._loop} {first}".strip(), *others)
+
+    def words(self) -> Words:
+        """Return what all this takes up on a terminal."""
+        sizes = {
+            name: (max(width(line) for line in lines) + 4, len(lines) + 2)
+            for name, lines in self.lines.items()
+        }
+        return Words(sizes, self.label, self.loop_label, width)
+
+
+def is_named_apart(node: Node) -> bool:
+    """Return whether the label of *node* leaves a person guessing at its id."""
+
+    def bare(text: str) -> str:
+        return re.sub(r"[\W_]+", "", text).casefold()
+
+    return bool(shown(node.label)) and bare(node.label) != bare(node.id)
+
+
+class Drawn:
+    """How the author of a graph has drawn it; without a chart as its nodes' kinds are."""
+
+    def __init__(self, chart: Chart | None) -> None:
+        self._chart = chart = chart or Chart("TB", (), ())
+        self.direction = chart.direction
+        self._shapes = {node.id: node.shape for node in chart.nodes}
+        self._strokes = {(e.source, e.target, e.label): e.stroke for e in chart.edges}
+
+    def groups(self, graph: Graph, measured: Callable[[str], int]) -> list[Group]:
+        """Return the groups of those that are in *graph*; *measured* is a title's columns."""
+        found: dict[str, Group] = {}
+        # In closing order: those inside a group come before it.
+        for one in self._chart.subgraphs:
+            inner = [found[name] for name in one.nodes if name in found]
+            nodes = {name for name in one.nodes if name in graph.by_id}
+            nodes.update(*(group.nodes for group in inner))
+            if nodes:
+                levels = 1 + max((group.levels for group in inner), default=0)
+                title = cut(shown(one.title), LABEL_COLUMNS)
+                columns = measured(title) + 2 if title else 0
+                found[one.id] = Group(one.id, title, frozenset(nodes), levels, columns)
+        return list(found.values())
+
+    def colors(self, name: str) -> dict[str, str]:
+        """Return fill, stroke and color of a node or a group, as far as they can be told."""
+        found = dict(self._chart.colors.get(name, {}))
+        if "fill" in found and "color" not in found:
+            red, green, blue = bytes.fromhex(found["fill"][1:])
+            is_light = 0.3 * red + 0.6 * green + 0.1 * blue > 128  # noqa: PLR2004 - half of 255
+            found["color"] = "#212529" if is_light else "#ffffff"
+        return found
+
+    def shape(self, node: Node) -> str:
+        """Return square, round, stadium, circle, hexagon or diamond."""
+        if node.kind is NodeKind.AGENT:
+            return self._shapes.get(node.id) or "square"
+        return _SHAPES[node.kind]
+
+    def stroke(self, edge: Edge) -> str:
+        """Return normal, dotted or thick."""
+        return self._strokes.get((edge.source, edge.target, edge.label), "normal")
+
+
+class _Canvas:
+    """Cells with one character each; the second cell of a wide character is empty."""
+
+    def __init__(self, layout: Layout, *, is_ascii: bool) -> None:
+        self._is_ascii, self._way = is_ascii, layout.way
+        self._cells = [[" "] * layout.width for _ in range(layout.height)]
+        self._styles = [[""] * layout.width for _ in range(layout.height)]
+        self._arms: dict[tuple[int, int], tuple[int, bool]] = {}
+
+    def put(self, x: int, y: int, text: str, style: str) -> None:
+        """Write *text*; what doesn't fit is left out."""
+        row = self._cells[y]
+        for character in text:
+            size = width(character)
+            if not size:
+                row[x - 1] += character
+                continue
+            if x + size > len(row):
+                return
+            row[x : x + size] = [character, *[""] * (size - 1)]
+            self._styles[y][x : x + size] = [style] * size
+            x += size
+
+    def border(self, one: Box | GroupFrame, glyphs: str, style: str, fill: str = "") -> None:
+        """Draw the edge of a box or of a group, which lines may cross if it has no *fill*."""
+        inner, bottom = one.width - 2, one.y + one.height - 1
+        self.put(one.x, one.y, glyphs[0] + glyphs[1] * inner + glyphs[2], style)
+        for y in range(one.y + 1, bottom):
+            self.put(one.x, y, glyphs[3] + fill * inner, style)
+            self.put(one.x + one.width - 1, y, glyphs[3], style)
+        self.put(one.x, bottom, glyphs[4] + glyphs[1] * inner + glyphs[5], style)
+
+    def title(self, frame: GroupFrame, style: str) -> None:
+        """Write a group's title into the upper edge of its frame."""
+        if title := _encodable(frame.group.title, self._is_ascii):
+            text = cut(f" {title} ", frame.width - 2, dots="")
+            self.put(frame.x + frame.title, frame.y, text, style)
+
+    def line(self, line: EdgeLine, style: str, stroke: str) -> None:
+        """Draw the way from corner to corner, and its head."""
+        is_dashed = line.is_loop or stroke == "dotted"
+        points = list(_walk(line.points))
+        for before, here in pairwise(points):
+            self._arm(before, _direction(before, here), is_dashed=is_dashed)
+            self._arm(here, _direction(here, before), is_dashed=is_dashed)
+        for x, y in points[1:-1]:
+            arms, are_dashed = self._arms[x, y]
+            is_thick = stroke == "thick" and not self._is_ascii
+            glyphs = _THICK if is_thick else self._glyphs(is_dashed=are_dashed)
+            self.put(x, y, glyphs[arms], style)
+        x, y = points[-1]
+        self.put(x, y, _HEADS[self._way][self._is_ascii], style)
+
+    def _glyphs(self, *, is_dashed: bool) -> str:
+        if self._is_ascii:
+            return _PLAIN_DASHED if is_dashed else _PLAIN
+        return _DASHED if is_dashed else _SOLID
+
+    def _arm(self, cell: tuple[int, int], arm: int, *, is_dashed: bool) -> None:
+        known, was_dashed = self._arms.get(cell, (0, is_dashed))
+        self._arms[cell] = (known | arm, was_dashed and is_dashed)
+
+    def rows(self) -> Iterator[Pieces]:
+        """Yield each row as pieces of one style."""
+        for cells, styles in zip(self._cells, self._styles, strict=True):
+            yield pieces(zip(cells, styles, strict=True))
+
+
+def _walk(points: tuple[tuple[int, int], ...]) -> Iterator[tuple[int, int]]:
+    """Yield every cell between the corners, each once."""
+    x, y = points[0]
+    yield x, y
+    for to_x, to_y in points[1:]:
+        while (x, y) != (to_x, to_y):
+            x += (to_x > x) - (to_x < x)
+            y += (to_y > y) - (to_y < y) if x == to_x else 0
+            yield x, y
+
+
+def _direction(here: tuple[int, int], there: tuple[int, int]) -> int:
+    if here[0] != there[0]:
+        return _RIGHT if there[0] > here[0] else _LEFT
+    return _DOWN if there[1] > here[1] else _UP
+
+
+def _painted(
+    view: FlowView, layout: Layout, texts: Texts, drawn: Drawn, *, is_ascii: bool
+) -> Drawing:
+    canvas = _Canvas(layout, is_ascii=is_ascii)
+    states = {node.node.id: node for node in view.nodes}
+    edges = view.graph.edges
+    has_run = bool(view.followed) or view.status not in ("not-started", "")
+    for frame in layout.frames:
+        canvas.border(
+            frame,
+            ".-.:''" if is_ascii else "╭╌╮┆╰╯",
+            drawn.colors(frame.group.name).get("stroke", "dim"),
+        )
+    for line in layout.lines:
+        style = "dim" if has_run and line.place not in view.followed else ""
+        canvas.line(line, style, drawn.stroke(edges[line.place]))
+    for frame in layout.frames:
+        canvas.title(frame, "bold")
+    for box in layout.boxes:
+        node = states[box.node]
+        glyphs = _borders(drawn.shape(node.node), is_ascii=is_ascii)
+        style = STYLES[node.state]
+        if node.state is NodeState.PENDING:
+            colors = drawn.colors(box.node)
+            style = colors.get("stroke", "")
+            if "fill" in colors:
+                style = f"{colors['color']} on {colors['fill']}"
+        _box(canvas, box, style, texts.lines[box.node], glyphs)
+    for line in layout.lines:
+        x, y = line.points[0]
+        node = states[edges[line.place].source]
+        leaves = "+" if is_ascii else _LEAVES[layout.way][node.node.kind is NodeKind.HUMAN]
+        canvas.put(x, y, leaves, STYLES[node.state] if has_run else "")
+        for number, text in enumerate(line.label.lines if line.label is not None else ()):
+            assert line.label is not None  # noqa: S101 - it has lines
+            left = 0 if line.is_loop else (line.label.width - width(text)) // 2
+            canvas.put(line.label.x + left, line.label.y + number, text, "yellow")
+    return Drawing((*canvas.rows(), *jumps(view.graph, is_ascii=is_ascii)))
+
+
+def _borders(shape: str, *, is_ascii: bool) -> str:
+    """Return the corners and sides of a box."""
+    if shape == "hexagon":
+        return "+=+|++" if is_ascii else "╔═╗║╚╝"
+    if shape in ("round", "stadium", "circle"):
+        return ".-.|''" if is_ascii else "╭─╮│╰╯"
+    return "+-+|++" if is_ascii else "┌─┐│└┘"
+
+
+def _box(canvas: _Canvas, box: Box, style: str, lines: list[str], glyphs: str) -> None:
+    canvas.border(box, glyphs, style, " ")
+    top = box.y + 1 + (box.height - 2 - len(lines)) // 2
+    for y, text in enumerate(lines, top):
+        canvas.put(box.x + 1 + (box.width - 2 - width(text)) // 2, y, text, style)
+
+
+NEEDED = "┌╔╭▼▶╎━✓●↻↺…"
+"""An encoding that has none of these gets a drawing in ASCII."""
+
+
+def print_diagram(view: FlowView, stream: IO[str], chart: Chart | None = None) -> None:
+    """Draw *view* to *stream*: with colours on a terminal, and only as wide as that is.
+
+    A drawing that doesn't fit the terminal is told in words instead, with how to see it; a
+    file or a pipe gets it as wide as it is.
+
+    Raises:
+        BrokenPipeError: nobody reads any more.
+        StorageFailed: it can't be written, because the disk is full for example.
+    """
+    is_ascii = not can_write(stream, NEEDED)
+    columns = (columns_of(stream) or USUAL_COLUMNS) if stream.isatty() else None
+    found = drawing(view, columns=columns, is_ascii=is_ascii, chart=chart)
+    if columns is not None and found.width > columns:
+        found = _told(view, found.width, columns, is_ascii=is_ascii)
+    print_drawing(found, stream)
+
+
+def print_drawing(drawing: Drawing, stream: IO[str]) -> None:
+    """Write *drawing* to *stream*, with colours on a terminal.
+
+    Raises: see `print_diagram`.
+    """
+    text = drawing.text(has_colours=stream.isatty() and not os.environ.get("NO_COLOR"))
+    # Names may have letters that the encoding lacks, also where it has the lines.
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    text = text.encode(encoding, "replace").decode(encoding)
+    try:
+        stream.write(f"{text}\n")
+        stream.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise StorageFailed(f"can't be written: {error.strerror}", where="the drawing") from error
+
+
+def _told(view: FlowView, width: int, columns: int, *, is_ascii: bool) -> Drawing:
+    hint = (
+        f"the drawing takes {width} columns and this terminal has {columns}; "
+        "to see all of it, pipe it through 'less -S', or make a picture with --svg"
+    )
+    return Drawing((*listing(view, is_ascii=is_ascii).rows, (), ((hint, "dim"),)))

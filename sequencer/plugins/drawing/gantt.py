@@ -1,0 +1,420 @@
+"""What a Gantt chart shows, before anybody knows how wide it is: rows, bars, and a time axis."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from msgspec import Struct, field
+
+from sequencer.cli.views.states import shown
+from sequencer.cli.views.text import cut, plural, short, width
+from sequencer.engine.run import Run
+from sequencer.errors import SequencerError
+from sequencer.history.timeline import (
+    Execution,
+    Figures,
+    Span,
+    SpanKind,
+    Timeline,
+    figures_of,
+    timeline_of,
+)
+from sequencer.model.head import Head
+from sequencer.model.outcome import duration
+from sequencer.model.workflow import Workflow
+from sequencer.plugins.drawing.diagram import Drawing, Pieces, pieces
+
+_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
+SHORTEST_SHOWN_S = 0.05
+LEAST_BASE_S = 1.0
+"""What takes less is no measure for anything: a process's start is of that size."""
+LEAST_OVERHEAD, MOST_OVERHEAD = 0.005, 10.0
+"""Of the critical path: what rounds to nothing, and what no decimal is told of."""
+STEPS_S = (
+    *(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30),
+    *(_MINUTE, 2 * _MINUTE, 5 * _MINUTE, 10 * _MINUTE, 15 * _MINUTE, 30 * _MINUTE),
+    *(_HOUR, 2 * _HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR, _DAY, 2 * _DAY, 7 * _DAY, 28 * _DAY),
+)
+"""Between two ticks of an axis."""
+
+
+class Look(StrEnum):
+    """How a bar is drawn."""
+
+    CRITICAL = "critical path"
+    DONE = "accepted"
+    FAILED = "failed"
+    CUT = "given back or lost"
+    RUNNING = "runs"
+    PERSON = "waits for a person"
+    RETRY = "waits for another try"
+
+
+LOOKS: Mapping[SpanKind, Look] = {
+    SpanKind.DONE: Look.DONE,
+    SpanKind.FAILED: Look.FAILED,
+    SpanKind.RELEASED: Look.CUT,
+    SpanKind.CUT: Look.CUT,
+    SpanKind.RUNNING: Look.RUNNING,
+    SpanKind.PERSON: Look.PERSON,
+}
+
+
+class Bar(Struct, frozen=True):
+    """One attempt, or one wait; seconds from the chart's beginning."""
+
+    look: Look
+    begin: float
+    end: float
+    attempt: int = 0
+    is_critical: bool = False
+    """Also of a look that says something more important."""
+    agent: str = ""
+    host: str = ""
+
+    @property
+    def told(self) -> str:
+        """Return it in words.
+
+        >>> Bar(Look.DONE, 0, 4, attempt=2, agent="claude", host="ci-3").told
+        'attempt 2, accepted, 4.0 s by claude on ci-3'
+        """
+        number = f"attempt {self.attempt}, " if self.attempt > 1 else ""
+        maker = f" by {self.agent}" if self.agent else ""
+        place = f" on {self.host}" if self.host else ""
+        return f"{number}{self.look}, {duration(self.end - self.begin)}{maker}{place}"
+
+
+class Row(Struct):
+    """One task."""
+
+    name: str
+    role: str
+    bars: list[Bar] = field(default_factory=list)
+    work_s: float = 0.0
+    """Of its agents, all attempts."""
+
+    @property
+    def is_critical(self) -> bool:
+        """Return whether the critical path goes through it."""
+        return any(bar.is_critical for bar in self.bars)
+
+
+class Gantt(Struct, frozen=True):
+    """A run's time."""
+
+    title: str
+    rows: tuple[Row, ...]
+    figures: Figures
+    critical: tuple[str, ...]
+    """The names on the critical path, without what takes no time."""
+
+    @property
+    def looks(self) -> tuple[Look, ...]:
+        """Return what a legend has to explain."""
+        found = {bar.look for row in self.rows for bar in row.bars}
+        return tuple(look for look in Look if look in found)
+
+
+def chart_of(title: str, timeline: Timeline, figures: Figures, workflow: Workflow | None) -> Gantt:
+    """Return the chart of *timeline*: who began first comes first.
+
+    While a team works, its tasks that nothing has reached yet have rows without bars.
+    """
+    executions = timeline.executions
+    worked = [(n, one) for n, one in enumerate(executions) if one.spans]
+    first = min((span.begin for span in timeline.spans), default=0.0)
+    nodes = () if workflow is None else workflow.nodes
+    roles = {node.id: node.task.role or "" for node in nodes if node.task is not None}
+    on_path = frozenset(figures.critical)
+    rows: dict[str, Row] = {}
+    for number, one in sorted(worked, key=lambda pair: pair[1].spans[0].begin):
+        row = rows.setdefault(one.step, Row(one.step, roles.get(one.step, "")))
+        row.bars += _bars(one, first, is_critical=number in on_path)
+        row.work_s += sum(span.seconds for span in one.spans if span.is_work)
+    if workflow is not None and not timeline.is_over:
+        for task in workflow.tasks:
+            rows.setdefault(task.id, Row(task.id, roles.get(task.id, "")))
+    critical = tuple(executions[n].step for n in figures.critical if executions[n].spans)
+    return Gantt(title, tuple(rows.values()), figures, critical)
+
+
+def _bars(one: Execution, first: float, *, is_critical: bool) -> list[Bar]:
+    # What counted is the last attempt, and the people behind it.
+    last = max((n for n, span in enumerate(one.spans) if span.is_work), default=0)
+    bars: list[Bar] = []
+    for number, span in enumerate(one.spans):
+        counts = is_critical and number >= last
+        bars.append(_bar(span, first, is_critical=counts))
+    for before, after in pairwise(one.spans):
+        if after.begin > before.end and after.is_work:
+            bars.append(Bar(Look.RETRY, before.end - first, after.begin - first))
+    return bars
+
+
+def _bar(span: Span, first: float, *, is_critical: bool) -> Bar:
+    look = LOOKS[span.kind]
+    if is_critical and look is Look.DONE:
+        look = Look.CRITICAL
+    begin, end = span.begin - first, span.end - first
+    return Bar(look, begin, end, span.attempt, is_critical, span.agent, span.host)
+
+
+def ticks(total_s: float, most: int) -> list[tuple[float, str]]:
+    """Return at most *most* moments of an axis of *total_s*, with their names.
+
+    >>> ticks(9, 5), ticks(5400, 4)
+    ([(0, '0s'), (2, '2s'), (4, '4s'), (6, '6s'), (8, '8s')], [(0, '0s'), (1800, '30m'), \
+(3600, '1h'), (5400, '1h30')])
+    """
+    step = next((one for one in STEPS_S if total_s / one < most), None)
+    if step is None:
+        step = (int(total_s / most / STEPS_S[-1]) + 1) * STEPS_S[-1]
+    count = min(int(total_s / step + 1e-9), most - 1)
+    return [(number * step, _moment(number * step)) for number in range(count + 1)]
+
+
+def _moment(seconds: float) -> str:
+    if seconds < _MINUTE:
+        return (
+            f"{seconds:g}s" if seconds >= 1 or not seconds else f"{seconds:.2f}".rstrip("0") + "s"
+        )
+    days, rest = divmod(round(seconds), _DAY)
+    hours, rest = divmod(rest, _HOUR)
+    minutes, left = divmod(rest, _MINUTE)
+    if days:
+        return f"{days}d{hours}h" if hours else f"{days}d"
+    if hours:
+        return f"{hours}h{minutes:02d}" if minutes else f"{hours}h"
+    return f"{minutes}m{left:02d}" if left else f"{minutes}m"
+
+
+def gantt_summary(figures: Figures, names: str, shortened: Callable[[str], str]) -> list[str]:
+    """Return the figures in words, a line each; *shortened* makes the line of *names* fit."""
+    speed, over, used = figures.speed_up, figures.overhead, figures.utilisation
+    if figures.places == 1 or figures.wall_s < LEAST_BASE_S:
+        # Of steps one after another, or of an instant, a ratio tells nothing of the work.
+        speed = over = used = None
+    lines = [
+        f"total time {duration(figures.wall_s)}, agent work {duration(figures.work_s)}"
+        + (f", speedup {_factor(speed)}" if speed is not None else "")
+    ]
+    if names:
+        is_base = figures.critical_s >= LEAST_BASE_S
+        longer = _longer(over) if over is not None and is_base else ""
+        lines.append(f"critical path {duration(figures.critical_s)}{longer}")
+        lines.append(shortened(f"  {names}"))
+    if used is not None:
+        lines.append(
+            f"{plural(figures.places, 'place')} for agents, {used:.0%} busy, "
+            f"at most {figures.peak} in use at once"
+        )
+    if figures.people_s >= SHORTEST_SHOWN_S:
+        lines.append(
+            f"{duration(figures.people_s)} waiting only for people, "
+            "not counted in the speedup or as idle places"
+        )
+    return lines
+
+
+def _factor(speed: float) -> str:
+    """Return a speedup; of a run that rested for hours not just zero.
+
+    >>> _factor(1.8), _factor(0.0028), _factor(0.0)
+    ('1.80', '0.0028', '0.00')
+    """
+    return f"{speed:.2g}" if 0 < speed < 0.1 else f"{speed:.2f}"  # noqa: PLR2004 - two digits
+
+
+def _longer(over: float) -> str:
+    """Return how much longer it took; from twice as long nobody reads that in per cent.
+
+    >>> _longer(0.429), _longer(-0.0001), _longer(7.896), _longer(1357.4)
+    (', the run took 43% longer', '', ', the run took 8.9 times as long', \
+', the run took 1358 times as long')
+    """
+    if over < LEAST_OVERHEAD:
+        return ""
+    if over < 1:
+        return f", the run took {over:.0%} longer"
+    times = f"{over + 1:.1f}" if over < MOST_OVERHEAD else f"{over + 1:.0f}"
+    return f", the run took {times} times as long"
+
+
+LEAST_COLUMNS = 60
+MOST_NAME, MOST_ROLE = 28, 14
+TICK_COLUMNS = 9
+
+
+class LookStyle(NamedTuple):
+    """How a look is drawn, wherever that is."""
+
+    glyph: str
+    ascii_glyph: str
+    style: str
+    """On a terminal, as rich names it."""
+    fill: str
+    """In a picture."""
+    line: str
+    weight: int = 1
+    """Of two bars in one column the heavier one is seen: no failure is hidden."""
+
+
+STYLES: Mapping[Look, LookStyle] = {
+    Look.CRITICAL: LookStyle("█", "#", "bold green", "#2b8a3e", "#1b5e29", 2),
+    Look.DONE: LookStyle("━", "=", "green", "#b2e6bc", "#2b8a3e"),
+    Look.FAILED: LookStyle("✗", "x", "bold red", "#ff8787", "#c92a2a", 3),
+    Look.CUT: LookStyle("╌", "-", "dim", "#e9ecef", "#868e96"),
+    Look.RUNNING: LookStyle("▒", ">", "cyan", "#a5d8ff", "#1864ab", 2),
+    Look.PERSON: LookStyle("?", "?", "magenta", "#e599f7", "#862e9c"),
+    Look.RETRY: LookStyle("·", ".", "yellow", "none", "#b35900", 0),
+}
+NEEDED = "".join(one.glyph for one in STYLES.values()) + "…→◆"
+"""An encoding that has none of these gets a chart in ASCII."""
+
+
+def drawn(chart: Gantt, columns: int, *, is_ascii: bool) -> Drawing:
+    """Return *chart* in *columns* columns, or in `LEAST_COLUMNS` if those are more."""
+    return _Page(chart, max(columns, LEAST_COLUMNS), is_ascii=is_ascii).drawing()
+
+
+class _Page:
+    def __init__(self, chart: Gantt, columns: int, *, is_ascii: bool) -> None:
+        self._chart, self._columns, self._is_ascii = chart, columns, is_ascii
+        self._dots = "..." if is_ascii else "…"
+        times = [duration(row.work_s) if row.work_s else "-" for row in chart.rows]
+        self._time = max(map(len, ("WORK", *times)))
+        self._names = self._column_of("TASK", [row.name for row in chart.rows], MOST_NAME)
+        roles = [row.role for row in chart.rows]
+        self._roles = (
+            self._column_of("ROLE", roles, MOST_ROLE) if any(roles) else [""] * (len(times) + 1)
+        )
+        self._times = [f"  {time:>{self._time}}" for time in times]
+        used = 2 + width(self._names[0]) + width(self._roles[0]) + 2 + self._time
+        self._plot = columns - used
+
+    def _column_of(self, head: str, texts: list[str], most: int) -> list[str]:
+        """Return *head* and *texts* in a column as wide as the widest, with a gap behind it."""
+        wide = max(len(head), min(most, max((width(self._fit(t, most)) for t in texts), default=0)))
+        fitted = [head, *(self._fit(text, wide) for text in texts)]
+        return [text + " " * (wide + 2 - width(text)) for text in fitted]
+
+    def _fit(self, text: str, columns: int, shorten: Callable[..., str] = short) -> str:
+        safe = shown(text)
+        if self._is_ascii:
+            safe = safe.replace("·", "-").encode("ascii", "replace").decode()
+        return shorten(safe, columns, dots=self._dots)
+
+    def drawing(self) -> Drawing:
+        rows: list[Pieces] = [((self._fit(self._chart.title, self._columns, cut), "bold"),), ()]
+        if self._chart.rows:
+            cells = zip(
+                self._chart.rows, self._names[1:], self._roles[1:], self._times, strict=True
+            )
+            rows += [self._head(), *(self._row(*cell) for cell in cells), ()]
+        if legend := self._legend():
+            rows += [*legend, ()]
+        path = (" -> " if self._is_ascii else " → ").join(self._chart.critical)
+        lines = gantt_summary(
+            self._chart.figures,
+            path,
+            lambda text: f"  {self._fit(text, self._columns - 2, cut)}",
+        )
+        return Drawing((*rows, *(((line, ""),) for line in lines)))
+
+    def _head(self) -> Pieces:
+        """Return the line of the axis: a tick's name begins at its column."""
+        total, axis = self._chart.figures.wall_s, [" "] * self._plot
+        free = 0
+        for moment, name in ticks(total, max(self._plot // TICK_COLUMNS, 2)):
+            place = self._column(moment)
+            if place >= free and place + len(name) <= self._plot:
+                axis[place : place + len(name)] = name
+                free = place + len(name) + 1
+        left = f"  {self._names[0]}{self._roles[0]}{''.join(axis)}"
+        return ((f"{left}  {'WORK':>{self._time}}", "dim"),)
+
+    def _row(self, row: Row, name: str, role: str, time: str) -> Pieces:
+        mark = ("*" if self._is_ascii else "◆") if row.is_critical else " "
+        style = "bold" if row.is_critical else "" if row.bars else "dim"
+        return ((f"{mark} {name}", style), (role, "dim"), *self._bars(row.bars), (time, ""))
+
+    def _column(self, moment: float) -> int:
+        total = self._chart.figures.wall_s
+        return min(int(moment / total * self._plot), self._plot - 1) if total > 0 else 0
+
+    def _bars(self, bars: list[Bar]) -> Pieces:
+        cells: list[Look | None] = [None] * self._plot
+        for bar in bars:
+            first, last = self._column(bar.begin), self._column(bar.end)
+            # The column in which a bar ends is the next one's, but the shortest is seen too.
+            for place in range(first, max(last, first + 1)):
+                known = cells[place]
+                if known is None or STYLES[bar.look].weight > STYLES[known].weight:
+                    cells[place] = bar.look
+        if bars and (last_bar := max(bars, key=lambda b: b.end)).end >= self._chart.figures.wall_s:
+            cells[-1] = cells[-1] or last_bar.look
+        return pieces((" ", "") if look is None else self._glyph(look) for look in cells)
+
+    def _glyph(self, look: Look) -> tuple[str, str]:
+        found = STYLES[look]
+        return (found.ascii_glyph if self._is_ascii else found.glyph), found.style
+
+    def _legend(self) -> list[Pieces]:
+        rows: list[Pieces] = []
+        used = self._columns
+        for look in self._chart.looks:
+            text, style = self._glyph(look)
+            wide = 2 + len(look) + 4
+            if used + wide > self._columns:
+                rows.append(())
+                used = 0
+            rows[-1] += ((text * 2, style), (f" {look}   ", "dim"))
+            used += wide
+        return rows
+
+
+def gantt_of(
+    run: Run,
+    head: Head | None,
+    warn: Callable[[str], None],
+    known: Iterable[Mapping[str, Any]] | None = None,
+) -> tuple[Gantt, Timeline]:
+    """Return the chart of *run*, which is at *head*, and what it was drawn from; it may *warn*.
+
+    Its facts are not read if they are *known*.
+    """
+    workflow = _workflow_of(run, head, warn)
+    timeline = timeline_of(run.history() if known is None else known, time.time())
+    figures = figures_of(timeline, _places(workflow))
+    return chart_of(_title(run, head), timeline, figures, workflow), timeline
+
+
+def _workflow_of(run: Run, head: Head | None, warn: Callable[[str], None]) -> Workflow | None:
+    """Return the run's workflow with what was added to it; None: it can't be known."""
+    if head is None:
+        return None
+    try:
+        return run.kind.workflow_of(head)
+    except SequencerError as error:
+        warn(f"warning: roles and places are not known: {error.message}")
+        return None
+
+
+def _places(workflow: Workflow | None) -> int | None:
+    """Return how many attempts may run at once; None: nobody has said."""
+    if workflow is None:
+        return None
+    return workflow.graph.max_parallel if workflow.graph else 1
+
+
+def _title(run: Run, head: Head | None) -> str:
+    if head is None:
+        return run.name or "(default)"
+    status = head.exit_reason or str(head.status)
+    name = "" if run.name in (None, head.workflow_name) else f"{run.name} · "
+    return f"{name}{head.workflow_name} · {status.replace('_', ' ').replace('-', ' ')}"

@@ -1,0 +1,180 @@
+"""The picture of a run's time, for a file and for a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from xml.sax.saxutils import escape
+
+from sequencer.cli.views.states import shown
+from sequencer.cli.views.text import short
+from sequencer.errors import UsageRefused
+from sequencer.model.outcome import duration
+from sequencer.plugins.drawing.gantt import STYLES, Bar, Gantt, Look, Row, gantt_summary, ticks
+from sequencer.plugins.drawing.pictures import (
+    FAINT,
+    INK,
+    PALE_INK,
+    SMALL,
+    TEXT,
+    beginning,
+    fitting,
+    grouped,
+    points,
+    words,
+)
+
+MARGIN, GAP = 20, 14
+PLOT = 860
+ROW, BAR = 26, 16
+LINE = 20
+TICK = 80
+NAME_COLUMNS, ROLE_COLUMNS = 34, 16
+LEAST_BAR = 2.0
+"""Points: the shortest attempt is seen too."""
+MOST_ROWS, MOST_BARS = 2000, 20_000
+
+
+def gantt_svg(chart: Gantt) -> str:
+    """Return *chart* as an SVG document.
+
+    Raises: see `ensure_drawable`.
+    """
+    ensure_drawable(chart)
+    return "\n".join(GanttPicture(chart).parts()) + "\n"
+
+
+def ensure_drawable(chart: Gantt) -> None:
+    """Return if a picture of *chart* tells anything.
+
+    Raises:
+        UsageRefused: it has more rows or bars than anybody could tell apart.
+    """
+    bars = sum(len(row.bars) for row in chart.rows)
+    if len(chart.rows) > MOST_ROWS or bars > MOST_BARS:
+        raise UsageRefused(
+            f"{len(chart.rows)} tasks with {bars} bars are too many for a picture",
+            hint="'sequencer report' prints them, and --json has every attempt",
+        )
+
+
+class GanttPicture:
+    """The picture of a run's time."""
+
+    def __init__(self, chart: Gantt, top: int | None = None) -> None:
+        """Measure *chart*, whose first row is at *top*; None: below its title and its figures."""
+        self._chart = chart
+        self._names = [short(shown(row.name), NAME_COLUMNS) for row in chart.rows]
+        self._roles = [short(shown(row.role), ROLE_COLUMNS) for row in chart.rows]
+        name = max((points(text, TEXT) for text in self._names), default=0.0)
+        role = max((points(text, SMALL) for text in self._roles), default=0.0)
+        self._role_x = MARGIN + name + GAP
+        self._left = self._role_x + (role + GAP if role else 0)
+        self._times = [duration(row.work_s) if row.work_s else "" for row in chart.rows]
+        time = max(points(text, SMALL) for text in (*self._times, "work"))
+        self._wide = int(self._left + PLOT + GAP + time + MARGIN)
+        path = " → ".join(shown(one) for one in chart.critical)
+        room = self._wide - 2 * MARGIN
+        self._lines = gantt_summary(chart.figures, path, lambda text: fitting(text, room))
+        self._top = MARGIN + LINE * (3 + len(self._lines)) if top is None else top
+        self._bottom = self._top + ROW * len(chart.rows)
+        self._high = self._bottom + 2 * LINE + MARGIN
+
+    def parts(self) -> Iterator[str]:
+        """Yield the document line by line."""
+        title = fitting(shown(self._chart.title), self._wide - 2 * MARGIN, TEXT)
+        yield from beginning(self._wide, self._high, title)
+        y = MARGIN + TEXT
+        yield words(title, MARGIN, y, INK)
+        for number, line in enumerate(self._lines, 1):
+            yield words(line.strip(), MARGIN, y + LINE * number, PALE_INK, size=SMALL)
+        yield from self.inner()
+        yield "</svg>"
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Return how wide it is, and how high."""
+        return self._wide, self._high
+
+    def inner(self) -> Iterator[str]:
+        """Yield the axis, the rows and the legend."""
+        yield from grouped("axis", self._axis())
+        for number, row in enumerate(self._chart.rows):
+            kind = "row critical" if row.is_critical else "row"
+            yield from grouped(kind, self._row(number, row))
+        yield from self._legend()
+
+    def _x(self, moment: float) -> float:
+        total = self._chart.figures.wall_s
+        return self._left + (moment / total * PLOT if total > 0 else 0.0)
+
+    def _axis(self) -> Iterator[str]:
+        if not self._chart.rows:
+            return
+        for number in range(0, len(self._chart.rows), 2):
+            y = self._top + ROW * number
+            wide = self._wide - 2 * MARGIN + 8
+            yield f'<rect x="{MARGIN - 4}" y="{y}" width="{wide}" height="{ROW}" fill="#f8f9fa"/>'
+        for moment, name in ticks(self._chart.figures.wall_s, PLOT // TICK):
+            x = self._x(moment)
+            yield (
+                f'<path d="M{x:.1f} {self._top - 4}V{self._bottom}" fill="none" '
+                f'stroke="{FAINT}" stroke-width="1"/>'
+            )
+            yield words(name, round(x, 1), self._top - 9, PALE_INK, size=SMALL, anchor="middle")
+        right = self._wide - MARGIN
+        yield words("work", right, self._top - 9, PALE_INK, size=SMALL, anchor="end")
+
+    def _row(self, number: int, row: Row) -> Iterator[str]:
+        y = self._top + ROW * number
+        base = y + ROW / 2 + 5
+        colour = STYLES[Look.CRITICAL].line if row.is_critical else INK if row.bars else PALE_INK
+        yield words(self._names[number], MARGIN, base, colour)
+        if row.role:
+            yield words(self._roles[number], self._role_x, base, PALE_INK, size=SMALL)
+        # Waits below, attempts over them.
+        for bar in sorted(row.bars, key=lambda one: one.look is not Look.RETRY):
+            yield from grouped(_bar_class(bar.look), [self._bar(bar, row.name, y)])
+        if self._times[number]:
+            right = self._wide - MARGIN
+            yield words(self._times[number], right, base, PALE_INK, size=SMALL, anchor="end")
+
+    def _bar(self, bar: Bar, name: str, y: float) -> str:
+        x, end = self._x(bar.begin), self._x(bar.end)
+        told = f"<title>{escape(shown(name))}: {escape(bar.told)}</title>"
+        fill, line = STYLES[bar.look].fill, STYLES[bar.look].line
+        if bar.look is Look.RETRY:
+            middle = y + ROW / 2
+            return (
+                f'<path d="M{x:.1f} {middle}H{end:.1f}" fill="none" stroke="{line}" '
+                f'stroke-width="2" stroke-dasharray="2 4">{told}</path>'
+            )
+        wide = max(end - x, LEAST_BAR)
+        x = min(x, self._left + PLOT - wide)
+        heavy = 2 if bar.is_critical else 1
+        dashes = ' stroke-dasharray="4 3"' if bar.look in (Look.RUNNING, Look.CUT) else ""
+        return (
+            f'<rect x="{x:.1f}" y="{y + (ROW - BAR) / 2}" width="{wide:.1f}" height="{BAR}" '
+            f'rx="{min(3.0, wide / 2):g}" fill="{fill}" stroke="{line}" '
+            f'stroke-width="{heavy}"{dashes}>{told}</rect>'
+        )
+
+    def _legend(self) -> Iterator[str]:
+        x, y = float(MARGIN), self._bottom + LINE
+        for look in self._chart.looks:
+            fill, line = STYLES[look].fill, STYLES[look].line
+            sample = (
+                f'<rect x="{x:.1f}" y="{y}" width="18" height="12" rx="3" fill="{fill}" '
+                f'stroke="{line}"/>'
+            )
+            if look is Look.RETRY:
+                sample = (
+                    f'<path d="M{x:.1f} {y + 6}h18" fill="none" stroke="{line}" '
+                    'stroke-width="2" stroke-dasharray="2 4"/>'
+                )
+            name = words(look, round(x + 24, 1), y + 11, PALE_INK, size=SMALL)
+            yield from grouped(_bar_class(look), (sample, name))
+            x += 24 + points(look, SMALL) + GAP
+
+
+def _bar_class(look: Look) -> str:
+    return f"bar {look.name.lower()}"

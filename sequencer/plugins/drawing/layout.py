@@ -1,0 +1,510 @@
+"""The room between two rows: which line turns in which of its tracks.
+
+A line comes down in one column, runs along a track and goes on in another column. Two
+lines never share a piece of a track or of a column; they only cross.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
+from itertools import pairwise
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from sequencer.model.net.graph import Graph
+from sequencer.plugins.drawing.columns import Port, extents, middles, ports
+from sequencer.plugins.drawing.layers import Group, Rows, arranged
+
+
+class Bend(Struct, eq=False):
+    """A piece of a line that runs along one track."""
+
+    line: int
+    start: int
+    """Column in which it arrives, as the line is drawn."""
+    end: int
+    upper: tuple[int, ...]
+    """Columns that it takes from its track up to the row above."""
+    lower: tuple[int, ...]
+    """Columns that it takes from its track down to the row below."""
+    track: int = 0
+    later: list[Bend] = field(default_factory=list)
+    """Those that have to be in a lower track."""
+    missing: int = 0
+    """How many that have to be in a higher track have no track yet."""
+
+    @property
+    def left(self) -> int:
+        """Return its leftmost column."""
+        return min(self.start, self.end)
+
+    @property
+    def right(self) -> int:
+        """Return its rightmost column."""
+        return max(self.start, self.end)
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """Return its place among those that could be next: nested turns don't cross then."""
+        # What turns back stays near to the box that it leaves or enters.
+        if not self.lower:
+            return (0, -self.start, self.line)
+        if not self.upper:
+            return (3, -self.start, self.line)
+        is_leftward = self.end < self.start
+        return (1 if is_leftward else 2, self.start if is_leftward else -self.start, self.line)
+
+
+class Channel(Struct):
+    """The turns between two rows."""
+
+    turns: list[Bend] = field(default_factory=list)
+    straight: set[int] = field(default_factory=set)
+    """Columns in which lines pass without a turn."""
+
+    def add(self, line: int, start: int, end: int, *, comes: str, goes: str) -> None:
+        """Take a line from *start* to *end*; *comes* and *goes* are ``above`` or ``below``."""
+        if start == end and comes != goes:
+            self.straight.add(start)
+            return
+        ends = ((start, comes), (end, goes))
+        upper = tuple(column for column, side in ends if side == "above")
+        lower = tuple(column for column, side in ends if side == "below")
+        self.turns.append(Bend(line, start, end, upper, lower))
+
+    def settle(self) -> int:
+        """Choose the tracks; return how many there are."""
+        taken = self.straight | {c for turn in self.turns for c in (*turn.upper, *turn.lower)}
+        self._relate()
+        placed: list[Bend] = []
+        ready = [(turn.key, place) for place, turn in enumerate(self.turns) if not turn.missing]
+        heapify(ready)
+        left = set(range(len(self.turns)))
+        while left:
+            if not ready:
+                first = min(n for n in left if self.turns[n].upper and self.turns[n].lower)
+                self._split(first, taken)
+                heappush(ready, (self.turns[first].key, first))
+                left.add(len(self.turns) - 1)
+            place = heappop(ready)[1]
+            left.discard(place)
+            turn = self.turns[place]
+            turn.track = _track(turn, placed)
+            placed.append(turn)
+            for other in turn.later:
+                other.missing -= 1
+                if not other.missing:
+                    heappush(ready, (other.key, self.turns.index(other)))
+        return max((turn.track + 1 for turn in self.turns), default=0)
+
+    def _relate(self) -> None:
+        """Note which turn has to be above which: both use a column, from both sides."""
+        from_below: dict[int, list[Bend]] = defaultdict(list)
+        for turn in self.turns:
+            for column in turn.lower:
+                from_below[column].append(turn)
+        for turn in self.turns:
+            for column in turn.upper:
+                for other in from_below[column]:
+                    if other is not turn:
+                        turn.later.append(other)
+                        other.missing += 1
+
+    def _split(self, place: int, taken: set[int]) -> None:
+        """Break a ring of turns that each have to be above the next: one turns twice.
+
+        The first half need be below nothing, and the second above nothing.
+        """
+        turn = self.turns[place]
+        middle = (turn.left + turn.right) // 2
+        column = next(
+            c
+            for step in range(len(taken) + 1)
+            for c in (middle + step, middle - step)
+            if c not in taken and c >= 0
+        )
+        taken.add(column)
+        second = Bend(turn.line, column, turn.end, (), turn.lower)
+        second.missing = turn.missing + 1
+        for other in self.turns:
+            other.later = [second if one is turn else one for one in other.later]
+        turn.later.append(second)
+        turn.end, turn.lower, turn.missing = column, (), 0
+        self.turns.append(second)
+
+
+def _track(turn: Bend, placed: list[Bend]) -> int:
+    """Return the first track that is free, below all that *turn* has to be below."""
+    low, taken = 0, set()
+    for other in placed:
+        if any(turn is one for one in other.later):
+            low = max(low, other.track + 1)
+        if other.left <= turn.right and turn.left <= other.right:
+            taken.add(other.track)
+            if other.key[0] == turn.key[0]:
+                # The key put the other first so that they don't cross.
+                low = max(low, other.track + 1)
+    while low in taken:
+        low += 1
+    return low
+
+
+LOOP_GAP = 2
+
+
+class Box(Struct, frozen=True):
+    """A node."""
+
+    node: str
+    x: int
+    y: int
+    width: int
+    height: int
+
+
+class Label(Struct, frozen=True):
+    """The text on an edge."""
+
+    lines: tuple[str, ...]
+    x: int
+    y: int
+    width: int
+    height: int
+
+
+class EdgeLine(Struct, frozen=True):
+    """An edge."""
+
+    place: int
+    """In ``graph.edges``."""
+    points: tuple[tuple[int, int], ...]
+    """Corners, from the border of one box to right above the border of the other."""
+    label: Label | None
+    is_loop: bool
+
+
+class GroupFrame(Struct, frozen=True):
+    """A group's, around its boxes."""
+
+    group: Group
+    x: int
+    y: int
+    width: int
+    height: int
+    title: int = 1
+    """Where in its upper edge the title begins: where no line crosses it, if there is room."""
+
+
+class Layout(Struct, frozen=True):
+    """All of it."""
+
+    width: int
+    height: int
+    boxes: tuple[Box, ...]
+    lines: tuple[EdgeLine, ...]
+    frames: tuple[GroupFrame, ...] = ()
+    """Of groups, the outermost first; one that would hold a stranger is left out."""
+    way: tuple[int, int] = (0, 1)
+    """Columns and rows of a step in the direction in which the graph goes: down."""
+
+
+class Words(Struct, frozen=True):
+    """What the texts of a drawing take up, in columns and rows of its grid."""
+
+    sizes: dict[str, tuple[int, int]]
+    """Of each node's box, its border included."""
+    label: Callable[[str], tuple[str, ...]]
+    """The lines that an edge's label is shown as."""
+    loop_label: Callable[[str], tuple[str, ...]]
+    """The same for an edge that closes a loop."""
+    width: Callable[[str], int]
+    label_rows: int = 1
+    """Of each line."""
+    head_rows: int = 1
+    """Above each row of boxes, for the arrow heads."""
+    is_across: bool = False
+    """The graph goes to the right, so that the plan's columns are rows of the drawing."""
+
+    def room(self, lines: tuple[str, ...]) -> tuple[int, int]:
+        """Return width and height of a label in the plan, which goes down in any case."""
+        found = (max(map(self.width, lines), default=0), self.label_rows * len(lines))
+        return found[::-1] if self.is_across else found
+
+
+WAYS = {"TB": (0, 1), "TD": (0, 1), "BT": (0, -1), "LR": (1, 0), "RL": (-1, 0)}
+
+
+def laid_out(
+    graph: Graph, words: Words, direction: str = "TB", groups: Sequence[Group] = ()
+) -> Layout:
+    """Return the layout of *graph* and its *groups*; the same one for the same arguments."""
+    way = WAYS.get(direction, WAYS["TB"])
+    is_across = way[0] != 0
+    if is_across:
+        sizes = {name: size[::-1] for name, size in words.sizes.items()}
+        words = replace(words, sizes=sizes, is_across=True)
+    # A title runs across the drawing: there the plan's columns are its rows.
+    measured = [replace(group, width=0) for group in groups] if is_across else groups
+    plan = _Plan(graph, words, measured).layout()
+    found = plan if way == WAYS["TB"] else _turned(plan, way)
+    by_name = {group.name: group for group in groups}
+    frames = (_titled(found, frame, by_name[frame.group.name]) for frame in found.frames)
+    return replace(found, frames=tuple(frames))
+
+
+def _titled(layout: Layout, frame: GroupFrame, group: Group) -> GroupFrame:
+    """Return the *frame* of *group* with its title where nothing else is drawn."""
+    taken: set[int] = set()
+    for line in layout.lines:
+        for (x, y), (to_x, to_y) in pairwise(line.points):
+            if min(y, to_y) <= frame.y <= max(y, to_y):
+                taken.update(range(min(x, to_x), max(x, to_x) + 1))
+    wide = min(group.width, frame.width - 2)
+    places = range(1, frame.width - wide)
+    free = (p for p in places if not taken & set(range(frame.x + p, frame.x + p + wide)))
+    return replace(frame, group=group, title=next(free, 1))
+
+
+def _turned(plan: Layout, way: tuple[int, int]) -> Layout:
+    """Return *plan*, which goes down, turned so that it goes in the direction *way*."""
+    is_across = way[0] != 0
+    wide, high = (plan.height, plan.width) if is_across else (plan.width, plan.height)
+
+    def place(x: int, y: int, width: int = 1, height: int = 1) -> tuple[int, int, int, int]:
+        if is_across:
+            x, y, width, height = y, x, height, width
+        x = wide - x - width if way[0] < 0 else x
+        return x, high - y - height if way[1] < 0 else y, width, height
+
+    def label(one: Label | None) -> Label | None:
+        return one and Label(one.lines, *place(one.x, one.y, one.width, one.height))
+
+    boxes = tuple(Box(b.node, *place(b.x, b.y, b.width, b.height)) for b in plan.boxes)
+    lines = tuple(
+        replace(one, points=tuple(place(x, y)[:2] for x, y in one.points), label=label(one.label))
+        for one in plan.lines
+    )
+    frames = tuple(GroupFrame(f.group, *place(f.x, f.y, f.width, f.height)) for f in plan.frames)
+    return Layout(wide, high, boxes, lines, frames, way)
+
+
+def _overlap(frame: GroupFrame, box: Box) -> bool:
+    return (
+        frame.x < box.x + box.width
+        and box.x < frame.x + frame.width
+        and frame.y < box.y + box.height
+        and box.y < frame.y + frame.height
+    )
+
+
+class _Loop(Struct):
+    """An edge that goes back up."""
+
+    place: int
+    top: int
+    """Row of the node that it leads to."""
+    bottom: int
+    lines: tuple[str, ...]
+    width: int
+    height: int
+    column: int = 0
+
+
+class _Plan:
+    def __init__(self, graph: Graph, words: Words, groups: Sequence[Group]) -> None:
+        self.graph, self.words = graph, words
+        sizes = self._roomy(words.sizes)
+        self.rows: Rows = arranged(graph, sizes, lambda text: words.room(words.label(text)), groups)
+        self.items = self.rows.items
+        self.column = middles(self.rows)
+        self.extents = extents(self.rows, self.column)
+        self.loops = self._loops()
+        self.leaves: dict[int, int] = {}
+        self.enters: dict[int, int] = {}
+        self._place_ports()
+        self._place_loops()
+        self.high: list[int] = []
+        """Of each row, once it is known."""
+        self.head_rows: list[int] = []
+        """Above the boxes of each row."""
+        self.channels = [Channel() for _ in range(len(self.rows.rows) + 1)]
+        self._turn()
+
+    def _roomy(self, sizes: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+        """Widen the boxes in which not all lines would find a place, a loop's twice."""
+        leaving: dict[str, int] = defaultdict(int)
+        entering: dict[str, int] = defaultdict(int)
+        for place, edge in enumerate(self.graph.edges):
+            room = 2 if place in self.graph.back_edges else 1
+            leaving[edge.source] += room
+            entering[edge.target] += room
+        return {
+            name: (max(width | 1, 2 * max(leaving[name], entering[name]) + 1), height)
+            for name, (width, height) in sizes.items()
+        }
+
+    def _row(self, name: str) -> int:
+        return self.items[self.rows.of_node[name]].row
+
+    def _loops(self) -> list[_Loop]:
+        """Return what goes back up, the shortest first."""
+        found = []
+        for place in sorted(self.graph.back_edges):
+            edge = self.graph.edges[place]
+            lines = self.words.loop_label(edge.label)
+            ends = self._row(edge.target), self._row(edge.source)
+            found.append(_Loop(place, *ends, lines, *self.words.room(lines)))
+        return sorted(found, key=lambda loop: (loop.bottom - loop.top, loop.place))
+
+    def _place_ports(self) -> None:
+        reach = {loop.place: rank for rank, loop in enumerate(self.loops)}
+        incoming: dict[str, list[int]] = defaultdict(list)
+        for place, edge in enumerate(self.graph.edges):
+            incoming[edge.target].append(place)
+        # Where a line ends that passes no row depends on where it leaves.
+        for found, places, end in (
+            (self.leaves, self.graph.outgoing, 1),
+            (self.enters, incoming, -2),
+        ):
+            for name, number in self.rows.of_node.items():
+                lines = [Port(p, self._other(p, end), reach.get(p, 0)) for p in places[name]]
+                found.update(ports(self.column[number], self.items[number].width, lines))
+
+    def _other(self, place: int, end: int) -> int | None:
+        """Return the column that a line comes from or leads to, next to the box at its *end*."""
+        chain = self.rows.chains.get(place)
+        if chain is None:
+            return None
+        is_direct = end < 0 and len(chain) == 2  # noqa: PLR2004 - its two ends
+        return self.leaves[place] if is_direct else self.column[chain[end]]
+
+    def _place_loops(self) -> None:
+        """Give each loop a column right of all in its rows, and of the loops inside it."""
+        edges = [
+            max((self.column[n] + self.items[n].width // 2 for n in row), default=0)
+            for row in self.rows.rows
+        ]
+        for group, (_, right, rows) in zip(self.rows.groups, self.extents, strict=True):
+            for number in rows:
+                edges[number] = max(edges[number], right + group.levels)
+        placed: list[_Loop] = []
+        for loop in self.loops:
+            inside = [
+                other.column + 1 + other.width
+                for other in placed
+                if other.top <= loop.bottom + 1 and loop.top <= other.bottom + 1
+            ]
+            right = max(edges[loop.top : loop.bottom + 1])
+            loop.column = max([right, *inside]) + LOOP_GAP
+            placed.append(loop)
+
+    def _turn(self) -> None:
+        for place, chain in self.rows.chains.items():
+            inner = [self.column[number] for number in chain[1:-1]]
+            columns = pairwise((self.leaves[place], *inner, self.enters[place]))
+            for number, (start, end) in zip(chain, columns, strict=False):
+                channel = self.channels[self.items[number].row + 1]
+                channel.add(place, start, end, comes="above", goes="below")
+        for loop in self.loops:
+            start, end, away = self.leaves[loop.place], self.enters[loop.place], loop.column
+            self.channels[loop.bottom + 1].add(loop.place, start, away, comes="above", goes="above")
+            self.channels[loop.top].add(loop.place, away, end, comes="below", goes="below")
+            for channel in self.channels[loop.top + 1 : loop.bottom + 1]:
+                channel.straight.add(away)
+
+    def layout(self) -> Layout:
+        """Return it, with the rows as high as what is in them."""
+        tops, track_tops, height = self._heights()
+        boxes = tuple(self._box(node.id, tops) for node in self.graph.nodes)
+        by_name = {box.node: box for box in boxes}
+        drawn = [self._line(place, tops, track_tops, by_name) for place in self.rows.chains]
+        drawn += [self._loop_line(loop, tops, track_tops, by_name) for loop in self.loops]
+        right = max([box.x + box.width for box in boxes])
+        right = max([right, *(loop.column + 2 + loop.width for loop in self.loops)])
+        corners = [x + 1 for line in drawn for x, _ in line.points]
+        labels = [line.label for line in drawn if line.label]
+        frames = self._frames(tops, boxes)
+        right = max([right, *corners, *(label.x + label.width for label in labels)])
+        right = max([right, *(frame.x + frame.width for frame in frames)])
+        height = max([height, *(label.y + label.height for label in labels)])
+        ordered = tuple(sorted(drawn, key=lambda line: line.place))
+        return Layout(right, height, boxes, ordered, frames)
+
+    def _frames(self, tops: list[int], boxes: tuple[Box, ...]) -> tuple[GroupFrame, ...]:
+        found = []
+        for group, (left, right, rows) in zip(self.rows.groups, self.extents, strict=True):
+            pad, top = group.levels, tops[rows[0]] - self.head_rows[rows[0]]
+            high = tops[rows[-1]] + self.high[rows[-1]] - top + 2 * pad
+            frame = GroupFrame(group, left - pad, top - pad, right - left + 1 + 2 * pad, high)
+            strangers = (box for box in boxes if box.node not in group.nodes)
+            if not any(_overlap(frame, box) for box in strangers):
+                found.append(frame)
+        return tuple(found)
+
+    def _heights(self) -> tuple[list[int], list[int], int]:
+        entered = {self._row(edge.target) for edge in self.graph.edges}
+        tops, track_tops, y = [], [], 0
+        for number, row in enumerate(self.rows.rows):
+            track_tops.append(y)
+            y += self.channels[number].settle()
+            y += self._levels(number, 0)
+            self.head_rows.append(self.words.head_rows if number in entered else 0)
+            y += self.head_rows[number]
+            tops.append(y)
+            # A label stands beside the row from which its loop goes back.
+            labels = (loop.height for loop in self.loops if loop.bottom == number)
+            self.high.append(max([0, *labels, *(self.items[n].height for n in row)]))
+            y += self.high[-1] + self._levels(number, -1)
+        track_tops.append(y)
+        y += self.channels[-1].settle()
+        return tops, track_tops, y
+
+    def _levels(self, row: int, end: int) -> int:
+        """Return how many frames, one in the other, begin (0) or end (-1) at *row*."""
+        pairs = zip(self.rows.groups, self.extents, strict=True)
+        return max((group.levels for group, (_, _, rows) in pairs if rows[end] == row), default=0)
+
+    def _box(self, name: str, tops: list[int]) -> Box:
+        number = self.rows.of_node[name]
+        item = self.items[number]
+        room = self.high[item.row]
+        x = self.column[number] - item.width // 2
+        return Box(name, x, tops[item.row] + (room - item.height) // 2, item.width, item.height)
+
+    def _line(
+        self, place: int, tops: list[int], track_tops: list[int], boxes: dict[str, Box]
+    ) -> EdgeLine:
+        edge, chain, label = self.graph.edges[place], self.rows.chains[place], None
+        for item, middle in ((self.items[n], self.column[n]) for n in chain[:-1]):
+            if item.is_label:
+                lines = self.words.label(edge.label)
+                width, height = self.words.room(lines)
+                label = Label(lines, middle - width // 2, tops[item.row], width, height)
+        channels = [self.items[number].row + 1 for number in chain[:-1]]
+        points = self._way(place, channels, track_tops, boxes)
+        return EdgeLine(place, points, label, is_loop=False)
+
+    def _loop_line(
+        self, loop: _Loop, tops: list[int], track_tops: list[int], boxes: dict[str, Box]
+    ) -> EdgeLine:
+        row = tops[loop.bottom] + (self.high[loop.bottom] - loop.height + 1) // 2
+        label = Label(loop.lines, loop.column + 2, row, loop.width, loop.height)
+        points = self._way(loop.place, (loop.bottom + 1, loop.top), track_tops, boxes)
+        return EdgeLine(loop.place, points, label, is_loop=True)
+
+    def _way(
+        self, place: int, channels: Sequence[int], track_tops: list[int], boxes: dict[str, Box]
+    ) -> tuple[tuple[int, int], ...]:
+        """Return the corners of an edge that turns in *channels*."""
+        edge = self.graph.edges[place]
+        source, target = boxes[edge.source], boxes[edge.target]
+        points = [(self.leaves[place], source.y + source.height - 1)]
+        for channel in channels:
+            turns = [turn for turn in self.channels[channel].turns if turn.line == place]
+            for turn in sorted(turns, key=lambda one: one.track):
+                y = track_tops[channel] + turn.track
+                points += [(turn.start, y), (turn.end, y)]
+        return (*points, (self.enters[place], target.y - 1))

@@ -1,0 +1,464 @@
+"""What the pictures have in common: texts whose width is guessed, PNG by resvg, safe files.
+
+Whatever an author or an agent wrote is escaped; a picture refers to nothing outside of
+itself. In a PNG the texts have a font that comes with the extra ``picture``, so that it
+looks the same on a machine without any; what this font lacks (Chinese, say) is taken from
+the machine's fonts if it has some.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from importlib.resources import as_file, files
+from itertools import pairwise
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+from sequencer.cli.context import Invocation
+from sequencer.cli.options import save as save_file
+from sequencer.cli.views.states import CLASSES, PICTURES, shown
+from sequencer.cli.views.text import width as columns_of
+from sequencer.engine.view import FlowView, NodeState, NodeView
+from sequencer.errors import ConfigurationError, UsageRefused
+from sequencer.plugins.drawing.diagram import MOST_PLACES, Drawn, Texts, jumps
+from sequencer.plugins.drawing.layers import place_count
+from sequencer.plugins.drawing.layout import (
+    Box,
+    EdgeLine,
+    GroupFrame,
+    Label,
+    Layout,
+    Words,
+    laid_out,
+)
+from sequencer.plugins.teams.nodes import node_summary
+from sequencer.workflows.mermaid.chart import Chart
+
+EXTRA = "pip install 'step-sequencer[picture]'"
+FONTS = "DejaVu Sans, Verdana, sans-serif"
+TEXT, SMALL = 14, 12
+INK, PALE_INK, FAINT, GROUND = "#212529", "#495057", "#ced4da", "#f8f9fa"
+MOST_PIXELS = 24_000_000
+FIRST_UNCOMMON, NO_LETTER = 0x590, "\U0010fffd"
+"""Before it stand Latin, Greek and Cyrillic, which the picture's own font has."""
+MOST_LETTERS = 8
+"""More are not looked at: each costs a picture."""
+SCALE = 2.0
+"""Pixels a point, unless the picture is too large for it."""
+
+_NARROW, _WIDE = frozenset("ijlftrI|.,:;'`!()[]{}/\\- "), frozenset("mwMW@%—…→✓✗●○↻↺◇")
+
+
+def points(text: str, size: int) -> float:
+    """Return about how wide *text* is, rather more than less; fonts differ."""
+    total = 0.0
+    for character in text:
+        if columns_of(character) > 1:
+            total += 1.0
+        elif character in _NARROW:
+            total += 0.42
+        elif character in _WIDE:
+            total += 1.0
+        else:
+            total += 0.78 if character.isupper() else 0.64
+    return total * size
+
+
+def beginning(wide: int, high: int, title: str) -> tuple[str, str, str]:
+    """Return the lines that a picture begins with: its size, its title, white paper."""
+    opening = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}" '
+        f'viewBox="0 0 {wide} {high}" font-family="{FONTS}">'
+    )
+    return (
+        opening,
+        f"<title>{escape(title)}</title>",
+        f'<rect width="{wide}" height="{high}" fill="#ffffff"/>',
+    )
+
+
+def words(
+    text: str, x: float, y: float, colour: str, *, size: int = TEXT, anchor: str = "start"
+) -> str:
+    """Return the element that shows *text*."""
+    return (
+        f'<text x="{x:g}" y="{y:g}" font-size="{size}" fill="{colour}" '
+        f'text-anchor="{anchor}">{escape(text)}</text>'
+    )
+
+
+def png_of(text: str) -> bytes:
+    """Return the SVG document *text*, one of ours, as a PNG picture.
+
+    Raises:
+        ConfigurationError: what draws it is not installed.
+    """
+    try:
+        import resvg_py  # noqa: PLC0415 - an extra that few want
+
+        font = files("ziafont") / "fonts" / "DejaVuSans.ttf"
+    except ImportError as error:
+        raise ConfigurationError("a PNG picture needs the extra 'picture'", hint=EXTRA) from error
+    wide, high = _size(text)
+    scale = min(SCALE, math.sqrt(MOST_PIXELS / (wide * high)))
+    with as_file(font) as path:
+        return bytes(
+            resvg_py.svg_to_bytes(
+                svg_string=text,
+                zoom=scale,
+                font_files=[str(path)],
+                font_family="DejaVu Sans",
+                sans_serif_family="DejaVu Sans",
+            )
+        )
+
+
+def without_font(text: str) -> str:
+    """Return those of the first uncommon letters of *text* that a PNG of this machine lacks."""
+
+    def drawn(letter: str) -> bytes:
+        return png_of("\n".join((*beginning(20, 20, ""), words(letter, 2, 16, INK), "</svg>")))
+
+    letters = dict.fromkeys(c for c in text if ord(c) >= FIRST_UNCOMMON and c.isalpha())
+    nothing = drawn(NO_LETTER)
+    return "".join(c for c in list(letters)[:MOST_LETTERS] if drawn(c) == nothing)
+
+
+def draw(invocation: Invocation, picture: str, svg: Path | None, png: Path | None) -> None:
+    """Write *picture*, an SVG document, into the files that are named."""
+    made = [] if svg is None else [(svg, picture.encode())]
+    made += [] if png is None else [(png, png_of(picture))]
+    for path, data in made:
+        save(path, data)
+        invocation.say(f"{path} was written")
+    if png is not None and (missing := without_font(picture)):
+        invocation.say(
+            f"notice: no font on this machine has {missing}, so {png} shows boxes in their place; "
+            "install one (fonts-noto-cjk has Chinese, Japanese and Korean), or use --svg"
+        )
+
+
+def save(path: Path, data: bytes) -> None:
+    """Write a picture to *path*, all of it or nothing, in place of an earlier picture.
+
+    Raises:
+        UsageRefused: *path* is something else than a picture.
+        StorageFailed: it can't be written.
+    """
+    save_file(path, data, is_ours=_is_picture, what="a picture")
+
+
+def _is_picture(beginning: bytes) -> bool:
+    head = beginning.lstrip()
+    return not head or head.startswith((b"\x89PNG\r\n", b"<svg")) or b"<svg" in head
+
+
+def _size(text: str) -> tuple[int, int]:
+    """Return the points that the first line of an SVG document of ours names."""
+    head = text.partition("\n")[0].split('"')
+    return int(head[3]), int(head[5])
+
+
+CELL, CELL_ROW = 10, 12
+"""Points of one column and of one row."""
+FLOW_MARGIN, HEADER = 20, 34
+LINE_STEP = 18
+WRAP = 24
+ROUND = 5.0
+
+_PLAIN = "fill:#ffffff,stroke:#868e96,color:#212529"
+_LOOP = "#862e9c"
+_DOTS = {"dotted": ' stroke-dasharray="2 4"'}
+
+
+def _cells(text: str, size: int) -> int:
+    return math.ceil(points(text, size) / CELL)
+
+
+_GROWN = {"diamond": (1.7, 2.5), "circle": (1.3, 1.2), "doublecircle": (1.3, 1.2)}
+"""How much larger than its text a shape is, across and down."""
+
+
+def flow_svg(view: FlowView, chart: Chart | None = None) -> str:
+    """Return *view* as an SVG document, in the directions, shapes and strokes of *chart*.
+
+    Raises: see `flow_picture`.
+    """
+    return "\n".join(FlowPicture(*flow_picture(view, chart)).parts()) + "\n"
+
+
+def flow_picture(
+    view: FlowView, chart: Chart | None = None
+) -> tuple[FlowView, Layout, Texts, Drawn]:
+    """Return what a `FlowPicture` of *view* is made of; see `flow_svg`.
+
+    Raises:
+        UsageRefused: it has more boxes and lines than anybody could follow in a picture.
+    """
+    if place_count(view.graph) > MOST_PLACES:
+        raise UsageRefused(
+            f"a graph of {len(view.graph.nodes)} nodes is too large for a picture",
+            hint="the table and the list of nodes still show it",
+        )
+    drawn = Drawn(chart)
+    texts = Texts(view, WRAP, drawn, is_ascii=False, has_shapes=True)
+    sizes = {}
+    for node in view.graph.nodes:
+        lines = texts.lines[node.id]
+        across, down = _GROWN.get(drawn.shape(node), (1.0, 1.0))
+        wide = max(_cells(line, TEXT) for line in lines) * across + 3
+        high = (LINE_STEP * len(lines) * down + 18) / CELL_ROW
+        sizes[node.id] = (math.ceil(wide), math.ceil(high))
+    words = Words(
+        sizes, texts.label, texts.loop_label, lambda text: _cells(text, SMALL) + 1, 2, head_rows=2
+    )
+    groups = drawn.groups(view.graph, lambda title: _cells(title, SMALL))
+    return view, laid_out(view.graph, words, drawn.direction, groups), texts, drawn
+
+
+Link = Callable[[str], str]
+"""From a node's id to the address of its page."""
+
+
+def grouped(kind: str, parts: Iterable[str]) -> Iterator[str]:
+    """Yield *parts* as one element of the class *kind*, which a style sheet may know."""
+    yield f'<g class="{kind}">'
+    yield from parts
+    yield "</g>"
+
+
+class FlowPicture:
+    """The picture of a graph."""
+
+    def __init__(
+        self,
+        view: FlowView,
+        layout: Layout,
+        texts: Texts,
+        drawn: Drawn,
+        link: Link | None = None,
+    ) -> None:
+        """Draw *view* as it is laid out, each node with its *link* if it is for a page."""
+        self._view, self._layout, self._texts, self._drawn = view, layout, texts, drawn
+        self._link = link
+        self._boxes = {box.node: box for box in layout.boxes}
+        self._states = {node.node.id: node for node in view.nodes}
+        self._has_run = view.status != "not-started"
+
+    def parts(self) -> Iterator[str]:
+        """Yield the document line by line."""
+        view, layout = self._view, self._layout
+        notes = ["".join(text for text, _ in row) for row in jumps(view.graph, is_ascii=False)][1:]
+        said = shown(f"{view.title} · {node_summary(view)}" if self._has_run else view.title)
+        wide = max(layout.width * CELL, *(int(points(t, TEXT)) for t in (said, *notes)))
+        wide += 2 * FLOW_MARGIN
+        high = layout.height * CELL_ROW + 2 * FLOW_MARGIN + HEADER + LINE_STEP * len(notes)
+        yield from beginning(wide, high, said)
+        yield words(said, FLOW_MARGIN, FLOW_MARGIN + 6, INK)
+        left = (wide - layout.width * CELL) // 2
+        yield f'<g transform="translate({left} {FLOW_MARGIN + HEADER})">'
+        yield from self.inner()
+        yield "</g>"
+        for number, note in enumerate(notes):
+            y = high - FLOW_MARGIN - LINE_STEP * (len(notes) - 1 - number)
+            yield words(note, FLOW_MARGIN, y, PALE_INK, size=SMALL)
+        yield "</svg>"
+
+    def inner(self) -> Iterator[str]:
+        """Yield the groups, lines and boxes."""
+        layout, followed = self._layout, self._view.followed
+        for frame in layout.frames:
+            yield from grouped("frame", self._frame(frame))
+        # Lines that were followed lie over the others where they cross.
+        for line in sorted(layout.lines, key=lambda one: one.place in followed):
+            yield from grouped(self._line_class(line), self._line(line))
+        for box in layout.boxes:
+            view = self._states[box.node]
+            parts = grouped(f"node {CLASSES[view.state]}", self._box(box, view))
+            yield from parts if self._link is None else self._linked(box.node, parts, self._link)
+        for frame in layout.frames:
+            yield from grouped("title", self._title(frame))
+
+    def _line_class(self, line: EdgeLine) -> str:
+        stroke = self._drawn.stroke(self._view.graph.edges[line.place])
+        way = "on" if line.place in self._view.followed else "off"
+        return f"edge {way}{' loop' if line.is_loop else ''} {stroke}"
+
+    @staticmethod
+    def _linked(node: str, parts: Iterable[str], link: Link) -> Iterator[str]:
+        quotes = {'"': "&quot;"}
+        yield f'<a href="{escape(link(node), quotes)}" id="n-{escape(node, quotes)}">'
+        yield from parts
+        yield "</a>"
+
+    def _frame(self, frame: GroupFrame) -> Iterator[str]:
+        colors = self._drawn.colors(frame.group.name)
+        yield (
+            f'<rect x="{frame.x * CELL}" y="{frame.y * CELL_ROW}" width="{frame.width * CELL}" '
+            f'height="{frame.height * CELL_ROW}" rx="8" fill="{colors.get("fill", GROUND)}" '
+            f'stroke="{colors.get("stroke", FAINT)}"/>'
+        )
+
+    def _title(self, frame: GroupFrame) -> Iterator[str]:
+        """Yield the title of a group, on the upper edge of its frame: below it the boxes begin."""
+        title = fitting(frame.group.title, (frame.width - 2) * CELL)
+        colors = self._drawn.colors(frame.group.name)
+        x, y = (frame.x + frame.title) * CELL, frame.y * CELL_ROW - 4
+        # Where a line can't be avoided the title stands over it.
+        yield (
+            f'<rect x="{x}" y="{y}" width="{points(title, SMALL):g}" height="15" '
+            f'fill="{colors.get("fill", GROUND)}"/>'
+        )
+        yield words(title, x, y + 12, colors.get("color", PALE_INK), size=SMALL)
+
+    def _line(self, line: EdgeLine) -> Iterator[str]:
+        edge = self._view.graph.edges[line.place]
+        stroke = self._drawn.stroke(edge)
+        was_followed = line.place in self._view.followed
+        colour = _LOOP if line.is_loop else PALE_INK
+        if self._has_run and not was_followed:
+            colour = FAINT
+        dashes = ' stroke-dasharray="5 4"' if line.is_loop else _DOTS.get(stroke, "")
+        heavy = 2.4 if self._has_run and was_followed else 1.6
+        heavy += 1.6 if stroke == "thick" else 0
+        corners, (x, y) = self._way(line)
+        yield (
+            f'<path d="{_rounded(corners)}" fill="none" stroke="{colour}" '
+            f'stroke-width="{heavy:g}"{dashes}/>'
+        )
+        right, down = self._layout.way
+        back_x, back_y = x - 9 * right, y - 9 * down
+        one = f"{back_x - 5 * down:g} {back_y - 5 * right:g}"
+        other = f"{back_x + 5 * down:g} {back_y + 5 * right:g}"
+        yield f'<path d="M{one}L{other}L{x:g} {y:g}Z" fill="{colour}"/>'
+        if line.label is not None:
+            yield from self._label(line.label, colour, is_beside=line.is_loop)
+
+    def _way(self, line: EdgeLine) -> tuple[list[tuple[float, float]], tuple[float, float]]:
+        """Return the corners of a line, from inside its box to behind its head, and the tip."""
+        right, down = self._layout.way
+        corners = [(x * CELL + CELL / 2, y * CELL_ROW + CELL_ROW / 2) for x, y in line.points]
+        edge = self._view.graph.edges[line.place]
+        # The box is drawn over it, whatever its shape is.
+        source = self._boxes[edge.source]
+        x, y = corners[0]
+        x -= right * source.width * CELL / 2 if right else 0
+        y -= down * source.height * CELL_ROW / 2 if down else 0
+        corners[0] = (x, y)
+        x, y = corners[-1]
+        deep = self._depth(self._boxes[edge.target], x, y)
+        tip = (x + right * (CELL / 2 + deep), y + down * (CELL_ROW / 2 + deep))
+        corners[-1] = (tip[0] - 6 * right, tip[1] - 6 * down)
+        return corners, tip
+
+    def _depth(self, box: Box, x: float, y: float) -> float:
+        """Return how far inside its box a shape's border is where a line comes to it."""
+        if self._drawn.shape(self._states[box.node].node) != "diamond":
+            return 0.0
+        wide, high = box.width * CELL / 2, box.height * CELL_ROW / 2
+        if self._layout.way[0]:
+            return wide * abs(y - box.y * CELL_ROW - high) / high
+        return high * abs(x - box.x * CELL - wide) / wide
+
+    def _label(self, label: Label, colour: str, *, is_beside: bool) -> Iterator[str]:
+        """Yield the text on a line, over a gap in it, or beside the line."""
+        ink = PALE_INK if colour == FAINT else colour
+        x, y = label.x * CELL, label.y * CELL_ROW
+        rows = label.height * CELL_ROW / len(label.lines)
+        if self._layout.way[0] and not is_beside:
+            # Over the line's own row, also where the height is even.
+            y += CELL_ROW // 2
+        # Over the line's own column, also where the width is even.
+        middle = x + label.width // 2 * CELL + CELL / 2
+        if not is_beside:
+            wide, high = label.width * CELL, rows * (len(label.lines) - 1) + 16
+            top = y + rows / 2 - 8
+            yield (
+                f'<rect x="{middle - wide / 2:g}" y="{top:g}" width="{wide}" '
+                f'height="{high:g}" fill="{self._ground(label)}"/>'
+            )
+        for number, text in enumerate(label.lines):
+            base = y + rows * (number + 0.5) + 4
+            if is_beside:
+                yield words(text, x - CELL / 2, base, ink, size=SMALL)
+            else:
+                yield words(text, middle, base, ink, size=SMALL, anchor="middle")
+
+    def _ground(self, label: Label) -> str:
+        """Return the colour that *label* stands on."""
+        found = "#ffffff"
+        for frame in self._layout.frames:
+            is_across = frame.x <= label.x < frame.x + frame.width
+            if is_across and frame.y <= label.y < frame.y + frame.height:
+                found = self._drawn.colors(frame.group.name).get("fill", GROUND)
+        return found
+
+    def _box(self, box: Box, view: NodeView) -> Iterator[str]:
+        state = NodeState.WAITING if view.state is NodeState.READY else view.state
+        looks = dict(part.split(":") for part in PICTURES.get(state, _PLAIN).split(","))
+        if state is NodeState.PENDING:
+            looks |= self._drawn.colors(box.node)
+        style = " ".join(f'{name}="{value}"' for name, value in looks.items() if name != "color")
+        x, y = box.x * CELL, box.y * CELL_ROW
+        wide, high = box.width * CELL, box.height * CELL_ROW
+        yield f"{_shape(self._drawn.shape(view.node), x, y, wide, high)} {style}/>"
+        lines = self._texts.lines[box.node]
+        top = y + high / 2 - LINE_STEP * (len(lines) - 1) / 2 + 5
+        for number, text in enumerate(lines):
+            is_id = number == len(lines) - 1 and number > 0 and text.startswith("(")
+            size = SMALL if is_id else TEXT
+            yield words(
+                text,
+                x + wide / 2,
+                top + LINE_STEP * number,
+                looks["color"],
+                size=size,
+                anchor="middle",
+            )
+
+
+def _shape(shape: str, x: int, y: int, wide: int, high: int) -> str:
+    """Return the beginning of the element that is the border."""
+    right, bottom, side = x + wide, y + high, 9
+    if shape in ("hexagon", "diamond"):
+        side = wide // 2 if shape == "diamond" else side
+        middle = y + high / 2
+        corners = (
+            *((x + side, y), (right - side, y), (right, middle)),
+            *((right - side, bottom), (x + side, bottom), (x, middle)),
+        )
+        return f'<polygon points="{" ".join(f"{a:g},{b:g}" for a, b in corners)}"'
+    if shape in ("circle", "doublecircle"):
+        center = f'cx="{x + wide / 2:g}" cy="{y + high / 2:g}"'
+        return f'<ellipse {center} rx="{wide / 2:g}" ry="{high / 2:g}"'
+    turn = {"round": 12, "stadium": high / 2}.get(shape, 5)
+    return f'<rect x="{x}" y="{y}" width="{wide}" height="{high}" rx="{turn:g}"'
+
+
+def _rounded(corners: list[tuple[float, float]]) -> str:
+    """Return the path through *corners*, each turn with a small arc."""
+    way = [corner for corner, after in pairwise(corners) if corner != after] + [corners[-1]]
+    path = f"M{way[0][0]:g} {way[0][1]:g}"
+    for before, here, after in zip(way, way[1:], way[2:], strict=False):
+        first, second = _toward(here, before), _toward(here, after)
+        path += f"L{first[0]:g} {first[1]:g}Q{here[0]:g} {here[1]:g} {second[0]:g} {second[1]:g}"
+    return path + f"L{way[-1][0]:g} {way[-1][1]:g}"
+
+
+def _toward(here: tuple[float, float], there: tuple[float, float]) -> tuple[float, float]:
+    """Return the point a little way from *here* to *there*."""
+    far = math.dist(here, there)
+    step = min(ROUND, far / 2) / far
+    return here[0] + (there[0] - here[0]) * step, here[1] + (there[1] - here[1]) * step
+
+
+def fitting(text: str, room: float, size: int = SMALL) -> str:
+    """Return *text*, cut if it is wider than *room* points."""
+    if points(text, size) <= room:
+        return text
+    # No letter is narrower than a third of its height.
+    kept = text[: int(3 * room / size)]
+    while kept and points(f"{kept}…", size) > room:
+        kept = kept[:-1]
+    return f"{kept}…"

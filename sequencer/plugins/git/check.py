@@ -1,0 +1,347 @@
+"""What is wrong with sharing a run through git, found before anything is pushed.
+
+Where it may be asked, the remote says where its branches are, which names are taken, and whether
+it would take a push (which is not made). One that does not answer is a warning: work may begin
+when it is back.
+
+Not promised: that a push will be taken. What hooks of the server and rules about the names of
+branches say is only known when something is pushed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from sequencer.errors import ConfigurationError, RemoteUnreachable, StateRefused, typed_command
+from sequencer.plugins.git.code.commit import is_cut_off
+from sequencer.plugins.git.code.tree import under_way_in
+from sequencer.plugins.git.process import Git, GitFailed
+from sequencer.plugins.git.state.branch import WHO_MAY_PUSH
+from sequencer.plugins.git.state.locks import stale
+from sequencer.plugins.git.state.remote import NO_ATOMIC, for_pushes, remote_folder
+from sequencer.plugins.git.state.store import GitStore
+from sequencer.project.diagnostics import Area, Finding, Level, of_error, place_of
+from sequencer.project.schema import CURRENT, NONE
+from sequencer.project.settings import Settings
+from sequencer.store.head import read_head
+from sequencer.store.protocol import Store
+
+GIT_TIMEOUT_S = 10.0
+NEEDED = (2, 29)
+"""Of git, for `fetch --no-write-fetch-head`."""
+SHOWN_PATHS = 5
+POLLS_IN_A_LEASE = 4
+"""Looks that an observer should have before a lease has run out."""
+_NOWHERE = re.compile("does not appear to be|not found|404")
+_DURABLE = ("core.fsync", "core.fsyncObjectFiles")
+"""Of git 2.36 and newer, and of older ones; whoever has set one has thought of it."""
+_HEADS = "refs/heads/"
+_MARKERS = (".gitignore", ".gitkeep")
+
+
+def check_git(settings: Settings, store: Store, *, acts: bool) -> Iterator[Finding]:
+    """Yield what stands in the way of sharing the run in *store*, most basic first.
+
+    Nothing, if that is no git. *acts*: whether the remote may be asked.
+    """
+    if not isinstance(store, GitStore):
+        return
+    yield from _check_configuration(settings, store)
+    git = Git(settings.project_dir, timeout_s=GIT_TIMEOUT_S, allowed=store.branch.git.allowed)
+    if (yield from _any(_check_repository(settings, git))):
+        return
+    yield from _check_locks(settings, store, git)
+    yield from _check_tracked(settings, git)
+    yield from _check_large_files(settings, git)
+    yield from _check_branches(settings, store, git)
+    if (yield from _any(_check_known(settings, git))):
+        return
+    if acts:
+        yield from _check_remote(settings, store)
+    else:
+        message, hint = "the remote was not asked", "'sequencer check --remote' asks it"
+        yield Finding(Level.NOTICE, Area.REMOTE, message, None, hint)
+
+
+def _any(findings: Iterator[Finding]) -> Generator[Finding, None, bool]:
+    """Yield *findings*; return whether there were any."""
+    found = list(findings)
+    yield from found
+    return bool(found)
+
+
+def _error(message: str, where: str | None, hint: str) -> Finding:
+    return Finding(Level.ERROR, Area.REMOTE, message, where, hint)
+
+
+# --- here ------------------------------------------------------------------------------
+
+
+def _check_configuration(settings: Settings, store: GitStore) -> Iterator[Finding]:
+    slow_s, where = settings.store.poll.slow_s, place_of(settings, "store", "ttl_s")
+    if store.ttl_s < POLLS_IN_A_LEASE * slow_s:
+        message = (
+            f"a lease of {store.ttl_s:g} s is too short if this clone looks every {slow_s:g} s"
+        )
+        hint = (
+            "somebody could take over a step whose holder is alive: set store.ttl_s to "
+            f"{POLLS_IN_A_LEASE * slow_s:g} or more, or lower store.poll.slow_s"
+        )
+        yield Finding(Level.WARNING, Area.CONFIGURATION, message, where, hint)
+
+
+def _check_repository(settings: Settings, git: Git) -> Iterator[Finding]:
+    """Yield why there is no git here to work with."""
+    folder = str(settings.project_dir)
+    if (unusable := git.unusable(NEEDED)) is not None:
+        yield from of_error(Area.REMOTE, unusable)
+        return
+    try:
+        git.text("rev-parse", "--show-toplevel")
+    except GitFailed as failed:
+        hint = "clone the repository that the run is shared through, and work there"
+        yield _error(f"is not in a git work tree: {failed.reason}", folder, hint)
+
+
+def _check_known(settings: Settings, git: Git) -> Iterator[Finding]:
+    """Yield that the remote's name is nobody's."""
+    name, names = settings.store.remote, git.text("remote").split()
+    if name in names or ":" in name or "/" in name or Path(git.folder, name).exists():
+        return
+    hint = f"known remotes: {', '.join(names) or 'none'}; 'git remote add {name} ADDRESS' adds it"
+    where = place_of(settings, "store", "remote")
+    yield _error(f"there is no remote {name!r}", where, hint)
+
+
+def _check_branches(settings: Settings, store: GitStore, git: Git) -> Iterator[Finding]:
+    """Yield that state and code would be on one branch, or that no code can be moved."""
+    work = settings.store.work.branch
+    if work == NONE:
+        return
+    where = place_of(settings, "store", "work", "branch")
+    try:
+        checked_out = git.text("symbolic-ref", "--short", "--quiet", "HEAD")
+    except GitFailed:
+        checked_out = ""
+    name = (_branch_begun_on(store) or checked_out) if work == CURRENT else work
+    state = store.branch.refs
+    if name in (state.branch, state.beats.removeprefix("refs/heads/")):
+        message = f"branch {name!r} holds the run's state; code needs another branch"
+        yield _error(message, place_of(settings, "store", "branch"), "set store.branch")
+    if begun := under_way_in(Path(git.folder, git.text("rev-parse", "--git-dir"))):
+        yield _error(f"{begun} is under way", where, "finish it or abort it")
+    elif not checked_out:
+        hint = "'git switch BRANCH'; or 'store: {work: {branch: none}}' leaves code alone"
+        yield _error("HEAD is detached, so no branch of code can move", where, hint)
+    elif name != checked_out:
+        hint = f"{typed_command('git', 'switch', name)}, or set store.work.branch"
+        yield _error(f"{checked_out!r} is checked out, but code is on {name!r}", where, hint)
+
+
+def _branch_begun_on(store: GitStore) -> str | None:
+    """Return which branch the run's code is on, as the file here has it; the remote is not asked.
+
+    What is wrong with the file is told by whoever looks at the state.
+    """
+    with suppress(StateRefused, OSError):
+        work = (read_head(store.state_path).content or {}).get("work")
+        branch = work.get("branch") if isinstance(work, dict) else None
+        return branch if isinstance(branch, str) else None
+    return None
+
+
+def _check_locks(settings: Settings, store: GitStore, git: Git) -> Iterator[Finding]:
+    """Yield the locks that a git has left, here and where the remote is a folder of this machine.
+
+    Those of this program's own refs and commits go by themselves.
+    """
+    own, common = (git.folder / git.text("rev-parse", f"--git-{d}dir") for d in ("", "common-"))
+    where = [(Area.FILES, (own, common) if own != common else (own,))]
+    if settings.store.work.branch == NONE:
+        where.clear()  # no file of the user's is written
+    if (there := remote_folder(git, store.branch.remote.name)) is not None:
+        where.append((Area.REMOTE, (there,)))
+    for area, folders in where:
+        for lock in stale(*folders):
+            is_own_ref = "/refs/worktree/sequencer" in lock.path.as_posix()
+            if not is_own_ref and not is_cut_off(lock.path):
+                message = f"a git lock is in the way: {lock.words}"
+                yield Finding(Level.WARNING, area, message, str(lock.path), lock.hint)
+
+
+def _check_tracked(settings: Settings, git: Git) -> Iterator[Finding]:
+    """Yield that git keeps files which every step writes."""
+    top = Path(git.text("rev-parse", "--show-toplevel"))
+    state, logs = settings.state_file.parent, settings.logs_dir
+    for folder, key in ((state, "state_file"), (logs, "logs_dir")):
+        is_inside = folder.resolve().is_relative_to(top.resolve())
+        if not is_inside or folder == settings.project_dir:
+            continue
+        listed = git.run("ls-files", "-z", "--cached", "--", f":(literal){folder}").stdout
+        names = [n for n in listed.decode("utf-8", "replace").split("\0") if n]
+        names = [n for n in names if Path(n).name not in _MARKERS]
+        if names:
+            yield _tracked(key, os.path.relpath(folder, settings.project_dir), names)
+
+
+def _check_large_files(settings: Settings, git: Git) -> Iterator[Finding]:
+    """Yield that files are kept by git-lfs, whose contents a push of ours does not upload."""
+    if settings.store.work.branch == NONE:
+        return
+    pattern = "^[^#]*[[:space:]]filter=lfs"
+    argv = ("grep", "--untracked", "-l", "-z", "-I", "-e", pattern)
+    where = (":(top,glob)**/.gitattributes",)
+    try:
+        told = git.run(*argv, "--", *where, accepts=(0, 1)).stdout
+    except GitFailed:
+        return
+    names = [name for name in told.decode("utf-8", "replace").split("\0") if name]
+    if names:
+        message = (
+            "files are kept by git-lfs, and a step's push does not upload their contents: "
+            "another clone gets pointers without contents"
+        )
+        hint = "have an agent or a hook run 'git lfs push --all REMOTE' before its step ends"
+        yield Finding(Level.WARNING, Area.FILES, message, names[0], hint)
+
+
+def _tracked(key: str, path: str, names: list[str]) -> Finding:
+    shown = ", ".join(names[:SHOWN_PATHS]) + (" …" if len(names) > SHOWN_PATHS else "")
+    message = (
+        f"git tracks files of the run here ({shown}); each step changes them, and switching "
+        "branches puts them back"
+    )
+    folder = shlex.quote(path)
+    hint = (
+        f"git rm -r -q --cached {folder} && printf '*\\n!.gitignore\\n' > {folder}/.gitignore && "
+        f"git add -f {folder}/.gitignore && git commit -m 'The run is not part of the code'"
+    )
+    return Finding(Level.ERROR, Area.FILES, message, f"{key}: {path}", hint)
+
+
+def check_ignored(folder: Path, state: Path, env: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield a warning if an agent's ``git add --all`` would commit the run's own files."""
+    is_repository = any((parent / ".git").exists() for parent in (folder, *folder.parents))
+    if not is_repository or not state.is_relative_to(folder):
+        return
+    # -z with stdin: the path is data, whatever it begins with.
+    argv = ("check-ignore", "--quiet", "--no-index", "-z", "--stdin")
+    try:
+        asked = Git(folder, env, timeout_s=GIT_TIMEOUT_S).run(
+            *argv, stdin=os.fsencode(state), accepts=(0, 1, 128)
+        )
+    except (GitFailed, ConfigurationError):
+        return
+    if asked.code == 1:
+        hint = f"put '*' into {state.parent / '.gitignore'}; 'sequencer init' does it"
+        message = "git does not ignore it, so an agent that commits everything commits it too"
+        yield Finding(Level.WARNING, Area.FILES, message, str(state), hint)
+
+
+# --- there -----------------------------------------------------------------------------
+
+
+def _check_remote(settings: Settings, store: GitStore) -> Iterator[Finding]:
+    """Yield what the remote says, with the run brought here where that can be done."""
+    where = place_of(settings, "store", "remote")
+    try:
+        store.bring()
+    except RemoteUnreachable as error:
+        is_wrong = error.is_denied or _NOWHERE.search(error.message) is not None
+        level = Level.ERROR if is_wrong else Level.WARNING
+        yield Finding(level, Area.REMOTE, error.message, where, error.hint)
+        return
+    except StateRefused as error:
+        yield from of_error(Area.STATE, error)
+    yield from _check_there(settings, store)
+    yield from _check_names(settings, store)
+    yield from _check_push(settings, store, where)
+
+
+def _check_there(settings: Settings, store: GitStore) -> Iterator[Finding]:
+    """Yield what is wrong with a remote that is a folder of this machine.
+
+    It is somebody's clone, with the branch that is to move checked out; or git, as it is
+    configured there, may lose with the power what it has taken.
+    """
+    folder = remote_folder(store.branch.git, store.branch.remote.name)
+    if folder is None:
+        return
+    there = Git(folder, timeout_s=GIT_TIMEOUT_S, git_dir=folder)
+    work = settings.store.work.branch
+    try:
+        if there.text("rev-parse", "--is-bare-repository") != "true":
+            rule = there.text("config", "--default", "refuse", "receive.denyCurrentBranch")
+            branch = there.text("symbolic-ref", "--short", "HEAD")
+            is_refused = rule not in ("ignore", "warn", "updateInstead", "false")
+            if is_refused and work != NONE and work in (CURRENT, branch):
+                message = f"branch {branch} is checked out there, so it accepts no push"
+                hint = "use a bare repository as the remote: 'git clone --bare'"
+                yield _error(message, str(folder), hint)
+        elif not any(there.text("config", "--get", key, accepts=(0, 1)) for key in _DURABLE):
+            message = "git writes branches there without fsync: a power cut may lose accepted steps"
+            hint = f"git -C {shlex.quote(str(folder))} config core.fsync all"
+            yield Finding(Level.WARNING, Area.REMOTE, message, str(folder), hint)
+    except GitFailed:
+        return
+
+
+def _check_names(settings: Settings, store: GitStore) -> Iterator[Finding]:
+    """Yield that a branch would be below another one, which git has no room for."""
+    branch, work = store.branch, settings.store.work.branch
+    needed = [branch.refs.state, branch.refs.beats]
+    try:
+        if work == CURRENT:
+            needed += branch.git.text("symbolic-ref", "--quiet", "HEAD", accepts=(0, 1)).split()
+        elif work != NONE:
+            needed.append(f"{_HEADS}{work}")
+        above = {
+            ref[:at] for ref in needed for at in range(len(_HEADS), len(ref)) if ref[at] == "/"
+        }
+        patterns = (*sorted(above), *(f"{ref}/*" for ref in needed))
+        told = branch.git.text("ls-remote", "--refs", "--", branch.remote.name, *patterns)
+    except GitFailed:
+        return
+    there = {line.partition("\t")[2] for line in told.splitlines()}
+    for ref in needed:
+        for other in sorted({*there, *needed}):
+            is_above = other not in needed and ref.startswith(f"{other}/")
+            if not is_above and not other.startswith(f"{ref}/"):
+                continue
+            one, two = (repr(name.removeprefix(_HEADS)) for name in sorted((ref, other)))
+            message = f"branches {one} and {two} can't both exist: one is below the other"
+            hint = "rename the one that is not the run's, or set store.branch"
+            yield _error(message, place_of(settings, "store", "branch"), hint)
+
+
+def _check_push(settings: Settings, store: GitStore, where: str) -> Iterator[Finding]:
+    """Yield why the remote would not take a push, as far as it says so before one is made."""
+    branch, refs = store.branch, store.branch.refs
+    tip = branch.tip()
+    commit = tip or branch.objects.resolve("HEAD^{commit}")
+    if commit is None:
+        return
+    lease = f"--force-with-lease={refs.state}:{tip or ''}"
+    argv = ("push", "--dry-run", "--porcelain", "--no-verify", "--atomic", lease, "--")
+    try:
+        name = branch.remote.name
+        pair, quiet = f"{commit}:{refs.state}", for_pushes(name)
+        branch.git.run(*argv, name, pair, settings=quiet, accepts=(0, 1))
+    except GitFailed as failed:
+        if NO_ATOMIC not in failed.stderr:
+            yield _error(f"does not accept pushes: {failed.reason}", where, WHO_MAY_PUSH)
+        elif settings.store.work.branch != NONE:
+            message = "can't move several branches at once, so code can't move with the state"
+            hint = "'store: {work: {branch: none}}' leaves code alone; or use another remote"
+            yield _error(message, where, hint)
+        return
+    folder = remote_folder(branch.git, branch.remote.name)
+    # Git asks nobody before it writes to a folder.
+    locked = [n for n in ("objects", "refs") if folder and not os.access(folder / n, os.W_OK)]
+    if folder is not None and locked:
+        yield _error(f"can't be written to: {', '.join(locked)}", str(folder), WHO_MAY_PUSH)

@@ -1,0 +1,84 @@
+"""`plan --commit`: what a step would commit, what it would leave out, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sequencer.cli.context import Invocation
+from sequencer.cli.views.tables import columns
+from sequencer.cli.views.text import one_line
+from sequencer.plugins.git.code.carry import folders_of
+from sequencer.plugins.git.code.selection import Selection, Selector, secrets_by
+from sequencer.plugins.git.code.tree import WorkTree
+from sequencer.plugins.git.process import Git
+from sequencer.plugins.git.state.objects import Objects
+from sequencer.project.project import Project
+
+NOT_COMMITTED = "-"
+
+
+def plan_commit(invocation: Invocation) -> None:
+    """Show which changes in the work tree a step would commit now.
+
+    Steps commit on their own if `commit` in orchestration.yaml declares what, and if the run
+    is kept in git.
+    """
+    project = invocation.project()
+    branch, selection = _selected(project)
+    facts = _facts(project, branch, selection)
+    if invocation.is_json:
+        invocation.print_json(facts)
+        return
+    _tell(invocation, facts)
+    if not facts["open"]:
+        invocation.say(
+            "nothing is declared: name what steps may commit, for example in 'commit.paths'"
+        )
+
+
+def _selected(project: Project) -> tuple[str | None, Selection]:
+    """Return the checked-out branch and what would be committed on it."""
+    settings = project.settings
+    objects = Objects(Git(settings.project_dir))
+    tree = WorkTree(folders_of(settings, settings.state_file), objects)
+    status = tree.status()
+    selector = Selector(tree, settings.commit, secrets_by(project.redaction))
+    return status.branch, selector.select(status)
+
+
+def _facts(project: Project, branch: str | None, selection: Selection) -> dict[str, Any]:
+    hide = project.redaction.hide_text
+    return {
+        "branch": branch,
+        "open": project.settings.commit.is_open,
+        "bytes": sum(one.size for one in selection.chosen),
+        "committed": [
+            {"path": hide(one.path), "change": str(one.change), "key": one.key, "bytes": one.size}
+            for one in selection.chosen
+        ],
+        "skipped": [
+            {"path": hide(one.path), "reason": one.reason, "declared": one.is_declared}
+            for one in selection.skipped
+        ],
+    }
+
+
+def _tell(invocation: Invocation, facts: dict[str, Any]) -> None:
+    rows = [
+        (one["change"], str(one["bytes"]), one_line(one["path"]), f"commit.{one['key']}")
+        for one in facts["committed"]
+    ]
+    rows += [
+        (NOT_COMMITTED, "", one_line(one["path"]), one_line(one["reason"]))
+        for one in facts["skipped"]
+    ]
+    if not rows:
+        invocation.echo("nothing changed in the work tree")
+        return
+    invocation.echo(
+        columns(("CHANGE", "BYTES", "PATH", "WHY"), rows, right={1}, room=invocation.room)
+    )
+    invocation.say(
+        f"{len(facts['committed'])} would be committed ({facts['bytes']} bytes), "
+        f"{len(facts['skipped'])} would not"
+    )

@@ -1,0 +1,461 @@
+"""`sync`: show both sides of a run; with options, fetch what is new on the remote."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+from msgspec import Struct
+
+from sequencer.cli.context import Invocation
+from sequencer.cli.options import pass_invocation, verb
+from sequencer.cli.views.standing import LABEL_WIDTH, Snapshot, holder_words, take
+from sequencer.cli.views.tables import columns
+from sequencer.cli.views.text import one_line, plural
+from sequencer.documents.textfile import slug
+from sequencer.engine.run import Run
+from sequencer.errors import (
+    ConfigurationError,
+    RemoteUnreachable,
+    SequencerError,
+    UnknownName,
+    UsageRefused,
+    WorkTreeBusy,
+    WorkTreeRefused,
+    command,
+)
+from sequencer.model.head import Head
+from sequencer.model.kind import Readiness
+from sequencer.model.outcome import duration
+from sequencer.plugins.git.code.carry import GitCarrier, folders_of
+from sequencer.plugins.git.code.tree import WorkTree
+from sequencer.plugins.git.process import GitFailed
+from sequencer.plugins.git.state.replica import REMOTE
+from sequencer.plugins.git.state.sides import (
+    OtherRun,
+    Relation,
+    Sides,
+    as_known,
+    compare,
+    runs_elsewhere,
+)
+from sequencer.plugins.git.state.sides import take_theirs as theirs_taken
+from sequencer.plugins.git.state.store import GitStore
+from sequencer.project.diagnostics import place_of
+from sequencer.project.project import Project
+from sequencer.project.runs import state_path_of
+from sequencer.project.schema import NONE
+from sequencer.store.leases import Leases
+
+
+@verb("sync")
+@click.option("--fetch", is_flag=True, help="Ask the remote and bring new changes here.")
+@click.option(
+    "--take-theirs",
+    is_flag=True,
+    help="If the two have diverged: set the files here aside and take those of the branch. Implies "
+    "--fetch.",
+)
+@click.option(
+    "--to",
+    type=click.Choice(("temporal", "file")),
+    help="Move the run to a Temporal server, or from there into files.",
+)
+@click.option(
+    "--copy",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Write the files of a run on Temporal into a new folder, for reading.",
+)
+@pass_invocation
+def sync(
+    invocation: Invocation, *, fetch: bool, take_theirs: bool, to: str | None, copy: Path | None
+) -> None:
+    """Show both sides of the run: the files here, and the branch on the remote.
+
+    For runs that are kept in git (`store.kind: git`). Shows what this clone knows about the
+    branch, who runs which step where, which code belongs to the state, and what you can do
+    here next. It asks no remote and writes nothing. --fetch asks the remote and brings new
+    changes here. You lose nothing: changes that don't apply are shown and left alone. Exit
+    code 3 means that the remote did not answer, or that the two have diverged.
+
+    \b
+    Examples:
+      sequencer sync
+      sequencer sync --fetch
+      sequencer --run nightly sync --fetch
+      sequencer sync --fetch --json | jq .branch.step_index
+      sequencer sync --to temporal
+    """
+    if sum((fetch or take_theirs, to is not None, copy is not None)) > 1:
+        raise UsageRefused("--to and --copy can't be used with other options of sync")
+    if to is not None or copy is not None:
+        _beyond_git(invocation, to, copy)
+        return
+    invocation.acts = fetch or take_theirs
+    run, store = _shared(invocation)
+    sides = compare(store) if invocation.acts else as_known(store)
+    others = _elsewhere(invocation, run, store, sides)
+    aside: Path | None = None
+    if take_theirs:
+        aside, sides = theirs_taken(store, sides)
+    report = report_of(invocation.project(), run, store, sides, others)
+    if invocation.is_json:
+        kept = None if aside is None else str(aside)
+        invocation.print_json(report.facts | {"set_aside": kept})
+    else:
+        invocation.echo(text(report, invocation.room))
+    if aside is not None:
+        invocation.say(f"the files from here are now in {aside}")
+    invocation.notices(report.snapshot.notices if report.snapshot else ())
+    if sides.problem is not None:
+        raise sides.problem
+
+
+def _beyond_git(invocation: Invocation, to: str | None, copy: Path | None) -> None:
+    """Move the run between a Temporal server and this machine, or copy it from a server."""
+    invocation.acts, invocation.changes = True, to is not None
+    project = invocation.project()
+    project.ensure_may_act()
+    own, name = project.settings.store.kind, invocation.run_name
+    try:
+        from sequencer.plugins.temporal import client, export, moves  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        hint = "pip install 'step-sequencer[fleet]'"
+        raise ConfigurationError("Temporal's package is not installed", hint=hint) from error
+    if to is None:
+        run = invocation.run()
+        if copy is None or not isinstance(run.store, client.FleetStore):
+            raise UsageRefused(
+                f"--copy works only with a run on Temporal; the store of this run is {own}"
+            )
+        head = export.write_copy(run.store, copy.absolute())
+        invocation.say(f"the files of revision {head.revision} are in {copy}")
+        return
+    origin = own if own != to else "temporal"
+    if own == to == "temporal":
+        is_git = (state_path_of(project.settings, name).parent / REMOTE).exists()
+        origin = "git" if is_git else "file"
+    source, target = project.kept_in(origin).run(name), project.kept_in(to).run(name)
+    if to == "temporal" and (project.settings.worktree or source.workflow_for(source.head).tasks):
+        raise UsageRefused(
+            "this run needs worktrees on one machine, which Temporal can't provide",
+            hint="keep it in files or in git",
+        )
+    sides = moves.Side(source.store, origin), moves.Side(target.store, to)
+    head = moves.move(*sides)
+    where = sides[1].words
+    if invocation.is_json:
+        facts = {"run": name, "from": origin, "to": to, "where": where}
+        invocation.print_json({**facts, "revision": head.revision, "step_index": head.step_index})
+        return
+    invocation.echo(f"the run is now in {where}, at step_index {head.step_index}")
+    if own != to:
+        invocation.say(f"set 'store: {{kind: {to}}}' in orchestration.yaml to work on it there")
+
+
+def _shared(invocation: Invocation) -> tuple[Run, GitStore]:
+    """Return the run and its store.
+
+    Raises:
+        ConfigurationError: the run is not kept in git.
+    """
+    # The command lists the runs, so a run that is not here is no error yet.
+    run = invocation.run(may_begin=True)
+    if not isinstance(run.store, GitStore):
+        settings = invocation.project().settings
+        raise ConfigurationError(
+            f"runs are kept only on this machine (store.kind: {settings.store.kind}), so there is "
+            "nothing to sync with",
+            where=place_of(settings, "store", "kind"),
+            hint="set 'store: {kind: git}' to share them through a remote",
+        )
+    return run, run.store
+
+
+def _elsewhere(invocation: Invocation, run: Run, store: GitStore, sides: Sides) -> list[OtherRun]:
+    """Return the runs that only the remote has, or none if one run was named.
+
+    Raises:
+        UnknownName: the named run is neither here nor on the remote.
+    """
+    is_lost = run.name is not None and sides.relation is Relation.NOWHERE
+    is_silent = not sides.is_asked or isinstance(sides.problem, RemoteUnreachable)
+    if is_silent or (run.name is not None and not is_lost):
+        return []
+    project = invocation.project()
+    here = project.run_names()
+    others = runs_elsewhere(store.branch, project.settings.store.branch, set(map(slug, here)))
+    if is_lost:
+        names = {one.name for one in others if one.name is not None}
+        raise UnknownName("run", str(run.name), names.union(here), where="--run")
+    return others
+
+
+SHORT = 12
+"""Number of characters shown of a commit's name."""
+_USER = re.compile(r"(?<=://)[^/@]*@")
+_WORDS = {
+    Relation.NOWHERE: "the run has not started, neither here nor on the branch",
+    Relation.UNPUBLISHED: "the run is only here; the next change puts it on the branch",
+    Relation.NEW: "the run was only on the branch; now it is here too",
+    Relation.BEHIND: "this folder had older state and is now up to date with the branch",
+    Relation.EQUAL: "both are the same",
+    Relation.GONE: "the branch is gone from the remote",
+    Relation.DIVERGED: "the branch and this folder have diverged",
+    Relation.ANOTHER_RUN: "the branch and this folder have different runs",
+    Relation.UNREADABLE: "the branch does not contain a valid run",
+    Relation.DAMAGED: "the files here are damaged; the branch is fine",
+    Relation.UNKNOWN: "the remote did not answer; this is the last known state",
+}
+_UNASKED_WORDS = _WORDS | {
+    Relation.NOWHERE: "the run has not started here; the remote was not asked",
+    Relation.UNPUBLISHED: "the run is here; this clone has not seen it on the branch",
+    Relation.BEHIND: "this folder is older than the branch; the next change brings it up to date",
+    Relation.EQUAL: "this folder matches the branch as last seen",
+    Relation.UNKNOWN: "the last known state of the branch is no longer in this repository",
+}
+"""The same from what this clone knows, without asking the remote."""
+
+
+class Report(Struct, frozen=True):
+    """Both sides of one run: `facts` are for programs, and `text` comes from them."""
+
+    facts: dict[str, Any]
+    snapshot: Snapshot | None
+    """None: the files here can't be trusted at the moment."""
+    sides: Sides
+    refusal: SequencerError | None
+    """Why no step can start in this work tree."""
+
+
+def report_of(
+    project: Project, run: Run, store: GitStore, sides: Sides, others: list[OtherRun]
+) -> Report:
+    """Return the report about *run* after *sides* were compared."""
+    seen = None
+    if sides.relation.is_sound or sides.relation is Relation.UNKNOWN:
+        try:
+            seen = take(run)
+        except SequencerError:
+            # Both sides are facts, even if the files or the configuration are broken.
+            if sides.problem is None:
+                raise
+    quiet_s = Leases(store.state_path.parent / "beats").quiet_s
+    work, refusal = _code(project, run, store, None if seen is None else seen.head)
+    is_known = sides.relation is not Relation.UNKNOWN
+    name, url = store.branch.remote.name, store.branch.remote.name
+    with suppress(GitFailed):
+        url = store.branch.git.text("ls-remote", "--get-url", "--", name)
+    hide = project.redaction.hide_text
+    facts = {
+        "run": run.name,
+        "relation": str(sides.relation),
+        "problem": None if sides.problem is None else sides.problem.message,
+        "remote": {
+            "name": without_credentials(hide(name)),
+            "url": without_credentials(hide(url)),
+            "branch": store.branch.refs.branch,
+            "asked": sides.is_asked,
+            "reachable": is_known if sides.is_asked else None,
+            "tip": sides.tip,
+        },
+        "known": sides.known
+        and {"tip": sides.known.tip, "revision": sides.known.revision, "at": sides.known.at},
+        "here": _facts(sides.here),
+        "branch": _facts(sides.there),
+        "claims": [
+            claim.model_dump(mode="json") | {"liveness": str(liveness), "quiet_s": quiet_s(claim)}
+            for claim, liveness in (seen.holders if seen else ())
+        ],
+        "work": work,
+        "next": None if seen is None else seen.next,
+        "then": _advice(run.name, sides, seen, refusal),
+        "elsewhere": [
+            {"run": one.name, "branch": one.branch, **(_facts(one.head) or {})} for one in others
+        ],
+    }
+    return Report(facts, seen, sides, refusal)
+
+
+def _advice(
+    name: str | None, sides: Sides, seen: Snapshot | None, refusal: SequencerError | None
+) -> str:
+    """Return what can be done in this clone next."""
+    if sides.relation is Relation.DAMAGED:
+        return (
+            f"{command(name, 'sync --take-theirs')} sets them aside and takes those of the branch"
+        )
+    if (error := sides.problem or refusal) is not None:
+        return error.hint or ""
+    here = None if seen is None else seen.standing
+    if here is not None and here.kind not in (Readiness.READY, Readiness.HELD):
+        return here.message
+    is_held = not any(live.allows_take_over for _, live in (seen.holders if seen else ()))
+    if here is not None and here.kind is Readiness.HELD and is_held:
+        return f"{command(name, 'run --mode sync')} waits for its turn here"
+    return f"{command(name, 'run')} {'starts it' if here is None else 'continues'} here"
+
+
+def text(report: Report, room: int | None = None) -> str:
+    """Return *report* for people, in several lines; tables are *room* columns wide."""
+    facts, sides = report.facts, report.sides
+    remote = facts["remote"]["name"]
+    at = "-" if sides.known is None else sides.known.at
+    there = (*_cells(facts["branch"]), "just now" if sides.is_asked else at)
+    if facts["remote"]["reachable"] is False:
+        there = ("?", "?", "?", "no answer")
+    parts = []
+    if facts["here"] or facts["branch"]:
+        heads = ("SIDE", "REVISION", "STEP_INDEX", "STATUS", "LOOKED AT")
+        rows = [("this clone", *_cells(facts["here"]), at), (remote, *there)]
+        parts = [columns(heads, rows, right={1, 2}, room=room), ""]
+    parts += [f"{label:<{LABEL_WIDTH}}  {one_line(v)}" for label, v in _rows(report) if v]
+    if others := facts["elsewhere"]:
+        heads = ("ONLY THERE", "REVISION", "STEP_INDEX", "STATUS", "BRANCH")
+        rows = [
+            (one_line(one["run"] or "?"), *_cells(one), one_line(one["branch"])) for one in others
+        ]
+        parts += ["", columns(heads, rows, right={1, 2}, room=room)]
+        named = [one["run"] for one in others if one["run"] is not None]
+        parts += [f"{command(name, 'sync --fetch')} brings one of them here" for name in named[:1]]
+    return "\n".join(parts)
+
+
+def _rows(report: Report) -> Iterator[tuple[str, str]]:
+    facts, sides, seen = report.facts, report.sides, report.snapshot
+    remote = facts["remote"]
+    name, branch = remote["name"], remote["branch"]
+    yield "run", facts["run"] or "default"
+    yield "remote", name if remote["url"] == name else f"{name}, {remote['url']}"
+    yield "branch", branch if sides.tip is None else f"{branch} at {sides.tip[:SHORT]}"
+    yield "sides", (_WORDS if sides.is_asked else _UNASKED_WORDS)[sides.relation]
+    if seen is not None:
+        yield "next step", seen.next_words()
+        for (claim, liveness), told in zip(seen.holders, facts["claims"], strict=True):
+            quiet_s = told["quiet_s"]
+            quiet = "" if quiet_s is None else f"; last sign of life {duration(quiet_s)} ago"
+            yield "held by", holder_words([claim], liveness) + quiet
+    if facts["work"] is not None:
+        yield "code", _code_words(facts["work"])
+    if report.refusal is not None:
+        yield "in the way", report.refusal.message
+    if sides.problem is None or sides.relation is Relation.DAMAGED:
+        # Otherwise it is the hint of the error that follows.
+        yield "then", facts["then"]
+    if sides.relation is Relation.DIVERGED and sides.known is not None:
+        # It resets the branch to the known state, if the branch has not moved since.
+        tip, ref = sides.known.tip, f"refs/heads/{branch}"
+        lease = f"--force-with-lease={ref}:{sides.tip}"
+        push = f"'git push {lease} {shlex.quote(name)} {tip}:{ref}'"
+        yield "or", f"{push} discards what the branch has"
+
+
+def without_credentials(url: str) -> str:
+    """Return *url* without the name and password in it.
+
+    >>> without_credentials("https://me:secret@example.org/x.git")
+    'https://example.org/x.git'
+    >>> without_credentials("git@example.org:x.git"), without_credentials("ssh://git@example.org/x")
+    ('git@example.org:x.git', 'ssh://git@example.org/x')
+    """
+    is_ssh = url.startswith(("ssh://", "git+ssh://"))
+    found = _USER.search(url)
+    if found is None or (is_ssh and ":" not in found[0]):
+        return url
+    return url[: found.start()] + url[found.end() :]
+
+
+def _facts(head: Head | None) -> dict[str, Any] | None:
+    names = ("revision", "step_index", "status", "last_update")
+    return None if head is None else {name: getattr(head, name) for name in names}
+
+
+def _cells(facts: dict[str, Any] | None) -> tuple[str, str, str]:
+    revision, step_index, status = (
+        str((facts or {}).get(name, "-")) for name in ("revision", "step_index", "status")
+    )
+    return revision, step_index, status
+
+
+# --- the code --------------------------------------------------------------------------
+
+
+def _code(
+    project: Project, run: Run, store: GitStore, head: Head | None
+) -> tuple[dict[str, Any] | None, SequencerError | None]:
+    """Return how the work tree compares to the code of *head*, and why no step can start in it."""
+    settings, branch = project.settings, store.branch
+    if settings.store.work.branch == NONE:
+        return None, None
+    tree = WorkTree(folders_of(settings, settings.state_file), branch.objects)
+    carrier = GitCarrier(
+        tree,
+        branch.remote,
+        store.state_path,
+        run=run.name,
+        work=settings.store.work,
+        commit=settings.commit,
+        redaction=project.redaction,
+        tell=branch.replica.notices.append,
+    )
+    refusal: SequencerError | None = None
+    if head is not None and project.acts:
+        # If a process was killed, this finishes what it had started.
+        try:
+            carrier.ready(head)
+        except WorkTreeRefused as error:
+            refusal = error
+        except (RemoteUnreachable, WorkTreeBusy):
+            pass  # the claims say who works here
+    keys = ("branch", "commit", "checked_out", "head", "ahead", "behind")
+    facts: dict[str, Any] = {**dict.fromkeys(keys), "dirty": []}
+    try:
+        facts = _compared(tree, head)
+    except WorkTreeRefused as error:
+        refusal = refusal or error
+    return {**facts, "refusal": None if refusal is None else refusal.message}, refusal
+
+
+def _compared(tree: WorkTree, head: Head | None) -> dict[str, Any]:
+    """Return what is checked out, and how it compares to the code that belongs to the state.
+
+    Without ``ahead`` and ``behind`` the commit is not here yet: it comes when a step starts.
+    """
+    status = tree.status()
+    work = None if head is None else head.work
+    ahead = behind = None
+    if work is not None and status.commit is not None and tree.resolve(work.commit):
+        ahead, behind = tree.apart(status.commit, work.commit)
+    return {
+        "branch": None if work is None else work.branch,
+        "commit": None if work is None else work.commit,
+        "checked_out": status.branch,
+        "head": status.commit,
+        "ahead": ahead,
+        "behind": behind,
+        "dirty": [entry.path for entry in tree.dirt(status, tree.patterns(()))],
+    }
+
+
+def _code_words(code: dict[str, Any]) -> str:
+    if code["head"] is None and code["checked_out"] is None:
+        return ""
+    there = f"{code['branch']} at {(code['commit'] or '')[:SHORT]}"
+    here = f"{code['checked_out'] or 'no branch'} at {(code['head'] or 'no commit')[:SHORT]}"
+    if code["commit"] is None:
+        moved = "no step has changed the code yet"
+    elif code["behind"] is None:
+        moved = f"the next step brings {there}"
+    elif (code["ahead"], code["behind"]) == (0, 0):
+        moved = "same code as the state"
+    else:
+        moved = f"{code['ahead']} ahead of the state's code ({there}) and {code['behind']} missing"
+    dirty = code["dirty"]
+    changed = f"{plural(len(dirty), 'path')} changed" if dirty else "clean"
+    return f"{here} is here, {moved}, {changed}"

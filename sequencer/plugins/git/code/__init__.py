@@ -1,0 +1,1 @@
+"""The code of a run in git: checkouts, worktrees, commits and merges."""

@@ -1,0 +1,312 @@
+"""Moves the code of a run whose state is not in git: each attempt pushes to a ref of its own.
+
+What was accepted stands in the head, so nothing is decided by a push. The branch that people see
+is fast-forwarded to it afterwards by compare-and-swap: before the next attempt and at the end of
+an invocation. Commits that people have pushed on top of it are taken along; where they have
+committed beside it, that is told, and nothing begins before they have brought both together.
+
+Not promised: that the branch is where the head is at every moment, or that a ref of an attempt
+that was not accepted stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping
+from shlex import quote
+
+from sequencer.documents.textfile import is_branch_name, ref_part, slug
+from sequencer.errors import RemoteUnreachable, SequencerError, WorkTreeRefused
+from sequencer.executors.redaction import Redaction
+from sequencer.model.head import Claim, Head, Work
+from sequencer.plugins.git.code.carry import GitCarrier, folders_of
+from sequencer.plugins.git.code.tree import WorkTree, listed
+from sequencer.plugins.git.process import Git, GitFailed
+from sequencer.plugins.git.state.branch import MOVED_MEANWHILE
+from sequencer.plugins.git.state.objects import Objects
+from sequencer.plugins.git.state.remote import NoAtomicPush, Pushed, PushVerdict, RefMove, Remote
+from sequencer.project.settings import Settings
+
+ATTEMPTS = "refs/heads/sequencer-attempts"
+SWEPT = 100
+"""Refs that one push removes at most."""
+_LOOKS = 3
+
+
+class AttemptCarrier(GitCarrier):
+    """A carrier whose attempts push to refs of their own."""
+
+    def __init__(
+        self,
+        git: Git,
+        settings: Settings,
+        run: str | None,
+        redaction: Redaction,
+        tell: Callable[[str], None],
+    ) -> None:
+        """Move the code of *run* between the work tree around the project and its remote."""
+        state = settings.state_file
+        remote = Remote(git, settings.store.remote)
+        super().__init__(
+            WorkTree(folders_of(settings, state), Objects(git)),
+            remote,
+            state,
+            run=run,
+            work=settings.store.work,
+            commit=settings.commit,
+            redaction=redaction,
+            tell=tell,
+        )
+        self._tips: Mapping[str, str] = {}
+        """Where the branch and the attempts' refs were on the remote when it was looked at."""
+        self._accepted: str | None = None
+        """The ref there that has what was accepted."""
+        self._is_denied = False
+
+    # --- names ---------------------------------------------------------------------
+
+    def _folder(self, head: Head) -> str:
+        return f"{ATTEMPTS}/{ref_part(slug(self._run or 'default'))}/{ref_part(slug(head.run_id))}/"
+
+    def _accepted_by(self, head: Head) -> str | None:
+        """Return the ref that the head names, if it is one of an attempt at this run."""
+        ref, folder = "" if head.work is None else head.work.ref, self._folder(head)
+        return ref if ref.startswith(folder) and ref.removeprefix(folder).isdecimal() else None
+
+    @property
+    def _visible(self) -> str:
+        return f"refs/heads/{self.branch}"
+
+    @property
+    def refs(self) -> dict[str, str]:
+        """See `Carrier.refs`: of the branch and of what was accepted those that are there."""
+        found = {self._visible: self._local}
+        if self._accepted is not None:
+            local = f"refs/worktree/sequencer-work/accepted/{slug(self._remote.name)}"
+            found[self._accepted] = f"{local}/{self.branch}"
+        return {ref: ours for ref, ours in found.items() if ref in self._tips}
+
+    def _theirs(self, head: Head) -> str | None:
+        """Return what was accepted, or the branch on the remote where that has it."""
+        visible, work = self._tips.get(self._visible), head.work
+        if work is None or work.branch != self.branch or self._tree.resolve(work.commit) is None:
+            return visible
+        if visible is None or self._tree.contains(work.commit, visible):
+            return work.commit
+        return visible
+
+    # --- before an attempt ---------------------------------------------------------
+
+    def ready(self, head: Head) -> None:
+        """See `Carrier.ready`; on what was accepted, which people can see then."""
+        self._settle()
+        self._ensure_branch(self._tree.status(), head)
+        self._look(head)
+        super().ready(head)
+        self._forward_branch(head)
+
+    def _look(self, head: Head) -> None:
+        """Have the branch and what was accepted here as they are on the remote."""
+        self._accepted = self._accepted_by(head)
+        for _ in range(_LOOKS):
+            self._tips = self._remote.tips([self._visible, f"{self._folder(head)}*"])
+            wanted = {ref: ours for ref, ours in self.refs.items() if not self._is_here(ref, ours)}
+            # Else one of them was removed or moved back in between.
+            if not wanted or self._remote.fetch(wanted):
+                break
+        visible, work = self._tips.get(self._visible), head.work
+        if work is None or visible is None or self._tree.resolve(work.commit) is None:
+            return
+        contains = self._tree.contains
+        if not (contains(work.commit, visible) or contains(visible, work.commit)):
+            raise self._parted(work, visible)
+
+    def _is_here(self, ref: str, ours: str) -> bool:
+        tip = self._tips[ref]
+        return self._tree.resolve(ours) == tip or self._was_left_here(tip)
+
+    def _parted(self, work: Work, visible: str) -> WorkTreeRefused:
+        remote, branch = quote(self._remote.name), quote(str(self.branch))
+        return self._tree.refused(
+            f"somebody has moved branch {self.branch} of {self._remote.name!r} to {visible[:12]}, "
+            f"which does not have {work.commit[:12]}, the run's accepted code",
+            f"bring both together: 'git switch {branch}', 'git pull {remote} {branch}', "
+            f"'git fetch {remote} {quote(self._accepted or work.commit)}', "
+            f"'git merge {work.commit}' and 'git push {remote} {branch}'; then start again",
+        )
+
+    # --- after an attempt ----------------------------------------------------------
+
+    def collect(self, claim: Claim, step: str, head: Head) -> Work | None:
+        """See `Carrier.collect`; it is on the remote then, and nobody else's concern.
+
+        Raises:
+            RemoteUnreachable: nobody knows whether the remote has it; the same again finds out.
+        """
+        work = super().collect(claim, step, head)
+        if work is None:
+            return None
+        base = None if head.work is None else head.work.commit
+        if self.cargo is None:
+            return Work.model_validate({**work.model_dump(), "base": base})
+        ref = f"{self._folder(head)}{claim.token}"
+        now = self._remote.tips([self._visible, ref])
+        visible = now.get(self._visible)
+        if visible != self._tips.get(self._visible) and not (
+            visible is not None
+            and self._tree.resolve(visible) is not None
+            and self._tree.contains(work.commit, visible)
+        ):
+            raise self._tree.refused(
+                f"branch {self.branch} {MOVED_MEANWHILE}",
+                "the next attempt starts from what the branch has then",
+            )
+        if now.get(ref) != work.commit:
+            self._ensure_taken(self._pushed([RefMove(ref, None, work.commit)]), ref)
+        return Work.model_validate({**work.model_dump(), "ref": ref, "base": base})
+
+    def _pushed(self, moves: list[RefMove]) -> Pushed:
+        try:
+            return self._remote.push(moves)
+        except NoAtomicPush:
+            return Pushed(PushVerdict.REFUSED, "it can't update several branches at once")
+
+    def _ensure_taken(self, pushed: Pushed, ref: str) -> None:
+        remote = f"remote {self._remote.name!r}"
+        if pushed.failure is not None:
+            raise pushed.failure
+        if pushed.is_denied:
+            hint = "use a key or token that may push there"
+            message = f"does not accept pushes: {pushed.reason}"
+            raise RemoteUnreachable(message, where=remote, hint=hint, is_denied=True)
+        if pushed.verdict is not PushVerdict.ACCEPTED:
+            said = f" ({pushed.said})" if pushed.said else ""
+            raise self._tree.refused(
+                f"{remote} refused {ref}: {self._hide(pushed.reason + said)}",
+                f"allow workers to create branches below {ATTEMPTS}/",
+            )
+
+    def merged(self, claim: Claim, head: Head, work: Work) -> Work | str:
+        """See `Carrier.merged`; no work tree is needed for it."""
+        folder, accepted = self._folder(head), head.work
+        ref, has = f"{folder}{claim.token}", self._accepted_by(head)
+        visible = f"refs/heads/{work.branch}"
+        tips = self._remote.tips([visible, f"{folder}*"])
+        there = has if has in tips else visible
+        local = f"refs/worktree/sequencer-work/merging/{claim.token}"
+        found = {one: f"{local}-{place}" for place, one in enumerate({ref, there}) if one in tips}
+        try:
+            self._remote.fetch(found)
+            mine = self._tree.resolve(found.get(ref, "")) or work.commit
+            contains = self._tree.contains
+            if accepted is None or contains(accepted.commit, mine):
+                return accepted or work
+            if not contains(mine, work.commit):
+                raise self._tree.refused(f"{self._remote.name!r} does not have {work.commit[:12]}")
+            if contains(mine, accepted.commit):
+                return work.replace(commit=mine)
+            made = self._merge(claim, accepted.commit, mine)
+            if isinstance(made, str):
+                self._ensure_taken(self._pushed([RefMove(ref, tips.get(ref), made)]), ref)
+                return Work.model_validate({"branch": work.branch, "commit": made, "ref": ref})
+            kept = self._tenancy.kept_name(claim)
+            self._pushed([RefMove(f"refs/heads/{kept}", None, mine)])
+            return (
+                f"its changes conflict with what was accepted meanwhile in "
+                f"{listed(made, self._hide)}; they are on branch {kept} of {self._remote.name!r}"
+            )
+        finally:
+            with contextlib.suppress(GitFailed):
+                for one in found.values():
+                    self._tree.git.run("update-ref", "-d", one)
+
+    def _merge(self, claim: Claim, accepted: str, mine: str) -> str | list[str]:
+        """Return a commit that has *accepted* and *mine*, or the files in which they conflict."""
+        flags = ("--write-tree", "--name-only", "--no-messages", "-z")
+        try:
+            done = self._tree.git.run("merge-tree", *flags, accepted, mine, accepts=(0, 1))
+            tree, *files = os.fsdecode(done.stdout).rstrip("\0").split("\0")
+            if done.code:
+                return files
+            message = self._message(claim, claim.step)
+            return self._committer.merge(tree, (accepted, mine), message)
+        except GitFailed as failed:
+            hint = "install git 2.38 or newer"
+            message = f"an attempt's changes can't be merged: {failed.reason}"
+            raise self._tree.refused(message, hint) from failed
+
+    # --- what people see -----------------------------------------------------------
+
+    def publish(self, head: Head) -> None:
+        """See `Carrier.publish`."""
+        work = head.work
+        if work is None or not is_branch_name(work.branch):
+            return
+        self.branch = work.branch
+        try:
+            self._look(head)
+            self._forward_branch(head)
+        except SequencerError as error:
+            self._tell(f"{error.message}: {error.hint}" if error.hint else error.message)
+
+    def _forward_branch(self, head: Head) -> None:
+        """Bring the branch to what was accepted, and remove refs that nobody needs any more."""
+        visible, work, moves = self._tips.get(self._visible), head.work, list[RefMove]()
+        stale = [RefMove(ref, self._tips[ref], None) for ref in self._stale(head)][:SWEPT]
+        contains = self._tree.contains
+        if work is not None and work.branch == self.branch and self._has_accepted(work, visible):
+            moves.append(RefMove(self._visible, visible, work.commit))
+        if not (moves or stale):
+            return
+        pushed = self._pushed([*moves, *stale])
+        if pushed.verdict is not PushVerdict.ACCEPTED and moves:
+            # Somebody else may have removed one of them; else the branch says why.
+            pushed = self._pushed(moves)
+        if pushed.verdict is PushVerdict.ACCEPTED and work is not None and moves:
+            self._tips = {**self._tips, self._visible: work.commit}
+        elif pushed.verdict is PushVerdict.REFUSED and moves:
+            self._look(head)
+            there = self._tips.get(self._visible)
+            is_in = work is not None and there is not None and contains(there, work.commit)
+            if not is_in and not self._is_denied:
+                self._is_denied = True
+                self._tell(
+                    f"branch {self.branch} of {self._remote.name!r} can't be moved to the "
+                    f"accepted code, which is on {self._accepted}: {self._hide(pushed.reason)}"
+                )
+
+    def _has_accepted(self, work: Work, visible: str | None) -> bool:
+        """Return whether *visible* is older than what was accepted, which is here."""
+        if self._tree.resolve(work.commit) is None or visible == work.commit:
+            return False
+        return visible is None or self._tree.contains(work.commit, visible)
+
+    def _stale(self, head: Head) -> list[str]:
+        """Return the refs of attempts that have ended, but the one that was accepted last."""
+        folder, found = self._folder(head), list[str]()
+        for ref in self._tips:
+            token = ref.removeprefix(folder) if ref.startswith(folder) else ""
+            # A later token has been granted after this head.
+            if token.isdecimal() and int(token) <= head.token and ref != self._accepted:
+                found += [] if head.claim_with(int(token)) else [ref]
+        return found
+
+
+def carrier_of(
+    settings: Settings,
+    run: str | None,
+    allowed: Mapping[str, str] | None,
+    redaction: Redaction,
+    tell: Callable[[str], None],
+) -> AttemptCarrier | None:
+    """Return what moves the code of *run*; None: the project is in no clone of ``store.remote``."""
+    store = settings.store
+    git = Git(settings.project_dir, timeout_s=store.timeout_s, allowed=allowed)
+    try:
+        git.run("rev-parse", "--show-toplevel")
+        if {"/", ":"}.isdisjoint(store.remote):
+            git.run("remote", "get-url", "--", store.remote)
+    except (GitFailed, OSError):
+        return None
+    return AttemptCarrier(git, settings, run, redaction, tell)

@@ -1,0 +1,508 @@
+"""Moves the code of a run with its state: `engine.carrier.Carrier` over a work tree and a remote.
+
+A step begins on the code that the state goes with; what it has committed, or may be committed for
+it, is pushed together with the state, by the store, so that both move in one. Nothing here forces
+or merges: a branch is fast-forwarded or left alone, and what does not fit is told to a person
+before anything runs; only code that was not accepted is taken back (see `Tenancy.take_back`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from shlex import quote
+
+from sequencer.documents.textfile import is_branch_name, slug
+from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
+from sequencer.errors import RemoteUnreachable, SequencerError, WorkTreeRefused, typed_command
+from sequencer.executors.redaction import Redaction
+from sequencer.model.head import Claim, Head, Work
+from sequencer.plugins.git.code.commit import Committer, RefMoved
+from sequencer.plugins.git.code.selection import Selection, Selector, secrets_by
+from sequencer.plugins.git.code.tenancy import Note, Tenancy, changed_since
+from sequencer.plugins.git.code.tree import SHOWN_PATHS, Folders, TreeStatus, WorkTree, listed
+from sequencer.plugins.git.process import GitFailed
+from sequencer.plugins.git.state.remote import DEEPER, NoAtomicPush, PushVerdict, RefMove, Remote
+from sequencer.plugins.git.state.store import GitStore
+from sequencer.project.schema import CURRENT, NONE, CommitOptions, WorkOptions
+from sequencer.project.settings import Settings
+from sequencer.store.identity import this_process
+from sequencer.store.protocol import Store
+
+_TRAILERS = ("run", "step", "iteration", "token")
+_TRIES = 3
+
+
+class GitCarrier:
+    """The carrier of one run in one clone."""
+
+    def __init__(
+        self,
+        tree: WorkTree,
+        remote: Remote,
+        state: Path,
+        *,
+        run: str | None,
+        work: WorkOptions,
+        commit: CommitOptions,
+        redaction: Redaction,
+        tell: Callable[[str], None],
+    ) -> None:
+        """Move the code of *run* (None: the default run) between *tree* and *remote*.
+
+        *state* is where the run's state is on this machine. *redaction* finds secrets in files,
+        and hides them in what *tell* hears, which a person should know.
+        """
+        self._tree = tree
+        self._remote = remote
+        self._seen: Note | None = None
+        """Who had begun in the tree when it was found to be ready."""
+        self._told: Note | None = None
+        self._run = run
+        self._work = work
+        self._options = commit
+        self._hide, self._tell = redaction.hide_text, tell
+        self._tolerated = tree.patterns(work.tolerated)
+        self._selector = Selector(tree, commit, secrets_by(redaction))
+        self._committer = Committer(tree)
+        self._tenancy = Tenancy(tree, run, state, self._committer)
+        self.cargo: RefMove | None = None
+        """What is to move with what was collected last; None: the remote has the code already."""
+        self._left: set[str] = set()
+        """Commits that steps have begun with here, or ended with."""
+
+    # --- names ---------------------------------------------------------------------
+
+    @cached_property
+    def branch(self) -> str | None:
+        """Return the branch that moves; None: none is checked out, so nothing can."""
+        return self._tree.branch if self._work.branch == CURRENT else self._work.branch
+
+    @property
+    def refs(self) -> dict[str, str]:
+        """See `Carrier.refs`: the branch, as it is on the remote."""
+        if self.branch is None:
+            return {}
+        return {f"refs/heads/{self.branch}": self._local}
+
+    @property
+    def _local(self) -> str:
+        # The remote may be an address, and that is no part of a ref.
+        return f"refs/worktree/sequencer-work/{slug(self._remote.name)}/{self.branch}"
+
+    def _theirs(self, head: Head) -> str | None:
+        """Return where the branch is on the remote, as far as is known; None: it is not there.
+
+        The code of an accepted state is there too: it was moved with the state, and the
+        local ref is older until the next fetch. That its commit is here says nothing of
+        the rest of it, which a fetch that was killed has not brought; that it was left here does.
+        """
+        fetched = self._tree.resolve(self._local)
+        work = head.work
+        if work is None or work.branch != self.branch or not self._was_left_here(work.commit):
+            return fetched
+        if fetched is None or self._tree.contains(work.commit, fetched):
+            return work.commit
+        return fetched
+
+    def _was_left_here(self, commit: str) -> bool:
+        if commit in self._left:
+            return True
+        checked_out = self._tree.resolve("HEAD")
+        return checked_out is not None and self._tree.contains(checked_out, commit)
+
+    # --- before a step -------------------------------------------------------------
+
+    def ready(self, head: Head) -> None:
+        """See `Carrier.ready`."""
+        self._settle()
+        status = self._tree.status()
+        commit = self._ensure_branch(status, head)
+        note = self._tenancy.note()
+        self._tenancy.ensure_free(note, head)
+        has_changed = self._tenancy.ensure_unoccupied(note)
+        if self._has_taken_back(note, head) or has_changed:
+            # What its agents have left they had not left before.
+            status, note = self._tree.status(), self._tenancy.note()
+            commit = self._ensure_branch(status, head)
+        self._ensure_clean(status, head, note)
+        self._seen = note
+        theirs = self._theirs(head)
+        is_unseen = self._tree.is_shallow and self._tree.resolve(self._local) is None
+        if (theirs is None or is_unseen) and self._remote.fetch(self.refs):
+            theirs = self._theirs(head)
+        contains = self._tree.contains
+        if theirs and not (contains(commit, theirs) or contains(theirs, commit)):
+            raise self._diverged(commit, theirs)
+
+    def _has_taken_back(self, note: Note | None, head: Head) -> bool:
+        """Take back what was not accepted before *head*; return whether there was something."""
+        theirs = self._tenancy.accepted(head, self._theirs(head))
+        if self._tenancy.is_occupied or self._tenancy.due_back(note, theirs) is None:
+            return False
+        # Another run's state may have accepted it; the remote says so in any case.
+        self._remote.fetch(self.refs)
+        theirs = self._tenancy.accepted(head, self._theirs(head))
+        with self._tenancy.locked() as newest:
+            if told := self._tenancy.take_back(newest, theirs):
+                self._tell(told)
+        return True
+
+    def _settle(self) -> None:
+        """End a commit that a kill has cut off: its files would seem to be staged by somebody."""
+        if self._committer.is_cut_off():
+            with self._tenancy.locked():
+                self._committer.settle()
+
+    def _ensure_clean(self, status: TreeStatus, head: Head, note: Note | None) -> None:
+        """Return if what is dirty is what the step of *head* has left here itself."""
+        dirty = [entry.path for entry in self._tree.dirt(status, self._tolerated)]
+        if not dirty:
+            return
+        way_out = (
+            "commit them, put them away ('git stash -u%s'), or have git ignore them; "
+            "list paths that may stay like this in store.work.tolerated"
+        )
+        paths = f"{len(dirty)} changed {'path' if len(dirty) == 1 else 'paths'}"
+        if note is None or not note.is_of_step(head):
+            raise self._tree.refused(
+                f"branch {self.branch} has uncommitted changes ({paths}): "
+                + listed(dirty, self._hide),
+                way_out % "",
+            )
+        if changed := changed_since(note, self._tree.top, dirty):
+            number = f"{len(changed)} {'path was' if len(changed) == 1 else 'paths were'}"
+            raise self._tree.refused(
+                f"{number} changed since attempt {note.attempt} ended, and the next one would "
+                f"commit that as its own: {listed(changed, self._hide)}",
+                way_out % " -- PATH",
+            )
+        if note != self._told:
+            self._told = note
+            unknown = ", or someone changed since" if note.left is None else ""
+            self._tell(
+                f"continues with what attempt {note.attempt} left{unknown}: {paths}, "
+                + listed(dirty, self._hide)
+            )
+
+    def _ensure_branch(self, status: TreeStatus, head: Head) -> str:
+        """Return the commit that is checked out, if it is the one of the run's branch."""
+        # First: a rebase detaches HEAD, and then no branch can be switched to.
+        if begun := self._tree.under_way():
+            where = "" if status.branch is None else f" on branch {status.branch}"
+            hint = "finish it or abort it, then start again"
+            raise self._tree.refused(f"{begun} is under way{where}", hint)
+        wanted = self.branch or status.branch
+        if self._work.branch == CURRENT and (known := self._branch_of(head)) is not None:
+            wanted = known
+            if not is_branch_name(wanted):
+                raise self._tree.refused(
+                    f"the run's code is on {wanted!r}, but git does not allow that branch name",
+                    "look at who wrote that state: 'sequencer history'",
+                )
+        if status.branch is None or wanted is None:
+            told = f"; the run's code is on {wanted}" if wanted else ""
+            hint = f"{typed_command('git', 'switch', wanted or 'BRANCH')}, then start again"
+            raise self._tree.refused(f"HEAD is detached: no branch is checked out{told}", hint)
+        if status.branch != wanted:
+            raise self._tree.refused(
+                f"branch {status.branch} is checked out, but the run's code is on {wanted}",
+                f"{typed_command('git', 'switch', wanted)}, or set store.work.branch",
+            )
+        # Another one may have been checked out when this process began.
+        self.branch = wanted
+        if status.commit is None:
+            raise self._tree.refused(f"branch {wanted} has no commit yet", "make the first commit")
+        return status.commit
+
+    def _branch_of(self, head: Head) -> str | None:
+        """Return which branch the run of *head* is on: where its first step began, at the latest.
+
+        None: no step of it was accepted, and none has begun in this work tree last.
+        """
+        if head.work is not None:
+            return head.work.branch
+        note = self._tenancy.note()
+        return note.branch if note is not None and note.run_id == head.run_id else None
+
+    def arrive(self, head: Head) -> None:
+        """See `Carrier.arrive`."""
+        was_occupied = self._tenancy.is_occupied
+        try:
+            with self._tenancy.locked() as note:
+                self._tenancy.ensure_free(note, head)
+                self._tenancy.occupy(note)
+                if note != self._seen:
+                    # Somebody has worked here since it was found to be ready.
+                    self._ensure_clean(self._tree.status(), head, note)
+                self._seen = self._tenancy.begin(head, self.branch)
+            self._bring(head)
+            if not was_occupied:
+                self._tenancy.base = self._tree.resolve("HEAD")
+        except BaseException:
+            if not was_occupied:
+                self._tenancy.vacate()
+            raise
+
+    def _bring(self, head: Head) -> None:
+        wanted = head.work.commit if head.work is not None else None
+        theirs = self._theirs(head)
+        if wanted is not None and not self._has(theirs, wanted):
+            theirs = self._theirs(head) if self._remote.fetch(self.refs) else None
+            if theirs and self._tree.is_shallow and not self._has(theirs, wanted):
+                self._remote.fetch(self.refs, f"--deepen={DEEPER}")
+            if not self._has(theirs, wanted):
+                raise self._without(theirs, wanted)
+        if theirs is not None:
+            self._forward(theirs)
+
+    def _forward(self, theirs: str) -> None:
+        commit = self._tree.resolve("HEAD")
+        self._left.add(theirs)
+        if commit is None or self._tree.contains(commit, theirs):
+            return
+        if not self._tree.contains(theirs, commit):
+            raise self._diverged(commit, theirs)
+        if not self._tree.is_whole(theirs):
+            # It would be half checked out, and git believes that it has what its refs name.
+            self._remote.refetch(self.refs)
+            if not self._tree.is_whole(theirs):
+                raise self._tree.refused(
+                    f"commit {theirs[:12]} of branch {self.branch} can't be fetched completely",
+                    "look at both repositories with 'git fsck'; a fresh clone shows whether "
+                    f"{self._remote.name!r} has it",
+                )
+        obstacle = self._tree.forward(theirs)
+        if obstacle is not None:
+            raise self._tree.refused(
+                f"branch {self.branch} can't be fast-forwarded to {theirs[:12]}: "
+                + obstacle.reason,
+                f"{obstacle.hint}, then start again",
+            )
+
+    def _has(self, theirs: str | None, commit: str) -> bool:
+        return theirs is not None and self._tree.contains(theirs, commit)
+
+    # --- after a step --------------------------------------------------------------
+
+    def collect(self, claim: Claim, step: str, head: Head) -> Work | None:
+        """See `Carrier.collect`."""
+        self.cargo = None
+        for _ in range(_TRIES):
+            status = self._tree.status()
+            commit = self._ensure_branch(status, head)
+            theirs = self._theirs(head)
+            if theirs is not None and not self._tree.contains(commit, theirs):
+                raise self._tree.refused(
+                    f"step {step!r} left branch {self.branch} without the commit "
+                    f"{theirs[:12]} that {self._remote.name!r} has: its history was rewritten",
+                    f"look at {typed_command('git', 'reflog', str(self.branch))}; "
+                    "nothing was pushed",
+                )
+            selection = self._selector.select(status)
+            more, branch = bool(selection.chosen), str(self.branch)
+            self._tenancy.plan(claim, branch, commit, theirs, has_more=more)
+            try:
+                commit = self._committed(selection, status, commit, claim, step)
+            except RefMoved:
+                continue
+            move = RefMove(f"refs/heads/{branch}", theirs, commit)
+            self.cargo = move if commit != theirs else None
+            if self.cargo is None and (head.work is not None or self._work.branch != CURRENT):
+                return None
+            self._left.add(commit)
+            # Without a move the run learns its branch, and stays on it.
+            return Work(branch=branch, commit=commit)
+        raise self._tree.refused(
+            f"someone else keeps committing on branch {self.branch}",
+            "work in a clone of your own while steps run",
+        )
+
+    def merged(self, claim: Claim, head: Head, work: Work) -> Work | str:
+        """See `Carrier.merged`: it moves with the state, and what has not moved is not accepted."""
+        del claim, head
+        return work
+
+    def publish(self, head: Head) -> None:
+        """See `Carrier.publish`: the code has moved with the state."""
+
+    def leave(self, head: Head | None) -> None:
+        """See `Carrier.leave`; where the step stays, what it has left is remembered."""
+        if not self._tenancy.is_occupied:
+            return
+        try:
+            note = self._tenancy.note()
+            is_its_own = note is not None and note.owner.nonce == this_process().nonce
+            # Where nobody knows how it ended, who comes next finds out.
+            if (
+                head is not None
+                and is_its_own
+                and self._tenancy.take_back(note, self._tenancy.accepted(head, None))
+            ):
+                note = self._tenancy.note()
+            if note is not None and is_its_own and (head is None or note.is_of_step(head)):
+                dirt = self._tree.dirt(self._tree.status(), self._tolerated)
+                self._tenancy.end(note, [entry.path for entry in dirt])
+        except SequencerError as error:
+            # Then nobody can tell it from what comes later, and its next attempt goes on with all.
+            self._tell(f"can't record what the step left: {error.message}")
+        finally:
+            self._tenancy.vacate()
+
+    def _committed(
+        self, selection: Selection, status: TreeStatus, commit: str, claim: Claim, step: str
+    ) -> str:
+        """Commit *selection*; return the new commit, or the old one if nothing was chosen."""
+        ref = f"refs/heads/{self.branch}"
+        if selection.chosen:
+            message = self._message(claim, step)
+            written = self._committer.commit(selection, commit, ref, message)
+            commit, selection = written.commit, written.selection
+        declared = [one for one in selection.skipped if one.is_declared]
+        for one in declared[:SHOWN_PATHS]:
+            self._tell(f"not committed: {self._hide(one.path)!r} {one.reason}")
+        if len(declared) > SHOWN_PATHS:
+            more = len(declared) - SHOWN_PATHS
+            self._tell(f"not committed: {more} more; 'sequencer plan --commit'")
+        done = {one.path for one in selection.chosen}
+        left = [e.path for e in self._tree.dirt(status, self._tolerated) if e.path not in done]
+        if left:
+            self._tell(
+                f"{listed(left, self._hide)}: not committed, so no other clone gets them; no "
+                "step starts here until you commit or remove them, or list them in "
+                "store.work.tolerated"
+            )
+        return commit
+
+    def _message(self, claim: Claim, step: str) -> str:
+        facts = {
+            "step": step,
+            "iteration": str(claim.step_index + 1),
+            "step_index": str(claim.step_index),
+            "run": self._run or "default",
+            "token": str(claim.token),
+        }
+        facts = {name: " ".join(text.split()) for name, text in facts.items()}
+        trailers = [f"{name.title()}: {facts[name]}" for name in _TRAILERS]
+        return self._hide("\n".join([self._options.first_line(facts), "", *trailers]) + "\n")
+
+    # --- where work tree and remote have parted ------------------------------------
+
+    # Commands are written so that they can be typed as they stand, whatever a branch is called.
+
+    def _diverged(self, commit: str, theirs: str) -> WorkTreeRefused:
+        """Return that the branch is at *commit* here and at *theirs* there, neither behind."""
+        if self._tree.is_shallow:
+            return self._cut_short(theirs)
+        remote, apart = self._remote.name, self._tree.apart(commit, theirs)
+        there = quote(f"{remote}/{self.branch}")
+        return self._tree.refused(
+            f"branch {self.branch} has diverged: {apart.ahead} commits are only here, "
+            f"{apart.behind} only on {remote!r}",
+            f"bring both together ('git fetch {remote}', then 'git rebase {there}'), "
+            f"or set yours aside ('git branch mine', then 'git reset --keep {there}')",
+        )
+
+    def _without(self, theirs: str | None, wanted: str) -> WorkTreeRefused:
+        """Return that the remote does not have the code that the state goes with, *wanted*."""
+        if self._tree.is_shallow and theirs is not None:
+            return self._cut_short(wanted)
+        remote, lacks = self._remote.name, "is gone" if theirs is None else "was moved back"
+        pushed = quote(f"{wanted}:refs/heads/{self.branch}")
+        return self._tree.refused(
+            f"branch {self.branch} of {remote!r} {lacks}: it does not have commit "
+            f"{wanted[:12]}, which belongs to the state",
+            f"'git push {remote} {pushed}' from "
+            "a clone that has it; to continue without it, 'sequencer reset' starts a new run on "
+            "what the branch has, and 'sequencer set step_index=N' moves it to where this one was",
+        )
+
+    def _cut_short(self, commit: str) -> WorkTreeRefused:
+        """Return that the history of the branch which is here does not reach back to *commit*."""
+        return self._tree.refused(
+            f"this clone is shallow: its history of branch {self.branch} ends before commit "
+            f"{commit[:12]}, so this clone can't tell whether the branch has it",
+            f"'git fetch --unshallow {quote(self._remote.name)}' brings the rest, then start again",
+        )
+
+    # --- when it was not accepted --------------------------------------------------
+
+    def keep(self, claim: Claim, step: str, head: Head) -> str | None:
+        """See `Carrier.keep`."""
+        status = self._tree.status()
+        commit = status.commit
+        if commit is None:
+            return None
+        selection = self._selector.select(status)
+        before = self._theirs(head)
+        if not selection.chosen and (before is None or self._tree.contains(before, commit)):
+            return None
+        base = self._tenancy.kept_name(claim)
+        name = self._tenancy.kept(base, commit, selection, self._message(claim, step))
+        ref = f"refs/heads/{name}"
+        kept = self._tree.resolve(ref)
+        try:
+            pushed = self._remote.push([RefMove(ref, None, kept)]).verdict
+        except (GitFailed, RemoteUnreachable, NoAtomicPush):
+            pushed = PushVerdict.UNKNOWN
+        if pushed is not PushVerdict.ACCEPTED:
+            self._tell(f"branch {name} exists only here: it could not be pushed")
+        return name
+
+
+class StoreCarrier(GitCarrier):
+    """A carrier whose code is fetched and pushed by the store of its run, with the state."""
+
+    def __init__(
+        self, store: GitStore, settings: Settings, run: str | None, redaction: Redaction
+    ) -> None:
+        """Have *store* move the code of *run*."""
+        branch = store.branch
+        tree = WorkTree(folders_of(settings, settings.state_file), branch.objects)
+        super().__init__(
+            tree,
+            branch.remote,
+            store.state_path,
+            run=run,
+            work=settings.store.work,
+            commit=settings.commit,
+            redaction=redaction,
+            tell=branch.replica.notices.append,
+        )
+        self._store = store
+        branch.code_refs = lambda: self.refs
+
+    def ready(self, head: Head) -> None:
+        """See `Carrier.ready`; on the newest code, somebody may have pushed some."""
+        self._store.branch.carried = self.refs
+        self._store.bring()
+        super().ready(self._store.view().head or head)
+
+    def collect(self, claim: Claim, step: str, head: Head) -> Work | None:
+        """See `Carrier.collect`; the code moves with the next state that names it."""
+        work = super().collect(claim, step, head)
+        self._store.branch.cargo = self.cargo
+        return work
+
+
+def carrier_of(settings: Settings, run: str | None, store: Store, redaction: Redaction) -> Carrier:
+    """Return what moves the code of the run that *store* keeps: nothing, where that is no git."""
+    if not isinstance(store, GitStore) or settings.store.work.branch == NONE:
+        return NOTHING_CARRIED
+    return StoreCarrier(store, settings, run, redaction)
+
+
+def folders_of(settings: Settings, state_file: Path) -> Folders:
+    """Return where the program itself writes in the project, for a run with *state_file*."""
+    return Folders(
+        settings.project_dir,
+        state_file,
+        settings.logs_dir,
+        # The files of the project that activities are written to.
+        tuple(
+            settings.project_dir / sink.path
+            for sink in settings.activity.sinks.values()
+            if sink.path is not None
+        ),
+    )

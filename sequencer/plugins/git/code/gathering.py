@@ -1,0 +1,504 @@
+"""The worktrees of a team's tasks: added, what is left in them committed, and removed.
+
+Committed is all of it or nothing: where one file can't be (a key, too large, conflicts of a
+merge), the worktree is left to a person. What an agent has done is on a branch before its folder
+goes, and a branch goes only when the checkout has all of it. Each step may be cut short and is
+made again by the next one who cleans.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+from msgspec import Struct
+
+from sequencer.documents.textfile import ref_part, slug
+from sequencer.errors import SequencerError
+from sequencer.executors.redaction import Redaction
+from sequencer.plugins.git.code.checkout import PATIENCE_S, QUIET, Checkout
+from sequencer.plugins.git.code.selection import (
+    Content,
+    Skipped,
+    Unfit,
+    ensure_fit_name,
+    is_unchanged,
+    read_content,
+    secrets_by,
+    with_keys,
+)
+from sequencer.plugins.git.code.tree import (
+    SHOWN_PATHS,
+    Change,
+    Folders,
+    StatusEntry,
+    TreeStatus,
+    listed,
+    status_of,
+    under_way_in,
+)
+from sequencer.plugins.git.code.worktrees import (
+    BRANCHES,
+    RUN_BRANCHES,
+    Phase,
+    Worktree,
+    Worktrees,
+    branch_of,
+    git_dirs,
+    name_of,
+    remove,
+)
+from sequencer.plugins.git.process import Git, GitFailed
+from sequencer.project.schema import MIB
+from sequencer.store.identity import this_process
+
+MAX_FILE_BYTES, MAX_TOTAL_BYTES = 32 * MIB, 128 * MIB
+"""As large as a tracked output and a commit may be elsewhere."""
+_KEY_BLOCK = b"PRIVATE KEY"
+
+
+class Gathered(Struct, frozen=True):
+    """What became of a worktree's files."""
+
+    tip: str
+    """The commit that holds all of it."""
+    refused: tuple[Skipped, ...] = ()
+    """Not empty: nothing was committed."""
+    others: tuple[str, ...] = ()
+    """Repositories in the worktree, which no commit of it holds."""
+    notices: tuple[str, ...] = ()
+    has_own: bool = False
+    """The agent has committed itself."""
+
+
+def _stage(git: Git, without: set[str]) -> None:
+    """Bring the index to what is in the worktree, but for the paths *without*."""
+    specs = [":/", *(f":(top,exclude,literal){path.rstrip('/')}" for path in sorted(without))]
+    told = "".join(f"{spec}\0" for spec in specs).encode("utf-8", "surrogateescape")
+    flags = ("--all", "--pathspec-from-file=-", "--pathspec-file-nul")
+    git.run("add", *flags, stdin=told, settings=QUIET)
+
+
+def _old_content(git: Git, path: str, commit: str = "HEAD") -> bytes | None:
+    """Return what *commit* has at *path*; None: nothing, or nothing that is a file."""
+    try:
+        return git.run("cat-file", "blob", f"{commit}:{path}").stdout
+    except GitFailed:
+        return None
+
+
+CLEANING_S = 60.0
+"""After this no further worktree is begun with; the next one who cleans goes on."""
+_OF_ATTEMPT = re.compile(r"(?P<name>[^/]+-[0-9]+(-again[0-9]+)?)(\.left)?")
+"""The last part of a branch's name: that of the worktree, or of what its agent went away from."""
+
+
+class Cleared(Struct, frozen=True):
+    """What is left of a worktree."""
+
+    branch: str | None
+    """The branch with its work; None: the checkout has all of it, or there was none."""
+    notices: tuple[str, ...] = ()
+
+
+class TaskTrees:
+    """Adds the worktrees of one run, commits what is left in them, and removes them."""
+
+    def __init__(self, folders: Folders, run: str | None, git: Git, redaction: Redaction) -> None:
+        """Keep those of *run* beside its state; *redaction* knows what is never committed."""
+        self.checkout = Checkout(folders, git)
+        self.notes = Worktrees(folders.state_file.parent, run, redaction.hide_text)
+        self._run = run
+        self._prefix = f"refs/heads/{branch_of(run, '')}"
+        self._is_secret = secrets_by(redaction)
+
+    # --- adding --------------------------------------------------------------------
+
+    def add(  # noqa: PLR0917 - what a note says of a worktree
+        self,
+        task: str,
+        token: int,
+        run_id: str,
+        status: TreeStatus,
+        subject: str,
+        phase: Phase = Phase.WORKING,
+    ) -> Worktree:
+        """Make a worktree on what is checked out, as *status* has it; without *task*, the run's.
+
+        Raises:
+            WorkTreeRefused: git can't.
+        """
+        checkout = self.checkout
+        noted = self._named(task, token, run_id, status, subject)
+        try:
+            self.notes.prepare()
+            with checkout.repository_lock():
+                worktree = self.notes.write(noted)
+                folder = self.notes.folder(worktree)
+                flags = ("--quiet", "--no-track", "-b", worktree.branch)
+                argv = ("worktree", "add", *flags, str(folder), worktree.base)
+                try:
+                    checkout.git.run(*argv, settings=QUIET)
+                    git_dir = (folder / ".git").read_bytes().removeprefix(b"gitdir: ").strip()
+                except (GitFailed, OSError):
+                    self._removed(worktree, lambda: self._settled(worktree))
+                    raise
+            (folder / checkout.prefix).mkdir(parents=True, exist_ok=True)
+            made = worktree.replace(phase=phase, git_dir=os.fsdecode(git_dir))
+            return self.notes.write(made)
+        except GitFailed as failed:
+            raise checkout.refused(f"can't have another worktree: {failed.reason}") from failed
+        except OSError as error:
+            raise checkout.refused(f"can't have another worktree: {error}") from error
+
+    def _named(
+        self, task: str, token: int, run_id: str, status: TreeStatus, subject: str
+    ) -> Worktree:
+        """Return the note of a worktree whose folder and branch are nobody's."""
+        first = name = name_of(task, token) if task else f"run-{ref_part(slug(run_id))[:8]}"
+        number, branches = 1, BRANCHES if task else RUN_BRANCHES
+        while self._tip(branch_of(self._run, name, branches)) or not self.notes.is_free(name):
+            number += 1
+            name = f"{first}-again{number}"
+        return Worktree(
+            name=name,
+            task=task,
+            subject=subject,
+            token=token,
+            run_id=run_id,
+            branch=branch_of(self._run, name, branches),
+            base=str(status.commit),
+            checked_out=status.branch or "",
+            owner=this_process(),
+        )
+
+    def _tip(self, branch: str) -> str | None:
+        argv = ("rev-parse", "--verify", "--quiet", f"refs/heads/{branch}")
+        return self.checkout.git.text(*argv, accepts=(0, 1)) or None
+
+    # --- committing ----------------------------------------------------------------
+
+    def git_of(self, worktree: Worktree) -> Git:
+        """Return what runs git in *worktree*, whatever its agent has done to the file ``.git``.
+
+        Without that file git would take the checkout around it for the worktree.
+        """
+        folder = self.notes.folder(worktree)
+        return self.checkout.git.at(folder, timeout_s=PATIENCE_S, git_dir=worktree.place)
+
+    def gather(self, worktree: Worktree) -> Gathered:
+        """Commit what is in *worktree*, and point its branch at everything that was done.
+
+        Raises:
+            GitFailed: git can't; what was there is there still.
+        """
+        git = self.git_of(worktree)
+        status = status_of(git)
+        if status.commit is None:
+            return Gathered(worktree.base, (Skipped(".", "is on a branch without a commit"),))
+        if begun := under_way_in(worktree.place):
+            return Gathered(status.commit, (Skipped(".", f"is in the middle of {begun}"),))
+        is_own = self.checkout.is_own
+        own = {e.path for e in status.entries if not e.is_tracked and is_own(e.path)}
+        others = {e.path for e in status.entries if e.is_submodule or e.path.endswith("/")} - own
+        entries = [e for e in status.entries if e.path not in own | others]
+        read_before: dict[str, Content] = {}
+        refused = tuple(self._refused(git, entries, read_before))
+        if refused:
+            return Gathered(status.commit, refused, tuple(sorted(others)))
+        tip = status.commit
+        if entries:
+            _stage(git, own | others)
+            refused = tuple(
+                Skipped(path, "was changed while it was read")
+                for path, content in read_before.items()
+                if not is_unchanged(git.folder, path, content)
+            )
+            if refused:
+                return Gathered(status.commit, refused, tuple(sorted(others)))
+            tip = self._committed(git, tip, self.notes.left_message(worktree))
+        notices = (
+            [f"left out because they are files of a run: {', '.join(sorted(own))}"] if own else []
+        )
+        notices += self._moved_branch(worktree, git, status, tip)
+        has_own = status.commit != worktree.base
+        return Gathered(tip, (), tuple(sorted(others)), tuple(notices), has_own)
+
+    def with_keys(self, worktree: Worktree, gathered: Gathered) -> tuple[Skipped, ...]:
+        """Return what must not be merged, because a commit of the agent's own adds a key.
+
+        Raises:
+            GitFailed: git can't.
+        """
+        if not gathered.has_own:
+            return ()
+        git = self.git_of(worktree)
+
+        def is_new(path: str, data: bytes) -> bool:
+            return self._is_new(git, path, data, worktree.base)
+
+        known = [worktree.base, *filter(None, [self.checkout.commit()])]
+        found = with_keys(
+            git,
+            gathered.tip,
+            known,
+            is_secret=self._is_secret,
+            is_new=is_new,
+            max_bytes=MAX_FILE_BYTES,
+        )
+        return tuple(Skipped(path, reason) for path, reason in dict(found).items())
+
+    # --- what may be committed -----------------------------------------------------
+
+    def _refused(
+        self, git: Git, entries: list[StatusEntry], found: dict[str, Content]
+    ) -> Iterator[Skipped]:
+        """Yield what of *entries* may not be committed; keep in *found* how the others were."""
+        left = MAX_TOTAL_BYTES
+        for entry in entries:
+            try:
+                content = self._content(git, entry)
+                if content is None:
+                    continue
+            except Unfit as unfit:
+                yield Skipped(entry.path, str(unfit))
+                continue
+            left -= content.size
+            if left < 0:
+                reason = f"does not fit into the {MAX_TOTAL_BYTES} bytes of a commit"
+                yield Skipped(entry.path, reason)
+            found[entry.path] = content
+
+    def _content(self, git: Git, entry: StatusEntry) -> Content | None:
+        if entry.is_unmerged:
+            raise Unfit("has conflicts of a merge")
+        try:
+            ensure_fit_name(entry.path, self._is_secret)
+        except Unfit:
+            # What is committed under such a name already is an example, or no secret any more.
+            if not entry.is_tracked or _old_content(git, entry.path) is None:
+                raise
+        if entry.change is Change.DELETED:
+            return None
+
+        def is_new_secret(data: bytes) -> bool:
+            return self._is_secret(data) and self._is_new(git, entry.path, data)
+
+        return read_content(git.folder, entry.path, MAX_FILE_BYTES, is_new_secret)
+
+    def _is_new(self, git: Git, path: str, data: bytes, commit: str = "HEAD") -> bool:
+        """Return whether *data*, which holds a key, has one that *commit* has not."""
+        old = _old_content(git, path, commit)
+        if old is None or _KEY_BLOCK in data:
+            return True
+        known = frozenset(old.split(b"\n"))
+        added = [line for line in data.split(b"\n") if line not in known]
+        return self._is_secret(b"\n".join(added))
+
+    # --- the commit ----------------------------------------------------------------
+
+    def _committed(self, git: Git, parent: str, message: str) -> str:
+        """Commit what is staged on top of *parent*; return the new commit, or *parent*.
+
+        Raises:
+            GitFailed: git can't.
+        """
+        flags = ("--quiet", "--no-verify", "--no-gpg-sign", "--cleanup=verbatim", "--file=-")
+        git.run(
+            *("commit", *flags),
+            stdin=message.encode("utf-8", "replace"),
+            extra=self.checkout.identity,
+            settings=QUIET,
+            # 1: there is nothing to commit after all, a line end that git makes the same.
+            accepts=(0, 1),
+        )
+        commit = git.text("rev-parse", "HEAD")
+        if commit == parent:
+            git.run("diff", "--cached", "--quiet")
+        return commit
+
+    def _moved_branch(
+        self, worktree: Worktree, git: Git, status: TreeStatus, tip: str
+    ) -> list[str]:
+        """Point the branch of *worktree* at *tip*, wherever its agent has committed that."""
+        if status.branch == worktree.branch:
+            return []
+        ref = f"refs/heads/{worktree.branch}"
+        old = git.text("rev-parse", "--verify", "--quiet", ref, accepts=(0, 1))
+        notices = []
+        if old and not self.checkout.contains(tip, old):
+            left = f"{worktree.branch}.left"
+            git.run("update-ref", f"refs/heads/{left}", old)
+            notices.append(f"the agent continued from another commit; what it left is on {left}")
+        git.run("update-ref", ref, tip)
+        return notices
+
+    # --- removing ------------------------------------------------------------------
+
+    def remove(self, worktree: Worktree, merged: str | None) -> Cleared:
+        """Remove the folder of *worktree*, and its branch if that ends in *merged*.
+
+        Raises:
+            GitFailed: git can't.
+        """
+        with self.checkout.repository_lock():
+            return self._removed(worktree, lambda: self._without_branch(worktree, merged))
+
+    def _removed(self, worktree: Worktree, settle: Callable[[], str | None]) -> Cleared:
+        folder = self.notes.folder(worktree)
+        if not remove(folder):
+            return Cleared(settle(), (f"can't be removed: {folder}",))
+        for path in git_dirs(self.checkout.common_dir, folder):
+            remove(path)
+        branch = settle()
+        self.notes.forget(worktree)
+        return Cleared(branch)
+
+    def _without_branch(self, worktree: Worktree, merged: str | None) -> str | None:
+        """Remove the branch of *worktree* if it is at *merged*; else return its name."""
+        if merged is None:
+            return worktree.branch
+        self.checkout.git.run("update-ref", "-d", f"refs/heads/{worktree.branch}", merged)
+        return None
+
+    def _settled(self, worktree: Worktree) -> str | None:
+        """Remove the branch of *worktree* if it has nothing of its own; else return its name."""
+        ref = f"refs/heads/{worktree.branch}"
+        git = self.checkout.git
+        tip = git.text("rev-parse", "--verify", "--quiet", ref, accepts=(0, 1))
+        if not tip:
+            return None
+        head = self.checkout.commit()
+        if tip != worktree.base and (head is None or not self.checkout.contains(head, tip)):
+            return worktree.branch
+        git.run("update-ref", "-d", ref, tip)
+        return None
+
+    def keep(self, worktree: Worktree) -> tuple[str, ...]:
+        """Let *worktree* stay for a person, on its branch if that has what was merged."""
+        if worktree.phase is Phase.MERGING:
+            with contextlib.suppress(GitFailed, SequencerError):
+                flags = ("--quiet", "--force")
+                self.git_of(worktree).run("checkout", *flags, worktree.branch, settings=QUIET)
+        with contextlib.suppress(OSError):
+            self.notes.write(worktree.replace(phase=Phase.KEPT))
+        return (f"stays until you look at it: {self.notes.folder(worktree)}",)
+
+    def others_in(self, worktree: Worktree, gathered: Gathered) -> tuple[str, ...]:
+        """Return the repositories in *worktree* that would be lost with it."""
+        own = self.notes.folder(worktree) / ".git"
+        found = [*gathered.others, *([".git"] if own.is_dir() and not own.is_symlink() else [])]
+        if (worktree.place / "modules").exists() and not gathered.others:
+            found.append("the submodules")
+        return tuple(found)
+
+    # --- branches that nobody needs ------------------------------------------------
+
+    def remove_merged_branches(self) -> None:
+        """Remove branches of attempts that have nothing which the checkout has not.
+
+        Those stay that a worktree holds, of whomever, or a note. Once more, where git fails
+        or somebody has begun something, is next time.
+        """
+        ends = time.monotonic() + CLEANING_S
+        with contextlib.suppress(GitFailed, SequencerError, OSError):
+            if not self._merged_branches() or self.checkout.under_way():
+                return
+            with self.checkout.repository_lock():
+                # Nobody adds a worktree, nor its note, from here on.
+                for ref, tip in self._merged_branches().items():
+                    if time.monotonic() > ends:
+                        return
+                    with contextlib.suppress(GitFailed):
+                        self.checkout.git.run("update-ref", "--no-deref", "-d", ref, tip)
+
+    def _merged_branches(self) -> dict[str, str]:
+        """Return the branches that are behind the commit that is checked out, with their tips."""
+        form = "--format=%(refname)%00%(objectname)%00%(symref)%00%(worktreepath)"
+        told = self.checkout.git.text("for-each-ref", "--merged=HEAD", form, self._prefix)
+        held = set(self.notes.names())
+        found = {}
+        for line in told.splitlines():
+            ref, tip, *bound = line.split("\0")
+            named = _OF_ATTEMPT.fullmatch(ref.removeprefix(self._prefix))
+            if named is not None and named["name"] not in held and not any(bound):
+                found[ref] = tip
+        return found
+
+    # --- after a kill --------------------------------------------------------------
+
+    def clean(self, live: Collection[int]) -> tuple[str, ...]:
+        """Remove the worktrees that nobody works in: those without a token in *live*."""
+        notices: list[str] = []
+        ends = time.monotonic() + CLEANING_S
+        for name in self.notes.names():
+            if time.monotonic() > ends:
+                notices.append("there was not enough time to remove all old worktrees")
+                break
+            worktree = self.notes.read(name)
+            if worktree is None or not worktree.task or worktree.token in live:
+                continue
+            if not self.notes.is_abandoned(worktree):
+                continue
+            try:
+                found = self.put_away(worktree)
+            except (GitFailed, SequencerError, OSError) as error:
+                found = (f"can't be cleaned up: {error}",)
+            notices += [f"worktree of task {worktree.task!r}: {text}" for text in found]
+        return tuple(notices)
+
+    def put_away(self, worktree: Worktree) -> tuple[str, ...]:
+        """Remove *worktree*, in which nobody works; its work is on its branch then.
+
+        What can't be committed stays where it is; returned is what a person should know.
+        """
+        with self.checkout.repository_lock():
+            # Somebody else may have been faster.
+            present = self.notes.read(worktree.name)
+            return () if present is None else self._cleaned(present)
+
+    def _cleaned(self, worktree: Worktree) -> tuple[str, ...]:
+        is_there = self.notes.folder(worktree).is_dir()
+        if worktree.phase is Phase.KEPT and is_there:
+            return ()
+        notices: tuple[str, ...] = ()
+        if worktree.phase is Phase.WORKING and is_there:
+            self._unlock(worktree)
+            try:
+                gathered = self.gather(worktree)
+            except GitFailed as failed:
+                return (f"can't be committed: {failed.reason}", *self.keep(worktree))
+            if gathered.refused:
+                return (told(gathered), *self.keep(worktree))
+            if others := self.others_in(worktree, gathered):
+                return (in_others(others), *gathered.notices, *self.keep(worktree))
+            notices = gathered.notices
+        cleared = self._removed(worktree, lambda: self._settled(worktree))
+        kept = () if cleared.branch is None else (f"its work is on branch {cleared.branch}",)
+        return (*notices, *kept, *cleared.notices)
+
+    def _unlock(self, worktree: Worktree) -> None:
+        """Remove the locks of a git that was killed in *worktree*, where nobody works any more."""
+        branch = self.checkout.common_dir / "refs" / "heads" / f"{worktree.branch}.lock"
+        for path in (worktree.place / "index.lock", worktree.place / "HEAD.lock", branch):
+            path.unlink(missing_ok=True)
+
+
+def told(gathered: Gathered) -> str:
+    """Return in words what of a worktree can't be committed."""
+    return f"nothing was committed: {reasons(gathered.refused)}"
+
+
+def reasons(refused: Sequence[Skipped]) -> str:
+    """Return in words what is *refused*, and why."""
+    shown = [f"{one.path!r} {one.reason}" for one in refused[:SHOWN_PATHS]]
+    more = len(refused) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
+
+
+def in_others(paths: Collection[str]) -> str:
+    """Return in words that *paths* are repositories of their own."""
+    return f"it contains repositories that no commit holds: {listed(paths)}"

@@ -1,0 +1,567 @@
+"""Where the attempts at a team's tasks work, or a whole run, and what becomes of their work.
+
+A worktree for each task that writes, or for the run, whose changes are committed, merged or kept
+on a branch; or the shared checkout, which is only looked at. Closing never loses work and leaves
+the checkout with all of an accepted attempt, or with nothing of it. Many threads and processes may
+open, close and clean at once. Where there is no repository, or no commit yet, tasks work in the
+shared checkout, and that is said once. Not promised: that tasks which write there keep out of each
+other's way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from sequencer.engine.perform import Left
+from sequencer.errors import ConfigurationError, Interrupted, SequencerError, WorkTreeRefused
+from sequencer.executors.process import ProcessCore, describe_exit
+from sequencer.executors.protocol import Cancellation
+from sequencer.executors.pump import TAIL, Launch, agent_environment
+from sequencer.executors.redaction import Redaction
+from sequencer.executors.wall import Wall
+from sequencer.model.head import Head
+from sequencer.model.net.graph import Node
+from sequencer.plugins.git.code.checkout import (
+    CheckoutLook,
+    CheckoutWatch,
+    PlaceLeft,
+    PlaceResult,
+    by_hand,
+    kept_on,
+    merge,
+)
+from sequencer.plugins.git.code.gathering import (
+    Cleared,
+    Gathered,
+    TaskTrees,
+    in_others,
+    reasons,
+    told,
+)
+from sequencer.plugins.git.code.tree import Folders, TreeStatus, listed
+from sequencer.plugins.git.code.worktrees import Phase, Worktree, token_in
+from sequencer.plugins.git.process import Git, GitFailed
+from sequencer.plugins.teams.team import TaskTraits
+
+_FAILURES = (GitFailed, SequencerError, OSError)
+"""What git and the file system may have against something."""
+
+
+class SharedPlace:
+    """The shared checkout as a workplace; see `engine.workplaces.Workplace`."""
+
+    branch: str | None = None
+
+    def __init__(
+        self,
+        cwd: Path,
+        watch: CheckoutWatch | None = None,
+        *,
+        fails_on_write: bool = False,
+        notices: tuple[str, ...] = (),
+        ended: Callable[[], tuple[str, ...]] = tuple,
+    ) -> None:
+        """Work in *cwd*; with *watch* it is only read, and looked at before and after.
+
+        *fails_on_write*: an attempt that has changed something all the same has failed. *ended* is
+        called at the end and returns the tasks that have worked there meanwhile.
+        """
+        self.cwd = cwd
+        self._watch = watch
+        self._fails_on_write = fails_on_write
+        self._ended = ended
+        self._before: CheckoutLook | None = None
+        if watch is not None:
+            self._before = watch.look()
+            notices += self._before.notices
+        self.notices = notices
+
+    def close(self, *, is_accepted: bool, wait_for_turn: Callable[[], None]) -> Left:
+        """See `Workplace.close`."""
+        left = self.end(is_accepted=is_accepted, wait_for_turn=wait_for_turn)
+        return left.told(fails_on_write=self._fails_on_write)
+
+    def end(self, *, is_accepted: bool, wait_for_turn: Callable[[], None]) -> PlaceLeft:
+        """Return what has changed, if nothing should have; there is nothing to merge."""
+        del is_accepted, wait_for_turn
+        writers = self._ended()
+        if self._watch is None or self._before is None:
+            return PlaceLeft(PlaceResult.SHARED)
+        written = self._watch.changes_between(self._before, self._watch.look())
+        return PlaceLeft(PlaceResult.SHARED, written=written, writers=writers if written else ())
+
+
+class OwnPlace:
+    """A worktree as a workplace; see `engine.workplaces.Workplace`."""
+
+    def __init__(self, trees: TaskTrees, worktree: Worktree, notices: tuple[str, ...] = ()) -> None:
+        """Work in *worktree*, one of *trees*."""
+        self._trees = trees
+        self._worktree = worktree
+        self._left: PlaceLeft | None = None
+        """What it has come to; it is closed once."""
+        self.folder = trees.notes.folder(worktree)
+        self.cwd = self.folder / trees.checkout.prefix
+        self.branch: str | None = worktree.branch
+        self.notices = notices
+
+    def close(self, *, is_accepted: bool, wait_for_turn: Callable[[], None]) -> Left:
+        """See `Workplace.close`."""
+        left = self.end(is_accepted=is_accepted, wait_for_turn=wait_for_turn)
+        return left.told(fails_on_write=False)
+
+    def end(self, *, is_accepted: bool, wait_for_turn: Callable[[], None]) -> PlaceLeft:
+        """Commit what was done; merge it if the attempt *is_accepted*, else keep it.
+
+        *wait_for_turn* returns when the attempt may be merged, and is called only if there is
+        something to merge. What it raises is raised, after the work was put on its branch.
+        Closed again, it says the same again.
+        """
+        if self._left is None:
+            self._left = self._closed(wait_for_turn, is_accepted=is_accepted)
+        return self._left
+
+    def _closed(self, wait_for_turn: Callable[[], None], *, is_accepted: bool) -> PlaceLeft:
+        try:
+            gathered = self._trees.gather(self._worktree)
+        except _FAILURES as error:
+            return self._not_gathered(error)
+        if gathered.refused:
+            files = tuple(one.path for one in gathered.refused)
+            return replace(self._stays(told(gathered)), files=files)
+        try:
+            left = self._not_merged(gathered, is_accepted=is_accepted)
+        except _FAILURES as error:
+            return self._stays(f"can't be merged: {_reason(error)}")
+        if left is not None:
+            return self._ended(gathered, left)
+        try:
+            wait_for_turn()
+        except BaseException:
+            self._left = self._ended(gathered, PlaceLeft(PlaceResult.KEPT))
+            raise
+        try:
+            return self._merged(gathered)
+        except _FAILURES as error:
+            return self._merged_after_all(gathered, f"can't be merged: {_reason(error)}")
+
+    def _merged(self, gathered: Gathered) -> PlaceLeft:
+        with self._trees.checkout.merge_lock():
+            worktree = self._trees.notes.write(self._worktree.replace(phase=Phase.MERGING))
+            self._worktree = worktree
+            git, message = self._trees.git_of(worktree), self._trees.notes.merge_message(worktree)
+            merged = merge(self._trees.checkout, git, gathered.tip, worktree, message)
+        return self._ended(gathered, merged)
+
+    def _merged_after_all(self, gathered: Gathered, message: str) -> PlaceLeft:
+        """Look what the checkout has, where something has failed on the way."""
+        tip, contains = gathered.tip, self._trees.checkout.contains
+        with contextlib.suppress(*_FAILURES):
+            made = self._trees.git_of(self._worktree).text("rev-parse", "HEAD")
+            head = self._trees.checkout.commit()
+            if made != tip and head and contains(made, tip) and contains(head, made):
+                return self._ended(gathered, PlaceLeft(PlaceResult.MERGED, commit=made))
+        return self._stays(message)
+
+    def _not_merged(self, gathered: Gathered, *, is_accepted: bool) -> PlaceLeft | None:
+        """Return what becomes of work that is not to be merged; None: it is."""
+        if gathered.tip == self._worktree.base:
+            return PlaceLeft(PlaceResult.UNCHANGED)
+        if not is_accepted:
+            return PlaceLeft(PlaceResult.KEPT)
+        refused = self._trees.with_keys(self._worktree, gathered)
+        if not refused:
+            return None
+        return PlaceLeft(
+            PlaceResult.KEPT,
+            f"is not merged, because one of its commits adds a key: {reasons(refused)}; "
+            + kept_on(self._worktree),
+            f"take the key out of these commits, then {by_hand(self._worktree)}; "
+            "revoke a key that has left this machine",
+            files=tuple(one.path for one in refused),
+        )
+
+    def _ended(self, gathered: Gathered, left: PlaceLeft) -> PlaceLeft:
+        """Remove the worktree, unless it holds what would be lost, and complete *left*."""
+        branch = None if left.result is PlaceResult.MERGED else self._worktree.branch
+        if others := self._trees.others_in(self._worktree, gathered):
+            notices = (in_others(others), *gathered.notices, *self._trees.keep(self._worktree))
+            return replace(left, branch=branch, folder=self.folder, notices=notices)
+        # What is kept has a branch; of the rest the checkout has everything.
+        has_all = left.result in (PlaceResult.MERGED, PlaceResult.UNCHANGED)
+        try:
+            cleared = self._trees.remove(self._worktree, gathered.tip if has_all else None)
+        except _FAILURES as error:
+            # What has become of the work stands all the same; who cleans up tries once more.
+            cleared = Cleared(branch, (f"{self.folder} can't be removed: {_reason(error)}",))
+        notices = (*gathered.notices, *cleared.notices)
+        return replace(left, branch=cleared.branch, notices=notices)
+
+    def _not_gathered(self, error: Exception) -> PlaceLeft:
+        """Leave what could not be committed to a person, if there is anything to look at."""
+        if self.folder.is_dir():
+            return self._stays(f"can't be committed: {_reason(error)}")
+        branch = self._worktree.branch
+        return PlaceLeft(
+            PlaceResult.REFUSED,
+            f"its worktree, {self.folder}, was removed while it worked; "
+            f"what it had committed is on branch {branch}",
+            "have the task done again" if self._worktree.task else by_hand(self._worktree),
+            branch=branch,
+        )
+
+    def _stays(self, message: str) -> PlaceLeft:
+        """Leave the worktree to a person."""
+        folder = shlex.quote(str(self.folder))
+        return PlaceLeft(
+            PlaceResult.REFUSED,
+            f"{message}; its work is in {self.folder}, and none of it is in the checkout",
+            f"look there; 'git worktree remove --force {folder}' removes it",
+            branch=self._worktree.branch,
+            folder=self.folder,
+            notices=self._trees.keep(self._worktree),
+        )
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, GitFailed):
+        return error.reason
+    return error.message if isinstance(error, SequencerError) else str(error)
+
+
+NEEDED = (2, 30)
+"""Of git."""
+LOOKED_BACK = 2000
+"""Commits that are looked through for merges of earlier attempts."""
+
+
+class GitWorkplaces:
+    """Where the tasks of one run work; see `engine.workplaces.Workplaces`."""
+
+    def __init__(
+        self,
+        folders: Folders,
+        run: str | None,
+        *,
+        git: Git,
+        redaction: Redaction,
+        fails_on_write: bool = False,
+    ) -> None:
+        """Give tasks of *run* (None: the default run) places in ``folders.project``.
+
+        *git* is run there; *redaction* knows what is never committed; *fails_on_write*: see
+        `SharedPlace`. Nothing is started or written before the first place is opened.
+        """
+        self._hide = redaction.hide_text
+        self._git, self.trees = git, TaskTrees(folders, run, git, redaction)
+        self._checkout = self.trees.checkout
+        self._watch = CheckoutWatch(self._checkout)
+        self._fails_on_write = fails_on_write
+        self._guard = threading.Lock()
+        self._has_told = False
+        self._writers: dict[int, str] = {}
+        """Tasks that write in the shared checkout at present, by their tokens."""
+        self._meanwhile: dict[int, dict[int, str]] = {}
+        """Those that have, while the task with the token was there to read."""
+
+    # --- opening -------------------------------------------------------------------
+
+    def open(
+        self, node: Node, token: int, run_id: str, *, is_first: bool
+    ) -> OwnPlace | SharedPlace:
+        """See `Workplaces.open`."""
+        traits, task = node.task or TaskTraits(), node.id
+        if not traits.writes:
+            return self._reading(token)
+        if not traits.worktree:
+            # One that only reads has nothing to isolate.
+            return self._writing(task, token)
+        made = self._isolated(task, token, run_id, node.label)
+        if not is_first and self.merged(task, run_id):
+            # Its process ended between the merge and the record of it.
+            made.notices += (
+                f"the work of an earlier attempt at {task} is already in the checkout",
+            )
+        return made
+
+    def _isolated(self, task: str, token: int, run_id: str, subject: str) -> OwnPlace | SharedPlace:
+        """Return a worktree as a place, or the shared checkout where there can be none."""
+        obstacle = self.look()
+        if isinstance(obstacle, TreeStatus):
+            worktree = self.trees.add(task, token, run_id, obstacle, subject)
+            return OwnPlace(self.trees, worktree, self.uncommitted(obstacle))
+        with self._guard:
+            is_first, self._has_told = not self._has_told, True
+        notice = f"no worktrees: {obstacle}; all tasks work in the project's folder"
+        return self._writing(task, token, (notice,) if is_first else ())
+
+    def _reading(self, token: int) -> SharedPlace:
+        with self._guard:
+            self._meanwhile[token] = dict(self._writers)
+
+        def ended() -> tuple[str, ...]:
+            with self._guard:
+                return tuple(sorted(set(self._meanwhile.pop(token, {}).values())))
+
+        return SharedPlace(
+            self._checkout.folders.project,
+            self._watch,
+            fails_on_write=self._fails_on_write,
+            ended=ended,
+        )
+
+    def _writing(self, task: str, token: int, notices: tuple[str, ...] = ()) -> SharedPlace:
+        with self._guard:
+            self._writers[token] = task
+            for seen in self._meanwhile.values():
+                seen[token] = task
+
+        def ended() -> tuple[str, ...]:
+            with self._guard:
+                self._writers.pop(token, None)
+            return ()
+
+        return SharedPlace(self._checkout.folders.project, notices=notices, ended=ended)
+
+    def look(self) -> TreeStatus | str:
+        """Return what the checkout has, or why there can be no worktrees."""
+        checkout = self._checkout
+        try:
+            prefix = checkout.prefix
+            status = checkout.tracked_changes()
+            if status.commit is None:
+                return "the repository has no commit yet"
+            named = f"HEAD:{prefix}"
+            if prefix and checkout.git.run("cat-file", "-e", named, accepts=(0, 1, 128)).code:
+                return "no commit has the project's folder"
+        except SequencerError as error:
+            # What git itself says about it helps nobody here.
+            reason = error.message.partition(": ")[0]
+            return f"{error.where} {reason}" if error.where else reason
+        except GitFailed as failed:
+            return failed.reason
+        return status
+
+    def uncommitted(self, status: TreeStatus) -> tuple[str, ...]:
+        """Return what of *status* is in no worktree, for a person."""
+        dirty = [entry.path for entry in status.entries if not self._checkout.is_own(entry.path)]
+        if not dirty:
+            return ()
+        return (f"uncommitted changes are not in the worktree: {self._hide(listed(dirty))}",)
+
+    # --- afterwards ----------------------------------------------------------------
+
+    def clean(self, live: Collection[int]) -> tuple[str, ...]:
+        """Remove what dead processes have left, of attempts whose tokens are not in *live*.
+
+        Their work is kept on branches; returned is what a person should know. Several
+        processes may clean at once; nothing of a process that may be alive is touched.
+        Branches go that are in the checkout by now, whoever has merged them.
+        """
+        if not self.trees.notes.path.is_dir():
+            return ()
+        notices = self.trees.clean(live)
+        self.trees.remove_merged_branches()
+        return tuple(map(self._hide, notices))
+
+    def merged(self, task: str, run_id: str) -> frozenset[int]:
+        """Return the tokens of attempts at *task* whose work is in the checkout already.
+
+        After a kill between the merge and the record of an attempt the next one can know.
+        """
+        try:
+            line = self._checkout.line_of("HEAD", LOOKED_BACK)
+        except (GitFailed, SequencerError):
+            return frozenset()
+        wanted = self.trees.notes.trailers(run_id, task)
+        tokens = (token_in(message, wanted) for parents, message in line if len(parents) > 1)
+        return frozenset(token for token in tokens if token is not None)
+
+    def problems(self) -> tuple[SequencerError, ...]:
+        """Return why tasks would not get worktrees, or could not be merged, for a check."""
+        checkout = self._checkout
+        project = checkout.folders.project
+        if (unusable := self._git.unusable(NEEDED)) is not None:
+            if unusable.message.startswith("git is not installed"):
+                hint = "install git; without it, tasks share the project's folder"
+                unusable = ConfigurationError("git is not installed", hint=hint)
+            return (unusable,)
+        obstacle = self.look()
+        if isinstance(obstacle, str):
+            hint = "tasks share the project's folder; a repository with a commit keeps them apart"
+            return (WorkTreeRefused(f"no worktrees: {obstacle}", where=str(project), hint=hint),)
+        if begun := checkout.under_way():
+            hint = "finish it or abort it; until then no task's work can be merged"
+            return (checkout.refused(f"{begun} is under way", hint),)
+        return ()
+
+
+RUN_LOCK = "run.lock"
+"""Beside the notes of worktrees; who holds it makes or merges that of the run."""
+RUN_LOCK_WAIT_S = 3600.0
+"""Setup commands may take long."""
+_SHOWN_LINES = 5
+
+
+class RunWorktree:
+    """The worktree of a whole run; see `engine.workplaces.RunPlace`.
+
+    It is made before the first step and merged when the run is complete. What becomes of its work
+    is what becomes of a task's.
+    """
+
+    def __init__(
+        self,
+        places: GitWorkplaces,
+        setup: Sequence[Sequence[str]],
+        setup_timeout_s: float,
+        vet: Callable[[Path], None],
+        tell: Callable[[str], None],
+    ) -> None:
+        """Keep it where *places* keeps those of tasks, and run *setup* in a new one.
+
+        None of its commands may take longer than *setup_timeout_s*.
+
+        *vet* raises if the files of setup are not those that were trusted; *tell* hears what a
+        person should know.
+        """
+        self._places, self._trees = places, places.trees
+        self._setup, self._setup_timeout_s = setup, setup_timeout_s
+        self._vet, self._tell = vet, tell
+        self.cwd = places.trees.checkout.folders.project
+
+    def begin(self, head: Head, stop: Cancellation) -> None:
+        """See `RunPlace.begin`."""
+        with self._alone():
+            worktree = self._present(head) or self._made(head, stop)
+        self.cwd = self._trees.notes.folder(worktree) / self._trees.checkout.prefix
+
+    def end(self, head: Head) -> None:
+        """See `RunPlace.end`."""
+        if not self._trees.notes.names():
+            return
+        with self._alone():
+            worktree = self._present(head)
+            if worktree is None:
+                return
+            place = OwnPlace(self._trees, worktree)
+            left = place.end(is_accepted=True, wait_for_turn=lambda: None)
+        for text in left.notices:
+            self._tell(text)
+        if left.error is not None:
+            raise WorkTreeRefused(left.error, where="the run's work", hint=left.hint)
+        if left.commit is not None:
+            self._tell(f"the run's work is merged: commit {left.commit[:12]}")
+
+    def _made(self, head: Head, stop: Cancellation) -> Worktree:
+        """Return a new worktree for the run of *head*, set up."""
+        notes, found = self._trees.notes, self._places.look()
+        if isinstance(found, str):
+            hint = "commit the project to a repository, or leave worktree out"
+            raise WorkTreeRefused(f"the run has no worktree: {found}", hint=hint)
+        subject = head.workflow_name
+        worktree = self._trees.add("", 0, head.run_id, found, subject, Phase.ADDING)
+        self._tell(f"the run works in {notes.folder(worktree)} on branch {worktree.branch}")
+        for text in self._places.uncommitted(found):
+            self._tell(text)
+        self._set_up(worktree, stop)
+        return notes.write(worktree.replace(phase=Phase.WORKING))
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        notes = self._trees.notes
+        notes.prepare()
+        hint = "another process makes or merges the run's worktree; start again when it has ended"
+        with self._trees.checkout.locked(notes.path / RUN_LOCK, RUN_LOCK_WAIT_S, hint):
+            yield
+
+    def _present(self, head: Head) -> Worktree | None:
+        """Return the worktree of the run of *head*; others of its name are put away."""
+        notes, found = self._trees.notes, None
+        for worktree in filter(None, map(notes.read, notes.names())):
+            if worktree.task:
+                continue
+            is_there = worktree.phase is not Phase.ADDING and notes.folder(worktree).is_dir()
+            if worktree.run_id != head.run_id or not is_there:
+                for text in self._trees.put_away(worktree):
+                    self._tell(f"worktree {worktree.name}: {text}")
+                continue
+            found = worktree
+            if worktree.phase is not Phase.WORKING:
+                # A merge was cut off, or a person has looked at what could not be committed.
+                self._trees.keep(worktree)
+                found = notes.write(worktree.replace(phase=Phase.WORKING))
+        return found
+
+    def _set_up(self, worktree: Worktree, stop: Cancellation) -> None:
+        cwd = self._trees.notes.folder(worktree) / self._trees.checkout.prefix
+        try:
+            self._vet(cwd)
+            with ProcessCore() as core:
+                for argv in self._setup:
+                    self._tell(f"setup: {shlex.join(argv)}")
+                    self._perform(core, argv, cwd, stop)
+        except BaseException:
+            self._trees.put_away(worktree)
+            raise
+
+    def _perform(
+        self, core: ProcessCore, argv: Sequence[str], cwd: Path, stop: Cancellation
+    ) -> None:
+        """Run one command of setup.
+
+        Raises:
+            WorkTreeRefused: it has failed, or takes too long.
+            Interrupted: *stop* came first.
+        """
+        output, limit = _Tail(), self._setup_timeout_s
+        # Your own commands, and no agent: they may need what the wall ends.
+        launch = Launch(
+            identity=None,
+            argv=argv,
+            environment=agent_environment(),
+            cwd=cwd,
+            prompt=b"",
+            timeout_s=limit,
+            wall=Wall.NONE,
+        )
+        end = core.run(launch, output, stop)
+        is_late = end.ended_by == "timeout"
+        if end.ended_by is not None and not is_late:
+            raise Interrupted(
+                "interrupted during the setup of the run's worktree", hint="start again"
+            )
+        if end.exit_code == 0 and not is_late:
+            return
+        lines = output.kept.decode("utf-8", "replace").strip().splitlines()[-_SHOWN_LINES:]
+        said = f"it was ended after {limit:g} s" if is_late else describe_exit(end).splitlines()[0]
+        why = end.spawn_error or "; ".join([said, *lines])
+        hint = (
+            "raise setup_timeout_s to give it longer"
+            if is_late
+            else "correct the command or the project"
+        )
+        raise WorkTreeRefused(
+            f"{shlex.join(argv)!r} failed in the run's new worktree: {why}",
+            where="setup",
+            hint=f"{hint}; no step was started",
+        )
+
+
+class _Tail:
+    """Keeps the end of what a command prints."""
+
+    kept = b""
+
+    def stdout(self, data: bytes) -> bool:
+        self.kept = (self.kept + data)[-TAIL:]
+        return True
+
+    def stderr(self, data: bytes) -> bool:
+        return self.stdout(data)

@@ -1,0 +1,549 @@
+"""One work tree: where it is, what is dirty in it, what is under way, what its history holds.
+
+Looks only, but for `forward`. What the run itself writes (its folder, the logs) is never dirt. Not
+promised: that nothing changes between a look and what is done about it; whoever writes has git
+compare once more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import os
+import re
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from filelock import FileLock, Timeout
+from msgspec import Struct
+
+from sequencer.errors import CorruptState, WorkTreeRefused
+from sequencer.model.fields import ValidationError
+from sequencer.model.frozen import Frozen
+from sequencer.plugins.git.own_settings import common_of
+from sequencer.plugins.git.process import Git, GitFailed
+from sequencer.plugins.git.state.locks import in_the_way
+from sequencer.plugins.git.state.objects import Objects
+from sequencer.store.folder import read_regular
+
+_ANY = None
+"""Stands for ``**``."""
+
+
+class Patterns:
+    """Some patterns of one project: ``*`` and ``?`` within a name, ``**`` for any folders.
+
+    A pattern means a path from the project's folder on, or with ``/`` in front from the
+    repository's; one that ends in ``/`` means everything below a folder. Nothing floats:
+    ``*.md`` is a file of the folder itself, ``**/*.md`` one anywhere below it.
+
+    >>> found = Patterns(["plans/**/*.md", "out/"], "app")
+    >>> [found.match(path) for path in ("app/plans/a.md", "app/out/x/y", "plans/a.md")]
+    ['plans/**/*.md', 'out/', None]
+    """
+
+    def __init__(self, patterns: Iterable[str], prefix: str = "") -> None:
+        """Read *patterns*; *prefix* is the project's folder from the repository's on."""
+        self._patterns = [(pattern, _compiled(pattern, prefix)) for pattern in patterns]
+
+    def __bool__(self) -> bool:
+        """Return whether there is any pattern."""
+        return bool(self._patterns)
+
+    def match(self, path: str) -> str | None:
+        """Return the first pattern that means *path* (from the repository's folder on)."""
+        parts = path.rstrip("/").split("/")
+        return next((text for text, parsed in self._patterns if _is_match(parsed, parts)), None)
+
+
+def _compiled(pattern: str, prefix: str) -> list[re.Pattern[str] | None]:
+    if pattern.startswith("/"):
+        prefix = ""
+    below = pattern.removeprefix("./").strip("/").split("/")
+    if pattern.endswith("/"):
+        below.append("**")
+    literal = [re.compile(re.escape(part)) for part in prefix.split("/") if part]
+    return [
+        *literal,
+        *(
+            _ANY if part == "**" else re.compile(fnmatch.translate(part))
+            for part in below
+            if part not in ("", ".")
+        ),
+    ]
+
+
+def _is_match(pattern: Sequence[re.Pattern[str] | None], parts: Sequence[str]) -> bool:
+    """Match part by part; what was reached so far is a set, so ``**/**/**`` costs no more."""
+    reached = _with_skipped(pattern, {0})
+    for part in parts:
+        moved: set[int] = set()
+        for place in reached - {len(pattern)}:
+            wanted = pattern[place]
+            if wanted is None:
+                # At the end it has meant one name at least: `out/**` is not `out` itself.
+                moved |= {place, place + 1}
+            elif wanted.fullmatch(part):
+                moved.add(place + 1)
+        reached = _with_skipped(pattern, moved)
+    return len(pattern) in reached
+
+
+def _with_skipped(pattern: Sequence[re.Pattern[str] | None], places: set[int]) -> set[int]:
+    """Return *places*, and those after a ``**`` that means no folder at all."""
+    for place, wanted in enumerate(pattern[:-1]):
+        if wanted is None and place in places:
+            places.add(place + 1)
+    return places
+
+
+STATUS = ("status", "--porcelain=v2", "--branch", "-z", "--untracked-files=all", "--no-renames")
+"""A rename is a file that is gone and a new one; both may be declared, or neither."""
+_SUBMODULE_MODE = 0o160000
+
+
+class Change(StrEnum):
+    """How a path of the work tree differs from the commit."""
+
+    ADDED = "added"
+    MODIFIED = "modified"
+    DELETED = "deleted"
+
+
+class StatusEntry(Struct, frozen=True):
+    """One path that is not as in the commit."""
+
+    path: str
+    """With ``/`` at its end: another repository, which git does not look into."""
+    change: Change
+    is_staged: bool = False
+    """The index has something else than the commit; that is the user's."""
+    is_submodule: bool = False
+    is_unmerged: bool = False
+    mode: int | None = None
+    """Of the work tree, as git sees it; None if git does not know the path."""
+
+    @property
+    def is_tracked(self) -> bool:
+        """Return whether git knows the path."""
+        return self.mode is not None
+
+
+class TreeStatus(Struct, frozen=True):
+    """The state of a work tree."""
+
+    commit: str | None
+    """None: the branch has none yet."""
+    branch: str | None
+    """None: HEAD is detached."""
+    entries: tuple[StatusEntry, ...] = ()
+
+
+def status_of(git: Git) -> TreeStatus:
+    """Return the state of the work tree that *git* runs in.
+
+    Raises:
+        GitFailed: git can't tell.
+    """
+    return parse_status(git.run(*STATUS).stdout)
+
+
+def parse_status(data: bytes) -> TreeStatus:
+    """Return what *data* says."""
+    commit = branch = None
+    entries = []
+    fields = iter(data.decode("utf-8", "surrogateescape").split("\0"))
+    for field in fields:
+        kind, _, rest = field.partition(" ")
+        if kind == "#":
+            name, _, value = rest.partition(" ")
+            if name == "branch.oid":
+                commit = None if value == "(initial)" else value
+            elif name == "branch.head":
+                branch = None if value == "(detached)" else value
+        elif kind == "?":
+            entries.append(StatusEntry(rest, Change.ADDED))
+        elif kind == "1":
+            entries.append(_changed(rest))
+        elif kind == "2":
+            # Only where somebody's git finds renames all the same: both are staged.
+            gone = next(fields, "")
+            entries += [
+                _changed(rest, 8),
+                StatusEntry(gone, Change.DELETED, is_staged=True, mode=0),
+            ]
+        elif kind == "u":
+            path = rest.split(" ", 9)[9]
+            entries.append(StatusEntry(path, Change.MODIFIED, is_unmerged=True, mode=0))
+    return TreeStatus(commit, branch, tuple(entries))
+
+
+def _changed(rest: str, before_path: int = 7) -> StatusEntry:
+    parts = rest.split(" ", before_path)
+    index, tree = parts[0][0], parts[0][1]
+    mode = int(parts[4], 8)
+    is_submodule = parts[1].startswith("S") or _SUBMODULE_MODE in (mode, int(parts[2], 8))
+    # A path that was announced with `git add -N` is the user's to add.
+    is_staged = index != "." or tree == "A"
+    change = Change.DELETED if "D" in (index, tree) and not mode else Change.MODIFIED
+    return StatusEntry(parts[before_path], change, is_staged, is_submodule, mode=mode)
+
+
+_UNDER_WAY = {
+    "MERGE_HEAD": "a merge",
+    "rebase-merge": "a rebase",
+    "rebase-apply": "a rebase",
+    "CHERRY_PICK_HEAD": "a cherry-pick",
+    "REVERT_HEAD": "a revert",
+    "BISECT_LOG": "a bisection",
+}
+RUN_FILES = (
+    *("state.json", "state.json.*", "journal*.jsonl", "journal.jsonl.*", "*.tmp"),
+    *("flow.json", "flow-*.json", "definition.json", "remote.json", "turnstile*.lock"),
+    *("beats/", "results/", "runs/", "activity/", "activity.jsonl"),
+)
+"""What is the run's where its folder is the project's, and all the rest is not."""
+SHOWN_PATHS = 10
+LOCK_MODE, LOCK_POLL_S = 0o644, 0.02
+PATIENCE_S = 7 * 24 * 3600.0
+_WALKED = 256
+"""Commits that are looked through before git is asked."""
+_LOOKED_BACK = re.compile(rb"^parent ([0-9a-f]+)$", re.MULTILINE)
+
+
+class Apart(NamedTuple):
+    """How far two histories are from each other, in commits."""
+
+    ahead: int
+    behind: int
+
+
+class Obstacle(NamedTuple):
+    """Why a work tree can't be brought forward, and what a person does about it."""
+
+    reason: str
+    hint: str
+
+
+class Folders(NamedTuple):
+    """Where the run writes by itself."""
+
+    project: Path
+    state_file: Path
+    logs: Path
+    others: tuple[Path, ...] = ()
+    """More files and folders that are the program's own, sinks of activities for example."""
+
+
+class WorkTree:
+    """The work tree that a project lies in."""
+
+    def __init__(self, folders: Folders, objects: Objects) -> None:
+        """Look at the tree around ``folders.project``; *objects* reads in the same repository."""
+        self.folders = folders
+        self._objects = objects
+        self._known: set[tuple[str, str]] = set()
+
+    # --- where it is ---------------------------------------------------------------
+
+    @cached_property
+    def top(self) -> Path:
+        """Return the folder of the work tree; paths are told from there on.
+
+        Raises:
+            WorkTreeRefused: the project is in none.
+        """
+        return self._asked("--show-toplevel")
+
+    @cached_property
+    def git_dir(self) -> Path:
+        """Return where this work tree's HEAD and index are."""
+        usual = self.top / ".git"
+        return usual if usual.is_dir() else self._asked("--absolute-git-dir")
+
+    def _asked(self, question: str) -> Path:
+        try:
+            told = self._objects.git.at(self.folders.project).run("rev-parse", question).stdout
+        except GitFailed as failed:
+            raise WorkTreeRefused(
+                f"is not in a git work tree: {failed.reason}",
+                where=str(self.folders.project),
+                hint="clone the repository that the run is shared through, and work there",
+            ) from failed
+        return Path(os.fsdecode(told.removesuffix(b"\n")))
+
+    @cached_property
+    def git(self) -> Git:
+        """Return what runs git at the top, where paths mean what they say."""
+        return self._objects.git.at(self.top)
+
+    @cached_property
+    def prefix(self) -> str:
+        """Return the project's folder as seen from the top; empty if it is the top."""
+        return self._below(self.folders.project) or ""
+
+    def _below(self, path: Path) -> str | None:
+        """Return *path* as seen from the top, or None if it is somewhere else."""
+        below = os.path.relpath(os.path.realpath(path), os.path.realpath(self.top))
+        if below == ".":
+            return ""
+        return None if Path(below).parts[0] == ".." else below
+
+    def patterns(self, patterns: Iterable[str]) -> Patterns:
+        """Return *patterns* of the project as patterns of this tree."""
+        return Patterns(patterns, self.prefix)
+
+    @cached_property
+    def branch(self) -> str | None:
+        """Return the branch that was checked out when this was first asked."""
+        try:
+            name = self.git.text("symbolic-ref", "--quiet", "HEAD")
+        except GitFailed:
+            return None
+        return name.removeprefix("refs/heads/") if name.startswith("refs/heads/") else None
+
+    # --- what is the run's own -----------------------------------------------------
+
+    def is_own(self, path: str) -> bool:
+        """Return whether *path* is a file of the run, not of its code."""
+        return self._own.match(path) is not None
+
+    @cached_property
+    def _own(self) -> Patterns:
+        folders = self.folders
+        project, found = self._below(folders.project) or "", []
+        state = self._below(folders.state_file.parent)
+        if state is not None and _holds(state, project):
+            name = folders.state_file.name
+            found += [_joined(state, name) for name in (*RUN_FILES, _literal(name))]
+            found.append(_joined(state, f"{_literal(name)}.*"))
+        elif state is not None:
+            found.append(f"/{_literal(state)}/")
+        logs = self._below(folders.logs)
+        if logs is not None and not _holds(logs, project):
+            found.append(f"/{_literal(logs)}/")
+        for path in folders.others:
+            other = self._below(path)
+            if other:
+                found += [f"/{_literal(other)}", f"/{_literal(other)}/"]
+        return Patterns(found)
+
+    # --- what is there -------------------------------------------------------------
+
+    def status(self) -> TreeStatus:
+        """Return what differs from the commit, in one process.
+
+        Raises:
+            WorkTreeRefused: git can't tell.
+        """
+        try:
+            return status_of(self.git)
+        except GitFailed as failed:
+            raise self.refused(f"can't be inspected: {failed.reason}") from failed
+
+    def dirt(self, status: TreeStatus, tolerated: Patterns) -> list[StatusEntry]:
+        """Return the entries of *status* that are neither the run's nor *tolerated*."""
+        return [
+            entry
+            for entry in status.entries
+            if not self.is_own(entry.path) and tolerated.match(entry.path) is None
+        ]
+
+    def under_way(self) -> str | None:
+        """Return what somebody has begun here and not ended: "a merge", … or None."""
+        return under_way_in(self.git_dir)
+
+    def resolve(self, name: str) -> str | None:
+        """Return the object that *name* means, or None; without a process of its own.
+
+        Raises:
+            WorkTreeRefused: the repository can't be read.
+        """
+        try:
+            return self._objects.resolve(name)
+        except GitFailed as failed:
+            raise self.refused(f"can't be read: {failed.reason}") from failed
+
+    # --- history -------------------------------------------------------------------
+
+    def contains(self, commit: str, ancestor: str) -> bool:
+        """Return whether *ancestor* is *commit* or behind it; mostly without a process."""
+        if commit == ancestor or (commit, ancestor) in self._known:
+            return True
+        is_behind = self._walk(commit, ancestor)
+        if is_behind is None:
+            try:
+                done = self.git.run(
+                    "merge-base", "--is-ancestor", ancestor, commit, accepts=(0, 1, 128)
+                )
+            except GitFailed:
+                return False
+            is_behind = done.code == 0
+        if is_behind:
+            self._known.add((commit, ancestor))
+        return is_behind
+
+    def _walk(self, commit: str, ancestor: str) -> bool | None:
+        """Look through the newest commits; None: not decided by them."""
+        waiting, seen = deque([commit]), {commit}
+        for _ in range(_WALKED):
+            if not waiting:
+                return False
+            try:
+                data = self._objects.read(waiting.popleft(), "commit")
+            except GitFailed:
+                return None
+            if data is None:
+                return None
+            head = data.split(b"\n\n", 1)[0]
+            parents = [oid.decode("ascii") for oid in _LOOKED_BACK.findall(head)]
+            if ancestor in parents:
+                return True
+            waiting += [oid for oid in parents if oid not in seen]
+            seen.update(parents)
+        return None
+
+    def commit_text(self, commit: str) -> str:
+        """Return what *commit* says; empty if it is not here."""
+        try:
+            data = self._objects.read(commit, "commit")
+        except GitFailed as failed:
+            raise self.refused(f"can't be read: {failed.reason}") from failed
+        return (data or b"").decode("utf-8", "replace")
+
+    @property
+    def is_shallow(self) -> bool:
+        """Return whether the history that is here begins somewhere in its middle."""
+        return (self.common_dir / "shallow").exists()
+
+    def apart(self, commit: str, other: str) -> Apart:
+        """Return how far *commit* is from *other*."""
+        try:
+            told = self.git.text("rev-list", "--left-right", "--count", f"{commit}...{other}")
+            ahead, behind = map(int, told.split())
+        except (GitFailed, ValueError) as failed:
+            raise self.refused(f"histories can't be compared: {failed}") from failed
+        return Apart(ahead, behind)
+
+    def is_whole(self, commit: str) -> bool:
+        """Return whether all is here that *commit* has and the commit that is checked out has not.
+
+        As git asks after a fetch; what a partial clone has left with its remote is no lack.
+        """
+        flags = ("--quiet", "--objects", "--exclude-promisor-objects")
+        try:
+            self.patient_git.run("rev-list", *flags, commit, "--not", "HEAD")
+        except GitFailed:
+            return False
+        return True
+
+    @cached_property
+    def patient_git(self) -> Git:
+        """Return what runs git at the top for as long as it takes.
+
+        Killed while it writes files, it would leave half of them and a locked index.
+        """
+        return self._objects.git.at(self.top, timeout_s=PATIENCE_S)
+
+    def forward(self, commit: str) -> Obstacle | None:
+        """Fast-forward to *commit*; return what is in the way if that can't be done.
+
+        Whatever the reason, nothing was changed but git's ORIG_HEAD: it looks first.
+        """
+        settings = ("merge.autoStash=false", "merge.verifySignatures=false", "merge.ff=only")
+        try:
+            flags = ("--ff-only", "--quiet", "--no-stat")
+            self.patient_git.run("merge", *flags, commit, settings=settings)
+        except GitFailed as failed:
+            return self._obstacle(failed, commit)
+        return None
+
+    @cached_property
+    def common_dir(self) -> Path:
+        """Return where the repository is that all its work trees share."""
+        return common_of(self.git_dir)
+
+    def _obstacle(self, failed: GitFailed, commit: str) -> Obstacle:
+        named = [line.strip() for line in failed.stderr.splitlines() if line.startswith("\t")]
+        hint = f"see what 'git merge --ff-only {commit[:12]}' says"
+        folders = (self.git_dir, self.common_dir)
+        lock = next(filter(None, (in_the_way(failed.stderr, one) for one in folders)), None)
+        if lock is not None:
+            return Obstacle(f"{failed.reason}: {lock.words}", lock.hint)
+        if "index.lock" in failed.stderr:
+            hint = "wait for the git process that works there"
+        elif named:
+            hint = "move these files out of the way"
+        return Obstacle(f"{failed.reason} {', '.join(named[:10])}".strip(), hint)
+
+    @contextlib.contextmanager
+    def locked(self, path: Path, wait_s: float, hint: str) -> Iterator[None]:
+        """Keep others from *path* while the block runs; *hint* is for who waits in vain.
+
+        Raises:
+            WorkTreeRefused: somebody has kept it for *wait_s*.
+        """
+        # A new object each time: one that is held already would let its own thread in again.
+        lock = FileLock(path, timeout=wait_s, mode=LOCK_MODE, fallback_to_soft=False)
+        try:
+            lock.acquire(poll_interval=LOCK_POLL_S)
+        except Timeout:
+            raise self.refused(f"is locked by {path}", hint) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def refused(self, message: str, hint: str | None = None) -> WorkTreeRefused:
+        """Return a refusal about this work tree."""
+        return WorkTreeRefused(message, where=f"work tree {self.top}", hint=hint)
+
+
+_Note = TypeVar("_Note", bound=Frozen)
+
+
+def read_note(path: Path, kind: type[_Note], max_bytes: int) -> _Note | None:
+    """Return the note at *path*; None where there is none, or none that can be read."""
+    with contextlib.suppress(OSError, CorruptState, ValidationError):
+        return kind.model_validate_json(read_regular(path, 0, max_bytes))
+    return None
+
+
+def write_note(path: Path, note: Frozen, mode: int) -> None:
+    """Make *note* what stands at *path*, whole or not at all."""
+    fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    with open(os.open(fresh, flags, mode), "wb") as file:  # noqa: PTH123 - a descriptor
+        file.write(note.model_dump_json().encode())
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+
+
+def under_way_in(git_dir: Path) -> str | None:
+    """Return what was begun and not ended where *git_dir* has HEAD and index; see `WorkTree`."""
+    return next((text for name, text in _UNDER_WAY.items() if (git_dir / name).exists()), None)
+
+
+def listed(paths: Collection[str], hide: Callable[[str], str] = str) -> str:
+    """Return *paths* for a message, the first few of many."""
+    shown = ", ".join(repr(hide(path)) for path in list(paths)[:SHOWN_PATHS])
+    more = len(paths) - SHOWN_PATHS
+    return shown + (f" and {more} more" if more > 0 else "")
+
+
+def _holds(folder: str, inner: str) -> bool:
+    return folder in ("", inner) or inner.startswith(f"{folder}/")
+
+
+def _joined(folder: str, pattern: str) -> str:
+    return f"/{_literal(folder)}/{pattern}" if folder else f"/{pattern}"
+
+
+def _literal(path: str) -> str:
+    """Return the pattern that means *path* and nothing else."""
+    return re.sub(r"([*?\[])", r"[\1]", path)

@@ -1,0 +1,1 @@
+"""The git store: a run's state and journal on a branch of their own."""

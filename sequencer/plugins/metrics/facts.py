@@ -1,0 +1,293 @@
+"""What the execution of a run came to: time, steps, tokens, cost, who worked, side by side or not.
+
+Read from the facts of the journal, so every process says the same of the same end. A cost that
+nobody told is unknown and never 0.
+
+Not promised: attempts and times of a run whose beginning the journal has dropped. They are left
+out then, the sums are the run's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from msgspec import Struct, field
+
+from sequencer.history.timeline import (
+    BEGINNINGS,
+    CLASSIFICATION,
+    Figures,
+    figures_of,
+    is_failed_by_hand,
+    timeline_of,
+)
+from sequencer.model.limits import RunLimits
+from sequencer.model.net.graph import Node
+from sequencer.model.outcome import Usage, duration, spent, used
+from sequencer.model.transitions import Event
+from sequencer.plugins.teams.team import Budget, TeamRules
+
+BY_HAND = "by hand"
+"""The agent of a step that a person has stamped."""
+_COUNTED = {
+    Event.SUCCEEDED: "accepted",
+    Event.FIXED: "accepted",
+    Event.STAMPED: "accepted",
+    Event.FAILED: "failed",
+    Event.INVALID: "failed",
+    Event.RELEASED: "released",
+    Event.TAKEN_OVER: "taken_over",
+}
+"""What each event adds one to."""
+
+
+class Maker(NamedTuple):
+    """Whose attempts are summed up together."""
+
+    step: str
+    agent: str
+    model: str
+    """Empty: nobody asked for one, so it was the agent's own choice."""
+
+
+class Total(Struct):
+    """The sums."""
+
+    accepted: int = 0
+    failed: int = 0
+    """Those that judged "no" included."""
+    released: int = 0
+    taken_over: int = 0
+    usage: Usage = field(default_factory=Usage)
+
+
+class Totals(Struct):
+    """Of one run, since it began or was reset."""
+
+    by_maker: dict[Maker, Total] = field(default_factory=dict)
+    first_revision: int | None = None
+    """Of the oldest fact that is left; 1 where nothing was dropped."""
+    _makers: dict[str, Maker] = field(default_factory=dict)
+    """Who tried each step last, for facts that do not say."""
+
+    def keep(self, fact: Mapping[str, Any], known: Usage | None = None) -> None:
+        """Add one fact of the journal; *known* is its usage, if somebody has read that."""
+        if self.first_revision is None:
+            self.first_revision = fact["revision"]
+        event, step = fact["event"], fact["step"]
+        if event in BEGINNINGS:
+            self.by_maker.clear()
+            self._makers.clear()
+            step = CLASSIFICATION
+        outcome = fact.get("outcome") or {}
+        usage = outcome.get("usage")
+        counted = _COUNTED.get(event)
+        if not usage and counted is None:
+            return
+        if is_failed_by_hand(event, outcome):
+            counted = "failed"
+        total = self._total_of(event, step, outcome)
+        if counted is not None:
+            setattr(total, counted, getattr(total, counted) + 1)
+        if usage:
+            total.usage = total.usage.plus(known or used(usage))
+
+    def _total_of(self, event: str, step: str, outcome: Mapping[str, Any]) -> Total:
+        agent = outcome.get("agent")
+        if agent:
+            maker = Maker(step, str(agent), str(outcome.get("model") or ""))
+            self._makers[step] = maker
+        elif event == Event.STAMPED:
+            maker = Maker(step, BY_HAND, "")
+        else:
+            maker = self._makers.get(step) or Maker(step, "", "")
+        if maker not in self.by_maker:
+            self.by_maker[maker] = Total()
+        return self.by_maker[maker]
+
+
+def totals_of(facts: Iterable[Mapping[str, Any]]) -> Totals:
+    """Return the sums of *facts*, oldest first."""
+    found = Totals()
+    for fact in facts:
+        found.keep(fact)
+    return found
+
+
+Spent = Mapping[str, Sequence[float]]
+"""By task: USD, tokens and seconds of all its attempts."""
+
+
+class Cap(NamedTuple):
+    """One cap."""
+
+    scope: str
+    """run, team, role or task."""
+    name: str
+    """Of the role or the task; empty for a run and a team."""
+    unit: str
+    """usd, tokens, steps or seconds."""
+    limit: float
+    used: float
+
+    @property
+    def left(self) -> float:
+        """Return what may still be used; an attempt may overshoot, and then it is nothing."""
+        return max(self.limit - self.used, 0.0)
+
+
+def caps_of(
+    limits: RunLimits, usage: Usage, tasks: Sequence[Node], spent: Spent, rules: TeamRules
+) -> list[Cap]:
+    """Return the caps that are set; *usage* is the whole run's, *spent* that of a team's tasks."""
+    whole = (
+        ("usd", limits.cost_usd, usage.cost_usd),
+        ("steps", limits.steps, usage.steps),
+        ("seconds", limits.seconds, usage.seconds),
+    )
+    found = [Cap("run", "", unit, cap, used) for unit, cap, used in whole if cap is not None]
+    if not tasks:
+        return found
+    tokens = usage.input_tokens + usage.output_tokens
+    found += _of_budget("team", "", rules.budget, usage.cost_usd, tokens)
+    for role, budget in rules.role_budgets.items():
+        own = [node.id for node in tasks if node.task is not None and node.task.role == role]
+        found += _of_budget("role", role, budget, *_sum(spent, own))
+    for node in tasks:
+        if node.task is not None:
+            found += _of_budget("task", node.id, node.task.budget, *_sum(spent, [node.id]))
+    return found
+
+
+def _sum(spent: Spent, tasks: Sequence[str]) -> tuple[float, float]:
+    used = [spent[task] for task in tasks if task in spent]
+    return round(sum(one[0] for one in used), 9), sum(one[1] for one in used)
+
+
+def _of_budget(
+    scope: str, name: str, budget: Budget, cost_usd: float, tokens: float
+) -> Iterator[Cap]:
+    if budget.max_cost_usd is not None:
+        yield Cap(scope, name, "usd", budget.max_cost_usd, cost_usd)
+    if budget.max_tokens is not None:
+        yield Cap(scope, name, "tokens", budget.max_tokens, tokens)
+
+
+SHORTEST_SHOWN_S = 1.0
+MAX_SHOWN = 20
+"""Steps of the critical path that are named in words."""
+
+
+class Metrics(Struct, frozen=True, kw_only=True):
+    """The figures; None: not known."""
+
+    usage: Usage
+    agents: tuple[str, ...] = ()
+    """Who worked, in the order of their first attempts."""
+    attempts: int | None = None
+    failed: int | None = None
+    """Attempts that failed or judged no."""
+    figures: Figures | None = None
+    critical_path: tuple[str, ...] = ()
+    """Of a graph: the chain of steps that took longest."""
+
+    def document(self) -> dict[str, Any]:
+        """Return them as ``activity.jsonl`` and a webhook's body have them."""
+        usage, figures = self.usage, self.figures
+        told: dict[str, Any] = {
+            "steps": usage.steps,
+            "attempts": self.attempts,
+            "failed": self.failed,
+            "agents": list(self.agents),
+            "agent_seconds": round(usage.seconds, 3),
+            "input_tokens": usage.input_tokens,
+            "cache_read_tokens": usage.cache_read_tokens,
+            "output_tokens": usage.output_tokens,
+            "cost_usd": usage.known_usd,
+            "unpriced": usage.unpriced,
+            "estimated_usd": usage.estimated_usd,
+        }
+        if figures is not None:
+            told["wall_s"] = round(figures.wall_s, 3)
+            told["people_s"] = round(figures.people_s, 3)
+        if figures is not None and self.critical_path:
+            told |= {
+                "peak": figures.peak,
+                "speed_up": figures.speed_up and round(figures.speed_up, 3),
+                "critical_s": round(figures.critical_s, 3),
+                "critical_path": list(self.critical_path),
+            }
+        return told
+
+    def text(self, shown: Callable[[str], str] = str) -> str:
+        """Return them in words, a line or two; *shown* makes a name safe where it is read.
+
+        >>> print(Metrics(usage=Usage(steps=2, seconds=75, unpriced=1), agents=("claude",)).text())
+        2 steps · 1 min 15 s of agents · cost unknown · claude
+        """
+        usage = self.usage
+        parts = [*self._time(), _counted(usage.steps, "step")]
+        if self.attempts is not None and self.attempts != usage.steps:
+            failed = f", {self.failed} failed" if self.failed else ""
+            parts.append(f"{_counted(self.attempts, 'attempt')}{failed}")
+        parts.append(f"{duration(usage.seconds)} of agents")
+        agents = ", ".join(map(shown, self.agents))
+        parts += [text for text in (spent(usage), agents) if text]
+        lines = [" · ".join(parts), self._side_by_side(shown)]
+        return "\n\n".join(line for line in lines if line)
+
+    def _time(self) -> list[str]:
+        figures = self.figures
+        if figures is None:
+            return []
+        waited = figures.people_s >= SHORTEST_SHOWN_S
+        people = f" ({duration(figures.people_s)} waiting for a person)" if waited else ""
+        return [f"took {duration(figures.wall_s)}{people}"]
+
+    def _side_by_side(self, shown: Callable[[str], str]) -> str:
+        figures = self.figures
+        if figures is None or not self.critical_path:
+            return ""
+        parts = [f"at most {figures.peak} at the same time"]
+        if figures.speed_up is not None:
+            parts.append(f"{figures.speed_up:.2f} times as fast as one worker")
+        path = " → ".join(map(shown, self.critical_path[:MAX_SHOWN]))
+        path += " → …" if len(self.critical_path) > MAX_SHOWN else ""
+        parts.append(f"critical path {duration(figures.critical_s)}: {path}")
+        return " · ".join(parts)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"1 {what}" if count == 1 else f"{count} {what}s"
+
+
+def metrics_of(facts: Iterable[Mapping[str, Any]], usage: Usage | None = None) -> Metrics:
+    """Return the metrics of the run that *facts*, oldest first, end with.
+
+    *usage* is what its head has; None: the head is another run's by now, and the facts are summed.
+    """
+    facts = list(facts)
+    totals = totals_of(facts)
+    makers = [maker.agent for maker in totals.by_maker]
+    agents = tuple(dict.fromkeys(one for one in makers if one and one != BY_HAND))
+    if usage is None:
+        usage = Usage()
+        for one in totals.by_maker.values():
+            usage = usage.plus(one.usage, steps=one.accepted)
+    if not any(fact["event"] in BEGINNINGS for fact in facts):
+        return Metrics(usage=usage, agents=agents)
+    timeline = timeline_of(facts, 0.0)
+    figures = figures_of(timeline)
+    path = tuple(timeline.executions[number].step for number in figures.critical)
+    failed = sum(one.failed for one in totals.by_maker.values())
+    ended = sum(one.accepted + one.released + one.taken_over for one in totals.by_maker.values())
+    return Metrics(
+        usage=usage,
+        agents=agents,
+        attempts=failed + ended,
+        failed=failed,
+        figures=figures,
+        # In a line each step waits for the one before.
+        critical_path=path if any("from" in (fact.get("outcome") or ()) for fact in facts) else (),
+    )

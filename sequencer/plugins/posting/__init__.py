@@ -1,0 +1,1 @@
+"""Posts about a run: to files, webhooks, GitHub and Linear."""

@@ -1,0 +1,310 @@
+"""The activities of one invocation: who hears of the run to post it, and the thread that does.
+
+The engine's thread only puts bytes into a queue and sets flags; journal, network and
+searches for secrets are the background thread's. When the invocation ends, it may post for
+a few seconds more, and every sink is tried once however short that is. A post that has begun
+is always finished: to drop it would post the same result again in the next process. What is
+left stays behind the cursors for that one.
+
+Not promised: thoughts and actions. They are dropped whenever something is in their way.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+from sequencer.engine.attempt import (
+    Attempt,
+    AttemptEnded,
+    AttemptStarted,
+    AttemptWrote,
+    HeadMoved,
+    RunEvent,
+    Waiting,
+)
+from sequencer.errors import Interrupted
+from sequencer.executors.redaction import Redaction
+from sequencer.model.net.graph import Node
+from sequencer.plugins.posting.lane import THOUGHT_EVERY_S, Clock, Lane, Surroundings
+from sequencer.plugins.posting.protocol import Activity, Sink
+from sequencer.plugins.posting.text import Gist
+from sequencer.plugins.posting.web import TIMEOUT_S
+from sequencer.store.protocol import Store
+
+DRAIN_S = 5.0
+HURRIED_S = 1.0
+"""What is left for the last posts when a signal ends the invocation."""
+UNNOTICED_S = 0.5
+FINISH_S = 3 * TIMEOUT_S
+"""How long a post that has begun may take to its end; the sinks' own limits are shorter."""
+TOLD_S = 8.0
+"""The same after a signal has told the program to end; it has ten seconds."""
+_SLICE_S = 0.1
+"""How soon a signal shortens the wait."""
+
+
+class Poster:
+    """Posts what it hears of a run to *sinks*.
+
+    A context manager: entering makes the cursors, leaving posts what is left.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        sinks: Sequence[Sink],
+        redaction: Redaction,
+        notice: Callable[[str], None],
+        *,
+        run: str | None = None,
+        nodes: Sequence[Node] = (),
+        thoughts: bool = True,
+        min_interval_s: float = THOUGHT_EVERY_S,
+        drain_s: float = DRAIN_S,
+        clock: Clock = time.monotonic,
+        on_signal: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Read the run called *run* from *store*, which nobody else uses: another thread does.
+
+        *nodes* are those of its workflow; people are told by *notice*. *on_signal* is called
+        from the handler of a signal that ends the last wait.
+        """
+        self._on_signal = on_signal
+        self._notice = notice
+        self._store = store
+        self._drain_s = drain_s
+        self._has_thoughts = thoughts and any(sink.takes_thoughts for sink in sinks)
+        self._redaction = redaction
+        self._gists: dict[int, Gist] = {}
+        """Of the attempts that run, by token."""
+        self._has_nodes = bool(nodes)
+        self._subjects = {node.id: node.subject for node in nodes if node.subject is not None}
+        around = Surroundings(
+            store=store,
+            redaction=redaction,
+            notice=self._tell,
+            clock=clock,
+            thought_every_s=min_interval_s,
+            subjects=self._subjects,
+        )
+        self._lanes = [Lane(sink, around) for sink in sinks]
+        self._run_id, self._run = "", run
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._ends_at: float | None = None
+        self._gives_up_at = math.inf
+        """When nobody waits any longer for a post that has begun."""
+        self._is_hurried = False
+        self._is_silent = False
+
+    # --- the invocation -------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        """Make the cursors of new sinks, and begin to post what earlier processes left."""
+        for lane in self._lanes:
+            lane.begin()
+        self._poke()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Post what is left, for a while; a signal makes that short."""
+        self._is_hurried = isinstance(error, (Interrupted, KeyboardInterrupt, SystemExit))
+        self.close(min(self._drain_s, HURRIED_S) if self._is_hurried else self._drain_s)
+
+    def close(self, timeout_s: float) -> None:
+        """Begin no post after *timeout_s* and finish the last; the rest is for the next process."""
+        for gist in list(self._gists.values()):
+            gist.end()
+        thread = self._thread
+        if thread is not None:
+            # Whatever ran is in the journal by now: one look finds it.
+            self._ends_at = time.monotonic() + timeout_s
+            for lane in self._lanes:
+                lane.poke()
+            self._wake.set()
+            with _unless_told_to_end(self._hurry):
+                # Nobody is told of a wait that they don't notice.
+                self._wait_for(thread, timeout_s + UNNOTICED_S)
+                if thread.is_alive():
+                    self._tell_of_the_wait()
+                    self._wait_for(thread, FINISH_S)
+        else:
+            self._store.close()
+        self._is_silent = True
+
+    def _hurry(self) -> None:
+        # From a signal's handler: no lock may be taken here.
+        now = time.monotonic()
+        self._is_hurried, self._ends_at = True, now
+        self._gives_up_at = min(self._gives_up_at, now + TOLD_S)
+        self._on_signal()
+
+    def _wait_for(self, thread: threading.Thread, most_s: float) -> None:
+        ends_at = time.monotonic() + most_s
+        while thread.is_alive() and time.monotonic() < min(ends_at, self._gives_up_at):
+            thread.join(_SLICE_S)
+
+    def _tell_of_the_wait(self) -> None:
+        lanes = [lane for lane in self._lanes if lane.is_posting] or self._lanes
+        names = ", ".join(repr(lane.sink.name) for lane in lanes)
+        most_s = TOLD_S if self._gives_up_at < math.inf else FINISH_S
+        self._tell(f"waiting up to {most_s:g} s for activity sink {names} to answer")
+
+    # --- what is heard ----------------------------------------------------------------
+
+    def __call__(self, event: RunEvent) -> None:
+        """Take what happens; costs an append."""
+        match event:
+            case AttemptWrote(attempt, data, kind):
+                gist = self._gists.get(attempt.token)
+                if gist is not None and gist.write(data, kind):
+                    self._wake.set()
+            case AttemptStarted(attempt):
+                self._begin(attempt)
+                self._poke()
+            case AttemptEnded(attempt):
+                gist = self._gists.pop(attempt.token, None)
+                if gist is not None:
+                    gist.end()
+            case HeadMoved() | Waiting():
+                # What ended before has its results in the journal.
+                self._poke()
+            case _:
+                pass
+
+    def _begin(self, attempt: Attempt) -> None:
+        step, subject = attempt.step, attempt.subject
+        if subject is not None:
+            self._subjects[step.name] = subject
+        if not self._has_thoughts or step.suppress_thoughts or step.single_turn:
+            return
+        self._run_id = attempt.run_id
+        # Several nodes talk at once, and not every sink shows who does.
+        prefix = f"{step.name}: " if self._has_nodes else ""
+        about = (step.name, attempt.step_index, attempt.attempt)
+        gist = Gist(self._redaction, *about, prefix=prefix, subject=subject)
+        self._gists[attempt.token] = gist
+
+    # --- the thread -------------------------------------------------------------------
+
+    def _poke(self) -> None:
+        for lane in self._lanes:
+            lane.poke()
+        self._start()
+
+    def _start(self) -> None:
+        if self._lanes and self._thread is None and not self._is_silent:
+            self._thread = threading.Thread(target=self._work, name="activity", daemon=True)
+            self._thread.start()
+        self._wake.set()
+
+    def _tell(self, text: str) -> None:
+        # After the end the terminal belongs to somebody else.
+        if not self._is_silent:
+            self._notice(text)
+
+    def _work(self) -> None:
+        try:
+            self._post_until_the_end()
+        finally:
+            for lane in self._lanes:
+                lane.close()
+            self._store.close()
+
+    def _post_until_the_end(self) -> None:
+        while True:
+            # Before the look: what comes during it wakes the next round at once.
+            self._wake.clear()
+            is_last = self._ends_at is not None
+            # A sink that hangs until its limit must not take the time of those that work.
+            for lane in sorted(self._lanes, key=lambda one: one.is_in_trouble):
+                lane.has_tried = lane.has_tried and not is_last
+                lane.deliver(partial(self._may_go_on, lane))
+            if self._ends_at is None:
+                self._post_thoughts()
+            pause = self._pause_s()
+            # A round that began before the end has not seen all that ran.
+            if is_last and self._ends_at is not None:
+                left = self._ends_at - time.monotonic()
+                if pause is None or pause > left or left <= 0:
+                    return
+            self._wake.wait(pause)
+
+    def _may_go_on(self, lane: Lane) -> bool:
+        if self._ends_at is None or time.monotonic() < self._ends_at:
+            return True
+        # However little time there is: each process brings each sink forward at its end.
+        return not (lane.has_tried or self._is_hurried)
+
+    def _post_thoughts(self) -> None:
+        free = [lane for lane in self._lanes if lane.takes_thoughts_now()]
+        if not free:
+            return
+        newest = self._newest()
+        if newest is not None:
+            for lane in free:
+                lane.post_thought(newest, self._run_id, self._run)
+
+    def _newest(self) -> Activity | None:
+        """Return what was said last, whoever did; what others said before is left out."""
+        newest: Activity | None = None
+        for gist in sorted(self._gists.copy().values(), key=lambda one: one.heard_at):
+            if gist.has_news:
+                newest = gist.take() or newest
+        return newest
+
+    @property
+    def _has_news(self) -> bool:
+        return any(gist.has_news for gist in self._gists.copy().values())
+
+    def _pause_s(self) -> float | None:
+        """Return how long nothing is due; None: until somebody wakes."""
+        pauses = [due for lane in self._lanes if (due := lane.due_in_s) is not None]
+        if self._has_news and self._ends_at is None:
+            dues = (lane.thought_due_in_s for lane in self._lanes)
+            pauses += [due for due in dues if due is not None]
+        return min(pauses, default=None)
+
+
+def deliver(
+    store: Store,
+    sinks: Sequence[Sink],
+    redaction: Redaction,
+    *,
+    notice: Callable[[str], None],
+    drain_s: float = DRAIN_S,
+) -> None:
+    """Post what is behind the cursors, for commands that change a run by hand."""
+    with Poster(store, sinks, redaction, notice, drain_s=drain_s):
+        pass
+
+
+@contextmanager
+def _unless_told_to_end(hurry: Callable[[], None]) -> Iterator[None]:
+    """Let SIGTERM and SIGHUP call *hurry* for the block, where they would end the program."""
+    is_main = threading.current_thread() is threading.main_thread()
+    taken = [
+        number
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if is_main and signal.getsignal(number) is signal.SIG_DFL
+    ]
+    for number in taken:
+        signal.signal(number, lambda *_: hurry())
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)

@@ -1,0 +1,213 @@
+"""From the options to the sinks, and the sink that is a file; a new kind is one line here.
+
+What is missing is found before anything runs: `problems` for ``sequencer check``, the same
+words as an error where a sink is made. No host is asked whether it is there.
+
+Not promised: anything about a file that another program rewrites or cuts meanwhile.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import ClassVar
+
+from sequencer.errors import ConfigurationError, UnsafeFolder, UnsafePath
+from sequencer.plugins.posting.options import ActivityOptions, SinkOptions, SinkPlace
+from sequencer.plugins.posting.protocol import Post, Sink, Unreachable
+from sequencer.plugins.posting.trackers import (
+    API_URL,
+    LINEAR_URL,
+    GithubSink,
+    LinearCommentSink,
+    LinearSink,
+)
+from sequencer.plugins.posting.web import WebhookSink
+from sequencer.store import folder as folders
+
+DEFAULT_FILE = "activity.jsonl"
+MAX_ISSUE = 2**53
+
+
+def _jsonl(name: str, options: SinkOptions, place: SinkPlace) -> Sink:
+    return JsonlSink(name, jsonl_path(options, place))
+
+
+def _webhook(name: str, options: SinkOptions, place: SinkPlace) -> Sink:
+    taken = {header: place.environment[name] for header, name in options.headers_env.items()}
+    secret = None if options.secret_env is None else place.environment[options.secret_env]
+    return WebhookSink(name, options.url or "", {**options.headers, **taken}, secret)
+
+
+def _linear(name: str, options: SinkOptions, place: SinkPlace) -> Sink:
+    token = place.environment[options.token_variable]
+    if options.from_request and not place.session:
+        return LinearCommentSink(name, token, place.identifier, options.url or LINEAR_URL)
+    session = place.session if options.from_request else options.agent_session_id
+    session = session or place.environment[options.agent_session_id_env or ""]
+    return LinearSink(name, token, session, options.url or LINEAR_URL)
+
+
+def _github(name: str, options: SinkOptions, place: SinkPlace) -> Sink:
+    if options.from_request:
+        issue = int(place.identifier.partition("#")[2])
+    else:
+        issue = options.issue or int(place.environment[options.issue_env or ""])
+    token = place.environment[options.token_variable]
+    return GithubSink(
+        name,
+        token=token,
+        repository=options.repository or "",
+        issue=issue,
+        api_url=options.api_url or API_URL,
+    )
+
+
+MAKERS: Mapping[str, Callable[[str, SinkOptions, SinkPlace], Sink]] = {
+    "jsonl": _jsonl,
+    "webhook": _webhook,
+    "linear": _linear,
+    "github": _github,
+}
+"""A sink by its kind's word."""
+
+
+def make_sinks(options: ActivityOptions, place: SinkPlace) -> list[Sink]:
+    """Return the sinks of *options*, in the order of the file; nothing is opened yet.
+
+    Raises:
+        ConfigurationError: one can't be made, see `problems`; a run whose results nobody
+            would hear of is not begun.
+    """
+    for where, message in problems(options, place):
+        raise ConfigurationError(message, where=where)
+    return [
+        MAKERS[entry.kind](name, entry, place)
+        for name, entry in options.sinks.items()
+        if not entry.from_request or _is_of(entry, place.identifier)
+    ]
+
+
+_GITHUB, _LINEAR = re.compile(r"([^#\s]+)#[1-9]\d{0,14}"), re.compile(r"[A-Za-z0-9]+-[1-9]\d{0,14}")
+
+
+def _is_of(options: SinkOptions, identifier: str) -> bool:
+    """Return whether the issue called *identifier* is one of the tracker, and the repository."""
+    if options.kind == "linear":
+        return _LINEAR.fullmatch(identifier) is not None
+    found = _GITHUB.fullmatch(identifier)
+    # Whoever wrote the issue's JSON must not choose where a token is used.
+    return found is not None and found[1].casefold() == (options.repository or "").casefold()
+
+
+def problems(options: ActivityOptions, place: SinkPlace) -> Iterator[tuple[str, str]]:
+    """Yield the key and what is wrong there: variables that are not set, a path outside."""
+    for name, entry in options.sinks.items():
+        where = f"activity.sinks.{name}"
+        variables = {
+            "token_env": entry.token_variable,
+            "secret_env": entry.secret_env,
+            "agent_session_id_env": entry.agent_session_id_env,
+            "issue_env": entry.issue_env,
+            **{f"headers_env.{header}": value for header, value in entry.headers_env.items()},
+        }
+        for key, variable in variables.items():
+            message = _wrong_with(variable, place.environment, is_issue=key == "issue_env")
+            if message is not None:
+                yield f"{where}.{key}", message
+        if entry.kind == "jsonl":
+            try:
+                jsonl_path(entry, place)
+            except UnsafePath as error:
+                yield f"{where}.path", error.message
+
+
+def _wrong_with(
+    variable: str | None, environment: Mapping[str, str], *, is_issue: bool
+) -> str | None:
+    if not variable:
+        return None
+    value = environment.get(variable, "")
+    if not value.strip():
+        return f"the variable {variable} is not set"
+    if not (value.isascii() and value.isprintable()):
+        # The value itself may be a secret.
+        return f"the variable {variable} is not one printable line"
+    if is_issue and not (value.isdecimal() and 0 < int(value[:20]) < MAX_ISSUE):
+        return f"the variable {variable} is not the number of an issue"
+    return None
+
+
+def jsonl_path(options: SinkOptions, place: SinkPlace) -> Path:
+    """Return the file of a jsonl sink.
+
+    Raises:
+        UnsafePath: it is neither in the project nor in the run's folder, or may be a file of
+            the run itself; a project that was checked out must not name just any file.
+    """
+    if options.path is None:
+        return place.run_folder / DEFAULT_FILE
+    path = place.project_dir / options.path
+    if "\0" in options.path or path.suffix != ".jsonl" or path.name.startswith("journal"):
+        raise UnsafePath(f"{options.path!r} must be called NAME.jsonl, and can't be a journal")
+    # Links are followed in the folders and refused in the file, when it is opened.
+    real = path.parent.resolve() / path.name
+    roots = (place.project_dir.resolve(), place.run_folder.resolve())
+    if not any(real.is_relative_to(root) for root in roots):
+        message = f"{options.path!r} is neither in the project nor in the run's folder"
+        raise UnsafePath(message)
+    return real
+
+
+class JsonlSink:
+    """Appends each activity as a line; results are on the disk when `post` returns."""
+
+    kind: ClassVar[str] = "jsonl"
+    max_chars: ClassVar[int] = 1_000_000
+    takes_thoughts: ClassVar[bool] = True
+
+    def __init__(self, name: str, path: Path) -> None:
+        """Write to *path*, made with its folder when there is something to write."""
+        self.name = name
+        self.path = path
+
+    def post(self, post: Post) -> None:
+        """See `Sink.post`; never through a link, and never into anything but a plain file."""
+        text = json.dumps(post.document(), ensure_ascii=False)
+        line = text.encode("utf-8", "replace") + b"\n"
+        try:
+            self._append(line, is_result=post.key is not None)
+        except OSError as error:
+            raise Unreachable(f"{self.path}: {error.strerror or error}") from error
+        except UnsafeFolder as error:
+            raise Unreachable(f"{self.path}: {error.message}") from error
+
+    def _append(self, line: bytes, *, is_result: bool) -> None:
+        # An agent may put a link in the place of a folder while it works.
+        folder = folders.made(self.path.parent)
+        fd = folder.open(self.path.name, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                message = "is not a regular file"
+                raise OSError(message)
+            # Several runs may share the file; the lock goes with the descriptor.
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            size = os.fstat(fd).st_size
+            if size and os.pread(fd, 1, size - 1) != b"\n":
+                # A line that a crash tore stays torn, and this one stays whole.
+                line = b"\n" + line
+            view = memoryview(line)
+            while view:
+                view = view[os.write(fd, view) :]
+            if is_result:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        """Do nothing: no descriptor stays open."""

@@ -1,0 +1,353 @@
+"""The sinks that are trackers: a GitHub issue or pull request, and a session in Linear.
+
+Comments on GitHub stay forever and send mails, so thoughts and actions are not posted
+there. GitHub knows no idempotency key: each comment ends with a mark, and where an earlier
+try may have arrived the newest comments are searched for it first.
+
+On Linear thoughts and actions are ephemeral: the next one replaces them. The id of a result
+is made from its key, so a second try is answered with a conflict. The shapes are those of
+Linear's published schema and its page "Developing the Agent Interaction".
+
+Not promised: one comment only, where more than `LOOKED_AT` others came in between.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar
+from urllib.parse import quote, urlencode
+
+from sequencer.plugins.posting.protocol import Activity, ActivityType, Post, Refused, Unreachable
+from sequencer.plugins.posting.web import (
+    Answer,
+    HttpSink,
+    Web,
+    bounded,
+    judge,
+    number,
+    retry_after_s,
+)
+
+API_URL = "https://api.github.com"
+API_VERSION = "2022-11-28"
+LOOKED_AT = 500
+"""Comments since the result that are searched for its mark."""
+PAGE = 100
+SECONDARY_PAUSE_S = 60.0
+"""GitHub's own advice where a limit is reached and no header says for how long."""
+_FORBIDDEN, _TOO_MANY = 403, 429
+_CLOCKS_APART = timedelta(hours=1)
+
+
+def mark(key: str) -> str:
+    """Return the comment in HTML by which a result is known again.
+
+    >>> mark("run:3:0"), mark("a--b>:3:0")
+    ('<!-- sequencer:run:3:0 -->', '<!-- sequencer:a-_b_:3:0 -->')
+    """
+    safe = re.sub(r"[^A-Za-z0-9:._-]", "_", key).replace("--", "-_")
+    return f"<!-- sequencer:{safe} -->"
+
+
+class GithubSink(HttpSink):
+    """Posts comments to one issue."""
+
+    kind: ClassVar[str] = "github"
+    max_chars: ClassVar[int] = 60_000
+    """GitHub takes 65,536 in all."""
+    takes_thoughts: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        token: str,
+        repository: str,
+        issue: int,
+        api_url: str = API_URL,
+        web: Web | None = None,
+    ) -> None:
+        """Comment on *issue* of *repository* (``owner/name``)."""
+        owner, _, repository_name = repository.partition("/")
+        place = f"repos/{quote(owner, safe='')}/{quote(repository_name, safe='')}"
+        headers = {
+            "Authorization": f"Bearer {token}",
+            "Accept": "application/vnd.github+json",
+            "X-GitHub-Api-Version": API_VERSION,
+        }
+        super().__init__(
+            name, f"{api_url.rstrip('/')}/{place}/issues/{issue}/comments", headers, web
+        )
+
+    def post(self, post: Post) -> None:
+        """See `Sink.post`; a thought or an action is left out."""
+        if post.key is None:
+            return
+        if post.may_be_there and self._is_there(mark(post.key), post.activity.at):
+            return
+        body = f"{result_text(post.activity)}\n\n{mark(post.key)}"
+        judge_github(self._send({"body": body}))
+
+    def _is_there(self, wanted: str, at: str) -> bool:
+        """Return whether a comment since *at* ends with *wanted*.
+
+        At the end, because what an agent wrote stands above it and must not pass for a mark.
+        """
+        query = {"since": _since(at), "per_page": str(PAGE)}
+        for page in range(1, LOOKED_AT // PAGE + 1):
+            url = f"{self._url}?{urlencode({**query, 'page': str(page)})}"
+            answer = self._web.send("GET", url, self._headers)
+            judge_github(answer)
+            comments = _comments(answer.text)
+            if any(str(c.get("body", "")).rstrip().endswith(wanted) for c in comments):
+                return True
+            if len(comments) < PAGE:
+                break
+        return False
+
+
+def judge_github(answer: Answer) -> None:
+    """Return if *answer* is a success.
+
+    Raises:
+        Unreachable, Refused: see `Sink.post`. A limit is status 403 or 429.
+    """
+    if answer.status in (_FORBIDDEN, _TOO_MANY):
+        pause = _github_pause(answer)
+        if pause is not None:
+            raise Unreachable("GitHub's rate limit is reached", pause)
+    judge(answer)
+
+
+def _github_pause(answer: Answer) -> float | None:
+    """Return how long to wait for the limit that *answer* tells of; None: it tells of none."""
+    asked = retry_after_s(answer)
+    if asked is not None:
+        return asked
+    if answer.headers.get("x-ratelimit-remaining", "").strip() == "0":
+        reset = number(answer.headers.get("x-ratelimit-reset"))
+        return SECONDARY_PAUSE_S if reset is None else bounded(reset - time.time())
+    is_limit = answer.status == _TOO_MANY or "rate limit" in answer.text.lower()
+    return SECONDARY_PAUSE_S if is_limit else None
+
+
+def _since(at: str) -> str:
+    """Return a time safely before *at*: the clock here need not be GitHub's."""
+    try:
+        when = datetime.fromisoformat(at)
+    except ValueError:
+        when = datetime.now(UTC) - timedelta(days=7)
+    return (when.astimezone(UTC) - _CLOCKS_APART).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _comments(text: str) -> list[dict[str, Any]]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list):
+        # Without the list nobody knows whether it is there; posting could double it.
+        raise Unreachable("the answer is not from GitHub")
+    return [comment for comment in found if isinstance(comment, dict)]
+
+
+_MARK = re.compile(r"([\\`*_{}\[\]<>#|~@])")
+
+
+def plain(text: str) -> str:
+    r"""Return *text* as Markdown that shows it as it is, on one line.
+
+    >>> plain("fix_all *now*\n@team")
+    'fix\\_all \\*now\\* \\@team'
+    """
+    return _MARK.sub(r"\\\1", " ".join(text.split()))
+
+
+def result_text(activity: Activity) -> str:
+    """Return a result's text: a line that names the step, its body, figures, what is asked."""
+    # The end of a flowchart's or a team's run is no step's.
+    step = f"**{plain(activity.step)}**" if activity.step else ""
+    title = f"{step} {plain(activity.title)}".strip()
+    metrics = "" if activity.metrics is None else activity.metrics.text(plain)
+    parts = (title, activity.body.strip(), metrics, activity.question)
+    return "\n\n".join(part for part in parts if part)
+
+
+LINEAR_URL = "https://api.linear.app/graphql"
+MUTATION = (
+    "mutation AgentActivityCreate($input: AgentActivityCreateInput!) "
+    "{ agentActivityCreate(input: $input) { success } }"
+)
+COMMENT = (
+    "mutation CommentCreate($input: CommentCreateInput!) "
+    "{ commentCreate(input: $input) { success } }"
+)
+_PERSONAL_KEY = "lin_api_"
+"""Such a key is sent as it is; the token of an app is a bearer token."""
+_RESETS = ("requests", "complexity", "endpoint-requests")
+_PASSING = frozenset({"INTERNAL_SERVER_ERROR", "LOCK_TIMEOUT", "SERVICE_UNAVAILABLE"})
+_SAID_IN_THE_BODY = frozenset({200, 400})
+_CREDENTIALS = frozenset({"AUTHENTICATION_ERROR", "FORBIDDEN"})
+
+
+def activity_id(key: str) -> str:
+    """Return the UUID of the result with *key*: always the same, and of version 4 as Linear asks.
+
+    >>> activity_id("run:3:0") == activity_id("run:3:0"), uuid.UUID(activity_id("run:3:0")).version
+    (True, 4)
+    """
+    return str(uuid.UUID(bytes=hashlib.sha256(key.encode()).digest()[:16], version=4))
+
+
+def _authorization(token: str) -> str:
+    return token if token.startswith(_PERSONAL_KEY) else f"Bearer {token}"
+
+
+class LinearSink(HttpSink):
+    """Posts to one agent session."""
+
+    kind: ClassVar[str] = "linear"
+    max_chars: ClassVar[int] = 60_000
+    takes_thoughts: ClassVar[bool] = True
+
+    def __init__(
+        self, name: str, token: str, session_id: str, url: str = LINEAR_URL, web: Web | None = None
+    ) -> None:
+        """Post to the agent session *session_id* with an app's *token*."""
+        super().__init__(name, url, {"Authorization": _authorization(token)}, web)
+        self._session_id = session_id
+
+    def post(self, post: Post) -> None:
+        """See `Sink.post`."""
+        told: dict[str, Any] = {
+            "agentSessionId": self._session_id,
+            "content": content_of(post.activity),
+        }
+        known_id = None if post.key is None else activity_id(post.key)
+        if known_id is None:
+            told["ephemeral"] = True
+        else:
+            told["id"] = known_id
+        request = {"query": MUTATION, "variables": {"input": told}}
+        answer = self._send(request)
+        judge_linear(answer, known_id)
+
+
+class LinearCommentSink(HttpSink):
+    """Comments on one issue; whoever finds the comment again knows it by its id."""
+
+    kind: ClassVar[str] = "linear"
+    max_chars: ClassVar[int] = 60_000
+    takes_thoughts: ClassVar[bool] = False
+
+    def __init__(
+        self, name: str, token: str, issue: str, url: str = LINEAR_URL, web: Web | None = None
+    ) -> None:
+        """Comment on the *issue*, as ENG-42, with a *token*."""
+        super().__init__(name, url, {"Authorization": _authorization(token)}, web)
+        self._issue = issue
+
+    def post(self, post: Post) -> None:
+        """See `Sink.post`; a thought or an action is left out."""
+        if post.key is None:
+            return
+        known_id = activity_id(post.key)
+        told = {"id": known_id, "issueId": self._issue, "body": result_text(post.activity)}
+        answer = self._send({"query": COMMENT, "variables": {"input": told}})
+        judge_linear(answer, known_id, "commentCreate")
+
+
+def content_of(activity: Activity) -> dict[str, str]:
+    """Return the ``content`` of the mutation's input."""
+    kind = str(activity.type)
+    if activity.type is ActivityType.ACTION:
+        content = {"type": kind, "action": activity.action or "tool"}
+        # The schema has a parameter for every action.
+        content["parameter"] = activity.parameter or ""
+        return content if activity.result is None else {**content, "result": activity.result}
+    if activity.type is ActivityType.THOUGHT and activity.is_ephemeral:
+        return {"type": kind, "body": activity.body}
+    return {"type": kind, "body": result_text(activity)}
+
+
+def judge_linear(
+    answer: Answer, known_id: str | None, mutation: str = "agentActivityCreate"
+) -> None:
+    """Return if *answer* to *mutation* says that it is there, be it since an earlier try.
+
+    Raises:
+        Unreachable, Refused: see `Sink.post`. GraphQL reports errors with status 200 too,
+            and limits with status 400.
+    """
+    document = _object(answer.text)
+    found = _errors(document)
+    codes = {str(_extensions(error).get("code")) for error in found}
+    if "RATELIMITED" in codes:
+        raise Unreachable("Linear's rate limit is reached", _linear_pause(answer))
+    if known_id is not None and any(_is_conflict(error, known_id) for error in found):
+        return
+    if codes & _CREDENTIALS:
+        raise Unreachable(f"Linear refuses the token: {_message(found)}")
+    if codes & _PASSING:
+        raise Unreachable(f"Linear: {_message(found)}")
+    if not found or answer.status not in _SAID_IN_THE_BODY:
+        judge(answer)
+    if found:
+        raise Refused(f"Linear: {_message(found)}", status=answer.status, answer=answer.text)
+    created = _object_in(_object_in(document, "data"), mutation)
+    if created.get("success") is False:
+        raise Refused("Linear reports no success", status=answer.status, answer=answer.text)
+    if created.get("success") is not True:
+        raise Unreachable("the answer is not from Linear")
+
+
+def _linear_pause(answer: Answer) -> float:
+    """Return how long until the limit that is reached is reset; Linear counts in milliseconds."""
+    asked = retry_after_s(answer)
+    if asked is not None:
+        return asked
+    resets = []
+    for name in _RESETS:
+        left = number(answer.headers.get(f"x-ratelimit-{name}-remaining"))
+        reset = number(answer.headers.get(f"x-ratelimit-{name}-reset"))
+        if reset is not None and (left is None or left <= 0):
+            resets.append(reset / 1000 - time.time())
+    return bounded(max(resets, default=60.0))
+
+
+def _is_conflict(error: dict[str, Any], known_id: str) -> bool:
+    is_one = str(error.get("message", "")).lower().startswith("conflict on insert")
+    said = f"{error.get('message')} {_extensions(error).get('userPresentableMessage')}"
+    return is_one and known_id in said
+
+
+def _message(errors: list[dict[str, Any]]) -> str:
+    texts = [_extensions(e).get("userPresentableMessage") or e.get("message") for e in errors]
+    return "; ".join(" ".join(str(text).split())[:200] for text in texts[:3])
+
+
+def _extensions(error: dict[str, Any]) -> dict[str, Any]:
+    return _object_in(error, "extensions")
+
+
+def _object_in(fields: dict[str, Any], name: str) -> dict[str, Any]:
+    found = fields.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _errors(document: dict[str, Any]) -> list[dict[str, Any]]:
+    errors = document.get("errors")
+    return [e for e in errors if isinstance(e, dict)] if isinstance(errors, list) else []
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

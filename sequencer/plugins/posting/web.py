@@ -1,0 +1,222 @@
+"""One HTTP request, what its answer means, and the sink that is an address of one's own.
+
+Credentials never follow a redirect, certificates are verified, and an answer is read up to
+a limit and a deadline, so that a sink that trickles can't hold the others up for long.
+A webhook's result has the header ``Idempotency-Key``, by which the receiver knows one that
+came twice; with a secret the body is signed. `httpx2` is loaded with the first request.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from msgspec import Struct
+
+from sequencer.plugins.posting.protocol import LONGEST_PAUSE_S, Post, Refused, Unreachable
+
+if TYPE_CHECKING:
+    import httpx2
+
+
+TIMEOUT_S = 10.0
+MAX_ANSWER_BYTES = 256 * 1024
+_KEPT = frozenset(
+    {
+        # About the credentials or the address: mended by a person, not by another activity.
+        HTTPStatus.UNAUTHORIZED,
+        HTTPStatus.FORBIDDEN,
+        HTTPStatus.NOT_FOUND,
+        HTTPStatus.METHOD_NOT_ALLOWED,
+        HTTPStatus.PROXY_AUTHENTICATION_REQUIRED,
+        # Passing.
+        HTTPStatus.REQUEST_TIMEOUT,
+        HTTPStatus.TOO_EARLY,
+        HTTPStatus.TOO_MANY_REQUESTS,
+    }
+)
+
+
+class Answer(Struct, frozen=True):
+    """What came back."""
+
+    status: int
+    headers: Mapping[str, str]
+    """Names in lower case."""
+    text: str
+
+    @property
+    def is_success(self) -> bool:
+        """Return whether the request did what it should."""
+        return HTTPStatus.OK <= self.status < HTTPStatus.MULTIPLE_CHOICES
+
+
+class Web:
+    """Sends requests over connections that it keeps."""
+
+    def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
+        """Connect to nobody yet; *timeout_s* is for each part of a request."""
+        self._timeout_s = timeout_s
+        self._client: httpx2.Client | None = None
+
+    def send(
+        self, method: str, url: str, headers: Mapping[str, str], content: bytes | None = None
+    ) -> Answer:
+        """Send one request and return its answer, whatever its status.
+
+        Raises:
+            Unreachable: there was no answer; the request may have arrived.
+        """
+        import httpx2  # noqa: PLC0415 - 0.1 s, and only where there is something to post
+
+        client = self._connected()
+        deadline = time.monotonic() + 2 * self._timeout_s
+        pieces, size = [], 0
+        try:
+            with client.stream(method, url, headers=headers, content=content) as response:
+                for piece in response.iter_bytes():
+                    pieces.append(piece)
+                    size += len(piece)
+                    if size > MAX_ANSWER_BYTES or time.monotonic() > deadline:
+                        break
+        except httpx2.TimeoutException as error:
+            raise Unreachable(f"no answer within {self._timeout_s:g} s") from error
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise Unreachable(f"{type(error).__name__}: {error}") from error
+        fields = {name.lower(): value for name, value in response.headers.items()}
+        text = b"".join(pieces)[:MAX_ANSWER_BYTES].decode("utf-8", "replace")
+        return Answer(response.status_code, fields, text)
+
+    def _connected(self) -> httpx2.Client:
+        import httpx2  # noqa: PLC0415 - see `send`
+
+        if self._client is None:
+            try:
+                self._client = httpx2.Client(timeout=self._timeout_s, follow_redirects=False)
+            except (ImportError, OSError, ValueError) as error:
+                # A proxy or certificates that the environment names and that can't be used.
+                raise Unreachable(f"can't connect: {error}") from error
+        return self._client
+
+    def close(self) -> None:
+        """Close the connections; the next request opens others."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+def judge(answer: Answer, clock: Callable[[], float] = time.time) -> None:
+    """Return if *answer* is a success.
+
+    Raises:
+        Unreachable: another try may help, or a person has to mend credentials or address.
+        Refused: what was posted will never be taken.
+    """
+    if answer.is_success:
+        return
+    reason = f"HTTP {answer.status}"
+    is_server = answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    if HTTPStatus.MULTIPLE_CHOICES <= answer.status < HTTPStatus.BAD_REQUEST:
+        # The address is another one by now; a token must not go there unasked.
+        target = answer.headers.get("location", "somewhere else")
+        raise Unreachable(f"{reason}: it redirects to {target}; set the url to that")
+    if is_server or answer.status in _KEPT:
+        raise Unreachable(reason, retry_after_s(answer, clock))
+    raise Refused(reason, status=answer.status, answer=answer.text)
+
+
+def retry_after_s(answer: Answer, clock: Callable[[], float] = time.time) -> float | None:
+    """Return how long ``Retry-After`` asks to wait, a number of seconds or a date."""
+    written = answer.headers.get("retry-after", "").strip()
+    if not written:
+        return None
+    seconds = number(written)
+    if seconds is None:
+        try:
+            seconds = parsedate_to_datetime(written).timestamp() - clock()
+        except ValueError:
+            return None
+    return bounded(seconds)
+
+
+def bounded(seconds: float) -> float:
+    """Return a pause that no answer, however wrong, can make endless or negative."""
+    return min(max(seconds, 0.0), LONGEST_PAUSE_S)
+
+
+def number(text: str | None) -> float | None:
+    """Return the finite number that *text* is, else None."""
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+SIGNATURE = "X-Sequencer-Signature"
+
+
+def signature(secret: str, body: bytes) -> str:
+    """Return the value of the header that proves who sent *body*.
+
+    >>> signature("s3cret", b"{}")[:23]
+    'sha256=adbde1ce40c89c14'
+    """
+    digest = hmac.new(secret.encode("utf-8", "surrogateescape"), body, hashlib.sha256)
+    return f"sha256={digest.hexdigest()}"
+
+
+class HttpSink:
+    """What sinks that are addresses have in common."""
+
+    def __init__(self, name: str, url: str, headers: Mapping[str, str], web: Web | None) -> None:
+        """Post to *url* with *headers*."""
+        self.name = name
+        self._url = url
+        self._headers = {**headers, "User-Agent": "sequencer"}
+        self._web = web or Web()
+
+    def _send(self, fields: Mapping[str, Any]) -> Answer:
+        headers = {**self._headers, "Content-Type": "application/json"}
+        return self._web.send("POST", self._url, headers, json.dumps(fields).encode())
+
+    def close(self) -> None:
+        """See `Sink.close`."""
+        self._web.close()
+
+
+class WebhookSink(HttpSink):
+    """Posts to one URL."""
+
+    kind: ClassVar[str] = "webhook"
+    max_chars: ClassVar[int] = 250_000
+    takes_thoughts: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        headers: Mapping[str, str],
+        secret: str | None = None,
+        web: Web | None = None,
+    ) -> None:
+        """Post to *url* with *headers*, signed with *secret* if there is one."""
+        super().__init__(name, url, headers, web)
+        self._secret = secret
+
+    def post(self, post: Post) -> None:
+        """See `Sink.post`; every 2xx is taken for yes."""
+        body = json.dumps(post.document(), ensure_ascii=False).encode("utf-8", "replace")
+        headers = {**self._headers, "Content-Type": "application/json; charset=utf-8"}
+        if post.key is not None:
+            headers["Idempotency-Key"] = post.key
+        if self._secret is not None:
+            headers[SIGNATURE] = signature(self._secret, body)
+        judge(self._web.send("POST", self._url, headers, body))

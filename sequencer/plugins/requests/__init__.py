@@ -1,0 +1,1 @@
+"""Requests: read an issue, choose a procedure, start a run."""

@@ -1,0 +1,198 @@
+"""A request from the command line: text or a tracker's JSON, labels, comments, files."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sequencer.cli.context import Invocation
+from sequencer.cli.options import (
+    AGENT,
+    MAX_BYTES,
+    complete_workflows,
+    decoded,
+    read_text,
+    with_options,
+)
+from sequencer.errors import UnsafePath, UsageRefused
+from sequencer.logs import current_branch
+from sequencer.model.request import Request
+from sequencer.plugins.requests.issues import (
+    NO_LABELS,
+    TrackerIssue,
+    as_json,
+    as_request,
+    issue_of,
+)
+from sequencer.project.project import Project
+from sequencer.store.strictjson import parse_json
+
+STDIN = "-"
+_HEADING = re.compile(r"^#{1,6}\s+")
+
+
+def request_of(
+    project: Path,
+    hide: Callable[[str], str] = lambda text: text,
+    notice: Callable[[str], None] = lambda _: None,
+    *,
+    text: str | None,
+    file: Path | None,
+    labels: tuple[str, ...] = (),
+    comments: tuple[str, ...] = (),
+    attachments: tuple[str, ...] = (),
+) -> Request:
+    """Return the request that the options describe, without the secrets that *hide* knows.
+
+    JSON must be a GitHub or Linear issue; *notice* gets what the issue lacks.
+
+    Raises:
+        UsageRefused: there is no text, or there are two; a label or the text is not valid; or
+            the text is JSON but not an issue.
+        ConfigurationError: the file can't be read.
+        UnsafePath: an attachment is not a file of the *project*.
+    """
+    text, where = _text(text, file)
+    document = as_json(text)
+    issue = _issue_of_prose(hide(text)) if document is None else _issue_in(document, where)
+    for lack in (one for one in issue.lacks if one != NO_LABELS or not labels):
+        notice(f"{where}: {lack}")
+    return as_request(
+        issue,
+        hide,
+        where,
+        labels=labels,
+        comments=comments,
+        attachments=tuple(attached(name, project) for name in attachments),
+        repository=project.name,
+        base_branch=current_branch(project) or "",
+    )
+
+
+def _issue_of_prose(text: str) -> TrackerIssue:
+    """Return the request that a person wrote: its first line is the title."""
+    lines = text.strip().splitlines()
+    if not lines:
+        raise UsageRefused("the request is empty", hint="write on its first line what to do")
+    return TrackerIssue(title=_HEADING.sub("", lines[0].strip()), text="\n".join(lines[1:]).strip())
+
+
+def _issue_in(text: str, where: str) -> TrackerIssue:
+    """Return the issue in *text*, which should be JSON.
+
+    Raises:
+        UsageRefused: it isn't JSON, or isn't an issue.
+    """
+    try:
+        value = parse_json(text)
+    except ValueError as error:
+        raise UsageRefused(
+            f"starts like JSON but can't be read: {error}",
+            where=where,
+            hint="if the text itself is the request, put a line of words before it",
+        ) from None
+    return issue_of(value, where)
+
+
+def _text(text: str | None, file: Path | None) -> tuple[str, str]:
+    """Return the text and where it came from."""
+    if text is not None and file is not None:
+        raise UsageRefused("give a text or --file, not both")
+    if file is not None and str(file) != STDIN:
+        return read_text(file), str(file)
+    told = STDIN if file is not None else text or ""
+    return said(told), "standard input" if told == STDIN else "the request"
+
+
+def said(text: str) -> str:
+    """Return the text of an argument; ``-`` is standard input.
+
+    Raises:
+        UsageRefused: standard input is closed, too long, or not UTF-8.
+    """
+    if text != STDIN:
+        return text
+    if sys.stdin is None:
+        raise UsageRefused("standard input is closed")
+    return decoded(sys.stdin.buffer.read(MAX_BYTES + 1), "standard input")
+
+
+def attached(name: str, project: Path) -> str:
+    """Return *name*, a path from the current folder, relative to the *project*.
+
+    Raises:
+        UnsafePath: it is not a regular file, or is outside the project: an agent would be
+            told to read it.
+    """
+    if not name or not name.isprintable():
+        raise UnsafePath(
+            f"attachment {name!a} has characters that can't be printed", where="--attach"
+        )
+    real = Path(os.path.realpath(name))
+    root = Path(os.path.realpath(project))
+    if not real.is_relative_to(root):
+        raise UnsafePath(
+            f"attachment {name!r} is outside the project ({root})",
+            where="--attach",
+            hint="copy it into the project",
+        )
+    if not real.is_file():
+        raise UnsafePath(f"attachment {name!r} is not a regular file", where="--attach")
+    return real.relative_to(root).as_posix()
+
+
+REQUEST = with_options(
+    click.option("--file", type=click.Path(path_type=Path), metavar="F",
+                 help="Read the request from a file: text, or the JSON of an issue; "
+                      "- is standard input."),
+    click.option("--label", "labels", multiple=True, metavar="L",
+                 help="A label for the request; repeatable."),
+    click.option("--comment", "comments", multiple=True, metavar="TEXT",
+                 help="A comment on the request; repeatable."),
+    click.option("--attach", "attachments", multiple=True, metavar="PATH",
+                 help="A file of the project to attach to the request; repeatable."),
+    click.option("--procedure", metavar="P", shell_complete=complete_workflows,
+                 help="Use this procedure, whatever the request says."),
+    AGENT,
+    click.option("--team/--no-team", "team", default=None,
+                 help="Let a team work on it, or not, whatever its score is."),
+    click.option("--team-size", type=click.IntRange(1, 64), metavar="N",
+                 help="How many agents of the team work at the same time; implies --team."),
+)  # fmt: skip
+"""What `start` and `plan --request` take."""
+
+
+def request_from(
+    invocation: Invocation,
+    project: Project,
+    verb: str,
+    *,
+    text: str | None,
+    file: Path | None,
+    **given: Any,
+) -> Request:
+    """Return the request that the options of *verb* describe.
+
+    Raises:
+        UsageRefused: they give none.
+        Also raises what `requests.request_of` raises.
+    """
+    if text is None and file is None:
+        raise UsageRefused(
+            "there is no request", where=f"sequencer {verb}",
+            hint="give the text, --file F, or - for standard input",
+        )  # fmt: skip
+    return request_of(
+        project.settings.project_dir,
+        project.redaction.hide_text,
+        lambda lack: invocation.notices([lack]),
+        text=text,
+        file=file,
+        **given,
+    )

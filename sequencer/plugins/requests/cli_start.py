@@ -1,0 +1,385 @@
+"""`start` and `plan --request`: from a request to its run, or to what it would be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import click
+from msgspec.structs import asdict, replace
+
+from sequencer.cli import run_work
+from sequencer.cli.context import Invocation
+from sequencer.cli.options import (
+    MAX_COST,
+    REHEARSE,
+    pass_invocation,
+    verb,
+    with_options,
+)
+from sequencer.cli.show import present
+from sequencer.cli.views.states import shown
+from sequencer.cli.views.tables import columns, purposes
+from sequencer.cli.views.text import one_line
+from sequencer.engine.stint import Mode
+from sequencer.engine.view import view_of
+from sequencer.errors import ConfigurationError, UsageRefused
+from sequencer.model.limits import InvocationLimits
+from sequencer.model.net.graph import Graph
+from sequencer.model.outcome import Usage, cost_words
+from sequencer.model.request import Definition, Request, Route
+from sequencer.model.step import Step
+from sequencer.plugins.drawing.mermaid import chart
+from sequencer.plugins.requests.cli_requests import REQUEST, request_from
+from sequencer.plugins.requests.issues import free_name
+from sequencer.plugins.requests.starting import Starter, WantedTeam, lost_words
+from sequencer.plugins.teams import scoring
+from sequencer.plugins.teams.scoring import TeamChoice
+from sequencer.project.project import Project
+from sequencer.store.identity import is_inside_agent
+
+_START_OPTIONS = with_options(
+    MAX_COST,
+    click.option("--no-run", is_flag=True,
+                 help="Only make the run; 'run' or 'tick' runs its steps later."),
+    REHEARSE,
+)  # fmt: skip
+
+
+_FIRST = ("--file", "--label", "--procedure", "--team", "--max-cost", "--no-run")
+
+
+@verb("start", has_secrets=True, first=_FIRST)
+@click.argument("text", required=False)
+@REQUEST
+@_START_OPTIONS
+@pass_invocation
+def start(
+    invocation: Invocation,
+    /,
+    *,
+    procedure: str | None,
+    agent: str | None,
+    max_cost: float | None,
+    team: bool | None,
+    team_size: int | None,
+    no_run: bool,
+    rehearse: bool,
+    **given: Any,
+) -> int:
+    """Make a run from a request, and work on it until it ends or asks a person.
+
+    TEXT is the request, with the title on its first line, or an issue of GitHub or Linear as
+    JSON; - reads it from standard input. Labels, or an agent that classifies the request, choose
+    the procedure; 'sequencer plan --request' shows all of this before you start. The run keeps
+    the steps as they are now. Its name is made from the title, unless --run gives one;
+    'sequencer --run NAME run' continues it.
+
+    \b
+    Examples:
+      sequencer start "Debug login timeout" --label bug
+      sequencer start --file issue.md --procedure full-development --no-run
+      gh issue view 7 --json title,body,labels,comments | sequencer start -
+    """
+    project = invocation.project({"agent": agent}, rehearses=rehearse)
+    project.ensure_may_act()
+    request = request_from(invocation, project, "start", **given)
+    name = _named(invocation, project, request)
+    starter = project.starter
+    with _telling_what_is_lost(invocation, starter):
+        definition = starter.define(request, procedure, _wanted(team, team_size))
+        if not no_run:
+            # One that is to be worked on at once needs its agents.
+            starter.ensure_installed(definition)
+        project.run(name, definition).control.start(definition)
+    if no_run or not invocation.is_json:
+        _show_made(invocation, project, definition, name)
+    return 0 if no_run else _work(invocation, project, definition, max_cost)
+
+
+@contextmanager
+def _telling_what_is_lost(invocation: Invocation, starter: Starter) -> Iterator[None]:
+    """Say what was paid if no run is made after all."""
+    try:
+        yield
+    except BaseException:
+        invocation.notices(filter(None, [lost_words(starter.paid)]))
+        raise
+
+
+def _named(invocation: Invocation, project: Project, request: Request) -> str:
+    """Return what the run of *request* is called; *invocation* then means that run."""
+    name = invocation.run_name or free_name(request.title, project.run_names())
+    invocation.run_name = name
+    return name
+
+
+def _wanted(team: bool | None, size: int | None) -> WantedTeam:
+    """Return what the options say about a team."""
+    if team is False and size is not None:
+        raise UsageRefused("--team-size and --no-team can't be used together")
+    return WantedTeam(team, size)
+
+
+def _work(
+    invocation: Invocation, project: Project, definition: Definition, max_cost: float | None
+) -> int:
+    """Work on the run that was made, until it ends or waits."""
+    defaults = project.settings.run
+    # A procedure ends by itself; what its loops and its hooks may add is limited there.
+    limits = InvocationLimits(
+        max_steps=None,
+        max_cost_usd=max_cost or defaults.max_cost_usd,
+        step_timeout_s=defaults.step_timeout_s,
+    )
+    plan = run_work.Plan(Mode.COMBINED, limits).less(definition.usage, Usage())
+    if plan.limits.max_cost_usd == 0:
+        spent = cost_words(definition.usage)
+        invocation.notices([f"classifying the request cost {spent}, which is all of --max-cost"])
+    return run_work.work(invocation, project, plan)
+
+
+def _ensure_drawable(invocation: Invocation, draw: Mapping[str, bool]) -> None:
+    """Return if what is to be drawn can be; the ways exclude each other, and so does JSON."""
+    names = [f"--{name}" for name, is_asked in draw.items() if is_asked]
+    if len(names) > 1:
+        raise UsageRefused(f"{' and '.join(names)} can't be used together")
+    if names and invocation.is_json:
+        raise UsageRefused("can't be used with a drawing", where="--json", hint="leave it out")
+
+
+def plan_request(
+    invocation: Invocation,
+    *,
+    procedure: str | None,
+    agent: str | None,
+    team: bool | None,
+    team_size: int | None,
+    mermaid: bool,
+    diagram: bool,
+    **given: Any,
+) -> None:
+    """Show what `start` would make of a request, and why; nothing is made.
+
+    An agent may do that as often as it likes, so for an agent the rules classify.
+    """
+    draw = {"mermaid": mermaid, "diagram": diagram}
+    _ensure_drawable(invocation, draw)
+    wanted = _wanted(team, team_size)
+    project = invocation.project({"agent": agent})
+    starter = _planning(invocation, project)
+    request = request_from(invocation, project, "plan", **given)
+    with _telling_what_is_lost(invocation, starter):
+        route = starter.route(request, procedure)
+    if spent := cost_words(route.usage):
+        invocation.say(f"classifying the request by {one_line(route.asked or '')}: {spent}")
+    choice = starter.choose_team(request, route, wanted)
+    if any(draw.values()):
+        drawn = starter.made_of(request, route, choice)
+        _draw(invocation, drawn, _named(invocation, project, request), draw)
+        return
+    definition: Definition | None = None
+    try:
+        definition = starter.made_of(request, route, choice)
+    except ConfigurationError as error:
+        # Where it would go is worth knowing on a machine that can't start it.
+        invocation.say(f"notice: its steps can't be shown: {error}")
+    if invocation.is_json:
+        kind = scoring.classification_of(request, route, project.settings.routing)
+        facts = {"request": request.model_dump(mode="json"), **route.model_dump(mode="json")}
+        facts |= {"team": None if choice is None else _team_json(project, choice)}
+        made = {"steps": None} if definition is None else _facts(project, definition)
+        invocation.print_json({**made, **facts, "classification": kind})
+        return
+    invocation.echo("\n".join(explained(route)))
+    if definition is not None and definition.workflow.description:
+        invocation.echo(one_line(definition.workflow.description))
+    _show_score(invocation, choice)
+    if definition is not None:
+        invocation.echo("")
+        _show_work(invocation, project, definition)
+
+
+def _planning(invocation: Invocation, project: Project) -> Starter:
+    """Return what decides about a request; for an agent it asks no model."""
+    starter = project.starter
+    if starter.questions is None or not is_inside_agent():
+        return starter
+    invocation.notices(["an agent asks, so keyword rules classify the request"])
+    return replace(starter, questions=None)
+
+
+def _show_score(invocation: Invocation, choice: TeamChoice | None) -> None:
+    """Say whether a team would work on it, and how much each reason counts."""
+    if choice is None or _HAS_NO_TEAMS in choice.why:
+        return
+    invocation.echo(f"team: {'yes' if choice.uses_team else 'no'}  ({choice.why})")
+    invocation.echo(f"score: {choice.score.score} of 100, for a team of {_size(choice)}")
+    rows = [
+        (f"{reason.points:+d}" if reason.points else "0", one_line(reason.text))
+        for reason in choice.score.reasons
+    ]
+    invocation.echo(columns(("POINTS", "FOR"), rows, right={0}, room=invocation.room))
+
+
+_HAS_NO_TEAMS = "teams.enabled"
+"""In the reason of a project that has not asked for any."""
+
+
+def _size(choice: TeamChoice) -> int:
+    """Return the members that the score speaks for, if there may be so many."""
+    return min(choice.size, choice.score.team_size)
+
+
+def _team_json(project: Project, choice: TeamChoice) -> dict[str, Any]:
+    return {
+        "uses_team": choice.uses_team,
+        "why": choice.why,
+        "size": _size(choice),
+        "score": choice.score.score,
+        "threshold": project.settings.teams.threshold,
+        "reasons": [asdict(reason) for reason in choice.score.reasons],
+    }
+
+
+def explained(chosen: Route) -> list[str]:
+    """Return the lines that say how the procedure was chosen."""
+    lines = [f"{one_line(chosen.procedure)}  ({one_line(chosen.reason)})"]
+    for one in chosen.considered:
+        result = f" -> {one_line(one.result)}" if one.result else ""
+        lines.append(f"  {one.source:<15} {one_line(one.why)}{result}")
+    return lines
+
+
+def _show_made(invocation: Invocation, project: Project, definition: Definition, name: str) -> None:
+    """Print what the run called *name* is made of."""
+    route = definition.route
+    if invocation.is_json:
+        kinds = {key: route.get(key) for key in ("procedure", "classification")}
+        facts = {**_facts(project, definition), "route": route, "team": definition.team}
+        invocation.print_json({"run": name, **kinds, **facts})
+        return
+    invocation.echo(f"run        {one_line(name)}")
+    invocation.echo(f"procedure  {explained(Route.model_validate(route))[0]}")
+    if about := one_line(definition.workflow.description):
+        invocation.echo(f"           {about}")
+    _show_team(invocation, definition)
+    _show_work(invocation, project, definition)
+
+
+def _facts(project: Project, definition: Definition) -> dict[str, Any]:
+    """Return what programs ask for about the request and the steps that it gets."""
+    return {
+        "request": definition.request.model_dump(mode="json"),
+        "steps": _steps(project, definition),
+        "substitutions": definition.substitutions,
+        "notes": list(definition.notes),
+    }
+
+
+def _steps(project: Project, definition: Definition) -> list[dict[str, Any]]:
+    graph = definition.workflow.graph
+    resolved = enumerate(definition.workflow.steps)
+    return [_described(project, step, index, graph) for index, step in resolved]
+
+
+def _show_work(invocation: Invocation, project: Project, definition: Definition) -> None:
+    """Print the steps or tasks, and what differs from how they are written."""
+    show = _show_tasks if definition.workflow.graph else _show_steps
+    show(invocation, _steps(project, definition))
+    for note in definition.notes:
+        invocation.say(f"notice: {note}")
+
+
+def _draw(
+    invocation: Invocation, definition: Definition, name: str, draw: Mapping[str, bool]
+) -> None:
+    """Draw the run, and nothing else on standard output, so that a file can take it."""
+    if graph := definition.workflow.graph:
+        present(invocation, view_of(name, graph, None, None, ()), None, draw)
+    elif draw["mermaid"]:
+        invocation.echo(chart(definition.workflow), is_verbatim=True)
+    else:
+        raise UsageRefused(
+            "works only with a team, and this request would start a procedure",
+            where="--diagram",
+            hint="--mermaid draws the procedure; --team lets a team work on it",
+        )
+
+
+def _show_team(invocation: Invocation, definition: Definition) -> None:
+    """Say whether a team works on it, and why, where that was a question."""
+    team = definition.team or {}
+    if team.get("uses_team"):
+        score = f"score {team['score']}: {', '.join(team['reasons'])}"
+        invocation.echo(f"team       {team['size']} at once  ({one_line(team['why'])}; {score})")
+    elif team and _HAS_NO_TEAMS not in team["why"]:
+        invocation.echo(f"team       none  ({one_line(team['why'])})")
+
+
+def _show_steps(invocation: Invocation, steps: list[dict[str, Any]]) -> None:
+    """Print the steps of a procedure, and what their authors say that they do."""
+    keys = ("step", "prompt", "agent")
+    rows = [
+        tuple(map(one_line, (str(n), *(step[key] for key in keys), _marks(step))))
+        for n, step in enumerate(steps)
+    ]
+    head = ("N", "STEP", "PROMPT", "AGENT", "")
+    invocation.echo(columns(head, rows, right={0}, room=invocation.room))
+    if said := purposes((one["step"], one.get("description", "")) for one in steps):
+        invocation.echo(f"\n{said}")
+
+
+def _show_tasks(invocation: Invocation, steps: list[dict[str, Any]]) -> None:
+    """Print the tasks of a team; a narrow terminal gets the beginnings of their subjects."""
+    keys = ("step", "subject", "role", "agent")
+    rows = [
+        [shown(c) for c in (*(step[k] for k in keys), ", ".join(step["blocked_by"]), _marks(step))]
+        for step in steps
+    ]
+    head = ("TASK", "SUBJECT", "ROLE", "AGENT", "BLOCKED BY", "")
+    # What is special about a task can be looked up; who does it and when can't be guessed.
+    invocation.echo(columns(head, rows, room=invocation.room, goes=(5,), whole={1}, prose={1}))
+
+
+def _described(project: Project, step: Step, index: int, graph: Graph | None) -> dict[str, Any]:
+    """Return what a person or a program asks for about a resolved step, of a team a task."""
+    agent, _ = project.agents.choose(step, step.name)
+    fields = step.model_dump(mode="json", exclude_defaults=True, by_alias=True)
+    fields.pop("name")
+    fields.pop("prompt", None)
+    task: dict[str, Any] = {}
+    if graph:
+        node = graph.by_id[step.name]
+        task = {
+            "subject": node.label,
+            "role": (node.task and node.task.role) or "",
+            "blocked_by": [] if node.task is None else list(node.task.blocked_by),
+        }
+    return {
+        "step_index": index,
+        "step": step.name,
+        "prompt": step.prompt_name,
+        "agent": agent,
+        "model": step.model,
+        **fields,
+        **task,
+    }
+
+
+def _marks(step: dict[str, Any]) -> str:
+    """Return what is special about a step, in a few words."""
+    marks = [
+        word
+        for key, word in (
+            ("requires_approval", "gate"),
+            ("validation", "repeats until yes"),
+            ("single_turn", "single turn"),
+            ("append_system_prompt", "system prompt"),
+        )
+        if step.get(key)
+    ]
+    if step["model"]:
+        marks.append(f"model {step['model']}")
+    return ", ".join(marks)

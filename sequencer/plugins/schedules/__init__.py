@@ -1,0 +1,1 @@
+"""Schedules: start dates of runs, and timers that call `tick`."""

@@ -1,0 +1,280 @@
+"""`schedule`: unattended ticks, and the pages as a service, started by this machine.
+
+No lock around a tick is needed, because two ticks exclude each other. The key of the pages'
+link is in a file that only this user can read.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sequencer.cli.context import Invocation
+from sequencer.cli.options import pass_invocation, verb, with_options
+from sequencer.documents.textfile import slug
+from sequencer.errors import DecisionRefused, UsageRefused
+from sequencer.plugins.schedules.installers import (
+    DAY_MIN,
+    HOUR_MIN,
+    KINDS,
+    Cron,
+    Installer,
+    Job,
+    installer_of,
+)
+from sequencer.plugins.schedules.timers import path_for, programs_of, tick_log
+from sequencer.plugins.schedules.unattended import OPTION
+from sequencer.plugins.web.cli_web import ensure_extra, read_key
+from sequencer.project.settings import Settings
+from sequencer.store.folder import STATE_VARIABLE, make_own, own_state
+from sequencer.store.identity import is_inside_agent
+
+_OPTIONS = with_options(
+    click.option("--every", type=click.IntRange(1, DAY_MIN), metavar="MINUTES", default=HOUR_MIN,
+                 show_default=True, help="How often a step may run."),
+    click.option("--all", "is_all", is_flag=True,
+                 help="Steps of any run, one run after the other; see 'tick --all'."),
+    click.option("--at-most", type=click.IntRange(1, 100), metavar="N",
+                 help="With --all: so many runs at the same time; default 1."),
+    click.option("--env-file", type=click.Path(dir_okay=False, path_type=Path), metavar="PATH",
+                 help="A file of NAME=value lines (keys, secrets); mode 600."),
+    click.option("--with", "kind", type=click.Choice(KINDS),
+                 help="Timer to use; by default what this machine has, and cron for 'print'."),
+    click.option("--web", "is_web", is_flag=True,
+                 help="Keep the pages ('sequencer web') of this project or DIR... running."),
+    click.option("--port", type=click.IntRange(1, 65535), metavar="PORT", default=8420,
+                 show_default=True, help="With --web: as for 'web'; the next three too."),
+    click.option("--bind", default="127.0.0.1", show_default=True, metavar="ADDRESS",
+                 help="Address to listen at."),
+    click.option("--name", "names", multiple=True, metavar="HOST[:PORT]",
+                 help="What browsers and trackers call this machine."),
+    click.option("--token-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                 metavar="FILE",
+                  help="Read the key of the link from FILE; without it, one is made and kept."),
+)  # fmt: skip
+
+
+@verb("schedule", has_json=False, first=("--every", "--all", "--env-file", "--with", "--web"))
+@click.argument("action", type=click.Choice(("install", "show", "remove", "print")))
+@click.argument(
+    "folders",
+    nargs=-1,
+    metavar="[DIR]...",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+)
+@_OPTIONS
+@pass_invocation
+def schedule(
+    invocation: Invocation,
+    /,
+    *,
+    action: str,
+    folders: tuple[Path, ...],
+    kind: str | None,
+    is_web: bool,
+    **given: Any,
+) -> int:
+    """Let cron, systemd or launchd run due steps, or keep the pages running.
+
+    'install' installs a timer that runs one due step every hour, or replaces it; 'show' says
+    what is installed for this project; 'remove' removes it; 'print' prints what 'install' would
+    install. With --web, all four are for the pages.
+
+    \b
+    Examples:
+      sequencer schedule install --every 30
+      sequencer schedule show
+      sequencer schedule install --web --env-file ~/.config/sequencer.env
+    """
+    if folders and not is_web:
+        raise UsageRefused("works only with --web", where="DIR", hint="add --web, or use --config")
+    if is_inside_agent() and action != "print":
+        raise DecisionRefused(invocation.verb, "a person has to decide what runs unattended")
+    settings = invocation.project().settings
+    names = _names(invocation, settings, folders)
+    if action == "show":
+        return _show(invocation, kind, names)
+    name = names[is_web]
+    if action == "remove":
+        was_there = installer_of(kind).removed(name)
+        invocation.say(f"{name} {'was removed' if was_there else 'was not installed'}")
+        return 0
+    log = str(_log(settings, invocation.run_name, given))
+    tick = partial(_tick, settings, name, invocation.run_name, log)
+    job = _pages(settings, name, folders, given) if is_web else tick(given)
+    if action == "print":
+        _print(invocation, Cron() if kind is None else installer_of(kind), job, log)
+        return 0
+    link = _link(given) if is_web else None
+    for line in installer_of(kind).installed(job):
+        invocation.say(line)
+    if link is not None:
+        invocation.echo(link, is_verbatim=True)
+    else:
+        invocation.say(f"one due step runs {_often(job)}; the full record: {log}")
+    return 0
+
+
+def _log(settings: Settings, run: str | None, given: Mapping[str, Any]) -> Path:
+    """Return the log of the ticks of *run*; of those of all runs, which have their own too.
+
+    Raises:
+        UsageRefused: the options contradict each other.
+    """
+    if not given["is_all"]:
+        if given["at_most"] is not None:
+            raise UsageRefused("goes with --all", where="--at-most")
+        return tick_log(settings, run)
+    if run is not None:
+        raise UsageRefused("is one run", where="--run", hint="leave --all out")
+    return settings.logs_dir / "tick-all.log"
+
+
+def _names(
+    invocation: Invocation, settings: Settings, folders: tuple[Path, ...]
+) -> tuple[str, str]:
+    """Return what the ticks of this project's run, and the pages, are called."""
+    run = invocation.run_name
+    if run is not None:
+        invocation.run()  # an unknown name is an error, and the known ones are listed
+    shown = folders[0].resolve() if folders else settings.project_dir
+    return (
+        _name("tick", settings.project_dir, settings.config_path, run),
+        _name("web", shown, None, None),
+    )
+
+
+def _name(what: str, folder: Path, config: Path | None, run: str | None) -> str:
+    """Return a name of its own for *what* in *folder*; two folders may have one name."""
+    told = f"{folder}\n{config or ''}\n{run or ''}"
+    digest = blake2b(told.encode(errors="surrogateescape"), digest_size=3).hexdigest()
+    words = [what, folder.name or "root", *([run] if run else [])]
+    return f"sequencer-{slug('-'.join(words))}-{digest}"
+
+
+def _show(invocation: Invocation, kind: str | None, names: tuple[str, str]) -> int:
+    found = False
+    for what, name in zip(("ticks", "pages"), names, strict=True):
+        is_there, state = installer_of(kind).shown(name)
+        invocation.echo(f"{what}: {state}")
+        found |= is_there
+    return 0 if found else 1
+
+
+def _tick(
+    settings: Settings, name: str, run: str | None, log: str, given: Mapping[str, Any]
+) -> Job:
+    """Return what runs one due step."""
+    argv = [*program_argv(), "tick", f"{OPTION}={log}"]
+    if settings.config_path is not None:
+        argv.append(f"--config={settings.config_path.absolute()}")
+    argv += [f"--run={run}"] if run is not None else []
+    argv += ["--all"] if given["is_all"] else []
+    argv += [f"--at-most={given['at_most']}"] if given["at_most"] is not None else []
+    about, folder = f"One due step of {settings.project_dir}", str(settings.project_dir)
+    return _job(settings, name, argv, about, folder, given, every=given["every"])
+
+
+def _pages(
+    settings: Settings, name: str, folders: tuple[Path, ...], given: Mapping[str, Any]
+) -> Job:
+    """Return what shows the pages."""
+    ensure_extra()
+    shown = tuple(str(path.resolve()) for path in folders) or (str(settings.project_dir),)
+    argv = [*program_argv(), "web", "--no-browser", f"--token-file={_token_file(given)}"]
+    argv += [f"--port={given['port']}", f"--bind={given['bind']}"]
+    argv += [f"--name={one}" for one in given["names"]]
+    if not folders and settings.config_path is not None:
+        argv.append(f"--config={settings.config_path.absolute()}")
+    argv += ["--", *shown] if folders or settings.config_path is None else []
+    return _job(settings, name, argv, f"Pages and webhooks of {', '.join(shown)}", shown[0], given)
+
+
+def _job(  # noqa: PLR0917 - one word for each field
+    settings: Settings,
+    name: str,
+    argv: list[str],
+    about: str,
+    folder: str,
+    given: Mapping[str, Any],
+    every: int | None = None,
+) -> Job:
+    env_file = given["env_file"]
+    keys = str(env_file.absolute()) if env_file else None
+    job = Job(name, about, tuple(argv), folder, _variables(settings, os.environ), keys, every)
+    job.ensure_printable()
+    return job
+
+
+def _print(invocation: Invocation, installer: Installer, job: Job, log: str) -> None:
+    lines = [f"# sequencer: {job.about}, {_often(job)}"]
+    if job.every is not None:
+        lines += (
+            "# No flock is needed: a tick that finds another one at work ends with 75.",
+            "# You are told once for each change (cron: by mail, see MAILTO).",
+            f"# The full record, with the time on each line: {log}",
+        )
+    if job.env_file:
+        lines.append(f"# Keys are read from {job.env_file}; let nobody else read it (chmod 600).")
+    else:
+        lines.append("# Keys do not belong here: name a file of NAME=value lines with --env-file.")
+    for line in (*lines, installer.printed(job)):
+        invocation.echo(line, is_verbatim=True)
+
+
+def _often(job: Job) -> str:
+    if job.every is None:
+        return "always"
+    return "every minute" if job.every == 1 else f"every {job.every} minutes"
+
+
+def _link(given: Mapping[str, Any]) -> str:
+    """Return the link that opens the pages, whose key is made if there is none.
+
+    Raises:
+        UsageRefused: the key is too short.
+    """
+    from sequencer.plugins.web import guard  # noqa: PLC0415 - of the extra
+
+    path = _token_file(given)
+    if given["token_file"] is None:
+        make_own()
+        with suppress(FileExistsError):
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+            with os.fdopen(fd, "w") as file:
+                file.write(secrets.token_urlsafe(24) + "\n")
+    key = read_key(path)
+    guard.ensure_token(given["bind"], key)
+    origin = guard.origins_of(given["bind"], given["port"], given["names"])[0]
+    return f"{origin}/login?token={key}"
+
+
+def _token_file(given: Mapping[str, Any]) -> Path:
+    """Return the file with the key of the link: the one that is named, or this user's."""
+    named: Path | None = given["token_file"]
+    return named.absolute() if named else own_state("web.token")
+
+
+def program_argv() -> list[str]:
+    """Return how this very program is started, without a shell's help."""
+    beside = Path(sys.executable).with_name("sequencer")
+    if beside.is_file() and os.access(beside, os.X_OK):
+        return [str(beside)]
+    return [sys.executable, "-P", "-m", "sequencer"]
+
+
+def _variables(settings: Settings, env: Mapping[str, str]) -> dict[str, str]:
+    """Return what a timer would not know by itself."""
+    state = env.get(STATE_VARIABLE, "")
+    found = {"PATH": path_for(programs_of(settings), env.get("PATH", ""), shutil.which)}
+    return {**found, STATE_VARIABLE: state} if state.startswith("/") else found

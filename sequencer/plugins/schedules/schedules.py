@@ -1,0 +1,220 @@
+"""When a run of ``schedules:`` starts, and starting it exactly once for a date.
+
+A run is due when a date has come since it ended last, newer than the one that it started for.
+That one is kept in the user's own state folder, so an agent that changes the run's files starts
+nothing. A missed date is made up for once; dates while the run is under way are left out.
+A start is noted before it is made and again when it is, before an agent of the run works: so
+the next tick makes up for a crash in between. A date noted by a clock far ahead is set aside.
+
+Not promised: that a date starts a run on one machine only, where several have ticks and the run
+is not in git.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from hashlib import blake2b
+from typing import NamedTuple
+
+from sequencer.engine.run import Run
+from sequencer.errors import SequencerError, TransitionRefused
+from sequencer.model.head import Head
+from sequencer.model.limits import parse_time, utc
+from sequencer.project.project import Project
+from sequencer.store.folder import own_state, put_own, read_own
+
+FOLDER = "schedules"
+"""Of the user's own records."""
+AHEAD_S = 24 * 60 * 60
+"""A time that is noted may be so far ahead: clocks are set, and differ."""
+LATEST_S = 2.0**33
+"""A note of a later time is damaged; no calendar has it on every machine."""
+MAX_BYTES = 64 * 1024
+
+
+class DateNote(NamedTuple):
+    """What is known of a schedule's dates outside the project."""
+
+    since: float
+    """The date that the run started for last, or when its schedule was first seen here."""
+    starting: float | None = None
+    """The date for which a tick is about to start it."""
+    ended: str | None = None
+    """Id of the run that is started over for that date; None: there was none."""
+    ahead: float | None = None
+    """A `since` that is more than a day ahead of the clock. One of the two clocks is wrong, and
+    no one knows which: it counts again once the clock comes near it."""
+
+    def is_made(self, head: Head | None) -> bool:
+        """Return whether the start that was about to be made has been made, as *head* shows."""
+        return head is not None and head.run_id != self.ended
+
+    def made(self) -> DateNote:
+        """Return the note after the start that was about to be made."""
+        return DateNote(max(self.since, self.starting or 0.0), ahead=self.ahead)
+
+    def believed(self, now: float) -> DateNote:
+        """Return it as it counts at *now*.
+
+        A time more than a day ahead would keep the run from starting until then, for years
+        perhaps.
+        """
+        latest, note = now + AHEAD_S, self
+        if note.ahead is not None and note.ahead <= latest:
+            note = note._replace(since=max(note.since, note.ahead), ahead=None)
+        if note.starting is not None and note.starting > latest:
+            note = note._replace(starting=None, ended=None)
+        if note.since > latest:
+            note = note._replace(since=now, ahead=note.since)
+        return note
+
+
+def next_start(project: Project, run: Run, now: float | None = None) -> float | None:
+    """Return when *run* starts by itself, in seconds since 1970: at most *now* if it is due.
+
+    None: it has no schedule, or is under way. Nothing is written.
+    """
+    if run.name not in project.settings.schedules:
+        return None
+    now = time.time() if now is None else now
+    note = None
+    with suppress(SequencerError):  # a tick says what is wrong with it
+        note = _read(project, run)
+    note = None if note is None else note.believed(now)
+    return _next(project, run, run.head, now, note)
+
+
+def _next(
+    project: Project, run: Run, head: Head | None, now: float, note: DateNote | None
+) -> float | None:
+    schedule = project.settings.schedules[run.name or ""]
+    if head is not None and head.status != "complete":
+        return None
+    if note is None:
+        return schedule.next(now)
+    if note.starting is not None and note.starting <= now and not note.is_made(head):
+        return note.starting
+    known = note.since
+    ended = parse_time(head.last_update) if head is not None else None
+    # An end that is still to come was written by another clock, or by hand.
+    if ended is not None and ended.timestamp() <= now:
+        known = max(known, ended.timestamp())
+    due = schedule.last(now)
+    return due if known < due else schedule.next(now)
+
+
+def scheduled(project: Project) -> Iterator[tuple[Run, float | None]]:
+    """Yield each run of ``schedules:`` with its `next_start`."""
+    for name in project.settings.schedules:
+        run = project.run(name)
+        yield run, next_start(project, run)
+
+
+def clock(date: float) -> str:
+    """Return a date on this machine's clock."""
+    return f"{datetime.fromtimestamp(date).astimezone():%Y-%m-%d %H:%M}"
+
+
+def as_utc(date: float) -> str:
+    """Return a date as programs read it."""
+    return utc(datetime.fromtimestamp(date, UTC))
+
+
+def starts_at(date: float) -> str:
+    """Return in words when a run starts."""
+    return f"it starts at {clock(date)}"
+
+
+def start_due(project: Project, run: Run, say: Callable[[str], None]) -> float | None:
+    """Start *run* over if it is complete and due; a tick starts one that never was.
+
+    Return the date that it waits for; None: it has no schedule, may be worked on, or is over
+    and has results to post. *say* takes a notice. If the run never was, `begin` has to follow.
+    """
+    now = time.time()
+    if run.name not in project.settings.schedules:
+        return None
+    # Once: another tick may start it meanwhile, and the run that it has started is not over.
+    head = run.head
+    note = _settled(project, run, head, now, say)
+    date = _next(project, run, head, now, note)
+    if date is None:
+        return None
+    if date > now:
+        return date if head is None else None
+    note = note._replace(starting=date, ended=None if head is None else head.run_id)
+    _write(project, run, note)
+    if head is None:
+        project.due.add(run.name)
+        return None
+    project.due.add(run.name)
+    with suppress(TransitionRefused):  # another tick was faster
+        run.control.reset(ended=head.run_id)
+    _write(project, run, note.made())
+    return None
+
+
+def begin(project: Project, run: Run) -> None:
+    """Make the first start of *run*, if `start_due` has found it due, and note that it is made.
+
+    Raises:
+        StorageFailed: it can't be written.
+    """
+    if run.name in project.due:
+        # Before an agent of it works: that could make it look as if it never had started.
+        run.control.begin()
+        note = _read(project, run)
+        if note is not None and note.starting is not None:
+            _write(project, run, note.made())
+
+
+def _settled(
+    project: Project, run: Run, head: Head | None, now: float, say: Callable[[str], None]
+) -> DateNote:
+    """Return what is known of the dates of *run*, and write it down where it has changed."""
+    found = _read(project, run)
+    note = found or DateNote(now)
+    if note.starting is not None and note.is_made(head):
+        note = note.made()
+    note = note.believed(now)
+    if note.ahead is not None and (found is None or note.ahead != found.ahead):
+        noted = f"run {run.name!r} has started for {clock(note.ahead)}"
+        say(f"notice: {noted}, far ahead of this machine's clock: its dates count from now on")
+    if found is None and head is not None:
+        missed = _next(project, run, head, now, DateNote(0.0))
+        if missed is not None and missed <= now:
+            date, where = f"the date {clock(missed)} of run {run.name!r}", own_state(FOLDER)
+            say(f"notice: {where}: nothing was noted of {date}: it is left out, later ones count")
+    if note != found:
+        _write(project, run, note)
+    return note
+
+
+def _record(project: Project, run: Run) -> str:
+    # Another ``at`` is another schedule: its dates count from now on.
+    at = project.settings.schedules[run.name or ""].at
+    told = f"{project.settings.project_dir}\n{project.settings.config_path}\n{run.name}\n{at}"
+    digest = blake2b(told.encode(errors="surrogateescape"), digest_size=16).hexdigest()
+    return f"{digest}.json"
+
+
+def _read(project: Project, run: Run) -> DateNote | None:
+    """Return what is noted of the dates of *run*; None: nothing that can be read."""
+    data = read_own(FOLDER, _record(project, run), MAX_BYTES)
+    try:
+        kept = json.loads(data or b"")
+        note = DateNote(**{name: kept.get(name) for name in DateNote._fields})
+        times = [float(at) for at in (note.since, note.starting, note.ahead) if at is not None]
+    except (ValueError, TypeError, AttributeError):
+        return None
+    is_sound = note.since is not None and all(0 <= at < LATEST_S for at in times)
+    return note if is_sound and isinstance(note.ended, str | None) else None
+
+
+def _write(project: Project, run: Run, note: DateNote) -> None:
+    told = {"project": str(project.settings.project_dir), "run": run.name, **note._asdict()}
+    put_own(FOLDER, _record(project, run), json.dumps(told).encode())

@@ -1,0 +1,390 @@
+"""Tasks become a graph: one node and one step each, an edge from each blocker to its task.
+
+The same for tasks that are added to a graph while it runs. What waits for the task that
+adds them waits for them too, so that a summary comes behind the work that it sums up.
+
+Everything that is wrong with a list is found, not the first thing, each with its path in the
+list; where that is in a file is the caller's to say.
+
+Not promised: that an agent can do what a task's step asks; that is known where agents are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from graphlib import CycleError, TopologicalSorter
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from sequencer.documents.yamlfile import KeyPath, dotted
+from sequencer.errors import ConfigurationError, raise_all
+from sequencer.model.net.graph import Edge, Graph, Growth, Node, NodeKind
+from sequencer.model.step import Step
+from sequencer.model.workflow import Workflow
+from sequencer.plugins.teams.options import FIXER, UNNAMED
+from sequencer.plugins.teams.team import MAX_TASKS, Role, Task, TaskTraits
+from sequencer.workflows.finding import MAX_LISTED, few, nearest
+
+BRIEF = """You are one of a team of agents that share a piece of work. Do the task below, the
+whole of it, and nothing that belongs to another task: others do those, before you, beside you
+and after you.
+
+Your last answer is all that they get to see of your work besides the files that you leave. Put
+into it what they need: what you did or found, how it was checked, and what is open.
+"""
+"""The prompt of a task that brings none; what the task is stands below it."""
+
+Locate = Callable[[KeyPath], str]
+
+
+def _in_list(path: KeyPath) -> str:
+    return dotted(("tasks", *path))
+
+
+def workflow_of(
+    name: str,
+    tasks: Sequence[Task],
+    roles: Mapping[str, Role],
+    *,
+    size: int | None = None,
+    max_tasks: int = MAX_TASKS,
+    locate: Locate = _in_list,
+) -> Workflow:
+    """Return the graph workflow in which each of *tasks* is a node, worked on *size* at once.
+
+    Raises:
+        ConfigurationError: an id, a blocker or a role is wrong, or tasks wait for each other in
+            a circle; *locate* says where a path below the list stands. Several problems are
+            `ConfigurationErrors`.
+    """
+    _ensure(tasks, roles, most=max_tasks, locate=locate)
+    made = [_node_and_step(task, roles) for task in tasks]
+    graph = Graph(
+        nodes=tuple(node for node, _ in made),
+        edges=tuple(
+            Edge(source=blocker, target=task.id) for task in tasks for blocker in task.blocked_by
+        ),
+        entries=tuple(task.id for task in tasks if not task.blocked_by),
+        max_parallel=size,
+        is_team=True,
+    )
+    return Workflow(name, tuple(step for _, step in made), kind="graph", graph=graph)
+
+
+def growth_of(
+    graph: Graph,
+    adding: str,
+    tasks: Sequence[Task],
+    roles: Mapping[str, Role],
+    *,
+    max_tasks: int = MAX_TASKS,
+    locate: Locate = _in_list,
+) -> Growth:
+    """Return what *tasks*, which the task *adding* of *graph* asks for, add to it.
+
+    Those that wait for no other new task begin behind *adding*; what waited for *adding*
+    waits for those that no other new task waits for, too.
+
+    Raises:
+        ConfigurationError: see `workflow_of`; ids of *graph* may be waited for, and can't be
+            used again. *max_tasks* counts the tasks of both.
+    """
+    own = {task.id for task in tasks}
+    waited_for = {blocker for task in tasks for blocker in task.blocked_by if blocker != task.id}
+    last = [task.id for task in tasks if task.id not in waited_for]
+    followers = [graph.edges[place].target for place in graph.outgoing[adding]]
+    edges = []
+    for task in tasks:
+        is_first = own.isdisjoint(task.blocked_by)
+        before = dict.fromkeys((adding, *task.blocked_by) if is_first else task.blocked_by)
+        edges += [(blocker, task.id) for blocker in before]
+    edges += [(name, follower) for name in last for follower in dict.fromkeys(followers)]
+    there: dict[str, list[str]] = {node.id: [] for node in graph.nodes}
+    for place, edge in enumerate(graph.edges):
+        if place not in graph.back_edges:
+            there[edge.target].append(edge.source)
+    for source, target in edges:
+        if target in there and target not in own:
+            there[target].append(source)
+    _ensure(tasks, roles, most=max_tasks, locate=locate, there=there)
+    made = [_node_and_step(task, roles, or_else=(adding,)) for task in tasks]
+    return Growth(
+        nodes=tuple(node for node, _ in made),
+        edges=tuple(Edge(source=source, target=target) for source, target in edges),
+        steps=tuple(step for _, step in made),
+    )
+
+
+def _ensure(
+    tasks: Sequence[Task],
+    roles: Mapping[str, Role],
+    *,
+    most: int,
+    locate: Locate,
+    there: Mapping[str, Sequence[str]] | None = None,
+) -> None:
+    found = list_problems(tasks, roles, most=most, there=there)
+    errors = [
+        ConfigurationError(one.message, where=locate(one.path), hint=one.hint) for one in found
+    ]
+    raise_all(errors)
+
+
+def _node_and_step(
+    task: Task, roles: Mapping[str, Role], *, or_else: tuple[str, ...] = ()
+) -> tuple[Node, Step]:
+    role = Role() if task.role is None else roles[task.role]
+    fields, brought = _merged(task.step, role)
+    if task.adds is not None and "validation" in brought:
+        # It answers with tasks, and no such answer is a verdict.
+        del fields["validation"]
+        brought.remove("validation")
+    validation = fields.get("validation")
+    if isinstance(validation, Mapping) and "fixer" not in validation:
+        # Who says something else about judging does not say that nothing is to be mended.
+        usual = role.step.get("validation")
+        fixer = usual.get("fixer") if isinstance(usual, Mapping) else None
+        validation = {**validation, **({} if fixer is None else {"fixer": fixer})}
+        fields["validation"] = validation
+    if isinstance(validation, Mapping) and isinstance(validation.get("fixer"), Mapping):
+        fixer, by_role = _merged(validation["fixer"], roles.get(FIXER, Role()))
+        fields["validation"] = {**validation, "fixer": _with_prompt(fixer)}
+        brought += [f"fixer.{name}" for name in by_role]
+    if task.adds is not None:
+        written = fields.get("output") or {}
+        fields["output"] = {**written, "format": "json", "schema": schema_for(task.adds, roles)}
+    # Without a role nobody has said that the task only reads.
+    writes = role.writes if task.role is not None else True
+    traits = TaskTraits(
+        role=task.role,
+        description=_with_form(task, roles),
+        active_form=task.active_form,
+        blocked_by=task.blocked_by or or_else,
+        needs=task.needs,
+        weight=task.weight,
+        writes=writes if task.writes is None else task.writes,
+        # What it would leave there has no task that is accepted for it, see `list_problems`.
+        worktree=role.worktree and not answers_only(task, role)
+        if task.worktree is None
+        else task.worktree,
+        adds=task.adds,
+        budget=task.budget,
+        brought=tuple(brought),
+    )
+    node = Node(id=task.id, kind=NodeKind.AGENT, label=task.subject, task=traits)
+    return node, Step.model_validate({"name": task.id, **_with_prompt(fields)})
+
+
+def _with_form(task: Task, roles: Mapping[str, Role]) -> str:
+    """Return what the agent of *task* is told, with the form of its answer if that is to add."""
+    form = None if task.adds is None else form_for(task.adds, roles)
+    return "\n\n".join(filter(None, (task.description.strip(), form))) if form else task.description
+
+
+def _merged(own: Mapping[str, Any], role: Role) -> tuple[dict[str, Any], list[str]]:
+    """Return *own* fields over those of *role*, and which of them the role has brought."""
+    # A prompt and a text are two ways to say the same; so are the two lists of tools.
+    has_prompt = own.keys() & {"prompt", "text"}
+    brought = [
+        name
+        for name in role.step
+        if name not in own and not (has_prompt and name in ("prompt", "text"))
+    ]
+    return {**{name: role.step[name] for name in brought}, **own}, sorted(brought)
+
+
+def _with_prompt(fields: Mapping[str, Any]) -> dict[str, Any]:
+    has_one = fields.get("prompt") is not None or fields.get("text") is not None
+    return dict(fields) if has_one else {**fields, "text": BRIEF}
+
+
+MAX_PROBLEMS = 500
+"""More are not shown."""
+
+
+class TaskProblem(Struct, frozen=True):
+    """One thing that is wrong."""
+
+    path: KeyPath
+    """Below the list: the task's place, then its field."""
+    message: str
+    hint: str | None = None
+
+
+def list_problems(
+    tasks: Sequence[Task],
+    roles: Mapping[str, Role],
+    *,
+    most: int,
+    there: Mapping[str, Collection[str]] | None = None,
+    lost: Collection[str] = (),
+) -> list[TaskProblem]:
+    """Return what keeps *tasks* from being a graph, in the order of the list.
+
+    *there* are the tasks that a run has already, each with those that block it once *tasks*
+    are added; ids in *lost* were refused for something else and count as known.
+    """
+    there = there or {}
+    found: list[TaskProblem] = []
+    if not tasks:
+        return [TaskProblem((), "there is no task in it", "list at least one")]
+    if len(tasks) + len(there) > most:
+        total = f"{len(tasks) + len(there)} tasks" + (f", {len(there)} of them there" * bool(there))
+        found.append(TaskProblem((), f"{total}; at most {most} are allowed"))
+    most_shown = MAX_PROBLEMS + 1
+    found += islice(_ids(tasks, there), most_shown)
+    known = dict.fromkeys([*(task.id for task in tasks), *there])
+    found += islice(_unknown(tasks, known, roles, lost), most_shown)
+    found += islice(_misplaced(tasks, roles), most_shown)
+    found += _circles(tasks, there, known)
+    found.sort(key=lambda problem: _place(problem.path))
+    if len(found) > MAX_PROBLEMS:
+        found[MAX_PROBLEMS:] = [TaskProblem((), "more problems are not shown")]
+    return found
+
+
+def _ids(tasks: Sequence[Task], there: Collection[str]) -> Iterator[TaskProblem]:
+    first: dict[str, int] = {}
+    for place, task in enumerate(tasks):
+        if task.id in there:
+            yield TaskProblem((place, "id"), f"the run has a task {task.id!r} already")
+        elif task.id in first:
+            message = f"two tasks are called {task.id!r}; the other one is number "
+            yield TaskProblem((place, "id"), f"{message}{first[task.id] + 1}")
+        first.setdefault(task.id, place)
+
+
+def _unknown(
+    tasks: Sequence[Task],
+    known: Mapping[str, object],
+    roles: Collection[str],
+    lost: Collection[str],
+) -> Iterator[TaskProblem]:
+    names, compared = list(known), 0
+    for place, task in enumerate(tasks):
+        if task.role is not None and task.role not in roles:
+            hint = nearest(task.role, sorted(roles))
+            yield TaskProblem((place, "role"), f"there is no role {task.role!r}", hint)
+        twice = {name for name, times in Counter(task.blocked_by).items() if times > 1}
+        for number, name in enumerate(task.blocked_by):
+            path = (place, "blocked_by", number)
+            if name == task.id:
+                yield TaskProblem(path, f"task {name!r} waits for itself")
+            elif name not in known and name not in lost:
+                compared += 1
+                hint = nearest(name, names, compares=compared <= MAX_LISTED)
+                yield TaskProblem(path, f"there is no task {name!r} to wait for", hint)
+            elif name in twice and task.blocked_by.index(name) < number:
+                yield TaskProblem(path, f"{name!r} is named twice")
+
+
+def answers_only(task: Task, role: Role) -> bool:
+    """Return whether *task* of *role* judges or adds tasks: its answer is all that comes of it.
+
+    After a "no", or a list that is refused, its attempt has failed, so that files that it left
+    in a worktree would be merged with the next attempt's at best.
+    """
+    return task.adds is not None or {**role.step, **task.step}.get("validation") is not None
+
+
+def _misplaced(tasks: Sequence[Task], roles: Mapping[str, Role]) -> Iterator[TaskProblem]:
+    for place, task in enumerate(tasks):
+        role = roles.get(task.role or "", Role())
+        if task.worktree and answers_only(task, role):
+            why = "adds tasks" if task.adds is not None else "judges"
+            message = f"a task that {why} has no worktree: only its answer counts"
+            hint = "take it away; files that are to stay are another task's work"
+            yield TaskProblem((place, "worktree"), message, hint)
+        least = task.needs if isinstance(task.needs, int) else int(task.needs == "any")
+        if least > len(task.blocked_by):
+            message = f"it needs {task.needs} of those it waits for, which are "
+            hint = "name them under blocked_by; it starts when all of them have ended"
+            yield TaskProblem((place, "needs"), f"{message}{len(task.blocked_by)}", hint)
+
+
+def _circles(
+    tasks: Sequence[Task], there: Mapping[str, Collection[str]], known: Iterable[str]
+) -> Iterator[TaskProblem]:
+    blockers: dict[str, list[str]] = {name: [] for name in known}
+    for name, others in [*there.items(), *((task.id, task.blocked_by) for task in tasks)]:
+        blockers[name] += [o for o in others if o in blockers and o != name]
+    places = {task.id: place for place, task in reversed(list(enumerate(tasks)))}
+    for circle in circles(blockers):
+        # It is told from the task that stands first in the list.
+        start = min(range(len(circle)), key=lambda at: places.get(circle[at], len(tasks)))
+        whole = (*circle[start:], *circle[:start], circle[start])
+        yield TaskProblem(
+            (places.get(circle[start], 0), "blocked_by"),
+            f"tasks wait for each other in a circle: {' -> '.join(few(whole))}",
+            "an arrow leads to the task that waits; take one of them away",
+        )
+
+
+def circles(blockers: Mapping[str, Collection[str]]) -> list[tuple[str, ...]]:
+    """Return circles that have no task in common, at least one if there is any.
+
+    *blockers* names for every task those that it waits for, all of them tasks. In a circle
+    each task is followed by one that waits for it.
+
+    >>> circles({"a": ["c"], "b": ["a"], "c": ["b"], "d": ["a"]})
+    [('b', 'c', 'a')]
+    """
+    left = {name: set(others) for name, others in blockers.items()}
+    found: list[tuple[str, ...]] = []
+    while True:
+        try:
+            TopologicalSorter(left).prepare()
+        except CycleError as error:
+            circle = tuple(error.args[1][1:])
+            found.append(circle)
+            left = {n: others.difference(circle) for n, others in left.items() if n not in circle}
+        else:
+            return found
+
+
+def _place(path: KeyPath) -> tuple[int, int]:
+    numbers = [part for part in path if isinstance(part, int)]
+    return (numbers[0] if numbers else -1, numbers[1] if len(numbers) > 1 else -1)
+
+
+MOST = 200
+"""Tasks, or sub-issues, of one answer."""
+TEXT_CHARS = 1_048_576
+"""Of a description."""
+ID_CHARS = 70
+"""Of a sub-issue's id, so that the tasks that it becomes have ids too."""
+
+_ANSWERS: dict[str, dict[str, Any]] = json.loads(
+    (Path(__file__).parents[2] / "builtin" / "answers.json").read_bytes()
+)
+SCHEMAS: Mapping[str, dict[str, Any]] = {adds: one["schema"] for adds, one in _ANSWERS.items()}
+"""What `Task.adds` says -> JSON Schema of the answer, whatever roles there are."""
+
+
+def schema_for(adds: Literal["tasks", "sub-issues"], roles: Collection[str]) -> dict[str, Any]:
+    """Return the schema of an answer of a project that has *roles*; nobody else can be named."""
+    schema = deepcopy(SCHEMAS[adds])
+    if adds == "tasks" and roles:
+        fields = schema["properties"]["tasks"]["items"]["properties"]
+        fields["role"] = {"type": "string", "enum": sorted(roles)}
+    return schema
+
+
+def form_for(adds: Literal["tasks", "sub-issues"], roles: Collection[str]) -> str:
+    """Return in words what `schema_for` says: not every client tells its agent of a schema.
+
+    >>> print(form_for("tasks", ["verifier", "implementer"]).splitlines()[-1])
+    A role is one of: implementer, verifier. Without one it is implementer.
+    """
+    example = "\n".join(_ANSWERS[adds]["example"])
+    text = f"Answer with one JSON object, and nothing else, in this form:\n\n{example}"
+    if adds == "sub-issues" or not roles:
+        return text
+    usual = f" Without one it is {UNNAMED}." if UNNAMED in roles else ""
+    return f"{text}\nA role is one of: {', '.join(sorted(roles))}.{usual}"

@@ -1,0 +1,380 @@
+"""A list of tasks that somebody has written, checked: the workflow that it makes.
+
+A list comes from a file of its own (YAML or Markdown) or from orchestration.yaml. A Markdown
+page has a section for each task, its fields right below the heading ``## id: Subject``; it
+becomes the data that a YAML list is, with the place of each part in the file, so that both are
+checked in the same way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from sequencer.documents.keys import problems_of
+from sequencer.documents.textfile import read_bytes
+from sequencer.documents.yamlfile import Document, KeyPath, Position, decode, parse, parse_text
+from sequencer.errors import ConfigurationError, raise_all
+from sequencer.model.fields import ValidationError
+from sequencer.plugins.teams.entries import ListFile, TaskEntry
+from sequencer.plugins.teams.graphs import list_problems, workflow_of
+from sequencer.plugins.teams.team import Role, Task
+from sequencer.workflows.finding import MAX_CHARS, GraphFile
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+
+_PLACE = re.compile(r":(\d+):(\d+)$")
+Where = Callable[[KeyPath], str]
+"""From a path in the list's data to the place where it was written."""
+
+
+def list_of(
+    document: Document,
+    roles: Mapping[str, Role],
+    *,
+    name: str | None = None,
+    told: Iterable[ConfigurationError] = (),
+) -> GraphFile:
+    """Return the list of tasks that *document* is.
+
+    It is called *name*, else as it says itself, else as its file is. *told* is what was wrong
+    with the file before it was this data.
+
+    Raises:
+        ConfigurationError: something is wrong with it; `ConfigurationErrors`: several things
+            are, in the order of the file.
+    """
+    found = [(_line_of(error), error) for error in told]
+    try:
+        said = ListFile.model_validate(document.data)
+    except ValidationError as refused:
+        said = None
+        found += [
+            (document.position(problem.path) or (0, 0), problem.error)
+            for problem in problems_of(refused, ListFile, document.where)
+        ]
+    errors = list_errors(document.data.get("tasks"), roles, document.where)
+    found += [(document.position(path) or (0, 0), error) for path, error in errors]
+    raise_all([error for _, error in sorted(found, key=itemgetter(0))])
+    if said is None:
+        raise AssertionError("there is no list, and nobody has said so")
+    called = name or said.name or document.file.stem or "team"
+    made = inline_list(
+        called, said.as_tasks(), roles, said.size, file=document.file, where=document.where
+    )
+    return replace(made, title=said.title or called, description=said.description)
+
+
+def inline_list(
+    name: str,
+    tasks: Sequence[Task],
+    roles: Mapping[str, Role],
+    size: int | None,
+    *,
+    file: Path,
+    where: Where,
+) -> GraphFile:
+    """Return *tasks*, which are written in *file* among other things, as the list *name*.
+
+    Raises:
+        ConfigurationError: see `graphs.workflow_of`.
+    """
+    workflow = workflow_of(name, tasks, roles, size=size)
+    order = workflow.whole_graph.order
+    return GraphFile(
+        workflow=workflow,
+        title=name,
+        description="",
+        file=file,
+        place_of=lambda node, path: where(("tasks", order[node], *path)),
+    )
+
+
+SHARED = ("full-development", "debugger-full", "orchestrator-full")
+"""Procedures that a team can work on."""
+_BUILTIN = Path(__file__).parents[2] / "builtin" / "teams.yaml"
+_HYPOTHESIS = "hypothesis-"
+
+
+def builtin_tasks(procedure: str, size: int = 3) -> tuple[Task, ...]:
+    """Return the tasks of a team of *size* for *procedure*, one of `SHARED`.
+
+    A search for a bug has as many hypotheses as there are hands, at least two; one member of
+    the team looks through the history.
+
+    >>> [task.id for task in builtin_tasks("debugger-full", 4) if not task.blocked_by]
+    ['hypothesis-a', 'hypothesis-b', 'hypothesis-c', 'history']
+    """
+    written = parse(_BUILTIN.read_bytes(), _BUILTIN).data[procedure]
+    first = [entry["id"] for entry in written if entry["id"].startswith(_HYPOTHESIS)]
+    spare = set(first[max(size - 1, 2) :])
+    kept = (entry for entry in written if entry["id"] not in spare)
+    return tuple(
+        Task.model_validate(
+            {**entry, "blocked_by": [n for n in entry.get("blocked_by", ()) if n not in spare]}
+        )
+        for entry in kept
+    )
+
+
+def list_errors(
+    listed: object, roles: Mapping[str, Role], where: Where
+) -> list[tuple[KeyPath, ConfigurationError]]:
+    """Return what is wrong with the entries *listed* as a whole, each with its path.
+
+    An entry that was refused for a field counts without that field, so that one mistake does
+    not make others of it; nothing is told about it here.
+    """
+    entries = listed if isinstance(listed, (list, tuple)) else ()
+    kept = {place: task for place, entry in enumerate(entries) if (task := _lenient(entry))}
+    if not kept:
+        return []
+    places = list(kept)
+    lost = {str(entry.get("id")) for entry in entries if isinstance(entry, Mapping)}
+    found = []
+    for one in list_problems(list(kept.values()), roles, most=len(kept), lost=lost):
+        path: KeyPath = ("tasks",)
+        if one.path and isinstance(one.path[0], int):
+            path = (*path, places[one.path[0]], *one.path[1:])
+        error = ConfigurationError(one.message, where=where(path), hint=one.hint)
+        found.append((path, error))
+    return found
+
+
+def _lenient(entry: object) -> Task | None:
+    """Return the task that *entry* is without what is wrong with it; None: it has no id."""
+    try:
+        return TaskEntry.model_validate(entry).as_task()
+    except ValidationError as refused:
+        wrong = {one["loc"][0] for one in refused.errors() if one["loc"]}
+    if not isinstance(entry, Mapping):
+        return None
+    rest = {key: entry[key] for key in ("id", "blocked_by", "role") if key in entry}
+    rest = {key: value for key, value in rest.items() if key not in wrong}
+    try:
+        return TaskEntry.model_validate({"subject": "refused", **rest}).as_task()
+    except ValidationError:
+        return None
+
+
+def _line_of(error: ConfigurationError) -> Position:
+    place = _PLACE.search(error.where or "")
+    return (int(place[1]), int(place[2])) if place else (0, 0)
+
+
+YAML_SUFFIXES = (".yaml", ".yml")
+MARKDOWN_SUFFIX = ".md"
+
+
+def page_of(path: Path, data: bytes | None = None) -> str | None:
+    """Return the text of the file *path*; None: it is no Markdown, or can't be read.
+
+    *data* is its content, where somebody has read it already.
+    """
+    if path.suffix.lower() != MARKDOWN_SUFFIX:
+        return None
+    try:
+        # A character has up to four bytes.
+        return decode(read_bytes(path, 4 * MAX_CHARS) if data is None else data, path)
+    except ConfigurationError:
+        return None
+
+
+def has_tasks(path: Path, page: str | None) -> bool:
+    """Return whether the file *path* with the text *page* is meant to be a list of tasks."""
+    return path.suffix.lower() in YAML_SUFFIXES or (page is not None and is_task_list(page))
+
+
+def load_tasks(
+    path: Path, roles: Mapping[str, Role], *, name: str | None = None, text: str | None = None
+) -> GraphFile:
+    """Return the list of tasks of the file *path*, YAML or Markdown, called *name*.
+
+    *text* is its content, where somebody has read it already.
+
+    Raises:
+        ConfigurationError: see `list_of`; or the file can't be read.
+    """
+    if path.suffix.lower() in YAML_SUFFIXES:
+        document = parse(read_bytes(path), path) if text is None else parse_text(text, path)
+        return list_of(document, roles, name=name)
+    if text is None:
+        text = decode(read_bytes(path, 4 * MAX_CHARS), path)
+    document, told = read_page(text, path)
+    return list_of(document, roles, name=name, told=told)
+
+
+_ID = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
+_HEADING = re.compile(rf"(?P<id>{_ID})[ \t]*(?::|—|–)[ \t]+(?P<subject>\S.*)")  # noqa: RUF001 - an en dash is meant
+_HEADING_LINE = re.compile(rf"^ {{0,3}}##[ \t]+{_HEADING.pattern}$", re.MULTILINE)
+_FIELD = re.compile(r"[a-z_]+:(?=\s|$)")
+_FRONT = re.compile(
+    r"(?:[ \t]*\n)*---[ \t]*\n(?P<text>.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)",
+    re.DOTALL | re.MULTILINE,
+)
+_MERMAID = re.compile(r"^ {0,3}(?:```+|~~~+)[ \t]*mermaid\b", re.MULTILINE)
+_KIND = re.compile(r"^kind:[ \t]*team[ \t]*$", re.MULTILINE)
+_TOP_KEYS = frozenset({"kind", "name", "title", "description", "size"})
+
+
+def is_task_list(text: str) -> bool:
+    r"""Return whether *text* is meant to be a list of tasks, and no flowchart.
+
+    Its front matter says ``kind: team``; or it has a heading of a task and no chart.
+
+    >>> is_task_list("# Title\n\n## build: Build it\n"), is_task_list("# Title\n\n## Notes\n")
+    (True, False)
+    """
+    text = _plain(text)
+    front = _FRONT.match(text)
+    if front is not None and _KIND.search(front["text"]):
+        return True
+    return _MERMAID.search(text) is None and _HEADING_LINE.search(text) is not None
+
+
+def read_page(text: str, file: Path) -> tuple[Document, list[ConfigurationError]]:
+    """Return what the page *text*, the content of *file*, says, and what of it can't be read.
+
+    Raises:
+        ConfigurationError: it is too large.
+    """
+    if len(text) > MAX_CHARS:
+        raise ConfigurationError(f"has more than {MAX_CHARS} characters", where=f"{file}:1:1")
+    page = _Page(_plain(text), file)
+    return page.document(), page.errors
+
+
+def _plain(text: str) -> str:
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+
+
+@cache
+def _parser() -> MarkdownIt:
+    from markdown_it import MarkdownIt  # noqa: PLC0415 - most lists are no Markdown
+
+    # Underlined headings are text: '---' is often meant as a line.
+    return MarkdownIt("commonmark").disable("lheading")
+
+
+class _Section(Struct, frozen=True):
+    line: int
+    """Of the heading, from 0."""
+    level: int
+    text: str
+    end: int
+    """Of the lines that belong to it."""
+
+
+class _Page(Struct):
+    """One page while it is taken apart."""
+
+    text: str
+    file: Path
+    errors: list[ConfigurationError] = msgspec.field(default_factory=list)
+    positions: dict[KeyPath, Position] = msgspec.field(default_factory=dict)
+
+    def document(self) -> Document:
+        """Return the page as data; see `read_page`."""
+        lines = self.text.split("\n")
+        data, begin = self._front()
+        title, about, sections = self._sections(lines, begin)
+        if title:
+            data.setdefault("title", title)
+        if about:
+            data.setdefault("description", about)
+        tasks: list[dict[str, Any]] = []
+        for section in sections:
+            heading = _HEADING.fullmatch(section.text.strip())
+            if heading is None:
+                hint = "a task's heading is '## id: What is to be done'; use ### within a task"
+                message = f"{section.text[:60]!r} is not a task's heading"
+                self._refuse(message, section.line, hint)
+                continue
+            self.positions[("tasks", len(tasks))] = (section.line + 1, 1)
+            tasks.append(self._task(heading, section, lines, len(tasks)))
+        if tasks:
+            data["tasks"] = tasks
+        return Document(self.file, data, self.positions)
+
+    def _refuse(self, message: str, line: int, hint: str | None = None) -> None:
+        where = f"{self.file}:{line + 1}:1"
+        self.errors.append(ConfigurationError(message, where=where, hint=hint))
+
+    def _front(self) -> tuple[dict[str, Any], int]:
+        """Return the front matter and the line behind it, from 0."""
+        front = _FRONT.match(self.text)
+        if front is None:
+            return {}, 0
+        first = self.text.count("\n", 0, front.start("text")) + 1
+        data = self._fields(front["text"], first, ())
+        for key in sorted(data.keys() - _TOP_KEYS):
+            line = self.positions[(key,)][0] - 1
+            hint = f"allowed at the top: {', '.join(sorted(_TOP_KEYS))}"
+            self._refuse(f"{key!r} has no meaning at the top of a list of tasks", line, hint)
+        known = {key: value for key, value in data.items() if key in _TOP_KEYS}
+        return known, self.text.count("\n", 0, front.end())
+
+    def _fields(self, text: str, first_line: int, above: KeyPath) -> dict[str, Any]:
+        try:
+            found = parse_text(text, self.file, first_line)
+        except ConfigurationError as error:
+            self.errors.append(error)
+            return {}
+        self.positions.update({(*above, *path): at for path, at in found.positions.items()})
+        return found.data
+
+    def _sections(self, lines: list[str], begin: int) -> tuple[str, str, list[_Section]]:
+        """Return the title, what stands between it and the first task, and the tasks' sections."""
+        found = list(self._headings(lines, begin))
+        tasks = [section for section in found if section.level == 2]  # noqa: PLR2004 - "##"
+        titles = [
+            one for one in found if one.level == 1 and (not tasks or one.line < tasks[0].line)
+        ]
+        above = tasks[0].line if tasks else len(lines)
+        start = titles[0].line + 1 if titles else begin
+        about = "\n".join(lines[start:above]).strip()
+        ends = [*(section.line for section in tasks[1:]), len(lines)][: len(tasks)]
+        whole = [
+            _Section(one.line, one.level, one.text, end)
+            for one, end in zip(tasks, ends, strict=True)
+        ]
+        return (titles[0].text if titles else ""), about, whole
+
+    def _headings(self, lines: list[str], begin: int) -> Iterator[_Section]:
+        tokens = _parser().parse("\n".join(lines[begin:]))
+        for place, token in enumerate(tokens):
+            is_heading = token.type == "heading_open" and token.level == 0
+            if is_heading and token.tag in ("h1", "h2") and token.map is not None:
+                text = tokens[place + 1].content
+                yield _Section(token.map[0] + begin, int(token.tag[1]), text, 0)
+
+    def _task(
+        self, heading: re.Match[str], section: _Section, lines: list[str], place: int
+    ) -> dict[str, Any]:
+        path: KeyPath = ("tasks", place)
+        begin = section.line + 1
+        end = begin
+        if begin < section.end and _FIELD.match(lines[begin]):
+            while end < section.end and lines[end].strip():
+                end += 1
+        fields = self._fields("\n".join(lines[begin:end]), begin + 1, path)
+        for key in ("id", "subject"):
+            if key in fields:
+                line = self.positions[(*path, key)][0] - 1
+                self._refuse(f"{key!r} is already in the heading", line)
+            self.positions[(*path, key)] = (section.line + 1, 1)
+        description = "\n".join(lines[end : section.end]).strip()
+        if description and "description" in fields:
+            line = self.positions[(*path, "description")][0] - 1
+            self._refuse("the description is given twice: here and below", line)
+        written = {**fields, "id": heading["id"], "subject": heading["subject"].strip()}
+        return {**written, "description": description} if description else written

@@ -1,0 +1,470 @@
+"""How much a request would gain from a team: 0 to 100, with the reasons, and the decision.
+
+Pure: the same request and settings have the same score on every machine, and no model is
+asked. The points of the reasons add up to the score. The text is read in one pass over its
+lines and one over its words, so that the time grows with it and with nothing in it; words of
+code, of addresses and of comments in HTML are nobody's words. English only.
+
+Not promised: that a team is worth its cost. The score counts what people write when a
+request is a large one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from enum import Enum, auto
+
+from msgspec import Struct, field
+
+from sequencer.model.request import Request, Route
+from sequencer.plugins.requests.routing import WORDS, RoutingSettings, Word
+from sequencer.plugins.teams.options import (
+    BUILTIN,
+    MAX_SCORE,
+    Count,
+    ScoreSettings,
+    TeamOptions,
+)
+
+_POINTS = json.loads(BUILTIN.read_bytes())
+CLASSIFICATIONS: Mapping[Word, int] = _POINTS["classifications"]
+"""Points of a request by its kind; the other kinds have none."""
+KEYWORDS: Mapping[str, int] = dict.fromkeys(_POINTS["keywords"], _POINTS["keyword_points"])
+LABELS: Mapping[str, int] = _POINTS["labels"]
+
+MAX_NAMED = 6
+"""Words that one reason lists."""
+_WHY: Mapping[str, str] = {
+    "orchestrator": "its sub-issues can be worked on at once",
+    "debugger": "several hypotheses can be tried at once",
+}
+
+
+class Reason(Struct, frozen=True):
+    """Points, and what they are for: one line."""
+
+    points: int
+    text: str
+
+
+class Score(Struct, frozen=True):
+    """What `score` found."""
+
+    score: int
+    """0 to 100."""
+    uses_team: bool
+    """Whether it reaches the threshold; not whether teams are switched on, see `decide`."""
+    reasons: tuple[Reason, ...]
+    team_size: int
+    """Members that the score speaks for; 1: no team."""
+
+
+class TeamChoice(Struct, frozen=True):
+    """Whether a request is given to a team."""
+
+    uses_team: bool
+    why: str
+    """One line."""
+    score: Score
+    size: int
+    """Members of the team, if one is used."""
+
+
+def score(
+    *,
+    classification: Word | None,
+    title: str,
+    text: str = "",
+    labels: Iterable[str] = (),
+    procedure: str | None = None,
+    settings: ScoreSettings | None = None,
+    threshold: int = 60,
+) -> Score:
+    """Return how much a request would gain from a team.
+
+    >>> found = score(classification="debugger", title="Login hangs: a race condition?")
+    >>> found.score, found.uses_team, [reason.points for reason in found.reasons]
+    (60, True, [50, 10])
+    """
+    settings = settings or ScoreSettings()
+    if classification in settings.never:
+        text = f"{classification}: nothing in it that a team could share out"
+        return Score(0, uses_team=False, reasons=(Reason(0, text),), team_size=1)
+    counting = _Counting(settings, classification, signals_of(title, text))
+    reasons = [reason for reason in counting.reasons(labels, procedure) if reason.points]
+    total = sum(reason.points for reason in reasons)
+    within = min(MAX_SCORE, max(0, total))
+    if within != total:
+        reasons.append(Reason(within - total, f"a score is within 0 to {MAX_SCORE}"))
+    return Score(
+        score=within,
+        uses_team=within >= threshold,
+        reasons=tuple(reasons) or (Reason(0, "nothing speaks for more than one agent"),),
+        team_size=settings.min_size + sum(within >= least for least in settings.size_from),
+    )
+
+
+def score_request(
+    request: Request, route: Route, routing: RoutingSettings, options: TeamOptions
+) -> Score:
+    """Return the score of *request*, which *route* has given its procedure."""
+    return score(
+        classification=classification_of(request, route, routing),
+        title=request.title,
+        text=request.text,
+        labels=request.labels,
+        procedure=route.procedure,
+        settings=options.score,
+        threshold=options.threshold,
+    )
+
+
+def classification_of(request: Request, route: Route, routing: RoutingSettings) -> Word | None:
+    """Return which kind of request has the procedure that *route* chose.
+
+    A label or a person chooses a procedure without saying a word; what it is the procedure
+    of counts as said. None: it is nobody's, or a request of no kind goes there.
+    """
+    words = [word for word in WORDS if routing.procedure_for(word) == route.procedure]
+    said = next((word for word in WORDS if word == route.classification), None)
+    if said in words or not words:
+        return said
+    by_label = (word for word, _ in routing.labelled(request) if word in words)
+    return next(by_label, words[0])
+
+
+def decide(
+    found: Score,
+    options: TeamOptions,
+    classification: Word | None,
+    asked: bool | None = None,
+) -> TeamChoice:
+    """Return whether a request with the score *found* is given to a team.
+
+    *asked* is what a person said: ``--team``, ``--no-team``, or None for neither.
+    """
+    if asked is not None:
+        uses_team, why = asked, "--team was given" if asked else "--no-team was given"
+    else:
+        obstacle = _obstacle(found, options, classification)
+        reached = f"the score {found.score} reaches teams.threshold ({options.threshold})"
+        uses_team, why = obstacle is None, obstacle or reached
+    size = min(options.max_size, max(found.team_size, options.score.min_size))
+    return TeamChoice(uses_team, why, found, size)
+
+
+def _obstacle(found: Score, options: TeamOptions, classification: Word | None) -> str | None:
+    """Return the first thing that stands against a team."""
+    if not options.enabled:
+        return "teams.enabled is false"
+    if classification is None:
+        return "its kind is not known, and teams.classifications lists kinds"
+    if classification not in options.classifications:
+        return f"{classification!r} is not in teams.classifications"
+    if classification in options.score.never:
+        return f"{classification!r} is in teams.score.never"
+    if not found.uses_team:
+        return f"the score {found.score} is below teams.threshold ({options.threshold})"
+    return None
+
+
+class _Counting(Struct, frozen=True):
+    """The points of one request, signal by signal."""
+
+    settings: ScoreSettings
+    classification: Word | None
+    signals: Signals
+
+    def reasons(self, labels: Iterable[str], procedure: str | None) -> Iterator[Reason]:
+        yield from self._kind(procedure)
+        yield from self._length()
+        yield from self._keywords()
+        points = {
+            _folded(label): value for label, value in {**LABELS, **self.settings.labels}.items()
+        }
+        for label in dict.fromkeys(map(_folded, labels)):
+            yield Reason(points.get(label, 0), f"label {label}")
+        yield from self._counts()
+
+    def _kind(self, procedure: str | None) -> Iterator[Reason]:
+        word = self.classification
+        if word is not None:
+            points = self.settings.classifications.get(word, CLASSIFICATIONS.get(word, 0))
+            yield Reason(points, f"{word}: {_WHY[word]}" if word in _WHY else f"{word}")
+        if procedure is not None:
+            points = self.settings.procedures.get(procedure, 0)
+            yield Reason(points, f"procedure {procedure}")
+
+    def _length(self) -> Iterator[Reason]:
+        settings, chars = self.settings, self.signals.chars
+        if chars > settings.long_chars:
+            yield Reason(
+                settings.long_points, f"a long text: more than {settings.long_chars} characters"
+            )
+        elif chars > settings.medium_chars:
+            text = f"a text of more than {settings.medium_chars} characters"
+            yield Reason(settings.medium_points, text)
+
+    def _keywords(self) -> Iterator[Reason]:
+        written = {**KEYWORDS, **self.settings.keywords}
+        points = {word: value for word, value in written.items() if value}
+        found = phrases_in(self.signals.tokens, points)
+        for is_for in (True, False):
+            words = [word for word in found if (points[word] > 0) is is_for]
+            yield Reason(sum(points[word] for word in words), f"keywords: {_listed(words)}")
+
+    def _counts(self) -> Iterator[Reason]:
+        settings, signals = self.settings, self.signals
+        components = phrases_in(signals.tokens, settings.component_names)
+        yield _counted(settings.subtasks, signals.subtasks, "listed sub-tasks")
+        yield _counted(settings.files, len(signals.paths), "files", sorted(signals.paths))
+        yield _counted(settings.components, len(components), "components", components)
+        if self.classification == "debugger":
+            yield _counted(settings.trace_lines, signals.trace_lines, "lines of stack traces")
+            steps = signals.reproduction_steps
+            yield _counted(settings.reproduction_steps, steps, "steps to reproduce it")
+
+
+def _counted(rule: Count, count: int, what: str, names: Collection[str] = ()) -> Reason:
+    points = min(rule.max, rule.each * max(0, count - rule.free))
+    return Reason(points, f"{what}: {count}{f' ({_listed(names)})' if names else ''}")
+
+
+def _listed(names: Collection[str]) -> str:
+    shown = ", ".join(list(names)[:MAX_NAMED])
+    more = len(names) - MAX_NAMED
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _folded(label: str) -> str:
+    """Return *label* as it is compared: people write size/XL, size: XL and Size-XL."""
+    return re.sub(r"[\s_:/-]+", "-", label.casefold()).strip("-")
+
+
+BREAK = "|"
+"""Stands between words that are no neighbours; no token of a keyword."""
+MAX_PATH_CHARS = 300
+MAX_LINE_CHARS = 500
+"""Of a line that may be one of a stack trace."""
+MAX_LINES = 20_000
+"""Of a text; what comes behind them is not read."""
+MIN_INFLECTED_CHARS = 3
+_VOWELS = "aeiou"
+
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+_CODE_SPAN = re.compile(r"`([^`\n]{1,300})`")
+_ADDRESS = re.compile(
+    r"(?:\b(?:https?|ftps?|file|git|ssh)://|\bwww\.|\bmailto:)[^\s<>\"`]*", re.IGNORECASE
+)
+_ITEM = re.compile(r"(\s{0,12})(?:[-*+]|\d{1,3}[.)])\s+(\[[ xX]\]\s+)?(?=\S)")
+_TITLE = re.compile(r"\s{0,3}#{1,6}\s+\S|\s{0,3}\*\*[^*]{1,100}\*\*:?\s*$|.{1,100}:\s*$")
+_REPRODUCTION = re.compile(r"\brepro|\bsteps\s+to\b|\bhow\s+to\s+(?:trigger|get)\b", re.IGNORECASE)
+_ASIDE = re.compile(
+    r"[\W_]{0,20}(?:your\s+|my\s+)?(?:environment|versions?|links?|references?|related|resources"
+    r"|see\s+also|out\s+of\s+scope|non-?goals?|expected|actual|observed|screenshots?)\b",
+    re.IGNORECASE,
+)
+_TRACE = re.compile(
+    r"""\s{0,40}(?: File\s"[^"]{1,300}",\sline\s\d
+        | at\s(?:async\s|new\s)?[^\s(]{1,200}\s?
+          \((?:[^()]{0,300}:\d{1,7}|Native\sMethod|Unknown\sSource|<anonymous>)\)
+        | at\s\S{1,300}:\d{1,7}\s*$ | at\s[^\s(]{1,200}\([^()]{0,300}\)\sin\s
+        | \#\d{1,4}\s+(?:0x[0-9a-f]|\S{1,200}\s?\() | \d{1,4}:\s{1,8}0x[0-9a-f]
+        | Traceback\s\(most | Caused\sby:\s | goroutine\s\d+\s\[ | thread\s'[^']{1,80}'\spanicked
+        | /\S{1,300}\.go:\d+ )""",
+    re.VERBOSE,
+)
+# Hyphens stand between words, an apostrophe or a dot with a letter behind it inside of one.
+_TOKEN = re.compile(r"\w+(?:[.@']\w+)*(?:\(\))?|[^\w\s-]")
+_COMPOUND = re.compile(r"\b(?:(?:front|back)[ -]end|full[ -]stack|(?:code|data)[ -]base)\b")
+_BEGINS, _ENDS = "\"'([{<*|", "\"')]}>,;:.!?*|"
+_PLACE = re.compile(r"(?::\d{1,7}){1,2}$")
+_PATH = re.compile(r"(?:[a-zA-Z]:/)?[\w.@+/~*-]+")
+_ROOTS = re.compile(r"(?:src|lib|apps?|packages|pkg|cmd|internal|tests?|docs)/|\.\./|~/")
+_PRODUCTS = re.compile(
+    r"(?:node|next|nuxt|vue|react|express|three|chart|d3|socket)\.js", re.IGNORECASE
+)
+_EXTENSIONS = re.compile(
+    r"""bash|bat|c|cc|cfg|cjs|clj|cmake|conf|cpp|cs|css|csv|cu|dart|ex|exs|f90|go|gradle|
+    graphql|h|hpp|hs|html|ini|ipynb|java|jl|js|json|jsx|kt|less|lock|lua|m|md|mdx|mjs|ml|mm|
+    php|pl|po|proto|ps1|py|pyi|pyx|r|rb|rs|rst|sass|scala|scss|sh|sol|sql|svelte|swift|tex|
+    tf|toml|ts|tsx|txt|vb|vue|xml|yaml|yml|zig|zsh""",
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+class _Section(Enum):
+    """What the items of a list are, by the title above it."""
+
+    WORK = auto()
+    REPRODUCTION = auto()
+    ASIDE = auto()
+
+
+class Signals(Struct):
+    """What was found; counts are of different things, where a thing can be named twice."""
+
+    tokens: list[str] = field(default_factory=list)
+    """Words in lower case, in order, with `BREAK` and other marks where a thought ends."""
+    paths: set[str] = field(default_factory=set)
+    chars: int = 0
+    """Of the text's prose, without the white space around its lines."""
+    subtasks: int = 0
+    trace_lines: int = 0
+    reproduction_steps: int = 0
+
+
+def signals_of(title: str, text: str) -> Signals:
+    """Return what *title* and *text* say; the length is that of the text alone."""
+    found = Signals()
+    prose = "\n".join(_lines_of_prose(_without_comments(text), found))
+    _take_words(f"{_without_comments(title)} {BREAK} {prose}", found)
+    return found
+
+
+def tokens_of(phrase: str) -> list[str]:
+    """Return *phrase* as its words stand in `Signals.tokens`.
+
+    >>> tokens_of("End-to-end, full stack")
+    ['end', 'to', 'end', ',', 'fullstack']
+    """
+    folded = phrase.casefold().replace("\u2019", "'")
+    return _TOKEN.findall(_COMPOUND.sub(lambda found: re.sub("[ -]", "", found[0]), folded))
+
+
+def forms_of(word: str) -> Iterator[str]:
+    """Yield *word* and what English makes of it at its end.
+
+    >>> list(forms_of("migrate"))
+    ['migrate', 'migrates', 'migrated', 'migrating', 'migration', 'migrations']
+    """
+    yield word
+    if len(word) < MIN_INFLECTED_CHARS or not word.isalpha():
+        return
+    stem = word[:-1]
+    if word.endswith("e"):
+        yield from (f"{word}s", f"{word}d", f"{stem}ing")
+        if word.endswith("ate"):
+            yield from (f"{stem}ion", f"{stem}ions")
+        return
+    if word.endswith("y") and word[-2] not in _VOWELS:
+        yield from (f"{stem}ies", f"{stem}ied", f"{word}ing")
+        return
+    is_hissing = word.endswith(("s", "x", "z", "ch", "sh"))
+    yield from (f"{word}{'es' if is_hissing else 's'}", f"{word}ed", f"{word}ing")
+    if word[-1] not in "aeiouwxy" and word[-2] in _VOWELS:
+        yield from (f"{word}{word[-1]}ed", f"{word}{word[-1]}ing")
+
+
+def phrases_in(tokens: list[str], phrases: Iterable[str]) -> list[str]:
+    """Return those of *phrases* that stand in *tokens*, each word in any of its forms."""
+    starts: dict[str, list[tuple[str, list[frozenset[str]]]]] = {}
+    for phrase in phrases:
+        parts = [frozenset(forms_of(word)) for word in tokens_of(phrase)]
+        for start in parts[0] if parts else ():
+            starts.setdefault(start, []).append((phrase, parts[1:]))
+    found: set[str] = set()
+    for place, token in enumerate(tokens, 1):
+        for phrase, rest in starts.get(token, ()):
+            if phrase not in found and _stands_at(place, tokens, rest):
+                found.add(phrase)
+    return [phrase for phrase in phrases if phrase in found]
+
+
+def _stands_at(place: int, tokens: list[str], words: list[frozenset[str]]) -> bool:
+    # A loop: this is asked for each word of a text.
+    for offset, forms in enumerate(words, place):
+        if offset >= len(tokens) or tokens[offset] not in forms:
+            return False
+    return True
+
+
+def _without_comments(text: str) -> str:
+    """Return *text* without ``<!-- … -->``, with which templates tell people what to write."""
+    kept, end = [], 0
+    while (start := text.find("<!--", end)) >= 0 and (close := text.find("-->", start)) >= 0:
+        kept.append(text[end:start])
+        end = close + len("-->")
+    return "".join((*kept, text[end:]))
+
+
+def _lines_of_prose(text: str, found: Signals) -> Iterator[str]:
+    """Yield the lines that are no code, and count what whole lines show."""
+    fence, section = "", _Section.WORK
+    for line in text.splitlines()[:MAX_LINES]:
+        if not line or line.isspace():
+            yield "" if fence else BREAK
+            continue
+        if _TRACE.match(line, 0, MAX_LINE_CHARS):
+            found.trace_lines += 1
+            continue
+        mark = _FENCE.match(line)
+        if fence or mark:
+            fence = _fence_behind(line, mark, fence)
+            continue
+        found.chars += len(line.strip())
+        item = _ITEM.match(line)
+        if item is not None:
+            _count_item(item, section, found)
+            yield f"{BREAK} {line[item.end() :]}"
+        elif _TITLE.match(line):
+            section = _section_of(line)
+            yield f"{line} {BREAK}"
+        else:
+            yield line
+
+
+def _fence_behind(line: str, mark: re.Match[str] | None, fence: str) -> str:
+    """Return the fence that is open behind *line*; empty: none is."""
+    if mark is None or not fence:
+        return fence or (mark[1] if mark else "")
+    is_end = mark[1].startswith(fence) and not line[mark.end() :].strip()
+    return "" if is_end else fence
+
+
+def _section_of(title: str) -> _Section:
+    if _REPRODUCTION.search(title):
+        return _Section.REPRODUCTION
+    return _Section.ASIDE if _ASIDE.match(title) else _Section.WORK
+
+
+def _count_item(item: re.Match[str], section: _Section, found: Signals) -> None:
+    """Count a list item, unless it is part of another one, is done, or is no work."""
+    indent, box = item[1], item[2]
+    if (len(indent) > 1 and box is None) or (box is not None and box[1] != " "):
+        return
+    if section is _Section.REPRODUCTION:
+        found.reproduction_steps += 1
+    elif section is _Section.WORK:
+        found.subtasks += 1
+
+
+def _take_words(prose: str, found: Signals) -> None:
+    """Add the words and the paths of *prose*."""
+    for span in _CODE_SPAN.findall(prose):
+        found.paths.update(path for path in map(_path_in, span.split()) if path is not None)
+    plain = _ADDRESS.sub(f" {BREAK} ", _CODE_SPAN.sub(f" {BREAK} ", prose))
+    words = []
+    for chunk in plain.split():
+        path = _path_in(chunk)
+        if path is not None:
+            found.paths.add(path)
+        words.append(chunk if path is None else BREAK)
+    found.tokens = tokens_of(" ".join(words))
+
+
+def _path_in(chunk: str) -> str | None:
+    """Return the path that *chunk*, which has no white space, is; None: it is none."""
+    # Most chunks are words, with a mark behind the last one of a sentence.
+    core = chunk.rstrip(_ENDS)
+    if not ("." in core or "/" in core or "\\" in core) or len(core) > MAX_PATH_CHARS:
+        return None
+    bare = _PLACE.sub("", core.lstrip(_BEGINS).replace("\\", "/")).removeprefix("./")
+    if _PATH.fullmatch(bare) is None or _PRODUCTS.fullmatch(bare) is not None:
+        return None
+    stem, dot, extension = bare.rpartition("/")[2].rpartition(".")
+    has_extension = bool(dot) and bool(stem) and _EXTENSIONS.fullmatch(extension) is not None
+    is_folder = "/" in bare and (bare.endswith("/") or _ROOTS.match(bare) is not None)
+    return bare if has_extension or is_folder else None

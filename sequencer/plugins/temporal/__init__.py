@@ -1,0 +1,1 @@
+"""Runs on a Temporal server: the same steps on many machines."""

@@ -1,0 +1,134 @@
+"""`worker` and `fleet`: make attempts for the runs of a project that is kept on Temporal."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from typing import cast
+
+import click
+from msgspec.structs import replace
+
+from sequencer.cli.context import Invocation
+from sequencer.cli.options import pass_invocation, verb
+from sequencer.cli.signals import EndOnSignal
+from sequencer.cli.views.progress import end_line, start_line, timed
+from sequencer.engine.attempt import AttemptEnded, AttemptStarted, Noticed, RunEvent
+from sequencer.errors import ConfigurationError, UsageRefused
+from sequencer.project.schema import SHARED
+
+try:
+    from sequencer.plugins.temporal.client import FleetStore
+    from sequencer.plugins.temporal.server import TrialServer
+    from sequencer.plugins.temporal.worker import serve
+except ImportError as error:
+    hint = "pip install 'step-sequencer[fleet]'"
+    raise ConfigurationError("Temporal's package is not installed", hint=hint) from error
+
+UI_PORTS, LAST_PORT = 1000, 65_535
+"""The web view of a trial's server listens so far above the server, or below."""
+ENDING = "ending when running attempts have ended; a second signal stops them"
+_LOOPBACK = ("127.0.0.1", "localhost")
+
+
+def _store(invocation: Invocation) -> FleetStore:
+    """Return the store of the default run.
+
+    Raises:
+        UsageRefused: the project's runs are not on Temporal.
+    """
+    project = invocation.project()
+    if (kind := project.settings.store.kind) != "temporal":
+        raise UsageRefused(
+            f"{invocation.verb} works only with runs on Temporal, but the store of these is {kind}",
+            where="store.kind",
+            hint="'store: {kind: temporal}' in orchestration.yaml; 'sequencer run' works here",
+        )
+    return cast("FleetStore", project.store(None))
+
+
+@verb("worker", has_json=False, has_secrets=True)
+@click.option(
+    "--max-parallel",
+    type=click.IntRange(1, 1000),
+    metavar="N",
+    help="Most attempts at the same time; default run.max_parallel.",
+)
+@click.option(
+    "--queue",
+    metavar="NAME",
+    help="Serve the runs of this queue or machine; default store.queue.",
+)
+@click.option(
+    "--trial", is_flag=True, help="Start a Temporal server for a trial instead, until Ctrl-C."
+)
+@pass_invocation
+def worker(
+    invocation: Invocation, *, max_parallel: int | None, queue: str | None, trial: bool
+) -> None:
+    """Make attempts for every run of the project, until a signal ends it.
+
+    It makes the attempts that a 'sequencer run' permits, here or on another machine. After the
+    first Ctrl-C or SIGTERM, it waits for its running attempts and then ends; the second one
+    stops them, and other workers make them again.
+
+    \b
+    Examples:
+      sequencer worker --max-parallel 2
+      sequencer worker --trial
+    """
+    if trial:
+        if max_parallel is not None or queue is not None:
+            raise UsageRefused("can't be used with another option of worker", where="--trial")
+        _serve_trial(invocation)
+        return
+    store, project = _store(invocation), invocation.project()
+    if queue is not None:
+        store.options = replace(store.options, place="" if queue == SHARED else queue)
+    project.ensure_may_act()
+    places = max_parallel or project.settings.run.max_parallel
+    # A server that is away, or lets nobody in, is told before anybody relies on this worker.
+    store.look()
+    invocation.say(f"serving {store.options.queue} at {store.options.address}")
+    with EndOnSignal(lambda _: invocation.say(ENDING)) as signals:
+        serve(store, places, signals.on_ready, partial(_tell, invocation))
+
+
+def _tell(invocation: Invocation, run: str | None, event: RunEvent) -> None:
+    """Say what happens in an attempt at *run*."""
+    match event:
+        case AttemptStarted(attempt, log):
+            text = start_line(attempt, log)
+        case AttemptEnded(attempt, outcome):
+            text = end_line(attempt, outcome)
+        case Noticed(text):
+            text = f"notice: {text}"
+        case _:
+            return
+    invocation.say(timed(f"{run or 'default'} {text}"))
+
+
+def _serve_trial(invocation: Invocation) -> None:
+    """Start a Temporal server for a trial on this machine, until Ctrl-C.
+
+    Its data stays below the state folder. Anybody on this machine can use it.
+    """
+    store, settings = _store(invocation), invocation.project().settings
+    options = store.options
+    host, _, port = options.address.rpartition(":")
+    if host not in _LOOPBACK:
+        raise UsageRefused(
+            f"a trial server listens on this machine, but store.address is {options.address}",
+            where="store.address",
+        )
+    ended = threading.Event()
+    folder = settings.state_file.parent / "fleet"
+    ui_port = int(port) + (UI_PORTS if int(port) <= LAST_PORT - UI_PORTS else -UI_PORTS)
+    server = TrialServer(options, folder, ui_port)
+    with EndOnSignal(lambda _: invocation.say("ending")) as signals, server:
+        signals.on_ready(ended.set)
+        invocation.echo(f"Temporal listens on {options.address}; look at {server.web}")
+        invocation.say(f"Ctrl-C ends it; its data stays in {folder}")
+        while not ended.wait(1.0):
+            if server.wait(0) is not None:
+                raise server.failed("the Temporal server has ended")

@@ -1,0 +1,87 @@
+"""How a process that was told to end leaves the run that it has a permit for.
+
+Its own attempts end first, and their reports tell the run. Where none runs, the run is asked to
+take the permit away. Nobody may serve the run, or the server may not answer: the wait is bounded,
+and then the server takes back by itself what this process holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import socket as sockets
+import time
+from collections.abc import Callable, Collection
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from temporalio.client import WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
+from temporalio.service import RPCError
+
+from sequencer.errors import Interrupted
+from sequencer.executors.protocol import Cancellation
+from sequencer.plugins.temporal.connection import CALL_S
+from sequencer.plugins.temporal.workflow import ASK_S, LATE_S
+from sequencer.store.watch import readable
+
+if TYPE_CHECKING:
+    from sequencer.plugins.temporal.client import FleetStore
+    from sequencer.plugins.temporal.worker import Activities
+
+LONGEST_LOOK_S = 3600.0
+LEAVE_S, LEAVE_LOOK_S = 5.0, 0.2
+"""In which somebody who serves the run has to answer, and between two looks in that time."""
+
+
+def wait_for_the_end(
+    future: Future[Any],
+    stop: Cancellation,
+    interrupt: Callable[[], None],
+    running: Callable[[], Collection[str]],
+) -> None:
+    """Wait for the end of *future*; *interrupt* once when *stop* is set.
+
+    Raises:
+        Interrupted: nothing is *running* any more, and nobody has answered in `LEAVE_S`.
+    """
+    mine, other = sockets.socketpair()
+
+    def wake(_: Future[Any]) -> None:
+        # An answer may come when nobody waits for it any more.
+        with contextlib.suppress(OSError):
+            other.send(b"x")
+
+    with mine, other:
+        future.add_done_callback(wake)
+        fds, until = [mine.fileno(), stop.fileno()], math.inf
+        while not future.done():
+            readable(fds, LONGEST_LOOK_S if until == math.inf else LEAVE_LOOK_S)
+            if stop.is_set() and len(fds) > 1:
+                fds.pop()
+                interrupt()
+                until = time.monotonic() + LEAVE_S
+            elif until < math.inf and running():
+                until = time.monotonic() + LEAVE_S
+            elif time.monotonic() > until and not future.done():
+                future.cancel()
+                raise Interrupted(
+                    "interrupted, and nobody who serves the run has answered; unknown: the server "
+                    f"releases what this process holds after {ASK_S + LATE_S:g} s at the latest",
+                    hint="'sequencer status' shows it",
+                )
+
+
+def ask_to_leave(store: FleetStore, permit: str, attempts: Activities) -> None:
+    """Interrupt what runs here, or ask the run of *store* to take *permit* away."""
+    if store.id in attempts.interrupt():
+        # Its report tells it, and nothing is claimed in between.
+        return
+
+    async def leave() -> None:
+        handle = await store.handle()
+        with contextlib.suppress(
+            RPCError, WorkflowUpdateRPCTimeoutOrCancelledError, WorkflowUpdateFailedError
+        ):
+            await handle.execute_update("leave", permit, rpc_timeout=CALL_S)
+
+    store.connection.submit(leave())

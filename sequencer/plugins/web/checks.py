@@ -1,0 +1,154 @@
+"""The page that says whether all is well with what the runs need.
+
+It has the checks of ``sequencer check`` that run nothing of the project: no hook is loaded, no
+remote is asked, no timer's table is read. What these would find, the command says.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from typing import NamedTuple
+
+from sequencer import __version__
+from sequencer.cli.views.runs import Open
+from sequencer.cli.views.text import file_size, plural
+from sequencer.errors import RemoteUnreachable, SequencerError
+from sequencer.model.head import Head
+from sequencer.plugins.web.pages import Page, Query, every_folder, iso, local, needs_of
+from sequencer.plugins.web.site import RunRow, ShownProject, Site
+from sequencer.plugins.web.webhooks.box import DeliveryBox
+from sequencer.project.checks import check_by_looking
+from sequencer.project.diagnostics import Level
+
+LEAST_FREE_BYTES = 1024**3
+MOST_FINDINGS, MOST_DELIVERIES = 12, 6
+LIBRARIES = ("starlette", "uvicorn", "temporalio", "anthropic")
+KNOWN_S = 30.0
+"""How long the findings about a project are believed: they take a look at each of its flows."""
+
+
+class HealthCheck(NamedTuple):
+    """One line of the page of checks."""
+
+    level: Level
+    """A notice says that it is well; with a warning things go on all the same."""
+    what: str
+    text: str
+    command: str = ""
+    url: str = ""
+
+
+def health(site: Site, _: Query) -> Page:
+    """Return the page that says what stands in the way of the runs."""
+    found = [
+        (project, sorted(_checks(site, project), key=lambda one: one.level is Level.NOTICE))
+        for project in site.projects.values()
+    ]
+    context = {"projects": found, "about": ", ".join(_versions())}
+    return Page("health.html", "Health", context, **every_folder(site), tab="health")
+
+
+def _versions() -> Iterator[str]:
+    yield f"sequencer {__version__}"
+    yield f"Python {platform.python_version()}"
+    yield f"{platform.system()} {platform.release()}"
+    for name in LIBRARIES:
+        with suppress(PackageNotFoundError):
+            yield f"{name} {version(name)}"
+
+
+def _checks(site: Site, shown: ShownProject) -> Iterator[HealthCheck]:
+    try:
+        settings = shown.project.settings
+        refused = shown.distrust()
+    except SequencerError as error:
+        yield HealthCheck(Level.ERROR, "Settings", str(error), "sequencer check")
+        return
+    yield HealthCheck(Level.NOTICE, "Settings", str(settings.config_path or "defaults"))
+    if refused is None:
+        yield HealthCheck(Level.NOTICE, "Trust", "the project may act on this machine")
+    else:
+        text = (
+            "these pages show the project, but can't change anything: "
+            + refused.message.partition("\n")[0]
+        )
+        yield HealthCheck(Level.ERROR, "Trust", text, "sequencer trust")
+    free = shutil.disk_usage(settings.project_dir).free
+    level = Level.NOTICE if free > LEAST_FREE_BYTES else Level.ERROR
+    yield HealthCheck(level, "Disk", f"{file_size(free)} free")
+    yield from _findings(shown)
+    yield from _deliveries(site, shown)
+    try:
+        rows = [*shown.rows()]
+    except RemoteUnreachable as error:
+        yield HealthCheck(Level.ERROR, "Store", str(error))
+        return
+    where = "the server answers" if shown.is_remote else settings.state_file.parent
+    text = f"{settings.store.kind}, {where}, {plural(len(rows), 'run')}"
+    yield HealthCheck(Level.NOTICE, "Store", text)
+    for row in rows:
+        yield from _run_checks(row)
+
+
+def _findings(shown: ShownProject) -> Iterator[HealthCheck]:
+    until, findings = shown.findings
+    if until < time.monotonic():
+        findings = list(dict.fromkeys(check_by_looking(shown.project)))
+        shown.findings = time.monotonic() + KNOWN_S, findings
+    for one in findings[:MOST_FINDINGS]:
+        text = f"{one.message} ({one.where})" if one.where else one.message
+        text = f"{text}. {one.hint or ''}".strip()
+        yield HealthCheck(one.level, one.area.capitalize(), text)
+    if (more := len(findings) - MOST_FINDINGS) > 0:
+        yield HealthCheck(Level.ERROR, "Checks", plural(more, "more finding"), "sequencer check")
+
+
+def _deliveries(site: Site, shown: ShownProject) -> Iterator[HealthCheck]:
+    """Yield what trackers have sent last, and what was refused."""
+    project = shown.project
+    if not any(project.settings.webhooks.taken()):
+        return
+    refused = [(at, f"refused: {why} ({count} times)") for why, (count, at) in site.refused.items()]
+    for at, text in sorted(refused, reverse=True)[:MOST_DELIVERIES]:
+        yield HealthCheck(Level.WARNING, "Deliveries", f"{local(iso(at))} {text}")
+    with suppress(sqlite3.Error):
+        for one in DeliveryBox(project.trust.key).newest(MOST_DELIVERIES):
+            text = f"{local(iso(one.taken_at))} {one.tracker}: {one.done or 'waits'}"
+            yield HealthCheck(Level.NOTICE, "Deliveries", text)
+
+
+def _run_checks(row: RunRow) -> Iterator[HealthCheck]:
+    for need in needs_of(row):
+        if need.kind in ("broken", "stale", "missed"):
+            text = f"{need.title}: {need.text}"
+            yield HealthCheck(Level.ERROR, row.name, text, need.command, row.url)
+    head = row.head
+    if head is None:
+        return
+    if head.claims and not row.is_stale:
+        yield HealthCheck(Level.NOTICE, row.name, _at_work(row, head), url=row.url)
+    most = row.run.limits.failures_in_row
+    if most and head.failures_in_row >= most and head.status != "complete":
+        text = f"{head.failures_in_row} failures in a row: nothing more starts until a person acts"
+        command = f"sequencer {Open(row.run).option}retry"
+        yield HealthCheck(Level.ERROR, row.name, text, command, row.url)
+    for post in row.facts.get("posts", ()):
+        if post["pending"] or post["error"]:
+            text = f"{post['sink']}: {post['pending']} posts wait. {post['error'] or ''}".strip()
+            yield HealthCheck(Level.ERROR, row.name, text, url=row.url)
+
+
+def _at_work(row: RunRow, head: Head) -> str:
+    """Return who makes which steps of the run of *row* now."""
+    makers = row.run.makers()
+    found = []
+    for claim in head.claims:
+        who = claim.owner.words if makers is None else makers.get(claim.token, "nobody yet")
+        found.append(f"{claim.step} by {who}")
+    return ", ".join(found)

@@ -1,0 +1,247 @@
+"""The pictures on the pages: a graph, a cycle as a ring, a run's time, a plot of its cost.
+
+All are SVG with classes, whose colors are the style sheet's: one picture serves light and
+dark, and a change of a state is a change of a class. The colors that a file of ours has
+stand in them too; a style sheet goes before them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from html import escape
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from sequencer.cli.views.states import CLASSES, MARKS, shown
+from sequencer.cli.views.text import short
+from sequencer.engine.view import FlowView, NodeState
+from sequencer.plugins.drawing.gantt import Gantt
+from sequencer.plugins.drawing.gantt_picture import MARGIN, GanttPicture, ensure_drawable
+from sequencer.plugins.drawing.pictures import (
+    CELL,
+    CELL_ROW,
+    FLOW_MARGIN,
+    FlowPicture,
+    Link,
+    flow_picture,
+    points,
+)
+from sequencer.workflows.mermaid.chart import Chart
+
+WIDE = 640
+"""From here on a graph has the whole width of its page, and scrolls in its card."""
+
+
+def graph_svg(view: FlowView, chart: Chart | None, link: Link) -> str:
+    """Return the graph of *view* for a page, each node with a *link*.
+
+    Raises:
+        UsageRefused: it is too large for a picture.
+    """
+    view, layout, texts, drawn = flow_picture(view, chart)
+    wide = layout.width * CELL + 2 * FLOW_MARGIN
+    high = layout.height * CELL_ROW + 2 * FLOW_MARGIN
+    kind = "graph wide" if wide > WIDE else "graph"
+    opening = (
+        f'<svg class="{kind}" viewBox="{-FLOW_MARGIN} {-FLOW_MARGIN} {wide} {high}" '
+        f'width="{wide}" height="{high}" role="img" '
+        f'aria-label="Graph of {escape(shown(view.title))}">'
+    )
+    inner = FlowPicture(view, layout, texts, drawn, link).inner()
+    return "".join([opening, *inner, "</svg>"])
+
+
+def around(view: FlowView, focus: Sequence[str], most: int) -> FlowView:
+    """Return at most *most* nodes of *view*: those in *focus*, and what is nearest to them."""
+    beside: dict[str, list[str]] = {}
+    for edge in view.graph.edges:
+        beside.setdefault(edge.source, []).append(edge.target)
+        beside.setdefault(edge.target, []).append(edge.source)
+    kept = [*dict.fromkeys(focus)]
+    for name in kept:  # it grows on the way, until there are enough
+        near = [one for one in dict.fromkeys(beside.get(name, ())) if one not in kept]
+        kept += near[: max(most - len(kept), 0)]
+    inside = frozenset(kept)
+    places = [
+        place
+        for place, edge in enumerate(view.graph.edges)
+        if edge.source in inside and edge.target in inside
+    ]
+    nodes = tuple(one for one in view.nodes if one.node.id in inside)
+    entries = tuple(name for name in view.graph.entries if name in inside) or (nodes[0].node.id,)
+    graph = view.graph.replace(
+        nodes=tuple(one.node for one in nodes),
+        edges=tuple(view.graph.edges[place] for place in places),
+        entries=entries,
+        on_error=None,
+    )
+    followed = frozenset(new for new, place in enumerate(places) if place in view.followed)
+    return replace(view, graph=graph, nodes=nodes, followed=followed)
+
+
+GANTT_TOP = 28
+"""Where a timeline's first row is: its page says in words what a file says above its axis."""
+
+
+def gantt_page_svg(chart: Gantt) -> str:
+    """Return *chart* for a page.
+
+    Raises:
+        UsageRefused: it has more rows or bars than anybody could tell apart.
+    """
+    ensure_drawable(chart)
+    picture = GanttPicture(chart, GANTT_TOP)
+    # Its margins are those of its card.
+    wide, high = picture.size[0] - 2 * MARGIN + 8, picture.size[1] - 16
+    opening = (
+        f'<svg class="gantt" viewBox="{MARGIN - 4} 0 {wide} {high}" width="{wide}" '
+        f'height="{high}" role="img" aria-label="Timeline of the run">'
+    )
+    return "".join([opening, *picture.inner(), "</svg>"])
+
+
+RING, PILL_HIGH, PILL_LEAST = 104, 40, 120
+
+
+class RingReview(NamedTuple):
+    """What takes a whole cycle over, at times; it stands inside the ring."""
+
+    name: str
+    state: str
+    link: str
+    when: Sequence[str]
+    """Said below it, a line each."""
+
+
+def ring_svg(
+    steps: Sequence[tuple[str, str, str]], title: str, review: RingReview | None = None
+) -> str:
+    """Return a cycle as a ring: of each of *steps* its name, its state's class and its link.
+
+    *title* is said in the middle, over the *review*.
+    """
+    named = [name for name, _, _ in steps] + ([review.name] if review else [])
+    wide = max([PILL_LEAST, *(int(points(f"{_in_pill(name)}  ", 14)) + 28 for name in named)])
+    count = len(steps)
+    # As large as the pills need: side by side they are a chord of the ring.
+    radius = max(RING, int((PILL_HIGH + 26) / (2 * math.sin(math.pi / max(count, 2)))))
+    across = max(radius, wide * (0.62 if count < 3 or review is None else 1.3))  # noqa: PLR2004
+    half_w, half_h = across + wide / 2 + 10, radius + PILL_HIGH / 2 + 10
+    parts = [
+        (
+            f'<svg class="graph ring" width="{2 * half_w:g}" height="{2 * half_h:g}" '
+            f'viewBox="{-half_w:g} {-half_h:g} {2 * half_w:g} {2 * half_h:g}" role="img" '
+            'aria-label="Cycle of steps">'
+        ),
+        f'<ellipse class="track" rx="{across:g}" ry="{radius:g}"/>',
+        _ring_line("mid", title, -38 if review else 5),
+    ]
+    for place, (name, state, link) in enumerate(steps):
+        at = _on_ring(place, count, across, radius)
+        text = f"{RING_MARKS.get(state, '')} {_in_pill(name)}".strip()
+        parts.append(_arrow((place + 0.5) / count, across, radius))
+        parts.append(_pill(at, wide, text, state, link))
+    if review is not None:
+        parts.append(
+            _pill((0, -4), wide, _in_pill(review.name), f"{review.state} eye", review.link)
+        )
+        parts += [_ring_line("lab", text, 36 + 17 * n) for n, text in enumerate(review.when)]
+    return "".join([*parts, "</svg>"])
+
+
+def _in_pill(name: str) -> str:
+    return short(shown(name), 18)
+
+
+def _pill(at: tuple[float, float], wide: int, text: str, kind: str, link: str) -> str:
+    x, y = at
+    return (
+        f'<a href="{escape(link)}"><g class="node {escape(kind)}">'
+        f'<rect x="{x - wide / 2:g}" y="{y - PILL_HIGH / 2:g}" width="{wide}" '
+        f'height="{PILL_HIGH}" rx="{PILL_HIGH / 2:g}"/><text x="{x:g}" y="{y + 5:g}" '
+        f'font-size="14" text-anchor="middle">{escape(text)}</text></g></a>'
+    )
+
+
+def _ring_line(kind: str, text: str, y: float) -> str:
+    return f'<text class="{kind}" y="{y:g}" text-anchor="middle">{escape(shown(text))}</text>'
+
+
+_MARKED = (NodeState.DONE, NodeState.RUNNING, NodeState.ASKED, NodeState.FAILED)
+RING_MARKS = {CLASSES[state]: MARKS[state] for state in _MARKED}
+
+
+def _on_ring(place: float, count: int, across: float, radius: float) -> tuple[float, float]:
+    """Return the middle of the *place*-th of *count* pills, clockwise from the top."""
+    angle = 2 * math.pi * place / count - math.pi / 2
+    return across * math.cos(angle), radius * math.sin(angle)
+
+
+def _arrow(share: float, across: float, radius: float) -> str:
+    """Return an arrow head on the ring, *share* of the way around."""
+    angle = 2 * math.pi * share - math.pi / 2
+    x, y = across * math.cos(angle), radius * math.sin(angle)
+    turn = math.degrees(math.atan2(radius * math.cos(angle), -across * math.sin(angle)))
+    place = f"translate({x:g} {y:g}) rotate({turn:g})"
+    return f'<path class="head" d="M-5 -5L5 0L-5 5Z" transform="{place}"/>'
+
+
+PLOT_WIDE, PLOT_HIGH, PLOT_LEFT, PLOT_BASE = 1120, 220, 60, 24
+
+
+HOUR_S, DAY_S = 3600, 86400
+
+
+class Series(NamedTuple):
+    """One area of a plot: the sums that it had reached at evenly spaced times."""
+
+    name: str
+    values: Sequence[float]
+
+
+def stacked_svg(
+    series: Sequence[Series], first: float, last: float, label: Callable[[float], str]
+) -> str:
+    """Return *series* stacked on each other, from *first* to *last* in seconds since 1970."""
+    most = sum(one.values[-1] for one in series)
+    wide, base = PLOT_WIDE - PLOT_LEFT - 8, PLOT_HIGH - PLOT_BASE
+    high = base - 8
+
+    def line(values: Sequence[float]) -> list[str]:
+        step = wide / (len(values) - 1)
+        return [
+            f"{PLOT_LEFT + step * place:.0f} {base - high * value / most:.1f}"
+            for place, value in enumerate(values)
+        ]
+
+    size = f'viewBox="0 0 {PLOT_WIDE} {PLOT_HIGH}" width="{PLOT_WIDE}" height="{PLOT_HIGH}"'
+    parts = [f'<svg class="plot" {size} role="img" aria-label="Sum over time">']
+    for share in (0.0, 0.5, 1.0):
+        y = base - high * share
+        parts.append(
+            f'<path class="grid" d="M{PLOT_LEFT} {y:g}H{PLOT_WIDE - 8}"/>'
+            f'<text class="num" x="{PLOT_LEFT - 8}" y="{y + 4:g}" text-anchor="end">'
+            f"{escape(label(most * share))}</text>"
+        )
+    below = [0.0] * len(series[0].values)
+    for place, one in enumerate(series):
+        above = [a + b for a, b in zip(below, one.values, strict=True)]
+        way = "L".join(line(above))
+        area = f'<path class="area" d="M{way}L{"L".join(reversed(line(below)))}Z"/>'
+        name = escape(f"{shown(one.name)}: {label(one.values[-1])}")
+        parts.append(
+            f'<g class="s{place}"><title>{name}</title>{area}<path class="sum" d="M{way}"/></g>'
+        )
+        below = above
+    form = "%d %b" if last - first > 4 * DAY_S else "%d %b %H:%M"
+    form = "%H:%M:%S" if last - first < HOUR_S else form
+    for share, anchor in ((0.0, "start"), (0.5, "middle"), (1.0, "end")):
+        when = datetime.fromtimestamp(first + (last - first) * share, UTC).astimezone()
+        parts.append(
+            f'<text class="num" x="{PLOT_LEFT + wide * share:g}" y="{PLOT_HIGH - 6}" '
+            f'text-anchor="{anchor}">{when.strftime(form)}</text>'
+        )
+    return "".join([*parts, "</svg>"])

@@ -1,0 +1,358 @@
+"""What each page shows: facts of the library, put together for a template.
+
+A page is made of parts (the blocks of its template). The same parts are sent again when
+something has changed, so nothing here depends on who looks or on the time of day: how long
+ago something was, a browser says itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from msgspec import Struct, field
+
+from sequencer.cli.views.runs import Open
+from sequencer.cli.views.standing import holder_words
+from sequencer.cli.views.states import amount
+from sequencer.documents.textfile import slug
+from sequencer.errors import RemoteUnreachable, SequencerError
+from sequencer.model.limits import parse_time
+from sequencer.model.outcome import Usage, duration
+from sequencer.plugins.schedules.dates import Schedule
+from sequencer.plugins.schedules.schedules import scheduled
+from sequencer.plugins.web.records import Tried
+from sequencer.plugins.web.site import RunRow, ShownProject, Site
+
+Query = Mapping[str, str]
+RUNS_A_PAGE = 50
+MOST_HITS = 100
+MOST_SHOWN = 600
+"""Characters of a long text before somebody wants all of it."""
+
+
+class StateLook(NamedTuple):
+    """A state: never told by its color alone."""
+
+    mark: str
+    word: str
+    css: str
+
+
+STEP_LOOKS = {
+    "done": StateLook("✓", "done", "done"),
+    "running": StateLook("●", "running", "running"),
+    "waiting": StateLook("?", "waiting for you", "waiting"),
+    "failed": StateLook("✕", "failed", "failed"),
+    "retrying": StateLook("↻", "retrying", "retrying"),
+    "ready": StateLook("○", "ready", "ready"),
+    "skipped": StateLook("↷", "skipped", "skipped"),
+    "released": StateLook("↷", "given back", "skipped"),
+    "pending": StateLook("○", "not started", "pending"),
+    "next": StateLook("○", "next", "ready"),
+}
+LOOKS = {
+    "running": STEP_LOOKS["running"],
+    "waiting-next": STEP_LOOKS["ready"],
+    "waiting-approval": STEP_LOOKS["waiting"],
+    "paused": StateLook("‖", "paused", "paused"),
+    "stopped": StateLook("■", "stopped", "paused"),
+    "failed": STEP_LOOKS["failed"],
+    "rejected": StateLook("✕", "rejected", "failed"),
+    "complete": STEP_LOOKS["done"],
+    "idle": STEP_LOOKS["pending"],
+    "stale": StateLook("!", "stale claim", "waiting"),
+    "unreadable": StateLook("✕", "can't be read", "failed"),
+}
+
+
+class Page(Struct):
+    """What a template is filled with."""
+
+    template: str
+    title: str
+    context: dict[str, Any]
+    folders: tuple[Path, ...] = ()
+    """Of the runs that it shows: a change in one of them may change the page."""
+    tab: str = ""
+    lists: tuple[Path, ...] = field(default=())
+    """Folders in which runs may appear."""
+    is_remote: bool = False
+    """Whether what it shows may change without any change in a folder."""
+
+
+def look_of(row: RunRow) -> StateLook:
+    """Return how the state of the run of *row* is shown."""
+    head = row.head
+    if "error" in row.facts:
+        return LOOKS["unreadable"]
+    if head is None:
+        return LOOKS["idle"]
+    if (ended := head.ended_as) is not None:
+        return LOOKS.get(ended) or StateLook("✕", ended.replace("_", " "), "failed")
+    if head.exit and head.status != "complete":
+        return LOOKS["stopped"]
+    if row.is_stale:
+        return LOOKS["stale"]
+    return LOOKS[str(head.status)]
+
+
+def every_folder(site: Site) -> dict[str, Any]:
+    """Return the folders of all runs, those in which runs may appear, and if some have none."""
+    rows = tuple(row.run.store.state_path.parent for row in site.rows())
+    lists, is_remote = list[Path](), False
+    for project in site.projects.values():
+        try:
+            state = project.project.settings.state_file.parent
+            is_remote = is_remote or project.is_remote
+        except SequencerError:
+            continue
+        lists += [state, state / "runs"]
+    return {"folders": rows, "lists": tuple(lists), "is_remote": is_remote}
+
+
+# --- needs you ---------------------------------------------------------------------
+
+
+class Need(Struct):
+    """One thing that waits for a person."""
+
+    kind: str
+    row: RunRow | None
+    since: str
+    title: str
+    text: str = ""
+    ask: Open | None = None
+    command: str = ""
+    others: Sequence[str] = ()
+    """Commands that decide otherwise."""
+    token: int = 0
+    """Of the attempt that asks."""
+
+
+def needs(site: Site, _: Query) -> Page:
+    """Return the page of all that waits for a person."""
+    found = sorted(every_need(site), key=lambda one: _when(one.since))
+    return Page("needs.html", "Needs you", {"needs": found}, **every_folder(site), tab="needs")
+
+
+def _when(at: str) -> float:
+    """Return the ISO time *at* as a number: some have milliseconds, and some have none."""
+    found = parse_time(at) if at else None
+    return 0.0 if found is None else found.timestamp()
+
+
+def every_need(site: Site) -> Iterator[Need]:
+    """Yield what waits for a person in every run."""
+    for project in site.projects.values():
+        try:
+            rows = [*project.rows()]
+        except SequencerError as error:
+            what = "reached" if isinstance(error, RemoteUnreachable) else "opened"
+            yield Need("broken", None, "", f"{project.title} can't be {what}", str(error))
+            continue
+        for row in rows:
+            yield from needs_of(row)
+
+
+def needs_of(row: RunRow) -> Iterator[Need]:
+    """Yield what of the run of *row* waits for a person."""
+    head, option = row.head, Open(row.run).option
+    if head is None:
+        if why := row.facts.get("error"):
+            command = f"sequencer {option}repair"
+            yield Need("broken", row, "", "The run can't be read", why, None, command)
+        return
+    if row.ask is not None:
+        yield from _questions(row, row.ask)
+    if row.is_stale:
+        found = ((claim, row.run.store.liveness(claim)) for claim in head.claims)
+        gone = (holder_words([claim], here) for claim, here in found if here.allows_take_over)
+        command = f"sequencer {option}takeover"
+        text = "\n".join(gone)
+        yield Need("stale", row, head.last_update, "A claim is stale", text, None, command)
+    if head.status == "failed":
+        title = f"{head.expected_step or 'The run'} failed"
+        command = f"sequencer {option}retry"
+        yield Need("failed", row, head.last_update, title, _failure(row), None, command)
+    if (pace := row.pace) is not None and pace.is_missed:
+        title, since = "The timer has stopped", iso(pace.last)
+        yield Need("missed", row, since, title, MISSED, None, f"sequencer {option}tick")
+    for post in row.facts.get("posts", ()):
+        if post["error"]:
+            title = f"{post['sink']} has not accepted {post['pending']} posts"
+            yield Need("posts", row, head.last_update, title, str(post["error"]), None)
+
+
+MISSED = (
+    "Ticks came before, but at least two were missed since. Check whether the timer still runs."
+)
+
+
+def _questions(row: RunRow, ask: Open) -> Iterator[Need]:
+    if (gate := ask.gate) is not None:
+        command, *others = ask.commands()
+        title, at = f"Approve {gate.step}?", gate.opened_at
+        yield Need("gate", row, at, title, row.shown_at_gate, ask, command, others, gate.token)
+    for question in ask.questions:
+        command, *others = ask.commands(question)
+        title = question.node.label or question.node.id
+        one, at, token = ask._replace(questions=(question,)), question.asked_at, question.token
+        yield Need("question", row, at, title, question.text, one, command, others, token)
+
+
+def _failure(row: RunRow) -> str:
+    failed = [one.last for one in tried_steps(row).values() if one.last.state == "failed"]
+    return max(failed, key=lambda one: one.revision).said if failed else ""
+
+
+def tried_steps(row: RunRow, *, is_whole: bool = False) -> dict[str, Tried]:
+    """Return the steps of the run of *row* that were begun; see `ShownProject.story`."""
+    return row.project.story(row, is_whole=is_whole).attempts.steps
+
+
+# --- runs --------------------------------------------------------------------------
+
+
+def runs(site: Site, query: Query) -> Page:
+    """Return the page that lists the runs, those that moved last first."""
+    state, search = query.get("state", ""), query.get("q", "").casefold()
+    rows = sorted(site.rows(), key=_moved, reverse=True)
+    counts: dict[str, int] = {}
+    for row in rows:
+        word = look_of(row).word
+        counts[word] = counts.get(word, 0) + 1
+    shown = [
+        row
+        for row in rows
+        if state in ("", look_of(row).word)
+        and search in f"{row.name} {row.project.title} {row.facts.get('workflow')}".casefold()
+    ]
+    first, by_journal = number(query.get("from")), "journal" in query and search
+    context = {
+        "rows": [(row, look_of(row), step_words(row)) for row in shown[first:][:RUNS_A_PAGE]],
+        "counts": counts,
+        "state": state,
+        "search": query.get("q", ""),
+        "first": first,
+        "total": len(shown),
+        "hits": [*islice(_hits(rows, search), MOST_HITS)] if by_journal else None,
+        "size": RUNS_A_PAGE,
+        "schedules": [*_schedules(site)] if not (state or search) else [],
+    }
+    return Page("runs.html", "Runs", context, **every_folder(site), tab="runs")
+
+
+class Scheduled(NamedTuple):
+    """A run that starts by itself."""
+
+    project: ShownProject
+    name: str
+    url: str | None
+    """None: it has not started yet."""
+    schedule: Schedule
+    date: float | None
+    """Of its next start; None: it is under way."""
+
+
+def _schedules(site: Site) -> Iterator[Scheduled]:
+    for shown in site.projects.values():
+        with suppress(SequencerError):
+            for run, date in scheduled(shown.project):
+                name = run.name or ""
+                url = f"/p/{shown.address}/{slug(name)}" if run.head else None
+                yield Scheduled(shown, name, url, shown.project.settings.schedules[name], date)
+
+
+class Hit(NamedTuple):
+    """An attempt that said what was searched for."""
+
+    row: RunRow
+    step: Tried
+    place: int
+    """Of the attempt, from 1."""
+    text: str
+
+
+def _hits(rows: Iterable[RunRow], search: str) -> Iterator[Hit]:
+    """Yield the attempts whose step, answer or error holds *search*, of the newest runs first."""
+    for row in rows:
+        for step in reversed(tried_steps(row, is_whole=True).values()):
+            for place, one in enumerate(step.tries, 1):
+                lines = (one.step, *one.said.splitlines())
+                if found := next((line for line in lines if search in line.casefold()), ""):
+                    yield Hit(row, step, place, found[:MOST_SHOWN])
+
+
+def _moved(row: RunRow) -> float:
+    return 0.0 if row.head is None else _when(row.head.last_update)
+
+
+def number(text: str | None) -> int:
+    """Return the number that *text* is, of an address; 0: it is none."""
+    return int(text) if text is not None and text.isdecimal() and len(text) < 12 else 0  # noqa: PLR2004
+
+
+def step_words(row: RunRow) -> str:
+    """Return at which of how many steps the run of *row* is."""
+    if row.head is None:
+        return ""
+    facts = row.facts
+    of = f" of {facts['steps']}" if facts["steps"] else ""
+    return f"{facts['step_index'] + (not facts['ended'])}{of}"
+
+
+# --- words for templates -----------------------------------------------------------
+
+
+def money(usage: Usage) -> str:
+    """Return what *usage* has cost in two digits; empty: nothing was used."""
+    if not usage.cost_usd:
+        return "?" if usage.unpriced else ""
+    return f"${usage.cost_usd:,.2f}{'+?' if usage.unpriced else ''}"
+
+
+def tokens(usage: Usage) -> str:
+    """Return how many tokens went in and out; empty: none."""
+    total = usage.input_tokens + usage.output_tokens
+    return amount(total) if total else ""
+
+
+def cached(usage: Usage) -> str:
+    """Return which part of what was sent was read from a cache; empty: none, as far as is told.
+
+    >>> cached(Usage(input_tokens=400, cache_read_tokens=301)), cached(Usage(input_tokens=400))
+    ('75%', '')
+    """
+    share = min(usage.cache_read_tokens / usage.input_tokens, 1) if usage.input_tokens else 0
+    return f"{share:.0%}" if share else ""
+
+
+def iso(seconds: float) -> str:
+    """Return the time *seconds* since 1970 as ISO 8601 has it."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
+
+
+def took(seconds: float) -> str:
+    """Return a duration in words; empty: none."""
+    return duration(seconds) if seconds else ""
+
+
+def first_lines(text: str, count: int) -> str:
+    """Return the first *count* lines of *text*, and that there are more."""
+    return "\n".join([*text.splitlines()[:count], "…"])[:MOST_SHOWN]
+
+
+def local(at: str) -> str:
+    """Return the ISO time *at* as the clock of this machine shows it."""
+    when = parse_time(at)
+    return at if when is None else when.astimezone().strftime("%d %b %H:%M %Z")
+
+
+WORDS: Mapping[str, Callable[..., str]] = {
+    made.__name__: made for made in (money, tokens, cached, took, first_lines, local, iso)
+}

@@ -1,0 +1,263 @@
+"""The application: addresses, templates, and the server that listens.
+
+Pages are rendered in threads, one at a time, because what they read with is kept between
+them; changes and logs are sent by the loop. Not promised: speed for hundreds of different
+pages at once. It is one person's view of their machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+import resource
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from socket import socket
+from typing import Any
+from urllib.parse import parse_qsl
+
+import anyio.to_thread
+import uvicorn
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route, compile_path
+from starlette.staticfiles import StaticFiles
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from sequencer import __version__
+from sequencer.cli.views.text import one_line, plain
+from sequencer.errors import RemoteUnreachable, SequencerError, UnknownName
+from sequencer.plugins.web import checks, pages, run_page, steps
+from sequencer.plugins.web.actions import act
+from sequencer.plugins.web.costs import costs
+from sequencer.plugins.web.live import Channels, MadePage, followed_log
+from sequencer.plugins.web.pages import Page, every_need
+from sequencer.plugins.web.site import Site
+
+PAGES: Mapping[str, Callable[..., Page]] = {
+    "/": pages.needs,
+    "/runs": pages.runs,
+    "/costs": costs,
+    "/health": checks.health,
+    "/p/{project}/{run}": run_page.run,
+    "/p/{project}/{run}/step/{key}": steps.step,
+    "/p/{project}/{run}/log/{name}": steps.log,
+}
+"""Address -> what fills its page from the site, the query and the names in the address."""
+MOST_CONNECTIONS = 1000
+KEEP_ALIVE_S = 15
+HEADERS_S = 10.0
+"""In twice which a connection has to ask for something."""
+
+
+def environment() -> Environment:
+    """Return what fills templates."""
+    made = Environment(
+        autoescape=True,
+        # What others wrote never acts on a terminal that a page's text is copied to either.
+        finalize=lambda value: plain(value) if type(value) is str else value,
+        loader=PackageLoader("sequencer.plugins.web"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {"plain": plain, "line": one_line, **pages.WORDS}
+    made.globals |= {"version": __version__, "step_looks": pages.STEP_LOOKS}
+    return made
+
+
+class Answers:
+    """What answers at each address; pages are made one at a time."""
+
+    def __init__(self, site: Site, form_token: str) -> None:
+        """Show *site*; each form of its pages has *form_token*."""
+        self._site = site
+        self._form_token = form_token
+        self._templates = environment()
+        # They are compiled now, and not when somebody waits for the first page.
+        for name in self._templates.list_templates():
+            self._templates.get_template(name)
+        self._paths = [(compile_path(path)[0], fill) for path, fill in PAGES.items()]
+        self.channels = Channels(self.rendered)
+
+    def rendered(self, address: str) -> MadePage:
+        """Return the parts of the page at *address*, a path with its query.
+
+        Raises:
+            UnknownName: there is no such page, project, run or step.
+        """
+        path, _, query = address.partition("?")
+        found = ((pattern.match(path), fill) for pattern, fill in self._paths)
+        match, fill = next((one for one in found if one[0]), (None, None))
+        if match is None or fill is None:
+            raise UnknownName("page", path, PAGES)
+        asked = dict(parse_qsl(query))
+        if fill is costs or "journal" in asked:
+            self._site.read_ahead()
+        with self._site.lock:
+            page = fill(self._site, asked, **match.groupdict())
+            template = self._templates.get_template(page.template)
+            badge = sum(1 for _ in every_need(self._site))
+            values = {"page": page, "badge": badge, "address": address, **page.context}
+            values["form_token"] = self._form_token
+            context = template.new_context(values)
+            parts = {name: "".join(block(context)) for name, block in template.blocks.items()}
+        digest = hashlib.blake2b(json.dumps(parts).encode(), digest_size=12).hexdigest()
+        return MadePage(page, parts, digest)
+
+    def warm_up(self) -> None:
+        """Read what every page is made of; a page says it if that fails."""
+        with suppress(SequencerError):
+            self.rendered("/")
+
+    def whole(self, address: str) -> str:
+        """Return the page at *address* as a browser wants it first."""
+        made, frame = self.rendered(address), self._templates.get_template("base.html")
+        return frame.render(made=made, page=made.page, address=address)
+
+    def show(self, request: Request) -> Response:
+        """Answer with a page."""
+        query = request.url.query
+        return HTMLResponse(self.whole(request.url.path + (f"?{query}" if query else "")))
+
+    def change(self, request: Request) -> Response:
+        """Do what a button says, and show its page again."""
+        act(self._site, request.state.form, **request.path_params)
+        return RedirectResponse(_back(request), status_code=303)
+
+    async def live(self, request: Request) -> Response:
+        """Send the parts of a page that have changed since the reader has seen it."""
+        query = request.query_params
+        seen = request.headers.get("last-event-id") or query.get("id", "")
+        return _stream(self.channels.follow(query.get("at", "/"), seen))
+
+    async def follow(self, request: Request) -> Response:
+        """Send what is written to a log."""
+        names = request.path_params
+        at = request.headers.get("last-event-id") or request.query_params.get("from", "0")
+        path = await anyio.to_thread.run_sync(lambda: steps.log_path(self._site, **names))
+        return _stream(followed_log(path, pages.number(at)))
+
+    def raw(self, request: Request) -> Response:
+        """Answer with a whole log, to be saved."""
+        return steps.download(self._site, **request.path_params)
+
+    def refuse(self, request: Request, error: SequencerError) -> Response:
+        """Answer with the page that tells of a deliberate *error*."""
+        code, title, text = 409, "This was refused", error.message
+        if isinstance(error, UnknownName):
+            code, title = 404, "There is no such page"
+        elif isinstance(error, RemoteUnreachable):
+            code, title = 503, "The server of these runs can't be reached"
+            text = f"{error.where}: {text}" if error.where else text
+        values = {"title": title, "text": text, "hint": error.hint or "", "back": _back(request)}
+        template = self._templates.get_template("problem.html")
+        return HTMLResponse(template.render(values), status_code=code)
+
+
+def make_app(site: Site, form_token: str) -> Starlette:
+    """Return the application that shows *site*; a `PageGuard` has to stand before it."""
+    answers = Answers(site, form_token)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        # Hundreds of heads are read now, and not when the first page is asked for.
+        threading.Thread(target=answers.warm_up, daemon=True).start()
+        yield
+        answers.channels.close()
+
+    log = "/p/{project}/{run}/log/{name}"
+    routes = [
+        *(Route(path, answers.show) for path in PAGES),
+        Route("/live", answers.live),
+        Mount("/static", StaticFiles(packages=[("sequencer.plugins.web", "static")])),
+        Route(f"{log}/follow", answers.follow),
+        Route(f"{log}/raw", answers.raw),
+        Route("/p/{project}/{run}/do/{verb}", answers.change, methods=["POST"]),
+    ]
+    refusals: dict[Any, Any] = {SequencerError: answers.refuse}
+    made = Starlette(routes=routes, lifespan=lifespan, exception_handlers=refusals)
+    # An address with a slash too many is none: nobody is led by a Host that they have sent.
+    made.router.redirect_slashes = False
+    return made
+
+
+def _stream(texts: AsyncIterator[str]) -> Response:
+    return StreamingResponse(texts, media_type="text/event-stream")
+
+
+def _back(request: Request) -> str:
+    """Return where a form leads back to if that is an address of ours, else the first page.
+
+    Browsers leave out tabs, and read a backslash as a slash.
+    """
+    address = getattr(request.state, "form", {}).get("back", "/")
+    return address if re.fullmatch(r"/(?!/)[!-\[\]-~]*", address) else "/"
+
+
+class ImpatientProtocol(H11Protocol):
+    """Closes connections that ask for nothing: each costs a descriptor of this process."""
+
+    _was_idle = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """See `asyncio.Protocol`; where there are too many, one that asks for nothing goes."""
+        super().connection_made(transport)
+        self.loop.call_later(HEADERS_S, self._look)
+        if len(self.connections) >= MOST_CONNECTIONS:
+            others = (one for one in self.connections if one is not self)
+            idle = (one for one in others if isinstance(one, ImpatientProtocol) and one.is_idle)
+            if (found := next(idle, None)) is not None:
+                found.transport.abort()
+                self.connections.discard(found)
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether nothing is asked of it."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def _look(self) -> None:
+        if self.transport.is_closing():
+            return
+        if self.is_idle and self._was_idle:
+            self.transport.close()
+            return
+        self._was_idle = self.is_idle
+        self.loop.call_later(HEADERS_S, self._look)
+
+
+class CalmServer(uvicorn.Server):
+    """Looks once a second whether it is to end, instead of ten times: rest costs nothing."""
+
+    async def main_loop(self) -> None:
+        """See `uvicorn.Server`."""
+        while not await self.on_tick(0):  # noqa: ASYNC110 - a signal sets a flag and no event
+            await asyncio.sleep(1.0)
+
+
+def serve(app: Any, listeners: list[socket]) -> None:
+    """Answer on *listeners* until this process is told to end."""
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=MOST_CONNECTIONS,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=1,
+        ws="none",
+        loop="asyncio",
+        http=ImpatientProtocol,
+    )
+    with suppress(OSError, ValueError):
+        # As many connections as there may be, and the files that they are about.
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = 2 * MOST_CONNECTIONS + 100
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(wanted, hard)), hard))
+    CalmServer(config).run(sockets=listeners)

@@ -1,0 +1,1 @@
+"""Webhooks: a tracker's delivery is checked, kept once, and acted on."""

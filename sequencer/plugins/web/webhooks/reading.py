@@ -1,0 +1,277 @@
+"""What a delivery of GitHub or Linear asks for, and whether who sent it may ask for that.
+
+Taken are GitHub's events ``issues`` and ``issue_comment``, and Linear's about an ``Issue``, a
+``Comment`` and an ``AgentSessionEvent``. Everything in them was written elsewhere: who and where
+are compared with the lists of the project, texts are passed on as texts, and a value of the
+wrong type is a refusal. Pure.
+
+Not promised: that a person wrote a comment who is on the list. A program with their key did it
+just as well, so what posts for a run needs a key of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, TypeGuard
+
+from msgspec import Struct
+
+from sequencer.errors import UsageRefused
+from sequencer.model.limits import parse_time
+from sequencer.plugins.requests.issues import Fields
+from sequencer.plugins.web.webhook_settings import TrackerHook
+
+OWN_MARK = "<!-- sequencer:"
+"""In each comment that a run posts: a run must not answer itself."""
+_WORDS = {word: word for word in ("approve", "reject", "retry", "stop")}
+_WORDS |= {"approved": "approve", "rejected": "reject"}
+"""First line of a comment -> what it decides."""
+
+Document = Mapping[str, Any]
+
+
+class Ask(StrEnum):
+    """What a delivery asks for."""
+
+    START = "start"
+    ANSWER = "answer"
+    """With a comment: an answer, or guidance."""
+    STOP = "stop"
+
+
+class TrackerEvent(Struct, frozen=True, kw_only=True):
+    """What was read."""
+
+    ask: Ask
+    identifier: str
+    """``acme/app#7``, ``ENG-42``."""
+    places: tuple[str, ...]
+    """Names of the repository or team."""
+    who: tuple[str, ...]
+    """Names of one person; the first is written down."""
+    at: datetime
+    """When it happened, by the tracker's clock."""
+    text: str = ""
+    url: str = ""
+    id: str = ""
+    """Of a comment in Linear."""
+    only_if_labeled: bool = False
+    """A label was taken away, and nobody says which: it counts if the run has one that does."""
+
+
+class Unwanted(Exception):
+    """A delivery that asks for nothing here; its text says why."""
+
+
+def github(kind: str, event: Fields, options: TrackerHook) -> TrackerEvent:
+    """Return what GitHub's event *kind* asks for.
+
+    Raises:
+        Unwanted: nothing.
+    """
+    if kind not in ("issues", "issue_comment"):
+        raise Unwanted(f"events {kind[:40]!r} are not taken")
+    action, issue, sender = event.text("action"), event.section("issue"), event.section("sender")
+    repository, number = event.section("repository").text("full_name"), issue.get("number")
+    if not is_count(number) or not repository:
+        raise Unwanted("it names no issue")
+    found: dict[str, Any] = {
+        "identifier": f"{repository}#{number}",
+        "places": (repository,),
+        "who": _user(sender),
+    }
+    if kind == "issue_comment":
+        comment = event.section("comment")
+        if action != "created" or comment.section("user").get("login") != sender.get("login"):
+            raise Unwanted("only new comments are taken")
+        found |= {"text": _said(comment.text("body"), options), "url": comment.text("html_url")}
+        return TrackerEvent(ask=Ask.ANSWER, at=_time(comment, "created_at"), **found)
+    if action in ("labeled", "unlabeled"):
+        is_ours = is_one((event.section("label").text("name"),), options.labels)
+    elif action in ("assigned", "unassigned"):
+        is_ours = is_one(_user(event.section("assignee")), options.assignees)
+    else:
+        raise Unwanted(f"issues that are {action[:40]} are not taken")
+    if not is_ours:
+        raise Unwanted(f"this label or assignee starts no run ({action})")
+    is_end = action.startswith("un")
+    people = (name for one in issue.sections("assignees") for name in _user(one))
+    labels = (one.text("name") for one in issue.sections("labels"))
+    if is_end and (is_one(labels, options.labels) or is_one(people, options.assignees)):
+        raise Unwanted("another label or assignee keeps the run going")
+    ask = Ask.STOP if is_end else Ask.START
+    return TrackerEvent(ask=ask, at=_time(issue, "updated_at"), **found)
+
+
+def linear(_kind: str, event: Fields, options: TrackerHook) -> TrackerEvent:
+    """Return what Linear's event asks for; its kind, a header that nobody signs, is not believed.
+
+    Raises:
+        Unwanted: nothing.
+    """
+    kinds = {"Issue": _linear_issue, "Comment": _linear_comment, "AgentSessionEvent": _session}
+    kind = event.text("type")
+    if kind not in kinds:
+        raise Unwanted(f"events {kind[:40]!r} are not taken")
+    return kinds[kind](event, options)
+
+
+def read(tracker: str, kind: str, document: Document, options: TrackerHook) -> TrackerEvent:
+    """Return what the event *kind* of *tracker* asks for.
+
+    Raises:
+        Unwanted: nothing, or a value of it has the wrong type.
+    """
+    reader = github if tracker == "github" else linear
+    try:
+        return reader(kind, Fields(document, "", "the delivery"), options)
+    except UsageRefused as error:
+        raise Unwanted(error.message) from None
+
+
+def _linear_issue(event: Fields, options: TrackerHook) -> TrackerEvent:
+    issue, before, action = event.section("data"), event.section("updatedFrom"), event.get("action")
+    found = _about(issue, event.section("actor")) | {"at": _time(event, "createdAt")}
+    labels = [*issue.sections("labels")]
+    is_labeled = is_one((one.text("name") for one in labels), options.labels)
+    is_assigned = is_one(_names(issue.section("assignee"), "email", "id"), options.assignees)
+    if action == "create":
+        if is_labeled or is_assigned:
+            return TrackerEvent(ask=Ask.START, **found)
+        raise Unwanted("none of its labels or assignees starts a run")
+    if action != "update" or not before.has_any("labelIds", "assigneeId"):
+        raise Unwanted("neither its labels nor its assignee have changed")
+    old = before.get("labelIds")
+    came = [one for one in labels if isinstance(old, list) and one.get("id") not in old]
+    came_to_us = is_one((one.text("name") for one in came), options.labels)
+    if came_to_us or (is_assigned and before.has_any("assigneeId")):
+        return TrackerEvent(ask=Ask.START, **found)
+    if is_labeled or is_assigned:
+        raise Unwanted("another label or assignee keeps the run going")
+    # Of who was assigned before only the id is told.
+    gone = before.text("assigneeId")
+    may_be_ours = gone and any("@" in one for one in options.assignees)
+    is_unassigned = bool(may_be_ours) or is_one((gone,), options.assignees)
+    return TrackerEvent(ask=Ask.STOP, only_if_labeled=not is_unassigned, **found)
+
+
+def _linear_comment(event: Fields, options: TrackerHook) -> TrackerEvent:
+    comment = event.section("data")
+    if event.get("action") != "create" or comment.get("botActor"):
+        raise Unwanted("only new comments of people are taken")
+    found = _about(comment.section("issue"), comment.section("user"), comment.text("userId"))
+    found |= {"id": comment.text("id"), "at": _time(comment, "createdAt")}
+    found |= {"text": _said(comment.text("body"), options), "url": event.text("url")}
+    return TrackerEvent(ask=Ask.ANSWER, **found)
+
+
+def _session(event: Fields, _options: TrackerHook) -> TrackerEvent:
+    """Return what an agent of Linear is asked for: it was given an issue, or was told something."""
+    session, activity = event.section("agentSession"), event.section("agentActivity")
+    issue, at = session.section("issue"), _time(event, "createdAt")
+    if event.get("action") == "created":
+        about = _about(issue, session.section("creator"))
+        return TrackerEvent(ask=Ask.START, at=at, url=session.text("url"), **about)
+    about = _about(issue, activity.section("user"), activity.text("userId"))
+    if activity.get("signal") == "stop":
+        return TrackerEvent(ask=Ask.STOP, at=at, **about)
+    if event.get("action") != "prompted":
+        raise Unwanted("only new prompts are taken")
+    # It was said to the agent, so that it need not be mentioned.
+    text = activity.section("content").text("body") or activity.text("body")
+    return TrackerEvent(ask=Ask.ANSWER, at=at, text=_without_mark(text), **about)
+
+
+def _about(issue: Fields, who: Fields, user_id: str = "") -> dict[str, Any]:
+    team = issue.section("team")
+    places = (team.text("key"), team.text("id") or issue.text("teamId"))
+    identifier = issue.text("identifier")
+    if not identifier:
+        raise Unwanted("it names no issue")
+    person = _names(who, "email", "id") or (user_id,)
+    return {"identifier": identifier, "places": tuple(filter(None, places)), "who": person}
+
+
+def _said(text: str, options: TrackerHook) -> str:
+    """Return what a comment says to the run.
+
+    Raises:
+        Unwanted: it is the run's own, or not meant for it.
+    """
+    text = _without_mark(text)
+    if options.mention is None:
+        return text
+    head, rest = text[: len(options.mention)], text[len(options.mention) :]
+    if head.casefold() != options.mention.casefold() or rest[:1].isalnum() or rest[:1] == "-":
+        raise Unwanted(f"it does not start with {options.mention}")
+    return rest.lstrip(" \t,:\n")
+
+
+def _without_mark(text: str) -> str:
+    if OWN_MARK in text:
+        raise Unwanted("a run posted it")
+    lines = text.replace("\r\n", "\n").strip().split("\n")
+    # An answer by mail quotes what it answers.
+    kept = "\n".join(line for line in lines if not line.lstrip().startswith(">")).strip()
+    if not kept:
+        raise Unwanted("the comment is empty")
+    return kept
+
+
+def decision(text: str) -> tuple[str, str]:
+    r"""Return which verb the first line of *text* is, if any, and what else it says.
+
+    The line has to be that word alone, or the word, a colon and a note.
+
+    >>> decision("Approve!\nwell done"), decision("approve: well done")
+    (('approve', 'well done'), ('approve', 'well done'))
+    >>> decision("approve it only if the tests pass")
+    ('', 'approve it only if the tests pass')
+    """
+    first, _, rest = text.partition("\n")
+    word, colon, note = first.partition(":")
+    verb = _WORDS.get(word.strip().lstrip("/").rstrip(".!").casefold(), "")
+    if not verb:
+        return "", text
+    return verb, "\n".join(filter(None, (note.strip() if colon else "", rest.strip())))
+
+
+def is_one(names: Collection[str] | Any, known: Collection[str]) -> bool:
+    """Return whether one of *names* is *known*, case aside.
+
+    >>> is_one(("Ann",), ("ann",)), is_one(("",), ("ann",)), is_one((), ())
+    (True, False, False)
+    """
+    folded = {one.casefold() for one in known}
+    return any(name and name.casefold() in folded for name in names)
+
+
+def is_count(value: object) -> TypeGuard[int]:
+    """Return whether *value* is a number as trackers count: from 1, in 64 bits.
+
+    >>> is_count(7), is_count(True), is_count(-1), is_count(10**400)
+    (True, False, False, False)
+    """
+    return type(value) is int and 0 < value < 2**63
+
+
+def _names(person: Fields, *keys: str) -> tuple[str, ...]:
+    """Return by which names a list may know *person*; none that people choose for show."""
+    found = (person.get(key) for key in keys)
+    texts = (str(one) for one in found if isinstance(one, str) or is_count(one))
+    # A list has plain ASCII, and a few other letters become some of it without their case.
+    return tuple(text for text in texts if text and text.isascii())
+
+
+def _user(user: Fields) -> tuple[str, ...]:
+    """Return the names of a user of GitHub; a login may look like a number."""
+    return (*_names(user, "login"), *(f"id:{one}" for one in _names(user, "id")))
+
+
+def _time(fields: Fields, name: str) -> datetime:
+    when = parse_time(fields.text(name))
+    if when is None:
+        raise Unwanted(f"{name} is not a time")
+    return when

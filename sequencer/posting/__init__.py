@@ -1,1 +1,0 @@
-"""What happens in a run, told to the places where people already look."""

@@ -1,0 +1,1 @@
+"""A project: settings, trust and checks, and how a run is made from them."""

@@ -1,0 +1,102 @@
+"""What `check` says about the agents of a project: what is missing, what acts, which wall."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from sequencer.errors import ConfigurationError
+from sequencer.executors.protocol import Objection, Walled, without_tools
+from sequencer.executors.wall import ENDED, OPEN, PRIVILEGED, Wall, lack
+from sequencer.model.step import Step
+from sequencer.project.diagnostics import Area, Finding, Level, of_error
+from sequencer.project.named_files import named
+from sequencer.project.project import Project
+
+MAX_CLIENT_FILES = 8
+"""How many files of one client are named."""
+_PROGRAM_OPTIONS = ("program", "argv", "extra_args", "allowed_tools")
+
+
+def check_agents(project: Project, level: Level) -> Iterator[Finding]:
+    """Yield what is wrong with the configured agents, even if no step uses them."""
+    for name in project.settings.agents:
+        try:
+            executor = project.agents.build(name)
+        except ConfigurationError as error:
+            yield from of_error(Area.AGENT, error)
+            continue
+        for problem in executor.problems():
+            yield Finding(level, Area.AGENT, problem, f"agent {name}")
+
+
+def check_classifier(project: Project) -> Iterator[Finding]:
+    """Yield why the rules classify requests although an agent is to do it."""
+    name = project.classifier
+    if name is None:
+        return
+    try:
+        _, executor = project.agents.choose(Step(name="classifier", agent=name), "classifier")
+    except ConfigurationError:
+        return  # another check reports it
+    found = without_tools(executor, project.settings.project_dir)
+    if isinstance(found, Objection):
+        text = f"keyword rules classify requests, not agent {name!r}: {found.reason}"
+        hint = f"{found.hint} in routing.classifier; 'rules' there is what happens now"
+        yield Finding(Level.NOTICE, Area.AGENT, text, "routing.classifier", hint)
+
+
+def check_client_files(project: Project) -> Iterator[Finding]:
+    """Yield the files of the project that act because an agent's client reads them."""
+    read: list[tuple[str, list[str], bool]] = []
+    with suppress(ConfigurationError):  # a record that can't be believed: `_check_code` says so
+        read += project.trust.client_files()
+    for client, found, is_trusted in read:
+        more = len(found) - MAX_CLIENT_FILES
+        names = [*found[:MAX_CLIENT_FILES], *([f"{more} more"] if more > 0 else [])]
+        state = "trusted" if is_trusted else "not trusted as they are now"
+        message = f"reads files of this project that act ({state}): {', '.join(names)}"
+        yield Finding(Level.NOTICE, Area.AGENT, message, client)
+
+
+def _check_privileges(project: Project, name: str) -> Iterator[Finding]:
+    """Yield the programs in the entry of agent *name* that don't work inside the wall."""
+    entry = project.settings.agents.get(name)
+    options = entry.options if entry is not None else {}
+    values = [options.get(option) for option in _PROGRAM_OPTIONS]
+    lines = [[value] if isinstance(value, str) else value for value in values if value]
+    words = {Path(word).name for line in lines if isinstance(line, list) for word in named(line)}
+    for program in sorted(words & PRIVILEGED):
+        message = f"{program} doesn't work inside the wall around agents"
+        hint = f"if it needs {program}, set agents.{name}.wall: none and trust the project again"
+        yield Finding(Level.NOTICE, Area.AGENT, message, f"agent {name}", hint)
+
+
+def check_walls(project: Project) -> Iterator[Finding]:
+    """Yield what keeps this project's agents from each other less than it should."""
+    names = {*project.settings.agents, project.settings.agent.default}
+    walls = dict[str, Wall]()
+    for name in sorted(names):
+        with suppress(ConfigurationError):
+            executor = project.agents.build("claude" if name == "auto" else name)
+            if isinstance(executor, Walled):
+                walls[name] = executor.wall
+    for name, wall in walls.items():
+        if wall is Wall.SCOPES and lack() is None:
+            yield from _check_privileges(project, name)
+        if wall is Wall.NONE:
+            message = "wall: none: nothing keeps it from the other processes of this user"
+            hint = f"leave wall out, unless it needs what the wall ends: {ENDED}"
+            yield Finding(Level.NOTICE, Area.AGENT, message, f"agent {name}", hint)
+    if Wall.SCOPES not in walls.values():
+        return
+    if (why := lack()) is not None:
+        hint = "a node whose answer decides the way does not run beside other agents here"
+        message = f"there is no wall around agents on this machine ({why}): {OPEN}"
+        yield Finding(Level.NOTICE, Area.AGENT, message, None, hint)
+    elif os.geteuid() == 0:
+        message = "agents of root can read the environment of other processes despite the wall"
+        hint = "run sequencer as an ordinary user"
+        yield Finding(Level.NOTICE, Area.AGENT, message, None, hint)

@@ -1,0 +1,538 @@
+"""The executors of a project: the class of each agent, and how it is made.
+
+A new one is one module and one line in `EXECUTORS`. Other packages add theirs through entry
+points. Executors are imported when a step needs them, so that looking at a run loads none.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import cached_property, partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from msgspec import Struct, field
+
+from sequencer.documents.yamlfile import KeyPath
+from sequencer.errors import AgentMissing, ConfigurationError, UnknownName
+from sequencer.executors import project_files
+from sequencer.executors.process import ProcessCore
+from sequencer.executors.protocol import (
+    EVERY_EXECUTOR,
+    Executor,
+    Installed,
+    Objection,
+    Particular,
+    Permits,
+    Permitting,
+)
+from sequencer.executors.stand_ins import RehearsalExecutor, RehearsalOptions
+from sequencer.model.fields import ValidationError
+from sequencer.model.step import Step
+from sequencer.model.workflow import Workflow
+from sequencer.plugins import plugin, plugin_names
+from sequencer.project.schema import BUILTIN_AGENTS, OLD_ROLES
+from sequencer.project.settings import Agent, Settings
+from sequencer.project.trusting import Trust
+from sequencer.store.identity import utc_milliseconds
+from sequencer.workflows.prompts import relative_name
+from sequencer.workflows.registry import with_defaults
+from sequencer.workflows.router import allowed_prompts
+
+
+class Recipe(NamedTuple):
+    """Where the two classes of an executor are, and whether it starts processes."""
+
+    module: str
+    executor: str
+    options: str
+    needs_core: bool = True
+
+
+def _client(kind: str) -> Recipe:
+    name = kind.capitalize()
+    return Recipe(f"sequencer.executors.{kind}", f"{name}Executor", f"{name}Options")
+
+
+def _stand_in(kind: str) -> Recipe:
+    return _client(kind)._replace(module="sequencer.executors.stand_ins", needs_core=False)
+
+
+EXECUTORS: Mapping[str, Recipe] = {
+    "anthropic": Recipe("sequencer.executors.messages_api", "MessagesExecutor", "MessagesOptions"),
+    "claude": _client("claude"),
+    "codex": _client("codex"),
+    "command": _client("command"),
+    "gemini": _client("gemini"),
+    "opencode": _client("opencode"),
+    "rehearsal": _stand_in("rehearsal"),
+    "scripted": _stand_in("scripted"),
+}
+"""Kind of agent -> how it is made. An entry point of ``sequencer.executors`` is a function
+``(name, options, core) -> Executor`` that takes the options as they were written."""
+
+
+REHEARSAL = "rehearsal"
+MODELLESS = frozenset({"command", "rehearsal", "scripted"})
+"""Kinds that answer without a model, so they are never asked to classify a request."""
+
+STEADY = frozenset({"command", "rehearsal"})
+"""Kinds without a stand-in: no prompt tells a model what a program does."""
+
+PROVIDERS: Mapping[str, tuple[str, ...]] = {
+    "anthropic": ("claude", "anthropic"),
+    "google": ("gemini",),
+    "openai": ("codex",),
+}
+"""Provider -> kinds of agent that have only its models; opencode has models of all."""
+
+
+class ConfiguredAgents(Struct, frozen=True, dict=True):
+    """Builds executors from ``agents:`` and the built-in names; see `performing.Agents`."""
+
+    settings: Settings
+    overrides: AgentOverrides
+    environment: Mapping[str, str]
+    trust: Trust
+    rehearses: bool = False
+    """No agent runs, no matter which one is named."""
+
+    @cached_property
+    def core(self) -> ProcessCore:
+        """Return the process core that all agents of this process share."""
+        return ProcessCore()
+
+    @cached_property
+    def _looks(self) -> dict[Path, tuple[int, ...]]:
+        return {}
+
+    @cached_property
+    def _there(self) -> set[str]:
+        return set()
+
+    @cached_property
+    def _autos(self) -> dict[str | None, str]:
+        return {}
+
+    @cached_property
+    def _away(self) -> dict[str, str]:
+        """Agent's name -> when its usage limit ends."""
+        return {}
+
+    @cached_property
+    def _built(self) -> dict[str, Executor]:
+        return {}
+
+    def choose(self, step: Step, position: str) -> tuple[str, Executor]:
+        """See `performing.Agents.choose`."""
+        chosen = choose_agent(self.settings, step, position, self.overrides)
+        name = chosen.name
+        if self.rehearses:
+            return REHEARSAL, self._stand_in(name)
+        if name == "auto" and "auto" not in self.settings.agents:
+            name = self._auto(step)
+        return name, self._built_for(step, name)
+
+    def _built_for(self, step: Step, name: str) -> Executor:
+        executor = self.build(name)
+        ensure_honoured(step, name, executor)
+        # In the meantime an agent may have changed what the next one would run, or its client read.
+        if name in self.settings.agents:
+            self.trust.ensure_files(f"agents.{name}", self._looks)
+        if executor.kind in CLIENTS:
+            self.trust.ensure_client(executor.kind, self._options(name))
+        return executor
+
+    def ensure_folder(self, agent: str, folder: Path) -> None:
+        """See `performing.Agents.ensure_folder`."""
+        if self.rehearses or folder == self.settings.project_dir:
+            return
+        kind = self.build(agent).kind
+        if agent in self.settings.agents:
+            self.trust.ensure_files_in(f"agents.{agent}", folder)
+        if kind in CLIENTS:
+            self.trust.ensure_client(kind, self._options(agent), folder)
+
+    def _options(self, name: str) -> Mapping[str, Any]:
+        agent = self.settings.agents.get(name)
+        return agent.options if agent else {}
+
+    def ready(self, step: Step, position: str) -> tuple[str, Executor]:
+        """See `performing.Agents.ready`."""
+        chosen = name, executor = self.choose(step, position)
+        if self._away and self._is_away(name) and (other := self.instead(step, name)) is not None:
+            return other
+        try:
+            if name not in self._there:
+                self._ensure_there(name, executor)
+        except AgentMissing:
+            if (other := self.instead(step, name)) is None:
+                raise
+            return other
+        return chosen
+
+    def instead(
+        self, step: Step, agent: str, not_before: str | None = None
+    ) -> tuple[str, Executor] | None:
+        """See `performing.Agents.instead`."""
+        if self.rehearses or self.build(agent).kind in STEADY:
+            return None
+        if not_before is not None:
+            self._away[agent] = not_before
+        names = self.settings.agent.fallback
+        for name in names[names.index(agent) + 1 if agent in names else 0 :]:
+            if name == agent or self._is_away(name):
+                continue
+            with suppress(AgentMissing, ConfigurationError):
+                executor = self._built_for(step, name)
+                if name not in self._there:
+                    self._ensure_there(name, executor)
+                return name, executor
+        return None
+
+    def _is_away(self, name: str) -> bool:
+        return self._away.get(name, "") > utc_milliseconds()
+
+    def _ensure_there(self, name: str, executor: Executor) -> None:
+        if not isinstance(executor, Installed):
+            return
+        # With the git store the code of the next step may not be here yet.
+        moves = self.settings.store.kind == "git"
+        missing = executor.missing(None if moves else self.settings.project_dir)
+        if missing is not None:
+            hint = "no step was claimed; install it or set it, and start again"
+            raise AgentMissing(missing, hint=hint)
+        self._there.add(name)
+
+    def _stand_in(self, name: str) -> Executor:
+        """Return the stand-in for the agent called *name* in a rehearsal."""
+        agent = self.settings.agents.get(name)
+        is_command = agent is not None and agent.kind == "command"
+        return RehearsalExecutor(REHEARSAL, RehearsalOptions(), is_for_command=is_command)
+
+    def _auto(self, step: Step) -> str:
+        """Return the agent that `auto` means for *step*; PATH is searched once per provider."""
+        found = self._autos.get(step.provider)
+        if found is None:
+            suits = partial(_has_models_of, step)
+            found = self._autos[step.provider] = resolve_auto(shutil.which, self.environment, suits)
+        return found
+
+    def default_model_agent(self) -> str | None:
+        """Return the agent for questions outside a step; None if there is no model to ask."""
+        if self.rehearses:
+            return None
+        name = self.settings.agent.default
+        if name == "auto" and name not in self.settings.agents:
+            try:
+                name = resolve_auto(shutil.which, self.environment)
+            except ConfigurationError:
+                return None
+        agent = self.settings.agents.get(name)
+        kind = agent.kind if agent else name
+        return None if kind in MODELLESS else name
+
+    def warm_up(self) -> None:
+        """See `performing.Agents.warm_up`."""
+        self.core.prepare()
+
+    def close(self) -> None:
+        """See `performing.Agents.close`."""
+        if "core" in self.__dict__:
+            self.core.close()
+
+    def build(self, name: str) -> Executor:
+        """Return the executor of the agent called *name*.
+
+        Raises:
+            ConfigurationError: its options don't suit its kind.
+        """
+        if name not in self._built:
+            agent = self.settings.agents.get(name)
+            self._built[name] = self._make(name, agent.kind if agent else name, agent)
+        return self._built[name]
+
+    def _make(self, name: str, kind: str, agent: Agent | None) -> Executor:
+        written = dict(agent.options) if agent else {}
+        recipe = EXECUTORS.get(kind)
+        try:
+            if recipe is None:
+                return self._make_plugin(name, kind, agent, written)
+            module = import_module(recipe.module)
+            form = getattr(module, recipe.options)
+            if "prices" in form.model_fields and self.settings.prices:
+                own = written.get("prices", {})
+                is_mapping = isinstance(own, dict)
+                written["prices"] = {**self.settings.prices, **own} if is_mapping else own
+            options = form.model_validate(written)
+        except ValidationError as error:
+            raise _wrong_options(agent, name, kind, error) from None
+        cls = getattr(module, recipe.executor)
+        made: Executor = cls(name, options, self.core) if recipe.needs_core else cls(name, options)
+        return made
+
+    def _make_plugin(
+        self, name: str, kind: str, agent: Agent | None, written: dict[str, Any]
+    ) -> Executor:
+        make = plugin("sequencer.executors", kind)
+        if make is None:
+            known = EXECUTORS.keys() | plugin_names("sequencer.executors")
+            where = agent.locate(()) if agent else None
+            raise UnknownName("agent kind", kind, known, where=where)
+        made: Executor = make(name, written, self.core)
+        return made
+
+
+def _has_models_of(step: Step, kind: str) -> bool:
+    """Return whether agents of *kind* have the models of the step's provider."""
+    return step.provider is None or kind in (*PROVIDERS.get(step.provider, ()), "opencode")
+
+
+def _wrong_options(agent: Any, name: str, kind: str, error: ValidationError) -> ConfigurationError:
+    issue, *others = error.errors(include_url=False)
+    path: KeyPath = tuple(issue["loc"])
+    where = agent.locate(path) if agent else f"agents.{name}"
+    more = f" (and {len(others)} more)" if others else ""
+    return ConfigurationError(f"agent kind {kind!r}: {issue['msg']}{more}", where=where)
+
+
+def ensure_honoured(step: Step, name: str, executor: Executor) -> None:
+    """Return if *executor* supports every field that *step* sets, with its value.
+
+    Raises:
+        ConfigurationError: it would have to ignore a field, which you would not notice.
+    """
+    honoured = executor.supported_fields | EVERY_EXECUTOR
+    defaults = Step(name=step.name)
+    ignored = sorted(
+        field
+        for field in Step.model_fields
+        if field not in honoured and getattr(step, field) != getattr(defaults, field)
+    )
+    found = _objections(step, executor)
+    if ignored:
+        hint = f"it supports: {', '.join(sorted(honoured))}"
+        if "agents" in ignored:
+            hint = f"only agent: claude has subagents; {hint}"
+        found.insert(0, Objection(", ".join(ignored), hint))
+    if found:
+        reasons = "; ".join(each.reason for each in found)
+        raise ConfigurationError(
+            f"agent {name!r} (kind {executor.kind}) does not support {reasons}",
+            where=f"step {step.name!r}",
+            hint="; ".join(dict.fromkeys(each.hint for each in found)),
+        )
+
+
+def _objections(step: Step, executor: Executor) -> list[Objection]:
+    if not isinstance(executor, Particular):
+        return []
+    found = executor.objections(step)
+    has = executor.providers
+    if step.provider is None or has is None or step.provider in has:
+        return found
+    kinds = " or ".join((*PROVIDERS.get(step.provider, ()), "opencode"))
+    reason = f"provider: {step.provider}, it has only models of {', '.join(sorted(has))}"
+    return [Objection(reason, f"write agent: {kinds}, or name another model"), *found]
+
+
+CLIENTS = tuple(project_files.CLIENTS)
+"""The clients that `auto` looks for on PATH, in this order."""
+
+
+class ChosenAgent(NamedTuple):
+    """An agent's name and what chose it."""
+
+    name: str
+    source: str
+
+
+class AgentOverrides(Struct, frozen=True):
+    """The values of ``--agent-prompt`` and ``--agent-step``; ``--agent`` sets ``agent.default``."""
+
+    by_prompt: Mapping[str, str] = field(default_factory=dict)
+    by_step: Mapping[str, str] = field(default_factory=dict)
+
+
+def choose_agent(
+    settings: Settings, step: Step, position: str, overrides: AgentOverrides | None = None
+) -> ChosenAgent:
+    """Return the agent for *step*, which runs at *position* (another name in a review).
+
+    The first one that is set: ``--agent-prompt``, ``--agent-step``, ``agent`` of the step,
+    ``agent.prompts``, ``agent.roles`` by position and then by step, ``agent.default``.
+
+    Raises:
+        UnknownName: the agent is neither built in nor configured.
+    """
+    given = overrides or AgentOverrides()
+    candidates = _candidates(settings, step, position, given)
+    chosen = next(ChosenAgent(name, source) for name, source in candidates if name is not None)
+    known = known_agents(settings)
+    if chosen.name not in known:
+        raise UnknownName("agent", chosen.name, known, where=chosen.source)
+    return chosen
+
+
+def known_agents(settings: Settings) -> frozenset[str]:
+    """Return every name that you can use for an agent."""
+    return frozenset(BUILTIN_AGENTS) | settings.agents.keys()
+
+
+def ensure_known_names(settings: Settings, overrides: AgentOverrides, workflow: Workflow) -> None:
+    """Return if *workflow* has the names in ``--agent-step`` and ``--agent-prompt``.
+
+    Raises:
+        UnknownName: it lacks one, so the option would silently do nothing.
+    """
+    known = {step.name for step in workflow.own_steps}
+    for name in overrides.by_step:
+        if name not in known and OLD_ROLES.get(name) not in known:
+            raise UnknownName("step", name, known, where="--agent-step")
+    if not overrides.by_prompt:
+        return
+    folder = settings.prompts_dir
+    prompts = set(prompt_files(settings, workflow).values())
+    prompts |= {relative_name(folder, one) for one in allowed_prompts(workflow, settings.router)}
+    for prompt in overrides.by_prompt:
+        if relative_name(folder, prompt) not in prompts:
+            raise UnknownName("prompt", prompt, prompts, where="--agent-prompt")
+
+
+def prompt_files(settings: Settings, workflow: Workflow) -> dict[str, str]:
+    """Return the prompt file of each step of *workflow* that has one, by the step's name."""
+    folder = settings.prompts_dir
+    own = (step for step in workflow.own_steps if step.text is None)
+    return {step.name: relative_name(folder, step.prompt_name) for step in own}
+
+
+def resolve_auto(
+    which: Callable[[str], str | None],
+    env: Mapping[str, str],
+    suits: Callable[[str], bool] = lambda _: True,
+) -> str:
+    """Return the agent that `auto` means on this machine; never the rehearsal.
+
+    It is the first installed one that *suits*, or the first installed one if none does.
+
+    Raises:
+        ConfigurationError: no client is on PATH and no key is set.
+    """
+    there = [client for client in CLIENTS if which(client) is not None]
+    if env.get("ANTHROPIC_API_KEY"):
+        there.append("anthropic")
+    if there:
+        return next(filter(suits, there), there[0])
+    raise ConfigurationError(
+        "agent 'auto': none of claude, codex, gemini, opencode is on PATH, and no "
+        "ANTHROPIC_API_KEY is set",
+        hint="install one of them (claude: npm install -g @anthropic-ai/claude-code; codex: "
+        "npm install -g @openai/codex; gemini: npm install -g @google/gemini-cli; opencode: "
+        "npm install -g opencode-ai), set the key, or name an agent in agent.default "
+        "(--rehearse runs without any)",
+    )
+
+
+def _candidates(
+    settings: Settings, step: Step, position: str, given: AgentOverrides
+) -> Iterator[tuple[str | None, str]]:
+    prompts_dir = settings.prompts_dir
+    # A step with the text of its prompt has no file, and its name need not match one.
+    prompt = None if step.text is not None else relative_name(prompts_dir, step.prompt_name)
+    yield _by_prompt(given.by_prompt, prompt, prompts_dir), "--agent-prompt"
+    yield _by_role(given.by_step, step.name), "--agent-step"
+    yield step.agent, f"agent of step {step.name!r}"
+    yield _by_prompt(settings.agent.prompts, prompt, prompts_dir), "agent.prompts"
+    yield _by_role(settings.agent.roles, position), "agent.roles"
+    yield _by_role(settings.agent.roles, step.name), "agent.roles"
+    yield settings.agent.default, "agent.default"
+
+
+def _by_prompt(table: Mapping[str, str], prompt: str | None, prompts_dir: Path) -> str | None:
+    for name, agent in table.items():
+        if prompt is not None and relative_name(prompts_dir, name) == prompt:
+            return agent
+    return None
+
+
+def _by_role(table: Mapping[str, str], name: str) -> str | None:
+    if name in table:
+        return table[name]
+    # A step that is really called "loop" was found above; here it is the old word.
+    return next((agent for old, agent in table.items() if OLD_ROLES.get(old) == name), None)
+
+
+def performed(settings: Settings, workflow: Workflow) -> Iterator[Step]:
+    """Yield every step of *workflow*, and the steps that a team's fallback would retry."""
+    yield from workflow.every_step
+    if workflow.tasks and (rules := settings.teams.rules).has_fallback:
+        yield from map(rules.replaced, workflow.steps)
+
+
+class Permission(NamedTuple):
+    """What one agent may do."""
+
+    agent: str
+    says: str
+    idle_steps: tuple[str, ...] = ()
+    """Steps in which it can't edit although you never said so."""
+    hint: str = ""
+    """The lines that would let it edit."""
+
+    @property
+    def warning(self) -> str | None:
+        """Return the warning about it; None: you decided this."""
+        if not self.idle_steps:
+            return None
+        steps = ", ".join(self.idle_steps)
+        word = "step" if len(self.idle_steps) == 1 else "steps"
+        return f"can't edit files in {word} {steps}: {self.says}"
+
+
+def permissions(agents: ConfiguredAgents, workflow: Workflow) -> list[Permission]:
+    """Return what each agent of *workflow* may do; your own programs have no permissions.
+
+    A client without file permissions refuses to edit if nobody is there to ask, so a loop would
+    cost money and change nothing. If you say what an agent may do, even if it may only read,
+    you have decided, and there is no warning. Not promised: what a client's settings add.
+
+    An agent that can't be chosen is left out: another check reports it.
+    """
+    settings, found = agents.settings, dict[str, tuple[Permits, list[str]]]()
+    for step in performed(settings, workflow):
+        whole = with_defaults(step, settings.step_defaults)
+        try:
+            name, executor = agents.choose(whole, step.name)
+        except ConfigurationError:
+            continue
+        if isinstance(executor, Permitting):
+            permits, idle = found.setdefault(name, (executor.permits(), []))
+            if permits.to_edit and _is_left_to_the_entry(whole):
+                idle.append(step.name)
+    return [
+        Permission(
+            name, permits.says, tuple(dict.fromkeys(idle)), _lines(settings, name, permits.to_edit)
+        )
+        for name, (permits, idle) in found.items()
+    ]
+
+
+def _is_left_to_the_entry(step: Step) -> bool:
+    """Return whether *step* uses its agent's permissions and says nothing about edits itself."""
+    words = step.tools or {}
+    has_none = step.single_turn or step.disallow_all_tools
+    return not has_none and step.allowed_tools is None and not words.keys() & {"write", "edit"}
+
+
+def _lines(settings: Settings, name: str, to_edit: tuple[str, ...]) -> str:
+    agents = settings.agents
+    if name in agents:
+        added = "".join(f"\n    {line}" for line in to_edit)
+        return f"add to the entry ({agents[name].locate(())}), for example:{added}"
+    entry = f"{name}: {{{', '.join(to_edit)}}}"
+    if agents:
+        return f"add below 'agents:' in orchestration.yaml, for example:\n    {entry}"
+    return f"add to orchestration.yaml, for example:\n    agents:\n      {entry}"

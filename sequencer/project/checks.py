@@ -1,0 +1,554 @@
+"""Everything that is wrong with a project, found before a step runs.
+
+Looks at configuration, workflows, prompts, agents, state, journal and folders, and continues
+after each problem. It changes nothing, takes no lock, and starts no agent.
+
+Not promised: that an agent's account works, or that its model exists. Only a step shows that.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from sequencer.documents.textfile import SCHEMA_NAME
+from sequencer.engine.fitting import fitted, optional_of
+from sequencer.engine.run import Run
+from sequencer.errors import (
+    ConfigurationError,
+    NotTrusted,
+    SequencerError,
+    StateRefused,
+    StorageFailed,
+    UnsafeFolder,
+    run_option,
+)
+from sequencer.model.head import Head
+from sequencer.model.net.graph import NodeKind
+from sequencer.model.step import Step
+from sequencer.model.workflow import Workflow, ensure_definition
+from sequencer.plugins.git.check import check_git, check_ignored
+from sequencer.plugins.schedules.timers import installed, lost, tick_log, without_timer
+from sequencer.plugins.teams.project_teams import workplaces_of
+from sequencer.project.agent_checks import (
+    check_agents,
+    check_classifier,
+    check_client_files,
+    check_walls,
+)
+from sequencer.project.agents import permissions
+from sequencer.project.costs import cost_warnings
+from sequencer.project.diagnostics import Area, Finding, Level, of_error, place_of
+from sequencer.project.flows import own_flows
+from sequencer.project.project import Project, guard_of
+from sequencer.project.readable import unreadable, unreadable_prompts
+from sequencer.project.runs import state_path_of, witness_for
+from sequencer.project.schema import NONE
+from sequencer.store.diagnosis import Action, Diagnosis, diagnose
+from sequencer.store.folder import STATE_VARIABLE, opened, own_state, read_regular
+from sequencer.store.lock import is_network, type_of
+from sequencer.store.recovery import Witness, no_witness
+from sequencer.workflows.registry import with_defaults
+from sequencer.workflows.router import allowed_prompts
+
+if TYPE_CHECKING:
+    from sequencer.workflows.finding import GraphFile
+
+PASSING = frozenset({"tmpfs", "ramfs", "overlay"})
+"""File systems that end with the machine or the container."""
+MAX_BAD_LINES = 20
+"""How many bad lines of one journal file are listed one by one."""
+
+
+def check_project(project: Project, run: str | None) -> list[Finding]:
+    """Return what is wrong with *project* and its run called *run*, most basic first."""
+    opened = project.run(run)
+    with closing(opened.store):
+        # First: this loads what is checked below.
+        of_run = (
+            *check_git(project.settings, opened.store, acts=project.acts),
+            *_check_run(project, opened),
+        )
+    found = (
+        *(Finding(Level.NOTICE, Area.CONFIGURATION, text) for text in project.settings.notices),
+        *of_run,
+        *check_flows(project),
+        *check_agents(project, Level.NOTICE),
+        *check_classifier(project),
+        *check_client_files(project),
+        *check_walls(project),
+        *_check_timers(project),
+        *_check_webhooks(project),
+        *_check_schema(project),
+        *_check_code(project, run),
+        *_check_run_worktree(project),
+        *check_folders(project, run),
+    )
+    # An agent that a step names is found twice, and the first time is the worse one.
+    once: dict[tuple[Area, str, str | None], Finding] = {}
+    for finding in found:
+        once.setdefault((finding.area, finding.message, finding.where), finding)
+    return list(once.values())
+
+
+def check_by_looking(project: Project) -> Iterator[Finding]:
+    """Yield what is wrong with *project*, as far as reading shows: none of its code runs."""
+    try:
+        if project.settings.store.kind == "git":
+            yield from check_git(project.settings, project.run(None).store, acts=False)
+        yield from check_flows(project)
+        yield from check_folders(project, None)
+        yield from _check_webhooks(project)
+        yield from _check_sinks(project, None)
+    except SequencerError as error:
+        yield from of_error(Area.CONFIGURATION, error)
+    yield from check_agents(project, Level.WARNING)
+
+
+def _check_run(project: Project, run: Run) -> Iterator[Finding]:
+    """Yield findings about the workflow of *run* and about its files."""
+    settings = project.settings
+    path = run.store.state_path
+    # A run on a server leaves outputs in the folder, but no files of its head.
+    is_here = settings.store.kind != "temporal"
+    state_findings = list(check_state(path, witness_for(settings, path))) if is_here else []
+    head = None
+    try:
+        head = run.view().head
+    except (ConfigurationError, StateRefused) as error:
+        area = Area.STATE if isinstance(error, StateRefused) else Area.REMOTE
+        is_known = any(finding.level is Level.ERROR for finding in state_findings)
+        state_findings += [] if is_known else of_error(area, error)
+    try:
+        workflow = run.workflow_for(head)
+    except ConfigurationError as error:
+        yield from of_error(Area.WORKFLOW, error)
+    except StateRefused as error:
+        state_findings += of_error(Area.STATE, error)
+    else:
+        if not workflow.nodes and _is_asked_for(project, head):
+            yield from check_workflow(project, workflow)
+        if head is not None:
+            try:
+                ensure_definition(head, workflow)
+            except StateRefused as error:
+                state_findings += of_error(Area.STATE, error)
+    others = [
+        workflow
+        for name, workflow in settings.workflows.items()
+        if name != settings.workflow.name and not workflow.nodes
+    ]
+    for other in others:
+        yield from check_prompts(project, other, Level.WARNING)
+    yield from state_findings
+
+
+def _is_asked_for(project: Project, head: Head | None) -> bool:
+    """Return whether anyone needs the workflow of the default run.
+
+    A project that has flowcharts, teams or named runs may need no other.
+    """
+    was_named = project.settings.source_of("workflow", "name").kind != "default"
+    has_others = project.run_names() or project.settings.registry.lists or own_flows(project)
+    return head is not None or was_named or not has_others
+
+
+def check_workflow(project: Project, workflow: Workflow) -> Iterator[Finding]:
+    """Yield what would stop *workflow*: prompts, agents, fields that its agents don't support."""
+    where = f"workflow {workflow.name}"
+    yield from check_prompts(project, workflow, Level.ERROR)
+    if workflow.review is not None and not workflow.review_every:
+        message = (
+            "the workflow has a review step, but review_every_n is not set, so it never reviews"
+        )
+        hint = "set workflow.review_every_n, or choose a workflow without a review"
+        yield Finding(Level.WARNING, Area.WORKFLOW, message, where, hint)
+    yield from _check_router(project, workflow)
+    problems: dict[str, Finding] = {}
+    for step, position in _performed(project, workflow):
+        try:
+            name, executor = project.agents.choose(step, position)
+        except ConfigurationError as error:
+            for finding in of_error(Area.AGENT, error):
+                problems.setdefault(str(finding), finding)
+            continue
+        for problem in executor.problems():
+            finding = Finding(Level.ERROR, Area.AGENT, problem, f"agent {name}")
+            problems.setdefault(str(finding), finding)
+    yield from problems.values()
+    yield from _check_permissions(project, workflow)
+    yield from _check_decisions(workflow)
+    yield from _check_costs(project, workflow)
+
+
+def _check_permissions(project: Project, workflow: Workflow) -> Iterator[Finding]:
+    """Yield what each agent may do, and which agents can't edit although you never said so."""
+    for permission in permissions(project.agents, workflow):
+        where, message = f"agent {permission.agent}", permission.warning
+        if message is None:
+            yield Finding(Level.NOTICE, Area.AGENT, f"permissions: {permission.says}", where)
+        else:
+            yield Finding(Level.WARNING, Area.AGENT, message, where, permission.hint)
+
+
+def _check_decisions(workflow: Workflow) -> Iterator[Finding]:
+    """Yield, if *workflow* waits for people, what lets an agent pass for one."""
+    asks = any(step.requires_approval for step in workflow.steps)
+    if asks or any(node.kind is NodeKind.HUMAN for node in workflow.nodes):
+        message = (
+            "people decide here, but an agent that runs as you can pass for you, as through tmux"
+        )
+        hint = "run agents as another user; 'Who is an agent' in docs/protocol.md lists the ways"
+        yield Finding(Level.NOTICE, Area.WORKFLOW, message, hint=hint)
+
+
+def _check_costs(project: Project, workflow: Workflow) -> Iterator[Finding]:
+    """Yield the agents that a cost cap can't stop, because they report no cost."""
+    if caps := list(project.settings.cost_caps(workflow)):
+        for message, hint in cost_warnings(project, workflow, caps):
+            yield Finding(Level.WARNING, Area.AGENT, message, f"workflow {workflow.name}", hint)
+
+
+def check_flows(project: Project) -> Iterator[Finding]:
+    """Yield everything that is wrong with each flowchart, and which nodes no agent can run.
+
+    Files next to the configuration are left out: a README with a chart is not a workflow.
+    """
+    registry = project.settings.registry
+    names = {path.resolve(): name for name, path in registry.flows.items()}
+    for path in own_flows(project):
+        try:
+            flow = registry.load(path, name=names.get(path.resolve()))
+        except ConfigurationError as error:
+            yield from of_error(Area.WORKFLOW, error)
+            continue
+        yield from _check_graph(project, flow)
+    for made in registry.lists.values():
+        yield from _check_graph(project, made)
+
+
+def _check_graph(project: Project, flow: GraphFile) -> Iterator[Finding]:
+    """Yield the warnings about *flow*, and what its agents lack."""
+    for warning in flow.warnings:
+        yield from of_error(Area.WORKFLOW, warning, Level.WARNING)
+    if flow.workflow.tasks:
+        yield from check_prompts(project, flow.workflow, Level.ERROR)
+        yield from _check_worktrees(project, flow)
+    yield from _check_permissions(project, flow.workflow)
+    yield from _check_decisions(flow.workflow)
+    yield from _check_costs(project, flow.workflow)
+    optional = optional_of(flow.workflow)
+    left_out: dict[str, set[str]] = {}
+    for step in flow.workflow.steps:
+        whole = with_defaults(step, project.settings.step_defaults)
+        try:
+            fit, lost = fitted(project.agents, whole, step.name, optional.get(step.name, ()))
+            name, executor = project.agents.choose(fit, step.name)
+        except ConfigurationError as error:
+            where = flow.where(step.name)
+            yield from [replace(one, where=where) for one in of_error(Area.AGENT, error)]
+            continue
+        left_out.setdefault(name, set()).update(lost)
+        for problem in executor.problems():
+            yield Finding(Level.WARNING, Area.AGENT, problem, f"agent {executor.kind}")
+    for name, fields in left_out.items():
+        if fields:
+            message = f"it does not support {', '.join(sorted(fields))}"
+            where = f"workflow {flow.workflow.name}, agent {name}"
+            hint = "the nodes run without these fields; remove them, or name another agent"
+            if flow.workflow.tasks:
+                message += ", which roles of its tasks set"
+                hint = (
+                    "the tasks run without these fields; change them in the role below teams.roles"
+                )
+            yield Finding(Level.WARNING, Area.AGENT, message, where, hint)
+
+
+def _check_run_worktree(project: Project) -> Iterator[Finding]:
+    """Yield why a run would not get its work tree."""
+    if project.settings.worktree:
+        for problem in workplaces_of(project, None).problems():
+            yield from of_error(Area.CONFIGURATION, problem)
+
+
+def _check_worktrees(project: Project, flow: GraphFile) -> Iterator[Finding]:
+    """Yield why tasks would not get their own work trees."""
+    if not any(node.task is not None and node.task.worktree for node in flow.graph.nodes):
+        return
+    for problem in workplaces_of(project, None).problems():
+        yield from of_error(Area.WORKFLOW, problem, Level.WARNING)
+    store = project.settings.store
+    if store.kind == "git" and store.work.branch == NONE:
+        message = "each machine merges its tasks' work only locally: store.work.branch is 'none'"
+        hint = "set it to 'current' or to a branch, or use only one machine and push by hand"
+        where = place_of(project.settings, "store", "work", "branch")
+        yield Finding(Level.WARNING, Area.WORKFLOW, message, where, hint)
+
+
+def _performed(project: Project, workflow: Workflow) -> Iterator[tuple[Step, str]]:
+    """Yield each step with its defaults, once for each position where it can run."""
+    defaults = project.settings.step_defaults
+    is_reviewing = workflow.review is not None and workflow.review_every > 0
+    for step in workflow.steps:
+        yield with_defaults(step, defaults), step.name
+        if step.validation is not None and step.validation.fixer is not None:
+            yield with_defaults(step.validation.fixer, defaults), step.name
+        if is_reviewing and workflow.review is not None:
+            yield with_defaults(workflow.review.step, defaults), step.name
+
+
+def check_prompts(project: Project, workflow: Workflow, level: Level) -> Iterator[Finding]:
+    """Yield the prompts and system prompts of *workflow* that can't be read."""
+    review = workflow.review
+    for step, name, error in unreadable_prompts(project, workflow):
+        is_idle = review is not None and step is review.step and not workflow.review_every
+        where = f"workflow {workflow.name}, step {step.name!r}"
+        message = error.message if name in error.message else f"{name}: {error.message}"
+        yield Finding(
+            Level.WARNING if is_idle else level, Area.WORKFLOW, message, where, error.hint
+        )
+
+
+def _check_router(project: Project, workflow: Workflow) -> Iterator[Finding]:
+    router = project.settings.router
+    if not router.is_active or router.prompt is None:
+        return
+    error = unreadable(project, router.prompt)
+    if error is not None:
+        yield Finding(Level.ERROR, Area.WORKFLOW, error.message, "router.prompt", error.hint)
+    if not router.allowlist:
+        return
+    own = {*(step.prompt_name for step in workflow.steps)}
+    for name in sorted(allowed_prompts(workflow, router) - own):
+        error = unreadable(project, name)
+        if error is not None:
+            yield Finding(Level.ERROR, Area.WORKFLOW, error.message, "router.allowlist", error.hint)
+
+
+def _check_webhooks(project: Project) -> Iterator[Finding]:
+    """Yield why a configured tracker is ignored."""
+    for name, hook in project.settings.webhooks.taken():
+        where = f"webhooks.{name}"
+        if lack := hook.lack(os.environ):
+            hint = "'sequencer web' needs the key to check signatures; it ignores the tracker"
+            yield Finding(Level.WARNING, Area.CONFIGURATION, lack, f"{where}.secret_env", hint)
+        if not (hook.people or hook.may_start or hook.may_answer or hook.may_stop):
+            text = "no people are listed, so nobody may start, answer or stop anything"
+            yield Finding(Level.WARNING, Area.CONFIGURATION, text, f"{where}.people")
+
+
+def editors_schema() -> str:
+    """Return the JSON schema of the configuration, for editors."""
+    path = files("sequencer").joinpath("builtin", "orchestration.schema.json")
+    return path.read_text(encoding="utf-8")
+
+
+def _check_schema(project: Project) -> Iterator[Finding]:
+    """Yield that editors are told the keys of another release."""
+    config = project.settings.config_path
+    if config is None:
+        return
+    path, schema = config.with_name(SCHEMA_NAME), editors_schema().encode()
+    with suppress(OSError, SequencerError):
+        if read_regular(path, max_bytes=len(schema)) != schema:
+            text = f"{SCHEMA_NAME} is from another release, so editors may mark the wrong keys"
+            hint = f"'sequencer check --schema > {SCHEMA_NAME}' writes the one of this release"
+            yield Finding(Level.NOTICE, Area.CONFIGURATION, text, str(path), hint)
+
+
+def _check_timers(project: Project) -> Iterator[Finding]:
+    """Yield what no timer starts, and the programs that a timer's tick does not find.
+
+    The tick of an untrusted project starts no program, so its crontab is not read.
+    """
+    is_trusted = False
+    with suppress(ConfigurationError):  # `_check_code` says which
+        is_trusted = project.trust.refusal() is None
+    if not is_trusted:
+        return
+    settings = project.settings
+    entries = installed(settings, os.environ)
+    if entries or settings.schedules or tick_log(settings, None).exists():
+        yield from _check_own_records()
+    for run in without_timer(settings, entries):
+        message = "no timer on this machine runs the ticks of this run, so it never starts"
+        hint = f"sequencer {run_option(run)}schedule install"
+        yield Finding(Level.WARNING, Area.CONFIGURATION, message, f"schedules.{run}", hint)
+    for entry, program, here, there in lost(settings, entries, os.environ):
+        message = f"a timer's tick does not find {program!r}, which is {here} in this shell"
+        if there is not None:
+            message = f"{program!r} is {here} in this shell, but {there} in a timer's tick"
+        hint = f"the tick's PATH is {entry.path}; run 'sequencer schedule install' again"
+        if not Path(here).is_absolute():
+            hint = "a timer uses only the absolute folders of PATH: give the program's full path"
+        yield Finding(Level.WARNING, Area.AGENT, message, entry.name, hint)
+
+
+def _check_own_records() -> Iterator[Finding]:
+    """Yield why this user's own records are not kept, or not for long; ticks need them."""
+    copies = "ticks keep what you were told in logs/ only, where an agent can write"
+    try:
+        folder = own_state()
+    except StorageFailed as error:
+        text = f"{error.message}: {copies}, and no schedule starts its run"
+        yield Finding(Level.WARNING, Area.FILES, text, None, error.hint)
+        return
+    hint = f"{STATE_VARIABLE} names another folder; give it to the timer, too"
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        text = f"your own records can't be written there: {copies}, and no schedule starts its run"
+        yield Finding(Level.WARNING, Area.FILES, text, str(folder), hint)
+    elif (kind := type_of(existing)) in PASSING:
+        gone = f"{copies}, and schedules leave out the dates before"
+        text = f"is on {kind}, so your own records may be gone after a restart: then {gone}"
+        yield Finding(Level.NOTICE, Area.FILES, text, str(folder), hint)
+
+
+def _check_code(project: Project, run: str | None) -> Iterator[Finding]:
+    """Yield why the project's hooks can't be loaded, and what its sinks lack.
+
+    An untrusted project is not loaded; the findings say what it could do.
+    """
+    try:
+        refused = project.trust.refusal()
+        if refused is None:
+            _ = project.hooks
+        else:
+            where, hint = refused.project, "'sequencer trust' shows what it can do, and asks you"
+            yield Finding(Level.WARNING, Area.CONFIGURATION, refused.message, where, hint)
+    except (ConfigurationError, NotTrusted) as error:
+        yield from of_error(Area.CONFIGURATION, error)
+    yield from _check_sinks(project, run)
+
+
+def _check_sinks(project: Project, run: str | None) -> Iterator[Finding]:
+    if (posting := project.posting) is not None:
+        for where, text in posting.problems(run):
+            yield Finding(Level.ERROR, Area.CONFIGURATION, text, where)
+
+
+def check_state(state_path: Path, witness: Witness = no_witness) -> Iterator[Finding]:
+    """Yield findings about the files of the run at *state_path*, without changing any.
+
+    The *witness* says what the step logs show.
+    """
+    try:
+        found = diagnose(state_path, witness)
+    except StateRefused as error:
+        yield from of_error(Area.STATE, error)
+        return
+    hint = "'sequencer repair' shows what can be saved"
+    if found.refusal is not None:
+        area = Area.JOURNAL if any(report.found.gaps for report in found.journals) else Area.STATE
+        yield Finding(
+            Level.ERROR,
+            area,
+            found.refusal.message,
+            found.refusal.where,
+            found.refusal.hint or hint,
+        )
+    elif found.action is Action.RESTORE:
+        message = f"{found.state.problem}; the next step restores it from the journal"
+        yield Finding(Level.WARNING, Area.STATE, message, str(state_path))
+    elif found.pending is not None:
+        yield Finding(Level.NOTICE, Area.STATE, found.pending, str(state_path))
+    for path, why in found.documents:
+        hint = "'sequencer repair' shows what you can do"
+        yield Finding(Level.ERROR, Area.STATE, why, str(path), hint)
+    yield from _check_journals(found)
+
+
+def _check_journals(found: Diagnosis) -> Iterator[Finding]:
+    for report in found.journals:
+        where = str(report.path)
+        if report.problem is not None:
+            yield Finding(Level.ERROR, Area.JOURNAL, report.problem, where)
+        for gap in report.found.gaps:
+            message = f"revisions {gap.first} to {gap.last} are missing before byte {gap.offset}"
+            yield Finding(
+                Level.ERROR,
+                Area.JOURNAL,
+                message,
+                where,
+                "'sequencer repair' can continue after the gap",
+            )
+        for offset, reason in report.misfits[:MAX_BAD_LINES]:
+            message = f"two histories meet at byte {offset}: {reason}"
+            hint = "restore the run's folder of only one; 'sequencer history' shows both, mixed"
+            yield Finding(Level.ERROR, Area.JOURNAL, message, where, hint)
+        for offset, reason in report.found.skipped[:MAX_BAD_LINES]:
+            message = f"the line at byte {offset} does not count: {reason}"
+            yield Finding(Level.WARNING, Area.JOURNAL, message, where)
+        more = len(report.found.skipped) - MAX_BAD_LINES
+        if more > 0:
+            message = f"{more} more lines do not count"
+            yield Finding(Level.WARNING, Area.JOURNAL, message, where)
+
+
+_LOG_FOLDERS = 4
+"""BRANCH/runs/NAME/steps: no log is in a deeper folder."""
+_BELOW = ("beats", "results", "runs", "activity")
+"""Folders of a run next to its head."""
+
+
+def check_folders(project: Project, run: str | None) -> Iterator[Finding]:
+    """Yield what is wrong with the folders that a run writes to."""
+    settings = project.settings
+    folder = state_path_of(settings, run).parent
+    kind = type_of(folder)
+    if is_network(kind):
+        is_allowed = settings.store.allow_network_fs
+        message = f"the file system is {kind}, where other machines may miss locks and renames"
+        level = Level.WARNING if is_allowed else Level.ERROR
+        hint = "use a local folder, or set store.allow_network_fs: true if only one machine uses it"
+        yield Finding(level, Area.STATE, message, str(folder), hint)
+    guard = guard_of(settings)
+    if guard is not None and (problem := guard.problem()) is not None:
+        where = place_of(settings, "store", "work", "branch")
+        yield Finding(Level.ERROR, Area.STATE, problem[0], where, problem[1])
+    for path, name in ((folder, "state_file"), (settings.logs_dir, "logs_dir")):
+        yield from _check_writable(path, name)
+    for path in (folder, *(folder / name for name in _BELOW)):
+        yield from _check_link(path)
+    yield from _check_links(settings.logs_dir)
+    yield from check_ignored(settings.project_dir, settings.state_file, project.agents.environment)
+
+
+def _check_writable(folder: Path, name: str) -> Iterator[Finding]:
+    existing = folder
+    while not os.path.lexists(existing) and existing != existing.parent:
+        existing = existing.parent
+    if not existing.is_dir():
+        yield Finding(Level.ERROR, Area.FILES, f"{name}: is not a folder", str(existing))
+    elif not os.access(existing, os.W_OK | os.X_OK):
+        yield Finding(Level.ERROR, Area.FILES, f"{name}: can't be written to", str(existing))
+
+
+def _check_link(folder: Path) -> Iterator[Finding]:
+    """Yield the run's finding about *folder* if a link leads to it."""
+    try:
+        opened(folder)
+    except UnsafeFolder as error:
+        yield Finding(Level.ERROR, Area.FILES, error.message, str(error.where), error.hint or "")
+    except OSError:
+        return  # it is not there yet, or `_check_writable` has said why
+
+
+def _check_links(top: Path) -> Iterator[Finding]:
+    """Yield the folders from *top* down that are links; nothing is written through a link."""
+    if found := list(_check_link(top)):
+        yield from found
+        return
+    for parent, folders, _ in os.walk(top):
+        for name in sorted(folders):
+            path = Path(parent, name)
+            if path.is_symlink():
+                yield Finding(Level.ERROR, Area.FILES, "is a link", str(path), "move it away")
+        if len(Path(parent).relative_to(top).parts) >= _LOG_FOLDERS - 1:
+            folders.clear()

@@ -1,0 +1,69 @@
+"""What a check finds: how bad it is, what it is about, where, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+from msgspec import Struct
+
+from sequencer.documents.yamlfile import dotted
+from sequencer.errors import ConfigurationError, SequencerError, StateRefused
+from sequencer.project.settings import Settings
+
+
+class Level(StrEnum):
+    """How bad a finding is."""
+
+    ERROR = "error"
+    """A step could not run, or could not be trusted."""
+    WARNING = "warning"
+    NOTICE = "notice"
+
+
+class Area(StrEnum):
+    """What a finding is about."""
+
+    CONFIGURATION = "configuration"
+    WORKFLOW = "workflow"
+    AGENT = "agent"
+    REMOTE = "remote"
+    """What machines share a run through."""
+    STATE = "state"
+    JOURNAL = "journal"
+    FILES = "files"
+
+
+class Finding(Struct, frozen=True):
+    """One thing that a person should know."""
+
+    level: Level
+    area: Area
+    message: str
+    where: str | None = None
+    hint: str | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """Return what it makes of the program's exit code."""
+        if self.level is not Level.ERROR:
+            return 0
+        is_state = self.area in (Area.STATE, Area.JOURNAL)
+        return StateRefused.exit_code if is_state else ConfigurationError.exit_code
+
+
+def exit_code(findings: Iterable[Finding]) -> int:
+    """Return 2 if the configuration is wrong, else 3 if the state is, else 0."""
+    codes = {finding.exit_code for finding in findings} - {0}
+    return min(codes, default=0)
+
+
+def of_error(area: Area, error: SequencerError, level: Level = Level.ERROR) -> list[Finding]:
+    """Return the findings that *error* stands for; it may hold several."""
+    return [Finding(level, area, e.message, e.where, e.hint) for e in error.each]
+
+
+def place_of(settings: Settings, *path: str) -> str:
+    """Return file, line and key of the setting at *path*; the key alone where nobody set it."""
+    source = settings.source_of(*path)
+    return dotted(path) if source.kind == "default" else f"{source}: {dotted(path)}"

@@ -1,0 +1,237 @@
+"""Flowcharts of a project: from a name or a path to a run."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shlex
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sequencer.documents.textfile import slug
+from sequencer.errors import (
+    ConfigurationError,
+    SequencerError,
+    TransitionRefused,
+    UnknownName,
+    UsageRefused,
+    command,
+)
+from sequencer.model.net.source import FlowSource
+from sequencer.project.runs import began_with, flow_source_of, missing_source, workflow_of_source
+from sequencer.workflows.finding import find_flow, flow_files
+
+if TYPE_CHECKING:
+    from sequencer.engine.run import Run
+    from sequencer.model.head import Head
+    from sequencer.model.workflow import Workflow
+    from sequencer.project.project import Project
+    from sequencer.workflows.finding import GraphFile
+
+
+def home_of(project: Project) -> Path:
+    """Return the home folder of the user."""
+    return Path(project.agents.environment.get("HOME") or os.path.expanduser("~"))  # noqa: PTH111
+
+
+def path_of(project: Project, asked: str) -> Path:
+    """Return the file that *asked* means: a configured workflow, a path, or a name.
+
+    Raises:
+        UnknownName: there is no such file.
+        ConfigurationError: several files have the name.
+    """
+    settings = project.settings
+    if asked in settings.registry.flows:
+        return settings.registry.flows[asked]
+    if asked in settings.registry.names:
+        raise UsageRefused(
+            f"workflow {asked!r} is not a flowchart",
+            hint=f"{command(None, shlex.join(['run', '--workflow', asked]))} runs it",
+        )
+    try:
+        return find_flow(asked, settings.project_dir, home_of(project))
+    except UnknownName as error:
+        known = {*error.known, *settings.registry.flows, *settings.registry.lists}
+        raise UnknownName("flow", asked, known) from None
+
+
+def open_flow(project: Project, asked: str) -> GraphFile:
+    """Return the flowchart or the list of tasks that *asked* means; see `path_of`.
+
+    Raises:
+        ConfigurationError: see `path_of`; or the workflow can't be run.
+    """
+    registry = project.settings.registry
+    if asked in registry.lists:
+        return registry.lists[asked]
+    path = path_of(project, asked)
+    return registry.load(path, name=asked if is_configured(project, asked) else None)
+
+
+def written_of(
+    project: Project, run: Run, workflow: Workflow, source: FlowSource | None = None
+) -> GraphFile | None:
+    """Return the present source of the graph *workflow* of *run*.
+
+    *source* is the source of a run that has not started. None: it was made from a request.
+
+    Raises:
+        ConfigurationError: see `open_flow`.
+    """
+    settings = project.settings
+    source = source or began_with(settings, run.store)
+    if source is not None and source.file is not None:
+        path = settings.project_dir / source.file
+        return settings.registry.load(path, name=source.workflow.name)
+    if run.definition is not None or not is_configured(project, workflow.name):
+        return None
+    return open_flow(project, workflow.name)
+
+
+def locate(
+    error: SequencerError,
+    project: Project,
+    run: Run,
+    workflow: Workflow,
+    source: FlowSource | None,
+) -> None:
+    """Make *error* name file and line if it is about nodes of a graph, as `check` does."""
+    if not isinstance(error, ConfigurationError):
+        return
+    nodes = {
+        f"{words} {name!r}": name
+        for name in (node.id for node in workflow.nodes)
+        for words in ("step", "agent of step")
+    }
+    about = [(one, nodes[one.where]) for one in error.each if one.where in nodes]
+    if not about:
+        return
+    # Report what is wrong in any case.
+    with suppress(SequencerError):
+        written = written_of(project, run, workflow, source)
+        for one, name in about:
+            if written is not None and name in written.graph.by_id:
+                one.where = written.where(name)
+
+
+def is_configured(project: Project, asked: str) -> bool:
+    """Return whether *asked* is the name of a graph in the settings."""
+    registry = project.settings.registry
+    return asked in registry.flows or asked in registry.lists
+
+
+def all_flows(project: Project) -> dict[str, Path]:
+    """Return the files of every flowchart of the project, by the names for them."""
+    settings = project.settings
+    found = dict(settings.registry.flows)
+    known = {path.resolve() for path in found.values()}
+    for path in flow_files(settings.project_dir, home_of(project)):
+        if path.resolve() not in known:
+            found[_shown(path, settings.project_dir)] = path
+    return found
+
+
+def own_flows(project: Project) -> list[Path]:
+    """Return the files that are meant to be workflows of this project, each once.
+
+    They are the configured ones and those in its workflow folders, but not files next to the
+    configuration or in the home folder.
+    """
+    folder, home = project.settings.project_dir.resolve(), home_of(project)
+    found = {path.resolve(): path for path in project.settings.registry.flows.values()}
+    for path in flow_files(folder, home):
+        real = path.resolve()
+        if real.is_relative_to(folder) and real.parent != folder:
+            found.setdefault(real, path)
+    return list(found.values())
+
+
+def _shown(path: Path, project_dir: Path) -> str:
+    real, base = path.resolve(), project_dir.resolve()
+    return str(real.relative_to(base)) if real.is_relative_to(base) else str(real)
+
+
+def source_of(project: Project, asked: str, state: Mapping[str, Any]) -> FlowSource:
+    """Return what a run of the flowchart *asked* starts with; see `open_flow`.
+
+    Raises:
+        ConfigurationError: see `open_flow`; or *state* has a key that the flow doesn't have.
+    """
+    flow = open_flow(project, asked)
+    source = FlowSource(
+        file=None
+        if is_configured(project, asked)
+        else _shown(flow.file, project.settings.project_dir),
+        state=dict(state),
+        workflow=flow.workflow,
+    )
+    # The state is applied here already, so that a wrong key fails before there is a run.
+    checked = workflow_of_source(project.settings, source, None) if state else flow.workflow
+    return source.replace(workflow=checked)
+
+
+def run_name_of(project: Project, asked: str, workflow: Workflow, name: str | None) -> str | None:
+    """Return the name of the run for the flowchart *asked*.
+
+    Without *name* the run has the name of the *workflow*. It is None, the default run, if the
+    settings give the default run this workflow.
+    """
+    settings = project.settings
+    is_default = settings.workflow.name == workflow.name and is_configured(project, asked)
+    return None if name is None and is_default else name or slug(workflow.name)
+
+
+def run_of(
+    project: Project, asked: str, state: Mapping[str, Any], name: str | None, *, anew: bool
+) -> tuple[str | None, FlowSource | None]:
+    """Return the name of the run for the flowchart *asked*, and its source.
+
+    *anew* starts another run next to the existing ones. Without a source the run continues.
+
+    Raises:
+        TransitionRefused: a run of this name exists and has another workflow.
+        UsageRefused: *state* works only for a new run.
+    """
+    source = source_of(project, asked, state)
+    called = source.workflow.name
+    chosen = run_name_of(project, asked, source.workflow, name)
+    if anew:
+        return _free_name(project, chosen or slug(called)), source
+    store = project.run(chosen).store
+    head = store.view().head
+    if head is None:
+        return chosen, source
+    before = flow_source_of(store) if head.flow is not None else None
+    if before is None and head.flow is not None:
+        raise missing_source(project.settings, head)
+    if before is None or (before.file, before.workflow.name) != (source.file, called):
+        raise TransitionRefused(
+            f"run {chosen or 'default'!r} has a different workflow: {_began(head, before)}",
+            hint="--new starts a separate run; --run NAME gives it a name",
+        )
+    if state and dict(state) != before.state:
+        raise UsageRefused(
+            f"run {chosen or 'default'!r} has already started, so you can't set its state",
+            where="--state",
+            hint="--new starts another run",
+        )
+    return chosen, None
+
+
+def _began(head: Head, before: FlowSource | None) -> str:
+    """Return what the run with *head* was started from."""
+    if before is not None and before.file is not None:
+        return f"it was started from {before.file}"
+    return f"it was started with {head.workflow_name!r}"
+
+
+def _free_name(project: Project, wanted: str) -> str:
+    known = set(map(slug, project.run_names()))
+    for number in itertools.count(1):
+        name = wanted if number == 1 else f"{wanted}-{number}"
+        if slug(name) not in known:
+            return name
+    raise AssertionError("numbers do not end")

@@ -1,0 +1,590 @@
+"""A project: its settings, and everything that is made from them.
+
+The modules next to this one choose the concrete classes; nothing else knows them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache, cached_property, partial
+from importlib.machinery import PathFinder
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from sequencer.documents.textfile import slug
+from sequencer.documents.yamlfile import KeyPath
+from sequencer.engine.attempt import Emit, Noticed
+from sequencer.engine.by_hand import ensure_may_decide
+from sequencer.engine.carrier import NOTHING_CARRIED, BranchGuard, Carrier
+from sequencer.engine.hooking import Hooks, NoHooks
+from sequencer.engine.performing import Performer
+from sequencer.engine.run import Dispatching, Run
+from sequencer.errors import ConfigurationError, StateRefused, UnknownName
+from sequencer.executors.protocol import Executor
+from sequencer.executors.redaction import Redaction
+from sequencer.logs import FileLogs, current_branch
+from sequencer.model.head import Head
+from sequencer.model.request import Definition
+from sequencer.model.step import Step
+from sequencer.model.workflow import Workflow
+from sequencer.plugins.requests.routing import classifying_agent
+from sequencer.project.agents import AgentOverrides, ConfiguredAgents
+from sequencer.project.flows import all_flows
+from sequencer.project.runs import (
+    began_with,
+    definition_of,
+    ensure_covered,
+    make_store,
+    workflow_of_run,
+)
+from sequencer.project.schema import CURRENT, MOVES_CODE, NONE
+from sequencer.project.settings import Settings, load
+from sequencer.project.sources import Given
+from sequencer.project.trust import Rule, rule_of
+from sequencer.project.trusting import Ask, Trust
+from sequencer.store import folder as folders
+from sequencer.store.folder import make_own
+from sequencer.store.head import read_head
+from sequencer.store.protocol import Store
+from sequencer.workflows.prompts import PromptReader, prompt_path, relative_name
+from sequencer.workflows.registry import with_defaults
+
+if TYPE_CHECKING:
+    from sequencer.engine.perform import RunPlace, Team
+    from sequencer.engine.worker import Worker
+    from sequencer.model.net.source import FlowSource
+    from sequencer.plugins.requests.starting import Starter
+    from sequencer.plugins.teams.team import TeamRules
+    from sequencer.project.posting import Posting
+
+
+class Project(Struct, frozen=True, dict=True):
+    """Settings and everything that is made from them.
+
+    What only a few commands need is imported where it is used: most of them look at one run.
+    """
+
+    settings: Settings
+    agents: ConfiguredAgents
+    prompts: PromptFolder
+    redaction: Redaction
+    trust: Trust
+    acts: bool = True
+    """Whether it may run its code and reach remotes; otherwise it is only looked at."""
+    due: set[str | None] = field(default_factory=set)
+    """Runs that a schedule starts now, whoever ticks: `plugins.schedules.schedules.start_due`."""
+
+    @property
+    def rehearses(self) -> bool:
+        """Return whether none of its code runs: no agent, no hook, no router, no post."""
+        return self.agents.rehearses
+
+    def ensure_may_act(self, source: FlowSource | None = None, *, may_ask: bool = True) -> None:
+        """Return if this project may do here what it was opened for, and run *source*.
+
+        A rehearsal needs no trust, unless its store reaches further than its files.
+
+        Raises:
+            NotTrusted: see `Trust.ensure`.
+        """
+        if not self.rehearses or self.settings.store.kind != "file":
+            if source is not None and source.file is not None:
+                self.trust.add_flow(self.settings.project_dir / source.file)
+            self.trust.ensure(may_ask=may_ask)
+
+    def ensure_may_decide(self, verb: str, what: str = "") -> None:
+        """Return if people call this, or agents may use *verb*, which is for people.
+
+        `Control` asks the same. Commands ask before they do anything else.
+
+        Raises: see `by_hand.ensure_may_decide`.
+        """
+        ensure_may_decide(verb, self.agents_may, what)
+
+    def agents_may(self, verb: str) -> bool:
+        """Return whether the project lets agents use *verb*, which is for people.
+
+        Raises:
+            NotTrusted: nobody has trusted the list of verbs as it is.
+        """
+        # Of the file and as it was trusted: the variables here are the agent's own.
+        if verb not in (self.settings.written.get("agents_may_decide") or ()):
+            return False
+        if self.is_set_by_variables:
+            return False
+        self.trust.ensure(may_ask=False)
+        return True
+
+    @property
+    def is_set_by_variables(self) -> bool:
+        """Return whether a variable sets something that needs trust in a file.
+
+        Inside of an agent, such a variable could lead to a run of another project, say.
+        """
+        sources = self.settings.sources.items()
+        return any(
+            source.kind == "environment" and rule_of(path) is not Rule.FREE
+            for path, source in sources
+        )
+
+    def ensure_is_one(self) -> None:
+        """Return if there is anything of a project, were it one flowchart.
+
+        Raises:
+            ConfigurationError: there is nothing, so nobody asked for the default settings.
+        """
+        settings = self.settings
+        folders_of_it = settings.prompts_dir, settings.state_file.parent
+        if settings.config_path or any(map(Path.exists, folders_of_it)) or all_flows(self):
+            return
+        raise ConfigurationError(
+            "there is no project here: no orchestration.yaml in this folder or above it",
+            hint="'sequencer init' makes one here; or 'cd' to yours, or name it with --config",
+        )
+
+    @cached_property
+    def allowed(self) -> Mapping[str, str] | None:
+        """Return which settings of the repository git may act on; None: it only looks.
+
+        Raises:
+            NotTrusted: git would reach a remote or run filters, and you have not allowed it.
+        """
+        if not self.acts:
+            return None
+        self.trust.ensure()
+        return self.trust.git_settings
+
+    def run(
+        self,
+        name: str | None = None,
+        definition: Definition | None = None,
+        source: FlowSource | None = None,
+    ) -> Run:
+        """Return the run called *name*, or the default run.
+
+        With *definition* or *source*, the run has not started yet and will start with it.
+        """
+        store = self.store(name)
+        return Run(
+            name,
+            store,
+            self.settings.limits,
+            lambda head: ResolvedRun(self, name, store, head, definition, source),
+        )
+
+    def store(self, run: str | None) -> Store:
+        """Return the store of the run called *run*, which reaches only what the project may."""
+        kind = self.settings.store.kind
+        if kind != "temporal":
+            return make_store(self.settings, run, self.allowed if kind == "git" else None)
+        # Even looking at it reaches a server that the project names.
+        self.trust.ensure()
+        store = make_store(self.settings, run)
+        if isinstance(store, Dispatching):
+            store.worker_of = self._worker_of
+        return store
+
+    def kept_in(self, kind: str) -> Project:
+        """Return this project with its runs in the other *kind* of store."""
+        settings = self.settings
+        chosen = settings.store.replace(kind=kind)
+        return replace(self, settings=replace(settings, store=chosen))
+
+    def _worker_of(self, run: str | None, tell: Emit) -> Worker:
+        """Return what runs attempts at *run*, with the project's files as they are now."""
+        settings = self.settings
+        again = open_project(
+            settings.project_dir, config=settings.config_path, rehearses=self.rehearses
+        )
+        ensure_covered(again.settings, run or "default", again.store(run))
+        return again.run(run).worker(tell)
+
+    @cached_property
+    def hooks(self) -> Hooks:
+        """Return the project's code, loaded when it is first needed.
+
+        Raises:
+            NotTrusted: it may not run here, or has changed since you trusted it.
+            ConfigurationError: see `load_hooks`.
+        """
+        if self.rehearses:
+            return NoHooks()
+        files = self.settings.hooks
+        if files:
+            self.trust.ensure()
+        return load_hooks(files, self.settings.project_dir, self.trust.files_of("hooks"))
+
+    @property
+    def classifier(self) -> str | None:
+        """Return the agent that is to classify requests; None: the rules do."""
+        if self.rehearses:
+            return None
+        return classifying_agent(self.settings.routing, self.agents.default_model_agent())
+
+    @property
+    def starter(self) -> Starter:
+        """Return what turns requests into runs."""
+        # Few commands need it.
+        from sequencer.plugins.requests.starting import Questions, Starter, TeamStarter  # noqa: PLC0415
+
+        settings, agent = self.settings, self.classifier
+        return Starter(
+            registry=settings.registry,
+            routing=settings.routing,
+            agents=self.agents,
+            prompts=self.prompts,
+            step_defaults=settings.step_defaults,
+            comment_tools=settings.activity.comment_tools,
+            questions=None
+            if agent is None
+            else partial(
+                Questions,
+                self.agents,
+                agent,
+                within_s=settings.routing.timeout_s,
+                project=settings.project_dir,
+                ensure_may_ask=self.trust.ensure,
+                make_place=partial(make_own, "questions"),
+            ),
+            hooks=self.hooks,
+            agent=settings.agent.default if _was_asked_for(self) else None,
+            team=TeamStarter(settings.teams, settings.registry.roles, settings.routing),
+        )
+
+    @property
+    def posting(self) -> Posting | None:
+        """Return what posts about its runs; None: nothing does."""
+        if not self.settings.activity.sinks or self.rehearses:
+            return None
+        from sequencer.project.posting import Posting  # noqa: PLC0415 - few projects post
+
+        return Posting(self)
+
+    def performer(
+        self,
+        workflow: Workflow,
+        emit: Emit,
+        run: str | None,
+        definition: Definition | None = None,
+        carrier: Carrier = NOTHING_CARRIED,
+    ) -> Performer:
+        """Return what performs the steps of *workflow* in the run called *run*.
+
+        Raises:
+            NotTrusted: you have not allowed the project to act here.
+        """
+        self.ensure_may_act()
+        settings, hooks = self.settings, self.hooks
+        team, place = _where(self, workflow, run, definition, emit)
+        return Performer(
+            workflow=workflow,
+            agents=self.agents,
+            prompts=self.prompts,
+            logs=self.logs(run, lambda text: emit(Noticed(text))),
+            emit=emit,
+            project=settings.project_dir,
+            with_defaults=lambda step: with_defaults(step, settings.step_defaults),
+            redact=self.redaction.hide_text,
+            router=settings.router if settings.router.enabled and not self.rehearses else None,
+            hooks=None if isinstance(hooks, NoHooks) else hooks,
+            definition=definition,
+            carrier=carrier,
+            team=team,
+            place=place,
+            comment_tools=settings.activity.comment_tools,
+            max_attempts=settings.limits.attempts,
+        )
+
+    def logs(self, run: str | None, warn: Callable[[str], None]) -> FileLogs:
+        """Return the step logs of the run called *run*."""
+        return FileLogs(
+            self.settings.logs_dir,
+            self.settings.project_dir,
+            run,
+            warn=warn,
+            redaction=self.redaction,
+            max_bytes=self.settings.logs.max_bytes,
+        )
+
+    def run_names(self) -> list[str]:
+        """Return the names of the existing named runs, for ``--run``."""
+        folder = self.settings.state_file.parent / "runs"
+        state = self.settings.state_file.name
+        if self.settings.store.kind == "temporal":
+            store = self.store(None)
+            return store.run_names() if isinstance(store, Dispatching) else []
+        return sorted(_run_name(folder / name / state) or name for name in folders.names(folder))
+
+
+class ResolvedRun(Struct, frozen=True, dict=True):
+    """What one run consists of at one head; see `engine.run.Resolution`."""
+
+    project: Project
+    name: str | None
+    store: Store
+    head: Head | None
+    given_definition: Definition | None
+    given_source: FlowSource | None
+
+    @cached_property
+    def definition(self) -> Definition | None:
+        """See `Resolution.definition`."""
+        # Only a named run is made from a request.
+        return self.given_definition or (None if self.name is None else definition_of(self.store))
+
+    @cached_property
+    def source(self) -> FlowSource | None:
+        """See `Resolution.source`."""
+        return self.given_source or began_with(self.project.settings, self.store, self.head)
+
+    @cached_property
+    def workflow(self) -> Workflow:
+        """See `Resolution.workflow`."""
+        return workflow_of_run(self.project.settings, self.head, self.definition, self.source)
+
+    @property
+    def rules(self) -> TeamRules:
+        """See `Resolution.rules`."""
+        return self.project.settings.teams.rules
+
+    @property
+    def is_current(self) -> bool:
+        """See `Resolution.is_current`."""
+        source, settings = self.source, self.project.settings
+        if source is None or source.file is None:
+            return True
+        path = settings.project_dir / source.file
+        return settings.registry.is_as_read(path, name=source.workflow.name)
+
+    def performer(self, emit: Emit) -> Performer:
+        """See `Resolution.performer`.
+
+        Raises:
+            NotTrusted: you have not allowed the project to act here.
+        """
+        self.project.ensure_may_act(self.source)
+        carrier = _carrier(self.project, self.name, self.store, emit)
+        return self.project.performer(self.workflow, emit, self.name, self.definition, carrier)
+
+    def agents_may(self, verb: str) -> bool:
+        """See `Resolution.agents_may`; a schedule's date has decided about its run's start."""
+        is_due = self.name in self.project.due and verb in ("start", "reset")
+        return (is_due and not self.project.is_set_by_variables) or self.project.agents_may(verb)
+
+
+def load_hooks(
+    files: Sequence[str], project: Path, trusted: Mapping[Path, str] | None = None
+) -> Hooks:
+    """Return the hooks of *files*, relative to the folder *project*, and of installed packages.
+
+    *trusted* has the fingerprints of files that must not have changed.
+
+    Raises:
+        NotTrusted: a file has another fingerprint; it was not run.
+        ConfigurationError: a file is missing, outside the project, or can't be loaded, or has
+            something that looks like a hook but isn't; with file and line.
+    """
+    if not files and not _packages_may_add("sequencer.hooks"):
+        return NoHooks()
+    from importlib.metadata import entry_points  # noqa: PLC0415 - it takes long to load
+
+    entries = entry_points(group="sequencer.hooks")
+    if not files and not entries:
+        return NoHooks()
+    from sequencer.hooks.calling import plugged  # noqa: PLC0415 - pluggy only if needed
+
+    return plugged(files, project, trusted or {}, entries)
+
+
+def _packages_may_add(group: str) -> bool:
+    """Return whether an installed package may have entry points in *group*.
+
+    This reads the files that importlib.metadata would read, without loading that module, which
+    takes ten times longer. If a path is not a folder of packages, the answer is yes.
+    """
+    finders = (one for one in sys.meta_path if one is not PathFinder)
+    if any(hasattr(one, "find_distributions") for one in finders):
+        return True
+    for folder in sys.path:
+        try:
+            names = os.listdir(folder or ".")  # noqa: PTH208 - no Path for each name
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return True
+        for name in names:
+            if name.endswith((".dist-info", ".egg-info", "EGG-INFO")):
+                with suppress(OSError):
+                    if group.encode() in Path(folder, name, "entry_points.txt").read_bytes():
+                        return True
+    return False
+
+
+def _carrier(project: Project, run: str | None, store: Store, emit: Emit) -> Carrier:
+    """Return what moves the code of the run in *store*, or what keeps it on a branch."""
+    settings = project.settings
+    kind, branch = settings.store.kind, settings.store.work.branch
+    if kind not in MOVES_CODE or (kind == "temporal" and branch == NONE):
+        return guard_of(settings) or NOTHING_CARRIED
+    from sequencer.plugins.git.code import attempt_refs, carry  # noqa: PLC0415 - most runs are in files
+
+    if kind == "git":
+        return carry.carrier_of(settings, run, store, project.redaction)
+    tell = lambda text: emit(Noticed(text))  # noqa: E731
+    mover = attempt_refs.carrier_of(settings, run, project.allowed, project.redaction, tell)
+    return mover or guard_of(settings) or NOTHING_CARRIED
+
+
+def guard_of(settings: Settings) -> BranchGuard | None:
+    """Return what lets steps start only on one branch; None: no branch was named."""
+    branch = settings.store.work.branch
+    if settings.store.kind == "git" or branch in (CURRENT, NONE):
+        return None
+    return BranchGuard(branch, partial(current_branch, settings.project_dir))
+
+
+def _where(
+    project: Project,
+    workflow: Workflow,
+    run: str | None,
+    definition: Definition | None,
+    emit: Emit,
+) -> tuple[Team | None, RunPlace | None]:
+    """Return the team of *workflow*, or else the run's own worktree.
+
+    A team has a worktree for each task. Without either, the agents work in the project's folder.
+    """
+    has_own = project.settings.worktree and not project.rehearses
+    if not (workflow.tasks or has_own):
+        return None, None
+    from sequencer.plugins.teams import project_teams as teams  # noqa: PLC0415 - most runs need neither
+
+    if workflow.tasks:
+        agent = None if definition is None else definition.agent
+        return teams.team_of(project, run, agent), None
+    hide = project.redaction.hide_text
+    return None, teams.run_place_of(project, run, lambda text: emit(Noticed(hide(text))))
+
+
+def _was_asked_for(project: Project) -> bool:
+    """Return whether ``--agent`` chose the run's agent, which a rehearsal does not keep."""
+    source = project.settings.source_of("agent", "default")
+    return source.kind == "flag" and not project.rehearses
+
+
+def _run_name(state_path: Path) -> str | None:
+    """Return the name of the run in *state_path*'s folder, if its head can be read."""
+    try:
+        name = (read_head(state_path).content or {}).get("run_name")
+    except (OSError, StateRefused):
+        return None
+    return name if isinstance(name, str) and slug(name) == state_path.parent.name else None
+
+
+def _all_variables(settings: Settings, env: Mapping[str, str]) -> dict[str, str]:
+    """Return every variable that an agent may see; secret ones must be hidden."""
+    found = dict(env)
+    if (key := env.get(settings.store.api_key_env or "")) is not None:
+        # Its variable may have any name.
+        found["STORE_API_KEY"] = key
+    for agent in settings.agents.values():
+        given = agent.options.get("env")
+        if isinstance(given, dict):
+            # Two agents may give one name different values; both must be hidden.
+            found |= {f"{agent.name}_{name}": str(value) for name, value in given.items()}
+    return found
+
+
+def open_project(
+    path: str | Path = ".",
+    *,
+    config: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[KeyPath, Given] | None = None,
+    overrides: AgentOverrides | None = None,
+    acts: bool = True,
+    rehearses: bool = False,
+    trust: Ask | bool = False,
+) -> Project:
+    """Return the project that contains the folder *path*.
+
+    With *acts* false, none of its code runs and no remote is reached. With *rehearses*, every
+    step is a rehearsal, no matter which agent is named. The user of this machine must trust the
+    project before it acts. With *trust*, your program vouches for it: for everything (True), or
+    for what the given error lists.
+
+    Raises:
+        ConfigurationError: its configuration is wrong; the error lists everything wrong.
+    """
+    env = dict(os.environ) if environment is None else dict(environment)
+    settings = load(Path(path), config=config, env=env, flags=flags)
+    folders.open_to_others(int(settings.file_mode, 8))
+    trusted = Trust(settings, trust)
+    return Project(
+        settings,
+        ConfiguredAgents(settings, overrides or AgentOverrides(), env, trusted, rehearses),
+        PromptFolder(settings.prompts_dir),
+        Redaction.of(_all_variables(settings, env)),
+        trusted,
+        acts,
+    )
+
+
+def open_run(path: str | Path = ".", name: str | None = None, **options: Any) -> Run:
+    """Return the run called *name* (None: the default run) of the project at *path*.
+
+    *options* are the options of `open_project`.
+    """
+    return open_project(path, **options).run(name)
+
+
+BUILTIN_FOLDERS = ("subroutines", "system", "team")
+"""Below the prompts folder; a project's prompts there override the built-in ones."""
+
+
+@cache
+def builtin_texts() -> dict[str, str]:
+    """Return the prompts of the built-in procedures, by name below the prompts folder."""
+    root = files("sequencer").joinpath("builtin", "prompts")
+    return {
+        f"{folder}/{entry.name}": entry.read_text(encoding="utf-8")
+        for folder in BUILTIN_FOLDERS
+        for entry in sorted(root.joinpath(folder).iterdir(), key=lambda entry: entry.name)
+        if entry.name.endswith(".md")
+    }
+
+
+class PromptFolder(PromptReader):
+    """The prompts of a project; see `attempt.Prompts`."""
+
+    def read(self, name: str) -> str:
+        """See `attempt.Prompts.read`."""
+        try:
+            return super().read(name)
+        except UnknownName:
+            key = relative_name(self.folder, name)
+            if key.split("/", 1)[0] not in BUILTIN_FOLDERS or key not in builtin_texts():
+                raise
+            return builtin_texts()[key]
+
+    def read_for(self, step: Step, executor: Executor) -> str:
+        """See `attempt.Prompts.read_for`."""
+        if step.text is not None:
+            return step.text
+        # A rehearsal also replaces a command, whose step needs no prompt.
+        stands_in = executor.kind in ("rehearsal", "scripted") and step.agent is not None
+        stands_in = getattr(executor, "is_for_command", stands_in)
+        is_optional = step.prompt is None and (executor.kind == "command" or stands_in)
+        if is_optional:
+            try:
+                prompt_path(self.folder, step.prompt_name)
+            except UnknownName:
+                return ""
+        return self.read(step.prompt_name)

@@ -1,0 +1,515 @@
+"""The runs of a project: the workflow of each run, and where each kind of store keeps it.
+
+A new store is one module and one line in `STORES`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sequencer.documents.textfile import leads_out, slug
+from sequencer.errors import (
+    ConfigurationError,
+    CorruptState,
+    EditRefused,
+    SequencerError,
+    StateRefused,
+    UnknownName,
+    UnsafePath,
+    UsageRefused,
+    command,
+)
+from sequencer.logs import git_folder, witness_of
+from sequencer.model.by_hand import Placed
+from sequencer.model.fields import ValidationError
+from sequencer.model.head import FLOW_DOCUMENT, Head
+from sequencer.model.line.order import place, present
+from sequencer.model.net.source import FlowSource, with_state
+from sequencer.model.request import DEFINITION_FILE, Definition
+from sequencer.model.transitions import Place
+from sequencer.model.workflow import Workflow, has_definition
+from sequencer.plugins import plugin, plugin_names
+from sequencer.project.schema import SHARED
+from sequencer.project.settings import Settings
+from sequencer.store.file import FileStore
+from sequencer.store.head import migrate
+from sequencer.store.identity import utc_now
+from sequencer.store.protocol import Store
+from sequencer.store.recovery import Witness, no_witness
+
+
+def definition_of(store: Store) -> Definition | None:
+    """Return what the run in *store* was made from; None for a run without a request.
+
+    Raises:
+        CorruptState: the file is not a definition. The steps of a run are never guessed.
+    """
+    data = store.document(DEFINITION_FILE)
+    if data is None:
+        return None
+    try:
+        return Definition.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise CorruptState(
+            f"is not the definition of a run: {place + ': ' if place else ''}{first['msg']}",
+            where=str(store.state_path.with_name(DEFINITION_FILE)),
+            hint="restore the file, or start a new run from the same request",
+        ) from None
+
+
+def flow_source_of(store: Store) -> FlowSource | None:
+    """Return what the graph run in *store* started with; None for a run that is not a graph.
+
+    Raises:
+        CorruptState: the file does not hold such a source.
+    """
+    data = store.document(FLOW_DOCUMENT)
+    if data is None:
+        return None
+    try:
+        return FlowSource.model_validate_json(data)
+    except ValidationError as error:
+        raise CorruptState(
+            f"is not the source of a graph run: {error.errors(include_url=False)[0]['msg']}",
+            where=str(store.state_path.with_name(FLOW_DOCUMENT)),
+            hint="restore the file; 'sequencer status --all' lists the runs, and "
+            "'sequencer --run NAME reset --yes --workflow WORKFLOW' starts one over",
+        ) from None
+
+
+def began_with(settings: Settings, store: Store, head: Head | None = None) -> FlowSource | None:
+    """Return what the run in *store* started with, unless another workflow is asked for.
+
+    Without *head* the store is asked for it.
+
+    ``--workflow`` is the way out of a run whose workflow is gone.
+
+    Raises:
+        CorruptState: see `flow_source_of`.
+    """
+    is_asked = _is_flag(settings, "name")
+    try:
+        source = flow_source_of(store)
+    except CorruptState:
+        if is_asked or _has_no_graph(store, head):
+            return None
+        raise
+    if source is None or (is_asked and source.file is not None) or _has_no_graph(store, head):
+        return None
+    return source
+
+
+def _has_no_graph(store: Store, head: Head | None) -> bool:
+    """Return whether the run has no graph; one that was reset may have lost it."""
+    try:
+        head = head or store.view().head
+    except StateRefused:
+        return False
+    return head is not None and head.flow is None
+
+
+def _without_source(settings: Settings, head: Head) -> Workflow:
+    """Return the workflow of the graph run with *head*, whose ``flow.json`` is gone.
+
+    Raises:
+        CorruptState: nothing else says which workflow it has.
+    """
+    if _is_flag(settings, "name"):
+        return workflow_for(settings, head)
+    if head.workflow_name in settings.registry.names:
+        return settings.registry.get(head.workflow_name)
+    raise missing_source(settings, head)
+
+
+def missing_source(settings: Settings, head: Head) -> CorruptState:
+    """Return the error of a graph run whose source is missing."""
+    return CorruptState(
+        f"is missing; the run of {head.workflow_name!r} can't continue without it",
+        where=str(_folder(settings, head) / FLOW_DOCUMENT),
+        hint=f"restore the file; or {_way_out(settings, head)}",
+    )
+
+
+def _folder(settings: Settings, head: Head) -> Path:
+    folder = settings.state_file.parent
+    return folder if head.run_name is None else folder / "runs" / slug(head.run_name)
+
+
+def _way_out(settings: Settings, head: Head) -> str:
+    again = command(head.run_name, "reset --yes --workflow WORKFLOW")
+    text = f"{again} starts another workflow instead"
+    if head.run_name is None:
+        return text
+    return f"{text}; or remove {_folder(settings, head)} to delete the run"
+
+
+def workflow_of_source(settings: Settings, source: FlowSource, head: Head | None) -> Workflow:
+    """Return the workflow that *source* names, as its file has it now.
+
+    Raises:
+        ConfigurationError: the file is gone, or is no longer a workflow.
+    """
+    if source.file is None:
+        # A named run has the flow that it started with, no matter what the default run has.
+        is_own = (head is None or head.run_name is not None) and not _is_flag(settings, "name")
+        name = source.workflow.name
+        workflow = settings.registry.get(name) if is_own else workflow_for(settings, head)
+    else:
+        path = settings.project_dir / source.file
+        if not path.is_file():
+            hint = "restore it; the run has kept everything that was done"
+            raise ConfigurationError(
+                "the workflow's file is missing",
+                where=str(path),
+                hint=hint if head is None else f"{hint}. Or {_way_out(settings, head)}",
+            )
+        workflow = settings.registry.load(path, name=source.workflow.name).workflow
+    try:
+        return with_state(workflow, source.state)
+    except KeyError as error:
+        raise ConfigurationError(
+            f"the state has no key {error.args[0]!r}",
+            where="--state",
+            hint=f"its keys: {', '.join(workflow.graph.state) if workflow.graph else 'none'}",
+        ) from None
+
+
+def workflow_of_run(
+    settings: Settings,
+    head: Head | None,
+    definition: Definition | None,
+    source: FlowSource | None = None,
+) -> Workflow:
+    """Return the workflow of the run with *head*; a run made from a request has its own.
+
+    Raises:
+        ConfigurationError: ``--workflow`` asks for another one, or ``--review-every`` for a
+            review that it does not have.
+        CorruptState: its definition is gone.
+    """
+    workflow = _workflow_of_run(settings, head, definition, source)
+    every = settings.workflow.review_every_n or 0
+    if every > 0 and workflow.review is None and _is_flag(settings, "review_every_n"):
+        raise ConfigurationError(
+            f"workflow {workflow.name!r} has no review step",
+            where="--review-every",
+            hint="'review_cadence' is 'standard' with a reviewer; 'sequencer plan --list' shows "
+            "which workflows have one",
+        )
+    return workflow
+
+
+def _workflow_of_run(
+    settings: Settings,
+    head: Head | None,
+    definition: Definition | None,
+    source: FlowSource | None,
+) -> Workflow:
+    if definition is None and head is not None and head.has_definition:
+        raise CorruptState(
+            "the run was made from a request, and its definition is missing",
+            where=f"{DEFINITION_FILE} next to its state.json",
+            hint="restore the file, or start a new run from the same request",
+        )
+    if source is not None and definition is None:
+        return workflow_of_source(settings, source, head)
+    if definition is None and head is not None and head.flow is not None:
+        return _without_source(settings, head)
+    if definition is None:
+        return workflow_for(settings, head)
+    workflow = definition.workflow
+    if _is_flag(settings, "name") and settings.workflow.name != workflow.name:
+        raise ConfigurationError(
+            f"the run was made from a request and has its own steps ({workflow.name})",
+            where="--workflow",
+            hint="leave out the option, or name another run with --run",
+        )
+    return workflow
+
+
+_GRANTS = frozenset({"allowed_tools", "tools", "agents"})
+"""Fields of a step that give an agent more than its entry does."""
+
+
+def ensure_covered(settings: Settings, run: str, store: Store) -> None:
+    """Return if the project's files allow what the run in *store* says about itself.
+
+    It may have been started on another machine, by anyone who can write to the server.
+
+    Raises:
+        UnsafePath: the file of its workflow is outside the project.
+        UsageRefused: its steps get tools that no workflow of the project gives.
+    """
+    source, definition = flow_source_of(store), definition_of(store)
+    file = None if source is None else source.file
+    if file is not None:
+        path = Path(os.path.normpath(settings.project_dir / file))
+        if not path.is_relative_to(settings.project_dir) or leads_out(path, settings.project_dir):
+            raise UnsafePath("the run's workflow is outside the project", where=file)
+    given = set() if definition is None else set(_granted(_dumped(definition.workflow)))
+    if given and (more := given - _own_grants(settings)):
+        text = "the run gives its agents tools that no workflow of this project gives"
+        hint = "start a new run from the files of this project"
+        raise UsageRefused(f"{text}: {', '.join(sorted(more))}", where=run, hint=hint)
+
+
+def _own_grants(settings: Settings) -> set[str]:
+    """Return the tools that the project, or a built-in workflow, gives to any step."""
+    found = {*_granted(settings.step_defaults), *_granted(_dumped(settings.teams))}
+    for name in settings.registry.names:
+        with contextlib.suppress(ConfigurationError):
+            found.update(_granted(_dumped(settings.registry.get(name))))
+    return found
+
+
+def _dumped(value: Any) -> Any:
+    return value.model_dump(mode="json", exclude_defaults=True)
+
+
+def _granted(value: Any) -> Iterator[str]:
+    """Yield what steps anywhere in *value* give to their agents, in a word or two each."""
+    items = value.items() if isinstance(value, Mapping) else enumerate(value)
+    for key, below in items:
+        if key in _GRANTS and isinstance(below, dict):
+            yield from (f"{key} {name} {json.dumps(one)}" for name, one in below.items() if one)
+        elif key in _GRANTS and isinstance(below, list):
+            yield from (f"{key} {one}" for one in below)
+        elif isinstance(below, (dict, list)):
+            yield from _granted(below)
+
+
+def place_of(settings: Settings, head: Head, definition: Definition | None) -> Place | None:
+    """Return the position of the run with *head*; None: the configuration does not say.
+
+    Raises:
+        EditRefused: no run of its workflow can be there.
+    """
+    try:
+        workflow = workflow_of_run(settings, head, definition)
+    except SequencerError:
+        return None
+    if not has_definition(head, workflow):
+        return None
+    try:
+        return present(workflow, head)
+    except UsageRefused as refusal:
+        raise EditRefused(
+            f"an edit by hand is refused: {refusal.message}", hint=f"undo it; {refusal.hint}"
+        ) from None
+
+
+def workflow_for(settings: Settings, head: Head | None) -> Workflow:
+    """Return the workflow of the run with *head*, or of one that has not started.
+
+    What you ask for counts, and a run that started with something else refuses it. What you
+    don't ask for stays as the run has it; `_is_asked` says what counts as asking.
+    """
+    name, where = settings.workflow.name, None
+    if head is not None and not _is_asked(settings, "name", head):
+        name, where = head.workflow_name, f"run {head.run_name or head.run_id!r}"
+    workflow = settings.registry.get(name, where=where)
+    is_asked = _is_asked(settings, "review_every_n", head)
+    every = settings.workflow.review_every_n if is_asked else None
+    if every is not None and workflow.review is not None:
+        return workflow.with_review_every(every)
+    began_with = (head.params if head is not None else {}).get("review_every_n_cycles")
+    if workflow.review is None or type(began_with) is not int:
+        return workflow
+    is_own = head is not None and head.run_name is not None and head.workflow_name == name
+    return (
+        workflow.with_review_every(began_with) if is_own or not workflow.review_every else workflow
+    )
+
+
+def _is_asked(settings: Settings, key: str, head: Head | None) -> bool:
+    """Return whether you ask for *key* of `workflow` in the run with *head*.
+
+    File and environment count for the default run, and for runs that have not started. A named
+    run may have started with something else, and only an option counts for it alone.
+    """
+    if head is not None and head.run_name is not None:
+        return _is_flag(settings, key)
+    return settings.source_of("workflow", key).kind != "default"
+
+
+def _is_flag(settings: Settings, key: str) -> bool:
+    return settings.source_of("workflow", key).kind == "flag"
+
+
+def _file_store(
+    settings: Settings,
+    state_path: Path,
+    to_head: Callable[..., Head],
+    *,
+    placed: Placed = lambda _: None,
+) -> Store:
+    options = settings.store
+    return FileStore(
+        state_path,
+        ttl_s=options.ttl_s,
+        allow_network_fs=options.allow_network_fs,
+        rotate_bytes=options.journal.rotate_bytes,
+        keep=options.journal.keep,
+        migrate=to_head,
+        placed=placed,
+        witness=witness_for(settings, state_path),
+    )
+
+
+def witness_for(settings: Settings, state_path: Path) -> Witness:
+    """Return what asks the step logs of the run whose head is at *state_path*.
+
+    A store that other machines share has the shared copy to compare with.
+    """
+    if settings.store.kind != "file":
+        return no_witness
+    is_default = state_path == settings.state_file
+    return witness_of(settings.logs_dir, None if is_default else state_path.parent.name)
+
+
+def _git_store(
+    settings: Settings,
+    state_path: Path,
+    to_head: Callable[..., Head],
+    *,
+    allowed: Mapping[str, str] | None = None,
+    placed: Placed = lambda _: None,
+) -> Store:
+    from sequencer.plugins.git.state.store import (  # noqa: PLC0415 - most runs are kept in files
+        GitOptions,
+        GitStore,
+    )
+
+    chosen, plain = settings.store, GitOptions()
+
+    def own(value: Any, unset: Any, *path: str) -> Any:
+        """Return *value*, or the default of this kind if it is not set."""
+        return unset if settings.source_of("store", *path).kind == "default" else value
+
+    options = GitOptions(
+        remote=chosen.remote,
+        branch=chosen.branch,
+        timeout_s=chosen.timeout_s,
+        max_commits=chosen.max_commits,
+        fast_s=chosen.poll.fast_s,
+        slow_s=chosen.poll.slow_s,
+        patience_s=chosen.patience_s,
+        ttl_s=own(chosen.ttl_s, plain.ttl_s, "ttl_s"),
+        rotate_bytes=own(
+            chosen.journal.rotate_bytes, plain.rotate_bytes, "journal", "rotate_bytes"
+        ),
+        keep=own(chosen.journal.keep, plain.keep, "journal", "keep"),
+    )
+    is_default = state_path == settings.state_file
+    run = None if is_default else state_path.parent.name
+    return GitStore(
+        state_path, settings.project_dir, run, options, to_head, allowed=allowed, placed=placed
+    )
+
+
+def _fleet_store(
+    settings: Settings,
+    state_path: Path,
+    to_head: Callable[..., Head],
+    *,
+    placed: Placed = lambda _: None,
+) -> Store:
+    del to_head, placed
+    try:
+        from sequencer.plugins.temporal import client, connection  # noqa: PLC0415 - takes half a second
+    except ImportError as error:
+        raise ConfigurationError(
+            "runs on Temporal need a package that is not installed",
+            where="store.kind",
+            hint="pip install 'step-sequencer[fleet]'",
+        ) from error
+    chosen = settings.store
+    tls = None if chosen.tls is None else chosen.tls.model_dump(exclude_none=True)
+    key = None if chosen.api_key_env is None else os.environ.get(chosen.api_key_env)
+    project, place = chosen.project or settings.project_dir.name, chosen.queue
+    if place is None:
+        # Without git, nothing brings the files of a project to another machine.
+        place = SHARED if git_folder(settings.project_dir) is not None else socket.gethostname()
+    options = connection.FleetOptions(
+        project=project if _ON_SERVERS.fullmatch(project) else slug(project),
+        place="" if place == SHARED else place,
+        address=chosen.address,
+        namespace=chosen.namespace,
+        tls=None if tls is None else tuple(tls.items()),
+        api_key=key,
+        ttl_s=chosen.ttl_s,
+    )
+    is_default = state_path == settings.state_file
+    return client.FleetStore(state_path, None if is_default else state_path.parent.name, options)
+
+
+_ON_SERVERS = re.compile(r"[A-Za-z0-9._-]{1,100}")
+"""A project's name that can stand in the ids and queries of a server as it is."""
+
+STORES: Mapping[str, Callable[..., Store]] = {
+    "file": _file_store,
+    "git": _git_store,
+    "temporal": _fleet_store,
+}
+"""``store.kind`` -> how it is made."""
+
+
+def state_path_of(settings: Settings, run: str | None) -> Path:
+    """Return the path of a run's head; the default run's is ``state_file`` itself."""
+    if run is None:
+        return settings.state_file
+    return settings.state_file.parent / "runs" / slug(run) / settings.state_file.name
+
+
+def make_store(
+    settings: Settings, run: str | None, allowed: Mapping[str, str] | None = None
+) -> Store:
+    """Return the store of a run.
+
+    *allowed* are settings of the repository's own that git may act on; None: it may not even
+    reach a remote, because the run is only looked at.
+
+    Raises:
+        UnknownName: there is no store of this kind.
+    """
+    kind = settings.store.kind
+    make = STORES.get(kind) or plugin("sequencer.stores", kind)
+    if make is None:
+        known = STORES.keys() | plugin_names("sequencer.stores")
+        raise UnknownName("store kind", kind, known, where="store.kind")
+
+    def to_head(raw: dict[str, Any]) -> Head:
+        workflow = workflow_for(settings, None)
+        legacy_name = raw.get("workflow_name")
+        if isinstance(legacy_name, str) and legacy_name in settings.registry.names:
+            is_default = settings.source_of("workflow", "name").kind == "default"
+            workflow = settings.registry.get(legacy_name) if is_default else workflow
+        return migrate(
+            raw,
+            new_run_id=str(uuid.uuid4()),
+            workflow_name=workflow.name,
+            digest=workflow.digest(),
+            params=workflow.params,
+            expected_step_for=lambda index: place(workflow, index).step,
+            at=utc_now(),
+            cycle_length=len(workflow.steps),
+        )
+
+    def placed(head: Head) -> Place | None:
+        return place_of(settings, head, None if run is None else definition_of(store))
+
+    more: dict[str, Any] = {"placed": placed} if kind in STORES else {}
+    if make is _git_store:
+        more["allowed"] = allowed
+    store: Store = make(settings, state_path_of(settings, run), to_head, **more)
+    return store

@@ -1,0 +1,302 @@
+"""What two settings have to agree on: names that refer to each other, and safe paths.
+
+Runs on settings whose single values are right. Every problem is reported, not the first.
+Lists of tasks that stand in the settings are made here too, because they are checked as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sequencer.documents.yamlfile import KeyPath
+from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
+from sequencer.model.step import Step
+from sequencer.plugins.requests.routing import AUTO, RULES
+from sequencer.plugins.teams.options import TeamOptions, roles
+from sequencer.project.schema import BUILTIN_AGENTS, MOVES_CODE, Schema
+from sequencer.project.sources import Layers
+from sequencer.workflows.definitions import WorkflowDefinition
+from sequencer.workflows.prompts import relative_name
+from sequencer.workflows.registry import Registry
+from sequencer.workflows.router import RouterMode
+from sequencer.workflows.verdicts import ensure_schema
+
+if TYPE_CHECKING:
+    from sequencer.plugins.teams.team import Role
+    from sequencer.workflows.finding import GraphFile
+
+
+Found = tuple[KeyPath, ConfigurationError]
+MAX_PUSHED_BYTES = 1024 * 1024
+"""Of an open journal that is kept in git, where each transition writes it anew."""
+
+
+class Check:
+    """One look at a whole set of settings."""
+
+    def __init__(
+        self, layers: Layers, schema: Schema, registry: Registry, prompts_dir: Path
+    ) -> None:
+        """Prepare to check *schema*, whose values *layers* holds the places of."""
+        self._layers, self._at = layers, layers.at
+        self._schema = schema
+        self._registry = registry
+        self._prompts_dir = prompts_dir
+        # Entries that were refused are known by name; naming them twice would hide the cause.
+        self._agents = frozenset(BUILTIN_AGENTS) | self._written("agents")
+        self._definitions = self._written("workflows")
+        self._steps = [
+            found
+            for name, definition in schema.workflows.items()
+            for found in _steps_of(definition, ("workflows", name))
+        ]
+        for name, role in schema.teams.roles.items():
+            step = Step.model_validate({"name": name, **role.step})
+            self._steps.append((("teams", "roles", name), step))
+
+    def _written(self, key: str) -> frozenset[str]:
+        """Return the names that were written below *key*, refused ones included."""
+        entries = self._layers.values.get(key)
+        return frozenset(entries if isinstance(entries, dict) else ())
+
+    def problems(self) -> list[Found]:
+        """Return what doesn't fit together."""
+        parts: tuple[Callable[[], Iterator[Found]], ...] = (
+            self._workflow,
+            self._schedules,
+            self._store,
+            self._agent_entries,
+            self._agents_named,
+            self._prompts_named,
+            self._answers,
+            self._gates,
+            self._router,
+            self._procedures_named,
+        )
+        return [found for part in parts for found in part()]
+
+    def _workflow(self) -> Iterator[Found]:
+        path = ("workflow", "name")
+        name = self._schema.workflow.name
+        known = self._registry.names
+        if name not in known:
+            if name not in self._definitions:
+                yield path, UnknownName("workflow", name, known, where=self._at(path))
+            return
+        cadence = ("workflow", "review_every_n")
+        every = self._schema.workflow.review_every_n or 0
+        source = self._layers.sources.get(cadence)
+        # What an option asks for is about one run, which may have another workflow.
+        is_option = source is not None and source.kind == "flag"
+        if every > 0 and not is_option and self._registry.get(name).review is None:
+            message = f"workflow {name!r} has no review step, so review_every_n has no effect"
+            self._layers.notices.append(f"{self._at(cadence)}: {message}")
+
+    def _schedules(self) -> Iterator[Found]:
+        known = self._registry.names
+        for run, schedule in self._schema.schedules.items():
+            path = ("schedules", run, "workflow")
+            if schedule.workflow not in known and schedule.workflow not in self._definitions:
+                where = self._at(path)
+                yield path, UnknownName("workflow", schedule.workflow, known, where=where)
+
+    def _store(self) -> Iterator[Found]:
+        path = ("store", "journal", "rotate_bytes")
+        written = self._schema.store.journal.rotate_bytes
+        is_meant = self._schema.store.kind == "git" and path in self._layers.sources
+        if is_meant and written > MAX_PUSHED_BYTES:
+            message = f"must be at most {MAX_PUSHED_BYTES} with kind git, not {written}"
+            hint = "each transition pushes the whole open journal"
+            yield path, ConfigurationError(message, where=self._at(path), hint=hint)
+        if self._schema.worktree and self._schema.store.kind in MOVES_CODE:
+            message = "this store moves the run's code in the checkout, not in a worktree"
+            hint = "leave worktree out, or keep the run in files (store.kind: file)"
+            where = self._at(("worktree",))
+            yield ("worktree",), ConfigurationError(message, where=where, hint=hint)
+
+    def _agent_entries(self) -> Iterator[Found]:
+        for name, entry in self._schema.agents.items():
+            path = ("agents", name)
+            if name == "auto":
+                message = "'auto' means the first client that is installed; choose another name"
+                yield path, ConfigurationError(message, where=self._at(path))
+            elif entry.kind is None and name not in BUILTIN_AGENTS:
+                hint = "for example kind: command with argv: [make, test]"
+                yield (
+                    path,
+                    ConfigurationError("needs a kind", where=self._at(path), hint=hint),
+                )
+
+    def _agents_named(self) -> Iterator[Found]:
+        schema = self._schema
+        named: dict[KeyPath, str | None] = {("agent", "default"): schema.agent.default}
+        named |= {("agent", "roles", role): name for role, name in schema.agent.roles.items()}
+        named |= {("agent", "prompts", prompt): n for prompt, n in schema.agent.prompts.items()}
+        named |= {("agent", "fallback", i): n for i, n in enumerate(schema.agent.fallback)}
+        named |= {(*path, "agent"): step.agent for path, step in self._steps}
+        for order, definition in schema.workflows.items():
+            if definition.review is not None:
+                named["workflows", order, "review", "agent"] = definition.review.agent
+        named["teams", "fallback_agent"] = schema.teams.fallback_agent
+        if schema.routing.classifier not in (AUTO, RULES):
+            named["routing", "classifier"] = schema.routing.classifier
+        for path, name in named.items():
+            if name is not None and name not in self._agents:
+                yield path, UnknownName("agent", name, self._agents, where=self._at(path))
+
+    def _prompts_named(self) -> Iterator[Found]:
+        schema = self._schema
+        own = ("supervisor_prompt", "main_prompt", "reviewer_prompt")
+        named: dict[KeyPath, str | None] = {(key,): getattr(schema, key) for key in own}
+        named["router", "prompt"] = schema.router.prompt
+        named |= {("router", "allowlist", i): n for i, n in enumerate(schema.router.allowlist)}
+        named |= {("agent", "prompts", name): name for name in schema.agent.prompts}
+        named |= {
+            ("routing", "system_prompts", name, "prompt"): entry.prompt
+            for name, entry in schema.routing.system_prompts.items()
+        }
+        for path, name in named.items():
+            yield from self._prompt(name, path)
+        for path, step in (*self._steps, (("step_defaults",), schema.step_defaults)):
+            yield from self._prompt(step.prompt_name, (*path, "prompt"))
+            yield from self._prompt(step.system_prompt, (*path, "system_prompt"))
+            for name in step.added_system_prompts:
+                yield from self._prompt(name, (*path, "append_system_prompt"))
+
+    def _prompt(self, name: str | None, path: KeyPath) -> Iterator[Found]:
+        if name is None:
+            return
+        try:
+            relative_name(self._prompts_dir, name)
+        except UnsafePath as error:
+            yield path, UnsafePath(error.message, where=self._at(path), hint=error.hint)
+
+    def _answers(self) -> Iterator[Found]:
+        """Yield what is wrong with the schema of a step's answer; it would fail every step."""
+        for path, step in self._steps:
+            if step.output is not None and step.output.json_schema is not None:
+                whole = (*path, "output", "schema")
+                try:
+                    ensure_schema(step.output.json_schema, self._at(whole))
+                except ConfigurationError as error:
+                    yield whole, error
+
+    def _gates(self) -> Iterator[Found]:
+        for name in self._schema.workflows:
+            if name not in self._registry.names or name in self._registry.flows:
+                continue
+            so_far: list[str] = []
+            for step in self._registry.get(name).steps:
+                so_far.append(step.name)
+                target = step.approval.feedback_to if step.approval is not None else None
+                if target is not None and target not in so_far:
+                    path = ("workflows", name)
+                    message = f"feedback at the gate {step.name!r} goes to step {target!r}, which "
+                    message += "does not come before it"
+                    hint = f"set approval.feedback_to to one of: {', '.join(so_far)}"
+                    yield path, ConfigurationError(message, where=self._at(path), hint=hint)
+
+    def _router(self) -> Iterator[Found]:
+        router = self._schema.router
+        if not router.enabled or router.prompt is not None:
+            return
+        path = ("router", "prompt")
+        if router.mode is RouterMode.ONLY:
+            message = "mode router_only needs a prompt for the router"
+            yield path, ConfigurationError(message, where=self._at(path))
+        else:
+            text = "the router is enabled but has no prompt, so the workflow chooses"
+            self._layers.notices.append(f"{self._at(path)}: {text}")
+
+    def _procedures_named(self) -> Iterator[Found]:
+        routing = self._schema.routing
+        # A definition that was refused makes no workflow, and was reported for what it is.
+        refused = self._definitions - set(self._registry.names)
+        named: dict[KeyPath, str] = {("routing", "fallback"): routing.fallback}
+        named |= {("routing", "procedures", word): n for word, n in routing.procedures.items()}
+        # A default that nobody wrote may name what the project has made a cycle of.
+        named = {path: name for path, name in named.items() if path in self._layers.sources}
+        scores = self._schema.teams.score.procedures
+        named |= {("teams", "score", "procedures", name): name for name in scores}
+        for path, name in named.items():
+            if name not in refused:
+                yield from ensure_procedure(name, path, self._registry, self._at(path))
+
+
+def _steps_of(definition: WorkflowDefinition, path: KeyPath) -> Iterator[tuple[KeyPath, Step]]:
+    """Yield what *definition* says about steps; a change is a step whose other fields are unset."""
+    found: list[tuple[KeyPath, Step]] = [
+        *((("steps", index), step) for index, step in enumerate(definition.steps)),
+        *((("tasks", index), entry) for index, entry in enumerate(definition.tasks)),
+        *definition.added_steps(),
+        *((("replace", name), change) for name, change in definition.replace.items()),
+    ]
+    if definition.review is not None:
+        found.append((("review", "step"), definition.review.step))
+    for below, step in found:
+        yield (*path, *below), step
+        if step.validation is not None and step.validation.fixer is not None:
+            yield (*path, *below, "validation", "fixer"), step.validation.fixer
+
+
+def ensure_procedure(
+    name: str, path: KeyPath, registry: Registry, where: str
+) -> Iterator[tuple[KeyPath, ConfigurationError]]:
+    """Yield what is wrong with *name*, which stands at *path*, as a procedure."""
+    known = registry.procedure_names
+    if name in known:
+        return
+    if name in registry.names:
+        message = f"workflow {name!r} is a cycle, but a request can start only a procedure"
+        hint = f"known procedures: {', '.join(known)}"
+        yield path, ConfigurationError(message, where=where, hint=hint)
+    else:
+        yield path, UnknownName("procedure", name, known, where=where)
+
+
+def roles_of(options: TeamOptions) -> Callable[[], Mapping[str, Role]]:
+    """Return what makes the roles of a project whose section `teams` is *options*."""
+    models = {"teammate_model": options.teammate_model, "lead_model": options.lead_model}
+    return partial(roles, options.roles, **models)
+
+
+def task_lists(
+    schema: Schema,
+    roles: Callable[[], Mapping[str, Role]],
+    layers: Layers,
+    file: Path,
+    found: list[Found],
+) -> dict[str, GraphFile]:
+    """Return the lists of tasks in *schema*, by workflow; what is wrong is added to *found*.
+
+    *file* is the one in which settings are written.
+    """
+    made: dict[str, GraphFile] = {}
+    for name, listed in _written_lists(layers).items():
+        from sequencer.plugins.teams.lists import inline_list, list_errors  # noqa: PLC0415
+
+        def where(path: KeyPath, above: KeyPath = ("workflows", name)) -> str:
+            return layers.at((*above, *path))
+
+        errors = list_errors(listed, roles(), where)
+        found += [(("workflows", name, *path), error) for path, error in errors]
+        # Whatever is wrong with an entry itself was found before, and its list is not here.
+        entry = schema.workflows.get(name)
+        if entry is not None and entry.tasks and not errors:
+            tasks = entry.as_tasks()
+            made[name] = inline_list(name, tasks, roles(), entry.size, file=file, where=where)
+    return made
+
+
+def _written_lists(layers: Layers) -> dict[str, list[Any]]:
+    """Return the entries of each list as they were written, refused ones too."""
+    workflows = layers.values.get("workflows")
+    written = workflows if isinstance(workflows, dict) else {}
+    return {
+        name: entry["tasks"]
+        for name, entry in written.items()
+        if isinstance(entry, dict) and isinstance(entry.get("tasks"), list)
+    }

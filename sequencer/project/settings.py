@@ -1,0 +1,407 @@
+"""The settings of a project: every value checked, resolved, and with its source.
+
+`load` either returns settings that fit together or raises with everything that is wrong.
+It reads the configuration file and nothing else: whether prompts exist, clients are
+installed or an agent's options suit its kind is found by those who use them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, cast
+
+from msgspec import Struct
+
+from sequencer.documents import yamlfile as reader
+from sequencer.documents.keys import known_keys, leaves, problems_of
+from sequencer.documents.textfile import find_config, leads_out, misplaced, resolve_path
+from sequencer.documents.yamlfile import KeyPath
+from sequencer.errors import ConfigurationError, UnsafePath, raise_all
+from sequencer.executors.prices import ModelPrice
+from sequencer.model.fields import ValidationError
+from sequencer.model.limits import RunLimits
+from sequencer.model.workflow import Workflow
+from sequencer.plugins.posting.options import ActivityOptions
+from sequencer.plugins.requests.routing import RoutingSettings
+from sequencer.plugins.schedules.dates import Schedule
+from sequencer.plugins.teams.options import TeamOptions
+from sequencer.plugins.web.webhook_settings import WebhookOptions
+from sequencer.project import legacy
+from sequencer.project.schema import (
+    AgentSelection,
+    CommitOptions,
+    LogOptions,
+    RunDefaults,
+    Schema,
+    StoreOptions,
+    WorkflowChoice,
+)
+from sequencer.project.setting_checks import Check, Found, roles_of, task_lists
+from sequencer.project.sources import (
+    DEFAULT,
+    RENAMED,
+    SECRET_KEY,
+    Given,
+    Layers,
+    Source,
+    choose_own_steps,
+    flatten,
+    inherit_cadence,
+    lay_environment,
+    lay_file,
+    notice_commits,
+    notice_former_agents,
+)
+from sequencer.workflows.definitions import Composition
+from sequencer.workflows.registry import BuiltinPrompts, BuiltinWorkflows, Registry
+from sequencer.workflows.router import RouterSettings
+
+HIDDEN = "(hidden)"
+WITH_SECRETS = ("agents", "activity", "webhooks")
+"""Sections in which somebody may have written a secret, though none belongs there."""
+_AS_THEY_ARE = (
+    *("workflow", "router", "routing", "agent", "hooks", "limits", "prices", "store", "commit"),
+    *(
+        "logs",
+        "activity",
+        "webhooks",
+        "teams",
+        "run",
+        "file_mode",
+        "agents_may_decide",
+        "worktree",
+        "setup",
+        "schedules",
+    ),
+    "setup_timeout_s",
+)
+"""Sections that the settings have as the schema does."""
+
+
+class Agent(Struct, frozen=True):
+    """A named executor as the file has it; its kind says which options have a meaning."""
+
+    name: str
+    kind: str
+    options: Mapping[str, Any]
+    """As written; may hold a key, so it is not shown."""
+    locate: Callable[[KeyPath], str]
+    """From an option's path (``("argv", 0)``; empty: the entry) to file, line and key."""
+
+    def __repr__(self) -> str:
+        """Return what is no secret."""
+        return f"Agent(name={self.name!r}, kind={self.kind!r})"
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """Everything that was configured; paths are absolute."""
+
+    config_path: Path | None
+    project_dir: Path
+    """Folder of the file, or where the search began; agents work here."""
+    prompts_dir: Path
+    state_file: Path
+    logs_dir: Path
+    file_mode: str
+    """Octal."""
+    workflow: WorkflowChoice
+    builtin_prompts: BuiltinPrompts
+    registry: Registry
+    workflows: Mapping[str, Workflow]
+    """The configured ones; `registry` has the built-in ones too."""
+    router: RouterSettings
+    routing: RoutingSettings
+    agent: AgentSelection
+    agents: Mapping[str, Agent]
+    hooks: tuple[str, ...]
+    """As written, relative to `project_dir`; for `project.load_hooks`."""
+    limits: RunLimits
+    prices: Mapping[str, ModelPrice]
+    step_defaults: Mapping[str, Any]
+    """Step fields for `workflows.registry.with_defaults`."""
+    store: StoreOptions
+    commit: CommitOptions
+    worktree: bool
+    setup: tuple[tuple[str, ...], ...]
+    setup_timeout_s: float
+    logs: LogOptions
+    activity: ActivityOptions
+    webhooks: WebhookOptions
+    schedules: Mapping[str, Schedule]
+    teams: TeamOptions
+    run: RunDefaults
+    agents_may_decide: tuple[str, ...]
+    notices: tuple[str, ...]
+    """What was accepted and has no effect, one line each."""
+    sources: Mapping[KeyPath, Source]
+    """Of each value that is set."""
+    values: Mapping[str, Any]
+    """The values as they were written, all layers together."""
+    written: Mapping[str, Any]
+    """The values of the file alone, under the keys of today."""
+
+    def __repr__(self) -> str:
+        """Return whose they are; a value may be a secret."""
+        return f"Settings(config_path={self.config_path!r}, project_dir={self.project_dir!r})"
+
+    def chosen_workflow(self) -> Workflow:
+        """Return the workflow that `workflow` names, with its cadence of reviews."""
+        workflow = self.registry.get(self.workflow.name)
+        every = self.workflow.review_every_n
+        if every is None or workflow.review is None:
+            return workflow
+        return workflow.with_review_every(every)
+
+    def source_of(self, *path: str) -> Source:
+        """Return who set the value of the key at *path*, which may hold its default."""
+        return self.sources.get(path, DEFAULT)
+
+    def cost_caps(self, workflow: Workflow) -> Iterator[str]:
+        """Yield the keys of the caps on costs that are set for a run of *workflow*."""
+        if self.limits.cost_usd is not None:
+            yield "limits.cost_usd"
+        if self.run.max_cost_usd is not None:
+            is_flag = self.source_of("run", "max_cost_usd").kind == "flag"
+            yield "--max-cost" if is_flag else "run.max_cost_usd"
+        if not workflow.tasks:
+            return
+        rules = self.teams.rules
+        if rules.budget.max_cost_usd is not None:
+            yield "teams.budget"
+        for role, budget in rules.role_budgets.items():
+            if budget.max_cost_usd is not None:
+                yield f"teams.roles.{role}.budget"
+        for node in workflow.tasks:
+            if node.task is not None and node.task.budget.max_cost_usd is not None:
+                yield f"the budget of task {node.id!r}"
+
+    def rows(self) -> Iterator[tuple[KeyPath, Any, Source]]:
+        """Yield path, value as written, and source, in the order of the schema.
+
+        What a free key called key, token, secret or password holds is hidden: the schema's
+        own keys hold names of variables and files instead.
+        """
+        defaults = dict(leaves(Schema))
+        order = {name: index for index, name in enumerate(Schema.model_fields)}
+        # A free mapping with entries is listed entry by entry.
+        short = {written[0] for written in RENAMED if len(written) == 1}
+        unset = [
+            at
+            for at in defaults
+            if at[0] not in short and not any(key[: len(at)] == at for key in self.sources)
+        ]
+        for path, source in sorted(
+            {**self.sources, **dict.fromkeys(unset, DEFAULT)}.items(),
+            key=lambda item: (order[str(item[0][0])], *map(str, item[0])),
+        ):
+            value = defaults[path] if source is DEFAULT else _look_up(self.values, path)
+            is_free = path[-1] not in known_keys(Schema, path[:-1]) and path[0] in WITH_SECRETS
+            is_secret = is_free and SECRET_KEY.fullmatch(str(path[-1])) is not None
+            yield path, HIDDEN if is_secret else value, source
+
+
+def load(
+    start: Path,
+    *,
+    config: Path | None = None,
+    env: Mapping[str, str],
+    flags: Mapping[KeyPath, Given] | None = None,
+) -> Settings:
+    """Return the settings of the project that *start* lies in.
+
+    *flags* are keyed by key path (``("limits", "steps")``); None was not given.
+
+    Raises:
+        ConfigurationError: the file can't be read, or one thing is wrong with the settings.
+        ConfigurationErrors: several things are; all of them, in the order of the file.
+    """
+    config_path = find_config(start, config)
+    project_dir = config_path.parent if config_path else start.resolve()
+    layers, in_file = _laid(config_path, env, flags or {})
+    schema, found = _validated(layers)
+    paths = _resolved(project_dir, schema, layers, found)
+    prompts = BuiltinPrompts(schema.supervisor_prompt, schema.main_prompt, schema.reviewer_prompt)
+    workflows = _workflows(schema, prompts, layers, found)
+    roles = roles_of(schema.teams)
+    lists = task_lists(schema, roles, layers, config_path or project_dir, found)
+    flows = _flows(schema, project_dir, layers, found)
+    registry = Registry(workflows, prompts, flows, lists=lists, roles=roles)
+    workflows |= {name: made.workflow for name, made in lists.items()}
+    if layers.document is not None:
+        found += legacy.key_problems(layers.document)
+    found += Check(layers, schema, registry, paths["prompts_dir"]).problems()
+    found.sort(key=lambda item: layers.position(item[0]))
+    if found:
+        raise_all([error for _, error in found])
+    same: dict[str, Any] = {name: getattr(schema, name) for name in _AS_THEY_ARE} | paths
+    return Settings(
+        config_path=config_path,
+        project_dir=project_dir,
+        **same,
+        builtin_prompts=prompts,
+        registry=registry,
+        workflows=MappingProxyType(workflows),
+        agents=MappingProxyType(_agents(schema, layers)),
+        step_defaults=MappingProxyType(schema.default_fields),
+        notices=tuple(layers.notices),
+        sources=MappingProxyType(layers.sources),
+        values=MappingProxyType(layers.values),
+        written=MappingProxyType(in_file),
+    )
+
+
+def _laid(
+    config_path: Path | None, env: Mapping[str, str], flags: Mapping[KeyPath, Given]
+) -> tuple[Layers, dict[str, Any]]:
+    """Return the layers that `load` lays one over the other, and what the file alone says."""
+    layers, is_old = Layers(), any(name.startswith(legacy.OWN_VARIABLES) for name in env)
+    if config_path is not None:
+        layers.document = document = reader.read(config_path)
+        # Whatever is not of this program alone may be hoidn/orchestration's.
+        is_old = is_old or not document.data.keys() <= Schema.model_fields.keys() - legacy.OWN_KEYS
+        lay_file(layers, document, set(legacy.lay_keys(layers, document)) if is_old else ())
+    in_file = cast("dict[str, Any]", _apart(layers.values))
+    lay_environment(layers, env)
+    for path, given in flags.items():
+        for below, value in flatten(given.value, path):
+            layers.put(below, value, Source("flag", name=given.flag))
+    inherit_cadence(layers)
+    choose_own_steps(layers)
+    notice_commits(layers)
+    notice_former_agents(layers)
+    if is_old:
+        legacy.notice_variables(layers, env)
+    return layers, in_file
+
+
+def _apart(value: Any) -> Any:
+    """Return *value* as mappings of its own; what they hold is replaced and never changed."""
+    return {k: _apart(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+def _resolved(
+    project_dir: Path, schema: Schema, layers: Layers, found: list[Found]
+) -> dict[str, Path]:
+    """Return the absolute paths; what is wrong with one is added to *found*."""
+    paths: dict[str, Path] = {}
+    for key in ("prompts_dir", "state_file", "logs_dir"):
+        where = layers.at((key,))
+        try:
+            paths[key] = resolve_path(project_dir, getattr(schema, key), where)
+        except ConfigurationError as error:
+            found.append(((key,), error))
+            paths[key] = project_dir
+            continue
+        source = layers.sources.get((key,), DEFAULT)
+        is_chosen = source.kind in ("environment", "flag")
+        if why := misplaced(key, paths, project_dir, is_chosen=is_chosen):
+            hint = f"such as {Schema.model_fields[key].default}"
+            found.append(((key,), ConfigurationError(why, where=where, hint=hint)))
+    return paths
+
+
+def _validated(layers: Layers) -> tuple[Schema, list[Found]]:
+    """Return the settings without what is wrong with them, and what is wrong.
+
+    The rest is still checked for names that don't fit, so that one run of ``check`` shows
+    every problem of a file.
+    """
+    found: list[Found] = []
+    values = layers.values
+    is_first_round = True
+    while True:
+        try:
+            return Schema.model_validate(values), found
+        except ValidationError as error:
+            for problem in problems_of(error, Schema, layers.where, layers.origin):
+                # Missing in a later round: it was taken out, and reported for what it was.
+                if is_first_round or not problem.is_missing:
+                    found.append((problem.path, problem.error))
+                values = _pruned(values, problem.path)
+            is_first_round = False
+
+
+def _pruned(values: dict[str, Any], path: KeyPath) -> dict[str, Any]:
+    """Return a copy of *values* without what is at *path*, or else without what holds it."""
+    for length in range(len(path), 0, -1):
+        less = _without(values, path[:length])
+        if less != values:
+            return cast("dict[str, Any]", less)
+    return {}
+
+
+def _without(values: Any, path: KeyPath) -> Any:
+    key, rest = path[0], path[1:]
+    if isinstance(values, dict) and key in values:
+        if rest:
+            return {**values, key: _without(values[key], rest)}
+        return {name: value for name, value in values.items() if name != key}
+    # A list never loses an item: the places of those behind it would no longer be right.
+    if isinstance(values, list) and isinstance(key, int) and rest and key < len(values):
+        return [*values[:key], _without(values[key], rest), *values[key + 1 :]]
+    return values
+
+
+def _workflows(
+    schema: Schema, prompts: BuiltinPrompts, layers: Layers, found: list[Found]
+) -> dict[str, Workflow]:
+    """Return the configured workflows; what is wrong with one is added to *found*."""
+
+    def locate(path: KeyPath) -> str:
+        return layers.at(("workflows", *path))
+
+    written = {
+        name: entry
+        for name, entry in schema.workflows.items()
+        if entry.file is None and not entry.tasks
+    }
+    if not written:
+        return {}
+    made = Composition(written, BuiltinWorkflows(prompts), locate)
+    found += [(("workflows", *path), error) for path, error in made.problems]
+    return made.workflows
+
+
+def _flows(
+    schema: Schema, project_dir: Path, layers: Layers, found: list[Found]
+) -> dict[str, Path]:
+    """Return the files of the configured flowcharts; what is wrong is added to *found*."""
+    files: dict[str, Path] = {}
+    for name, entry in schema.workflows.items():
+        if entry.file is None:
+            continue
+        path = ("workflows", name)
+        where = layers.at(path)
+        try:
+            files[name] = resolve_path(project_dir, entry.file, where)
+        except ConfigurationError as error:
+            found.append((path, error))
+            continue
+        if not files[name].is_file():
+            missing = f"there is no file {entry.file!r}"
+            found.append((path, ConfigurationError(missing, where=where)))
+        elif leads_out(files[name], project_dir):
+            out = f"a link leads {entry.file!r} out of the project"
+            found.append((path, UnsafePath(out, where=where, hint="name the file itself")))
+    return files
+
+
+def _agents(schema: Schema, layers: Layers) -> dict[str, Agent]:
+    def agent(name: str) -> Agent:
+        entry = schema.agents[name]
+
+        def locate(path: KeyPath) -> str:
+            return layers.at(("agents", name, *path))
+
+        return Agent(name, entry.kind or name, MappingProxyType(entry.options), locate)
+
+    return {name: agent(name) for name in schema.agents}
+
+
+def _look_up(values: Mapping[str, Any], path: KeyPath) -> Any:
+    found: Any = values
+    for part in path:
+        found = found[part]
+    return found

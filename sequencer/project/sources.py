@@ -1,0 +1,348 @@
+"""Where each value comes from: defaults < file < environment < flags.
+
+A layer is laid down value by value, and each value remembers its source, for messages
+and for ``sequencer check --settings``. Variables that tell an agent which step it works
+on are no settings: an agent may call ``sequencer`` itself and must not thereby change it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from msgspec import Struct, field
+
+from sequencer.documents import keys
+from sequencer.documents import yamlfile as reader
+from sequencer.documents.yamlfile import Document, KeyPath, Position
+from sequencer.model.step import FORMER_AGENT, tries
+from sequencer.project.schema import MOVES_CODE, Schema
+
+PREFIX = "SEQUENCER_"
+IDENTITY_VARIABLES = frozenset(
+    f"{PREFIX}{name}"
+    for name in (
+        "RUN_ID",
+        "RUN_NAME",
+        "WORKFLOW",
+        "STEP",
+        "POSITION",
+        "STEP_INDEX",
+        "ITERATION",
+        "TOKEN",
+        "ATTEMPT",
+        "RESULT",
+        "STATE",
+    )
+)
+_GUARD_MARK = f"{PREFIX}GUARD"
+"""By this a guard finds the processes of its agent, among them a ``sequencer`` that it calls."""
+_TRUST = f"{PREFIX}TRUST"
+"""Says whose code may run on this machine, so it is no setting of a project."""
+_KEEPS_NULL = (("agents",), ("step_defaults",), ("workflows",), ("teams", "roles"))
+"""There ``null`` is a statement ("no time limit"); elsewhere it is a key left empty."""
+
+
+OWN = "default"
+"""The workflow of the steps and the review at the top of the file."""
+OWN_STEPS = ("supervisor", "main")
+"""Of a file that has a review at its top, and no steps."""
+NAMED: Mapping[KeyPath, KeyPath] = {
+    ("agent",): ("agent", "default"),
+    ("workflow",): ("workflow", "name"),
+}
+"""A name alone there means the value of this key."""
+RENAMED: Mapping[KeyPath, KeyPath] = {
+    ("steps",): ("workflows", OWN, "steps"),
+    ("review",): ("workflows", OWN, "review"),
+    ("step_defaults", "retry"): ("retry",),
+    **{
+        ("limits", f"max_{name}"): ("limits", name)
+        for name in ("steps", "cost_usd", "seconds", "failures_in_row", "attempts")
+    },
+}
+"""Two ways to write the same: on the left what a file may say, on the right where it is kept."""
+
+
+def kept_at(path: KeyPath) -> KeyPath:
+    """Return where a value that is written at *path* is kept."""
+    for length in (1, 2):
+        if path[:length] in RENAMED:
+            return (*RENAMED[path[:length]], *path[length:])
+    return path
+
+
+def _spelled(path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, Any]]:
+    """Yield where *value*, written at *path*, is kept, in parts if that is a short form."""
+    path = kept_at(path)
+    if path == ("retry",) and isinstance(made := tries(value), dict):
+        yield from (((*path, key), part) for key, part in made.items())
+    else:
+        yield NAMED.get(path, path) if isinstance(value, str) else path, value
+
+
+SECRET_KEY = re.compile(r"(?:.*[_-])?(?:key|token|secret|password)", re.IGNORECASE)
+"""The last name of a key whose value is not shown."""
+
+
+class Source(Struct, frozen=True):
+    """Who set a value."""
+
+    kind: Literal["default", "file", "environment", "flag"]
+    file: Path | None = None
+    line: int | None = None
+    name: str | None = None
+    """The variable or the flag."""
+
+    def __str__(self) -> str:
+        """Return it as ``check --settings`` shows it."""
+        if self.kind == "file":
+            return f"{self.file}:{self.line}"
+        return self.name or self.kind
+
+
+DEFAULT = Source("default")
+
+
+class Given(NamedTuple):
+    """A value that a flag of the command line gives, and the flag as it is typed."""
+
+    flag: str
+    value: Any
+
+
+class Layers(Struct):
+    """The values so far, later layers over earlier ones."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    sources: dict[KeyPath, Source] = field(default_factory=dict)
+    notices: list[str] = field(default_factory=list)
+    document: Document | None = None
+    _origins: dict[KeyPath, KeyPath] = field(default_factory=dict)
+
+    def put(self, path: KeyPath, value: Any, source: Source, origin: KeyPath | None = None) -> None:
+        """Set the value at *path*; *origin* is its path in the file, where that differs."""
+        if _is_left_empty(path, value):
+            return
+        for place, part in _spelled(path, value):
+            self._put(place, part, source, origin or path)
+
+    def _put(self, path: KeyPath, value: Any, source: Source, origin: KeyPath) -> None:
+        here = self.values
+        for part in path[:-1]:
+            below = here.setdefault(str(part), {})
+            if not isinstance(below, dict):
+                # A wrong value in an earlier layer: it is reported, not covered up.
+                return
+            here = below
+        if isinstance(here.get(str(path[-1])), dict):
+            self._forget_below(path)
+        if _holds_boolean(value):
+            value = _with_words(value, keys.annotation_at(Schema, path))
+        here[str(path[-1])] = value
+        self.sources[path] = source
+        self._origins[path] = origin
+
+    def _forget_below(self, path: KeyPath) -> None:
+        for known in [key for key in self.sources if key[: len(path)] == path]:
+            del self.sources[known]
+
+    def where(self, path: KeyPath) -> str:
+        """Return the place where the value at *path*, or a parent of it, was set."""
+        source, origin = self._origin(path)
+        if source is not None and source.kind != "file":
+            return str(source)
+        return self.document.where(origin) if self.document else "settings"
+
+    def at(self, path: KeyPath) -> str:
+        """Return that place with the key path, as it was written, after it."""
+        return reader.located(self.where(path), self.origin(path))
+
+    def origin(self, path: KeyPath) -> KeyPath:
+        """Return where the value at *path* stands in the file; it may have another key there."""
+        return self._origin(path)[1]
+
+    def position(self, path: KeyPath) -> Position:
+        """Return line and column of *path* in the file, (0, 0) for what is not in it."""
+        source, origin = self._origin(path)
+        if self.document is None or (source is not None and source.kind != "file"):
+            return 0, 0
+        return self.document.position(origin) or (0, 0)
+
+    def _origin(self, path: KeyPath) -> tuple[Source | None, KeyPath]:
+        for length in range(len(path), 0, -1):
+            source = self.sources.get(path[:length])
+            if source is not None:
+                return source, self._origins[path[:length]] + path[length:]
+        written = self.document.positions if self.document else {}
+        for short, kept in RENAMED.items() if path not in written else ():
+            # A part of what stands there, or what holds it.
+            if short in written and kept[: len(path)] == path[: len(kept)]:
+                return None, short + path[len(kept) :]
+        return None, path
+
+
+def _is_left_empty(path: KeyPath, value: Any) -> bool:
+    """Return whether *value* leaves the key at *path* at its default.
+
+    An unknown key is an error even if nothing stands behind it.
+    """
+    if value not in (None, {}):
+        return False
+    if any(len(path) > len(top) and path[: len(top)] == top for top in _KEEPS_NULL):
+        return False
+    annotation = keys.annotation_at(Schema, path)
+    return annotation is not None and (value is None or keys.is_mapping(annotation))
+
+
+def _holds_boolean(value: Any) -> bool:
+    if isinstance(value, (list, dict)):
+        return any(map(_holds_boolean, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, bool)
+
+
+def _with_words(value: Any, annotation: Any) -> Any:
+    """Return *value* with booleans as words, which only a field of type bool reads.
+
+    pydantic takes ``true`` for 1 where a number is expected. Free-form values (an agent's
+    options, a schema) keep their types; where text is expected, a boolean is wrong as it is.
+    """
+    if annotation is Any or annotation is str:
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return [_with_words(item, keys.below(annotation, 0)) for item in value]
+    if isinstance(value, dict):
+        return {key: _with_words(item, keys.below(annotation, key)) for key, item in value.items()}
+    return value
+
+
+def flatten(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+    """Yield path and value of everything below *value* that is no mapping, or an empty one."""
+    if isinstance(value, dict) and value:
+        for key, below in value.items():
+            yield from flatten(below, (*path, key))
+    elif path:
+        yield path, value
+
+
+def lay_file(layers: Layers, document: Document, known: Container[str]) -> None:
+    """Lay what *document* says over *layers*, but for its keys that are *known* already."""
+    for key, value in document.data.items():
+        for below, leaf in flatten(value, (key,)) if key not in known else ():
+            layers.put(below, leaf, source_in(document, below))
+
+
+def source_in(document: Document, path: KeyPath) -> Source:
+    """Return who set what stands at *path* in *document*."""
+    line, _ = document.positions[path]
+    return Source("file", document.file, line)
+
+
+def lay_environment(layers: Layers, env: Mapping[str, str]) -> None:
+    """Lay the ``SEQUENCER_…`` variables over *layers*; unknown ones become notices.
+
+    Raises:
+        ConfigurationError: a list or mapping in a variable is not YAML.
+    """
+    for variable in sorted(env):
+        text = env[variable]
+        if not variable.startswith(PREFIX) or not text:
+            continue
+        if variable in IDENTITY_VARIABLES or variable in (_GUARD_MARK, _TRUST):
+            continue
+        path: KeyPath = tuple(variable.removeprefix(PREFIX).lower().split("__"))
+        annotation = keys.annotation_at(Schema, path)
+        is_short = path in (*NAMED, ("retry",), ("review", "step"))
+        is_section = keys.is_mapping(annotation) and not text.startswith("{") and not is_short
+        if annotation is None or is_section:
+            layers.notices.append(_unknown_variable(variable, annotation, path))
+            continue
+        source = Source("environment", name=variable)
+        for below, value in flatten(_value(text, annotation, variable), path):
+            layers.put(below, value, source)
+
+
+def _value(text: str, annotation: Any, variable: str) -> Any:
+    starts = "{" if keys.is_mapping(annotation) else "[" if keys.is_list(annotation) else "\0"
+    if text.startswith(starts):
+        return reader.parse_value(text, Path(variable))
+    if keys.is_list(annotation):
+        return [item.strip() for item in text.split(",") if item.strip()]
+    if annotation is Any:
+        is_nested = text.startswith(("[", "{"))
+        return reader.parse_value(text, Path(variable)) if is_nested else reader.plain_value(text)
+    return text
+
+
+def variable_name(path: KeyPath) -> str:
+    """Return the variable that sets *path*.
+
+    >>> variable_name(("limits", "cost_usd"))
+    'SEQUENCER_LIMITS__COST_USD'
+    """
+    return PREFIX + "__".join(str(part).upper() for part in path)
+
+
+def _unknown_variable(variable: str, annotation: Any, path: KeyPath) -> str:
+    if annotation is not None:
+        below = keys.known_keys(Schema, path) or ("NAME",)
+        names = ", ".join(variable_name((*path, key)) for key in below)
+        return f"{variable} is ignored: it names a section; its values are {names}"
+    known = [variable_name(leaf) for leaf, _ in keys.leaves(Schema)]
+    nearest = get_close_matches(variable, known, n=1)
+    guess = f"; did you mean {nearest[0]}?" if nearest else ""
+    return f"{variable} is ignored: there is no such setting{guess}"
+
+
+def choose_own_steps(layers: Layers) -> None:
+    """Let the workflow of ``steps`` and ``review`` be the one that runs, unless one is named."""
+    steps, review = RENAMED["steps",], RENAMED["review",]
+    written = [path for path in layers.sources if path[:3] in (steps, review)]
+    if not written:
+        return
+    source, origin = layers.sources[written[0]], layers.origin(written[0])
+    if ("workflow", "name") not in layers.sources:
+        layers.put(("workflow", "name"), OWN, source, origin)
+    if not {(*steps[:2], key) for key in ("steps", "extends")} & layers.sources.keys():
+        layers.put(steps, list(OWN_STEPS), source, origin)
+
+
+def inherit_cadence(layers: Layers) -> None:
+    """Let the router's old cadence be the workflow's where that has none of its own."""
+    old, new = ("router", "review_every_n"), ("workflow", "review_every_n")
+    if new in layers.sources or old not in layers.sources:
+        return
+    layers.put(new, layers.values["router"]["review_every_n"], layers.sources[old], old)
+
+
+def notice_former_agents(layers: Layers) -> None:
+    """Say of each step whose agent has its former name what it is called today."""
+    document = layers.document
+    for path in document.positions if document else ():
+        if path[-1] == FORMER_AGENT and path[0] in ("steps", "review", "workflows", "teams"):
+            where = document.where(path) if document else ""
+            layers.notices.append(
+                f"{where}: {reader.dotted(path)!r} is read as 'agent', its present name"
+            )
+
+
+def notice_commits(layers: Layers) -> None:
+    """Say of each key about commits that it has no effect where no code is moved.
+
+    `store.work.branch` has one everywhere.
+    """
+    store = layers.values.get("store")
+    if isinstance(store, dict) and store.get("kind") in MOVES_CODE:
+        return
+    told = set()
+    for path in layers.sources:
+        if path[0] == "commit" or path[:3] == ("store", "work", "tolerated"):
+            where, key = layers.where(path), reader.dotted(layers.origin(path))
+            if key not in told:
+                layers.notices.append(f"{where}: {key!r} has no effect with store.kind file")
+                told.add(key)

@@ -1,0 +1,335 @@
+"""What a step may do, as values to compare with what a person has trusted.
+
+They come from the steps that the real readers return, with the project's step defaults: what a
+step gives its agent, what it takes away, who or what is asked after it, and its caps. A field
+that no table here names acts: any change of it counts.
+
+Not promised: the order of steps and the edges of a graph. A gate that comes later, or that a
+way leads past, is still a gate.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from sequencer.model.frozen import Frozen
+from sequencer.model.net.graph import DEFAULT_MAX_ITERATIONS, Graph, Node, NodeKind
+from sequencer.model.step import Step
+from sequencer.model.workflow import Workflow
+
+WHOLE = ""
+"""In place of a step: what a workflow says about all of them. No step has this name."""
+PERSON = "asks a person"
+"""The gate of a person's node."""
+_APPROVAL, _JUDGE = "requires_approval", "validation"
+
+FREE: Mapping[str, frozenset[str]] = {
+    "Step": frozenset(
+        {
+            *("name", "description", "prompt", "text", "agent", "model", "provider"),
+            *("temperature", "system_prompt", "append_system_prompt", "system_from_labels"),
+            *("suppress_thoughts", "complete_when", "continue_session", "output"),
+        }
+    ),
+    "Role": frozenset({"step"}),
+    "TaskTraits": frozenset(
+        {
+            *("role", "description", "active_form", "blocked_by", "needs", "weight", "fixes"),
+            "brought",
+        }
+    ),
+    "Graph": frozenset({"nodes", "edges", "entries", "on_error", "state", "is_team"}),
+    "Node": frozenset(
+        {
+            *("id", "kind", "label", "description", "question", "options", "input"),
+            *("allows_custom_input", "on_timeout", "output_key", "task"),
+        }
+    ),
+    "Workflow": frozenset({"name", "steps", "review", "kind", "graph", "description"}),
+}
+"""Fields, by class, whose change means nothing for trust, or that are looked into."""
+COMPARED: Mapping[str, frozenset[str]] = {
+    "Step": frozenset(
+        {
+            *("tools", "allowed_tools", "disallowed_tools", "disallow_all_tools", "agents"),
+            *("single_turn", "no_comment", "requires_approval", "approval", "validation"),
+            *("max_turns", "timeout_s", "idle_timeout_s", "max_cost_usd", "retry"),
+        }
+    ),
+    "Role": frozenset({"writes", "worktree", "budget"}),
+    "TaskTraits": frozenset({"writes", "worktree", "adds", "budget"}),
+    "Graph": frozenset({"max_iterations", "timeout_ms", "max_parallel"}),
+    "Node": frozenset({"timeout_ms"}),
+    "Workflow": frozenset(),
+}
+"""Fields, by class, that `StepFacts` has as grants, refusals, gates or caps."""
+_STEP_CAPS = ("max_cost_usd", "max_turns", "timeout_s", "idle_timeout_s")
+_FLAGS = ("disallow_all_tools", "single_turn", "no_comment")
+_USUAL: Mapping[str, float] = {
+    "retry.max_attempts": 1.0,
+    "max_iterations": float(DEFAULT_MAX_ITERATIONS),
+}
+"""Caps that are there where nobody wrote one; every other one is then none."""
+_MS = 1000
+
+
+class StepFacts(Struct, frozen=True, omit_defaults=True):
+    """What one step may do, or a whole workflow (`WHOLE`)."""
+
+    agent: str | None = None
+    """As the step names it; None: whichever performs steps that name none. Those that stand in
+    for it follow, each after a line break, which no name has."""
+    grants: tuple[str, ...] = ()
+    """What it gives its agent; each a line without the step's name."""
+    refusals: tuple[str, ...] = ()
+    """What it takes from its agent."""
+    gates: Mapping[str, float | None] = field(default_factory=dict)
+    """What has to happen before the run continues -> seconds after which it does so by itself."""
+    caps: Mapping[str, float] = field(default_factory=dict)
+    """Only those that are not as usual."""
+    others: Mapping[str, str] = field(default_factory=dict)
+    """Fields that no table names, with their values."""
+
+    def most(self, cap: str) -> float:
+        """Return how much *cap* allows, infinity for no cap."""
+        return self.caps.get(cap, _USUAL.get(cap, math.inf))
+
+    @property
+    def lines(self) -> Iterator[str]:
+        """Yield each fact, for people."""
+        yield from self.grants
+        yield from self.refusals
+        yield from (told_gate(name, wait) for name, wait in self.gates.items())
+        yield from (f"{name}: {amount(most)}" for name, most in self.caps.items())
+        yield from (f"{name}: {value}" for name, value in self.others.items())
+
+
+class Loss(NamedTuple):
+    """One way in which something may do more than before."""
+
+    before: str | None
+    """A line; None: it is new."""
+    after: str | None
+    """None: it is gone."""
+
+
+def text_of(value: Any) -> str:
+    """Return *value* on one line of ASCII."""
+    # ASCII: what is shown to a person who decides must not look like something else.
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def ascii_of(text: str) -> str:
+    """Return *text* with everything but printable ASCII spelled out."""
+    return text.encode("unicode_escape").decode()
+
+
+def amount(most: float) -> str:
+    """Return a cap for people."""
+    return "no cap" if math.isinf(most) else f"{most:.15g}"
+
+
+def told_gate(name: str, wait_s: float | None) -> str:
+    """Return the gate *name* for people, which opens by itself after *wait_s* seconds."""
+    return f"{name}: true" if wait_s is None else f"{name}: true, continues after {wait_s:g} s"
+
+
+def facts_of_step(step: Step, traits: Any = None) -> StepFacts:
+    """Return what *step* may do; *traits* are those of the team's task or role it is of."""
+    grants: list[str] = []
+    refusals: list[str] = []
+    for tool, is_given in (step.tools or {}).items():
+        (grants if is_given else refusals).append(f"tools.{tool}: {text_of(is_given)}")
+    if step.allowed_tools is not None:
+        # For some clients the list is also a limit: without it, every tool is there.
+        refusals.append("allowed_tools: no others")
+    grants += [f"allowed_tools: {text_of(tool)}" for tool in step.allowed_tools or ()]
+    refusals += [f"disallowed_tools: {text_of(tool)}" for tool in step.disallowed_tools or ()]
+    refusals += [f"{name}: true" for name in _FLAGS if getattr(step, name)]
+    for name, agent in (step.agents or {}).items():
+        grants.append(f"agents.{name}.tools: {text_of(agent.tools)}")
+    caps = {name: getattr(step, name) for name in _STEP_CAPS}
+    caps["retry.max_attempts"] = None if step.retry is None else step.retry.max_attempts
+    if step.validation is not None:
+        caps[f"{_JUDGE}.max_attempts"] = step.validation.max_attempts
+    others = _others(step)
+    if traits is not None:
+        given = {"writes": traits.writes or None, "adds": getattr(traits, "adds", None)}
+        grants += [f"{name}: {text_of(one)}" for name, one in given.items() if one]
+        refusals += ["worktree: true"] if traits.worktree else []
+        caps["budget.max_cost_usd"] = traits.budget.max_cost_usd
+        caps["budget.max_tokens"] = traits.budget.max_tokens
+        others |= _others(traits)
+    return StepFacts(
+        step.agent,
+        tuple(sorted(set(grants))),
+        tuple(sorted(set(refusals))),
+        dict(_gates_of(step)),
+        _written(caps),
+        others,
+    )
+
+
+def _gates_of(step: Step) -> Iterator[tuple[str, float | None]]:
+    if step.requires_approval:
+        approval = step.approval
+        opens = approval is not None and approval.on_timeout == "approve"
+        yield _APPROVAL, approval.timeout_s if approval is not None and opens else None
+    if step.validation is not None:
+        yield _JUDGE, None
+        if step.validation.on_exhausted == "fail":
+            yield f"{_JUDGE}.on_exhausted fail", None
+
+
+Complete = Callable[[Step], Step]
+"""From a step to the same with the project's defaults."""
+
+
+def facts_of_steps(
+    name: str, step: Step, complete: Complete, traits: Any = None
+) -> Iterator[tuple[str, StepFacts]]:
+    """Yield the facts of *step* as *name*, and those of the step that fixes its work.
+
+    Names of what is inside of something else have a line break, which no name of a step has.
+    """
+    whole = complete(step)
+    yield name, facts_of_step(whole, traits)
+    if whole.validation is not None and whole.validation.fixer is not None:
+        yield from facts_of_steps(f"{name}\nfixer", whole.validation.fixer, complete)
+
+
+def facts_of_workflow(workflow: Workflow, complete: Complete) -> dict[str, StepFacts]:
+    """Return the facts of each step of *workflow*, and of its persons' nodes, by name."""
+    found: dict[str, StepFacts] = {}
+    nodes = {node.id: node for node in workflow.nodes}
+    for step in workflow.steps:
+        node = nodes.get(step.name)
+        found |= facts_of_steps(step.name, step, complete, None if node is None else node.task)
+    if workflow.review is not None:
+        step = workflow.review.step
+        facts = dict(facts_of_steps(f"{step.name}\nreview", step, complete))
+        found |= {name: _at_times(one, workflow.review_every) for name, one in facts.items()}
+    others = _others(workflow)
+    caps: dict[str, float | None] = {}
+    if nodes:
+        graph = workflow.whole_graph
+        found |= {name: _person(node) for name, node in nodes.items() if _is_asked(graph, node)}
+        others |= _others(graph)
+        caps = {
+            "max_iterations": graph.max_iterations,
+            "max_parallel": graph.max_parallel,
+            "timeout_s": None if graph.timeout_ms is None else graph.timeout_ms / _MS,
+        }
+    if caps or others:
+        found[WHOLE] = StepFacts(caps=_written(caps), others=others)
+    return found
+
+
+def _at_times(facts: StepFacts, every: int) -> StepFacts:
+    """Return the *facts* of a review; how rarely it comes counts where something waits for it."""
+    if not facts.gates or not every:
+        return facts
+    return replace(facts, caps={**facts.caps, "review.every": float(every)})
+
+
+def _is_asked(graph: Graph, node: Node) -> bool:
+    # A node that no way leads to asks nobody.
+    return node.kind is NodeKind.HUMAN and node.id in graph.reachable
+
+
+def _person(node: Node) -> StepFacts:
+    wait_s = None if node.timeout_ms is None else node.timeout_ms / _MS
+    return StepFacts(gates={PERSON: wait_s}, others=_others(node))
+
+
+def _written(caps: Mapping[str, float | None]) -> dict[str, float]:
+    written = {name: float(most) for name, most in caps.items() if most is not None}
+    return {name: most for name, most in written.items() if most != _USUAL.get(name)}
+
+
+def _others(value: Frozen) -> dict[str, str]:
+    """Return the fields of *value* that no table names and that are not as they come."""
+    table = next(each.__name__ for each in type(value).__mro__ if each.__name__ in FREE)
+    known = FREE[table] | COMPARED[table]
+    unknown = {name: spec for name, spec in type(value).model_fields.items() if name not in known}
+    found = {name: getattr(value, name) for name in unknown}
+    return {
+        name: text_of(each.model_dump(mode="json") if isinstance(each, Frozen) else each)
+        for name, each in found.items()
+        if each != unknown[name].get_default()
+    }
+
+
+def losses(
+    now: StepFacts,
+    trusted: StepFacts,
+    bounds: Mapping[str, float],
+    given: frozenset[str] | None = None,
+) -> Iterator[Loss]:
+    """Yield what *now* may do more than the same step as it was *trusted*, gates aside.
+
+    A cap that *bounds* has may rise up to there. *given* is what other steps of the agent are
+    given, which counts where it is another agent than before.
+    """
+    if PERSON not in now.gates:
+        is_same = given is None or _agents(now) <= _agents(trusted)
+        may = set(trusted.grants) if is_same else set(trusted.grants) & (given or set())
+        who = "" if is_same else f", to agent {text_of(' or '.join(sorted(_agents(now))))}"
+        yield from (Loss(None, f"{grant}{who}") for grant in now.grants if grant not in may)
+        yield from (Loss(each, None) for each in trusted.refusals if each not in now.refusals)
+        for name in sorted({*now.caps, *trusted.caps}):
+            before, after = trusted.most(name), now.most(name)
+            if after > before and after > bounds.get(name, -math.inf):
+                yield Loss(f"{name}: {amount(before)}", f"{name}: {amount(after)}")
+    for name in sorted({*now.others, *trusted.others}):
+        old, new = trusted.others.get(name), now.others.get(name)
+        if old != new:
+            yield Loss(old and f"{name}: {old}", new and f"{name}: {new}")
+
+
+def _agents(facts: StepFacts) -> set[str]:
+    return set((facts.agent or "").split("\n"))
+
+
+def lost_gates(now: StepFacts, trusted: StepFacts) -> Iterator[Loss]:
+    """Yield the gates of *trusted* that *now* has not, or that open sooner by themselves."""
+    for name, wait_s in trusted.gates.items():
+        before = told_gate(name, wait_s)
+        if name not in now.gates:
+            yield Loss(before, None)
+        elif _wait(now.gates[name]) < _wait(wait_s):
+            yield Loss(before, told_gate(name, now.gates[name]))
+
+
+def moved_gates(
+    gone: Mapping[str, StepFacts], came: Mapping[str, StepFacts]
+) -> Iterator[tuple[str, Loss]]:
+    """Yield, with their names, the gates of the steps *gone* that none of *came* has instead.
+
+    A step that is renamed keeps its gate so, and one that is left out does not.
+    """
+    left: dict[str, list[float]] = {}
+    for facts in came.values():
+        for name, wait_s in facts.gates.items():
+            left.setdefault(name, []).append(_wait(wait_s))
+    # The gates that wait longest first: what is left of the others may be shorter.
+    asked = [
+        (gate, _wait(w), step) for step, facts in gone.items() for gate, w in facts.gates.items()
+    ]
+    for gate, wait_s, step in sorted(asked, key=lambda one: -one[1]):
+        instead = max(left.get(gate, ()), default=-1.0)
+        if instead < wait_s:
+            told = None if math.isinf(wait_s) else wait_s
+            yield step, Loss(told_gate(gate, told), None)
+        else:
+            left[gate].remove(instead)
+
+
+def _wait(wait_s: float | None) -> float:
+    return math.inf if wait_s is None else wait_s

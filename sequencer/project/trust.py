@@ -1,0 +1,383 @@
+"""What a project can do on this machine, as facts to compare with what a person has trusted.
+
+They come from the project's files alone, not from variables or flags; nothing is imported,
+started or followed out of the project. A key that `rules` does not name acts.
+
+Not promised: what a trusted program reads or starts by itself (a Makefile, the tests) is not
+compared.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import math
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from functools import cache, cached_property
+from itertools import islice, product
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct, field, to_builtins
+
+from sequencer.documents.keys import leaves
+from sequencer.documents.yamlfile import KeyPath, dotted
+from sequencer.project.named_files import MAX_WORDS, modules, named
+from sequencer.project.schema import Schema
+from sequencer.project.sources import SECRET_KEY, flatten
+from sequencer.project.step_facts import amount, ascii_of, text_of
+from sequencer.project.workflow_facts import Recorded, Workflows, shown_in
+
+
+class Rule(StrEnum):
+    """What a change of a key means."""
+
+    ACTS = "acts"
+    """It asks for trust again."""
+    CAP = "cap"
+    """Raised or taken away it asks again; lowered or added it does not."""
+    STEPS = "steps"
+    """Its values are compared step by step, see `workflow_facts`."""
+    FREE = "free"
+
+
+_KEYS: Mapping[Rule, tuple[str, ...]] = {
+    Rule.ACTS: (
+        *("agents", "agents_may_decide", "hooks", "setup", "commit", "schedules"),
+        # Where files are read, written and removed.
+        *("prompts_dir", "state_file", "logs_dir", "file_mode"),
+        # What an estimate is made of, and so what a cap on cost counts.
+        "prices",
+        *("store.kind", "store.allow_network_fs", "store.remote", "store.branch", "store.work"),
+        *("store.address", "store.namespace", "store.project", "store.queue"),
+        *("store.tls", "store.api_key_env"),
+        *("activity.sinks", "activity.comment_tools", "routing.classifier", "webhooks"),
+        *("teams.merge", "teams.on_write", "teams.budget.on_hard"),
+    ),
+    Rule.CAP: (
+        *("limits", "run.max_steps", "run.max_cycles", "run.max_cost_usd", "run.step_timeout_s"),
+        *("run.max_parallel", "teams.max_size", "teams.max_tasks"),
+        *("teams.max_failures", "teams.budget.max_cost_usd", "teams.budget.max_tokens"),
+        *("commit.max_file_bytes", "commit.max_report_file_bytes", "commit.max_total_bytes"),
+        "setup_timeout_s",
+        *("commit.max_report_total_bytes", "commit.max_tracked_output_file_bytes"),
+        "commit.max_tracked_output_total_bytes",
+    ),
+    Rule.STEPS: (
+        "workflow",
+        "workflows",
+        "teams.roles",
+        "steps",
+        "review",
+        "step_defaults",
+        "retry",
+        # Who performs the steps that name nobody, and where.
+        *("agent", "worktree", "router.review_every_n"),
+    ),
+    Rule.FREE: (
+        # With which words a step is performed.
+        *("supervisor_prompt", "main_prompt", "reviewer_prompt", "router"),
+        *("routing", "store.ttl_s", "store.journal"),
+        *("store.timeout_s", "store.patience_s", "store.poll", "store.max_commits"),
+        *("commit.message", "logs.max_bytes", "activity.thoughts", "activity.min_interval_s"),
+        *("activity.drain_s", "teams.enabled", "teams.threshold", "teams.classifications"),
+        *("teams.lead_model", "teams.teammate_model", "teams.fallback_agent"),
+        *("teams.fallback_model", "teams.score", "teams.budget.soft", "run.mode"),
+        "run.max_wait_s",
+    ),
+}
+
+_COST = "limits.cost_usd"
+"""Told also where there is none."""
+
+
+class Acts(Struct, frozen=True, dict=True):
+    """What a project can do."""
+
+    lines: tuple[str, ...]
+    """Each fact in a line, sorted."""
+    caps: Mapping[str, float]
+    """Key -> the most that it allows, infinity for no cap."""
+    files: Mapping[str, Mapping[Path, str]] = field(default_factory=dict)
+    """Files of the project that are run: by agent, or ``hooks``, each with its fingerprint."""
+    workflows: Workflows | None = None
+    """As they are; None: these are the facts of a record."""
+    kept: Recorded | None = None
+    """What a record has of workflows; None: it is from before they were compared."""
+
+    @property
+    def recorded(self) -> Recorded | None:
+        """Return what the steps of workflows may do, to be kept or compared."""
+        return self.kept if self.workflows is None else self.workflows.recorded
+
+    @cached_property
+    def digest(self) -> str:
+        """Return the fingerprint of everything but the project's own caps."""
+        return digest_of(self.lines, (), self.recorded)
+
+    @property
+    def described(self) -> list[str]:
+        """Return every fact, for people; of the caps those that are not as they come."""
+        usual = {name: _most(default) for name, default in _caps_by_default().items()}
+        caps = [
+            f"{name}: {amount(most)}"
+            for name, most in self.caps.items()
+            if name == _COST or most != usual.get(name)
+        ]
+        steps = () if self.workflows is None else self.workflows.lines
+        return [*self.lines, *steps, *caps]
+
+    def beyond(self, trusted: Acts) -> list[str]:
+        """Return what is not as it was *trusted*, ``- `` before and ``+ `` now; empty: all is."""
+        gone = [f"- {line}" for line in trusted.lines if line not in set(self.lines)]
+        came = [f"+ {line}" for line in self.lines if line not in set(trusted.lines)]
+        changed = sorted([*gone, *came], key=lambda text: (_key_of(text[2:]), text[0] == "+"))
+        if self.workflows is not None:
+            for old, new in self.workflows.changes(trusted.recorded, trusted.caps):
+                changed += [f"- {old}"] if old else []
+                changed += [f"+ {new}"] if new else []
+        for name, most in self.caps.items():
+            before = trusted.caps.get(name, -math.inf)
+            if most > before:
+                changed += [f"- {name}: {amount(before)}", f"+ {name}: {amount(most)}"]
+        return changed
+
+
+def digest_of(lines: Iterable[str], grants: Iterable[str], steps: Recorded | None) -> str:
+    """Return the fingerprint of a record; *grants* are lines that old ones have."""
+    compared = () if steps is None else (text_of(to_builtins(steps.steps)),)
+    text = "\n".join((*lines, *sorted(grants), *compared))
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def acts_of(
+    written: Mapping[str, Any],
+    project: Path,
+    git_settings: Mapping[str, str] | None = None,
+    flows: Iterable[Path] = (),
+) -> Acts:
+    """Return what the project in the folder *project* can do, whose file says *written*.
+
+    *git_settings* are those of its repository that make git run or fetch something, *flows* the
+    files of workflows that are run besides those which it has.
+    """
+    root = Path(os.path.realpath(project))
+    lines = [f"git.{name}: {text_of(value)}" for name, value in (git_settings or {}).items()]
+    caps = {name: _most(default) for name, default in _caps_by_default().items()}
+    for path, value in flatten(dict(written), ()):
+        rule = rule_of(path)
+        if rule is Rule.CAP:
+            caps[dotted(path)] = _most(value)
+        elif rule is Rule.ACTS:
+            lines.append(_line(path, value))
+    files = {name: dict(found) for name, found in files_of(written, root) if found}
+    for owner, found in files.items():
+        lines += [
+            f"{owner}, file {ascii_of(shown_in(p, root))}: {what}"
+            for p, what in found.items()
+            if what != ABSENT
+        ]
+    workflows = Workflows(written, root, flows)
+    return Acts(tuple(sorted(set(lines))), caps, files, workflows)
+
+
+@cache
+def rules() -> Mapping[str, Rule]:
+    """Return what a change means by key or section; the longest name that fits decides."""
+    return {key: rule for rule, keys in _KEYS.items() for key in keys}
+
+
+def rule_of(path: KeyPath) -> Rule:
+    """Return what a change of the value at *path* means."""
+    for length in range(len(path), 0, -1):
+        rule = rules().get(".".join(map(str, path[:length])))
+        if rule is not None:
+            return rule
+    return Rule.ACTS
+
+
+@cache
+def _caps_by_default() -> Mapping[str, Any]:
+    return {dotted(path): value for path, value in leaves(Schema) if rule_of(path) is Rule.CAP}
+
+
+def _most(value: Any) -> float:
+    """Return a cap as a number; one that can't be read allows everything."""
+    try:
+        most = math.inf if value is None or value == "" else float(value)
+    except (TypeError, ValueError):
+        return math.inf
+    return math.inf if math.isnan(most) else most
+
+
+def _line(path: KeyPath, value: Any) -> str:
+    is_secret = SECRET_KEY.fullmatch(str(path[-1])) is not None
+    text = text_of(value)
+    if is_secret:
+        text = f"(hidden, {hashlib.sha256(text.encode()).hexdigest()[:12]})"
+    return f"{ascii_of(dotted(path))}: {text}"
+
+
+def _key_of(line: str) -> str:
+    return line.partition(": ")[0]
+
+
+_PROGRAMS = ("argv", "program", "extra_args", "env")
+"""Options of an agent that may name a file; a variable can make a program load one."""
+_MAX_FOLDERS = 20
+"""In the variables of one agent."""
+_FILE_NAME = re.compile(r"(?!-)[\w./@+-]*[./][\w./@+-]*")
+_MOST_ABSENT = 64
+ABSENT = "not there"
+"""Instead of the fingerprint of a named file that may appear, or get content, during a run."""
+EMPTY = f"sha256 {hashlib.sha256().hexdigest()}"
+MAX_BYTES = 64 * 1024 * 1024
+"""A larger file is compared by its size and its time of change."""
+
+
+def files_of(written: Mapping[str, Any], root: Path) -> Iterator[tuple[str, dict[Path, str]]]:
+    """Yield who runs files of the project, and these with their fingerprints."""
+    entries = written.get("agents")
+    for name, entry in entries.items() if isinstance(entries, dict) else ():
+        yield f"agents.{name}", files_of_agent(entry, root)
+    setup, commands = written.get("setup"), dict[Path, str]()
+    for command in setup if isinstance(setup, list) else ():
+        commands |= _run_by(root, command if isinstance(command, list) else [str(command)])
+    yield "setup", commands
+    hooks = written.get("hooks")
+    items = hooks.split(",") if isinstance(hooks, str) else hooks
+    if isinstance(items, list):
+        yield "hooks", _with_imports(root, [str(item).strip() for item in items])
+
+
+def files_of_agent(entry: Any, root: Path) -> dict[Path, str]:
+    """Return the files below the real path *root* that an agent's *entry* names, see `files_of`."""
+    found: dict[Path, str] = {}
+    for option in _PROGRAMS if isinstance(entry, dict) else ():
+        value = entry.get(option)
+        value = list(value.values()) if isinstance(value, dict) else value
+        items = [value] if isinstance(value, str) else value
+        found |= _run_by(root, items if isinstance(items, list) else [])
+    return found | _found_by_search(entry, root)
+
+
+def _found_by_search(entry: Any, root: Path) -> dict[Path, str]:
+    """Return the files that an agent's programs and modules are in folders of its variables.
+
+    ``PATH`` and ``PYTHONPATH`` name folders of the project, as may any other.
+    """
+    env = entry.get("env") if isinstance(entry, dict) else None
+    values = map(str, env.values()) if isinstance(env, dict) else ()
+    parts = dict.fromkeys(part for value in values for part in value.split(":") if part)
+    folders = [part for part in parts if "\0" not in part and (root / part).is_dir()][:_MAX_FOLDERS]
+    found: dict[Path, str] = {}
+    for option in _PROGRAMS[:3] if folders else ():
+        value = entry.get(option)
+        command = value if isinstance(value, list) else [value] if value else []
+        words = (word for word in (*named(command), *modules(command)) if word[:1] != "/")
+        for word, folder in islice(product(words, folders), MAX_WORDS):
+            found |= _with_imports(root, [f"{folder}/{word}"])
+    return found
+
+
+def _run_by(root: Path, command: Sequence[Any]) -> dict[Path, str]:
+    """Return the fingerprints of the files that *command* may run, with Python's modules."""
+    paths = list(modules(command))
+    found = _with_imports(root, paths)
+    for item in named(command):
+        # An empty file does nothing, and often only marks something: touch done.txt
+        here = _file(root, item)
+        found |= {path: ABSENT if what == EMPTY else what for path, what in here.items()}
+        paths += [] if here else [item]
+    absent = dict.fromkeys(islice(_may_appear(root, paths), _MOST_ABSENT), ABSENT)
+    return absent | found
+
+
+def _may_appear(root: Path, paths: Iterable[str]) -> Iterator[Path]:
+    """Yield those of *paths* that no file has yet and that look like the name of one."""
+    for written in paths:
+        if _FILE_NAME.fullmatch(written):
+            path = Path(os.path.normpath(root / written))
+            if path != root and path.is_relative_to(root) and not path.exists():
+                yield path
+
+
+def _file(root: Path, written: str) -> dict[Path, str]:
+    """Return the fingerprint of the file of the project that *written* names, if it names one."""
+    if not written or "\0" in written or len(written) > 4096:  # noqa: PLR2004 - no path is longer
+        return {}
+    path = Path(os.path.normpath(root / written))
+    if not path.is_relative_to(root):
+        return {}
+    real = Path(os.path.realpath(path))
+    if not real.is_relative_to(root):
+        return {path: led_to(path, real)[0]} if real.is_file() else {}
+    what = fingerprint(real)
+    if what is None:
+        return {}
+    # Both: the link may be turned to another file, and that file may change.
+    return {real: what} if real == path else {path: led_to(path, real)[1], real: what}
+
+
+def led_to(path: Path, real: Path) -> tuple[str, str]:
+    """Return what tells that the link *path* leads to *real*, outside of the project or inside.
+
+    Inside it is told from where the link is: alike in each work tree.
+    """
+    near = os.path.relpath(real, path.parent)
+    return f"leads to {text_of(str(real))}", f"leads to {text_of(near)}"
+
+
+def fingerprint(path: Path) -> str | None:
+    """Return what tells the content of the regular file *path*; None: it is none."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    facts = os.fstat(fd)
+    if not stat.S_ISREG(facts.st_mode):
+        os.close(fd)
+        return None
+    with os.fdopen(fd, "rb") as file:
+        if facts.st_size > MAX_BYTES:
+            return f"{facts.st_size} bytes, of {facts.st_ctime_ns}"
+        return f"sha256 {hashlib.file_digest(file, 'sha256').hexdigest()}"
+
+
+def _with_imports(root: Path, hooks: Iterable[str]) -> dict[Path, str]:
+    """Return the fingerprints of *hooks* and of the modules of the project that they import."""
+    found: dict[Path, str] = {}
+    todo = list(hooks)
+    while todo:
+        for path, what in _file(root, todo.pop()).items():
+            if path not in found:
+                found[path] = what
+                todo += _imports(path, root)
+    return found
+
+
+def _imports(path: Path, root: Path) -> Iterator[str]:
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        # Whoever loads it says so.
+        return
+    here = path.parent.relative_to(root)
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or "", *(f"{node.module or ''}.{a.name}" for a in node.names)]
+        for name in filter(None, (name.strip(".") for name in names)):
+            parts = name.split(".")
+            for length in range(1, len(parts) + 1):
+                module = "/".join(parts[:length])
+                # Of a relative import, any folder above may be meant.
+                for base in {here, *here.parents}:
+                    yield str(base / f"{module}.py")
+                    yield str(base / module / "__init__.py")

@@ -1,0 +1,493 @@
+"""Whether a project may act here: asked once, before anything of it is run.
+
+The one wall before a project's hooks, its agents and the addresses that get its secrets.
+Looking at a run never asks. The records are in the state folder of the user, never in a
+project. One that somebody else could have written is refused. Inside of an agent neither
+``SEQUENCER_TRUST`` counts, nor what a program vouches for.
+
+Not promised: an agent that may write any file of its user can write a record as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import re
+import secrets
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from msgspec import Struct, ValidationError, convert, field, to_builtins
+from msgspec.structs import replace
+
+from sequencer.documents.textfile import CONFIG_NAME
+from sequencer.errors import DecisionRefused, NotTrusted, StorageFailed, UnsafePath
+from sequencer.executors.project_files import files_for
+from sequencer.project.client_files import ClientFacts, client_of, clients_of, file_of, scan
+from sequencer.project.schema import MOVES_CODE
+from sequencer.project.settings import Settings
+from sequencer.project.step_facts import ascii_of
+from sequencer.project.trust import (
+    ABSENT,
+    EMPTY,
+    Acts,
+    acts_of,
+    digest_of,
+    files_of_agent,
+    fingerprint,
+    led_to,
+)
+from sequencer.project.workflow_facts import Recorded
+from sequencer.store.folder import make_own, own_state
+from sequencer.store.identity import is_inside_agent
+
+VARIABLE = "SEQUENCER_TRUST"
+"""Folders that are trusted with what is below them, or ``all``."""
+Ask = Callable[[NotTrusted], bool]
+"""Whether a person says yes to what the error lists."""
+
+
+class Trust:
+    """What a person has said about one project, and what of it would act."""
+
+    def __init__(self, settings: Settings, ask: Ask | bool) -> None:
+        """Ask *ask* where nothing is recorded; True: the calling program answers for it."""
+        self._settings = settings
+        self._ask = ask
+        self._is_sure = False
+        self._files: Mapping[str, Mapping[Path, str]] = {}
+        self._read: frozenset[str] | None = None
+        """The trusted facts of files that clients read; None: nothing is compared."""
+        self._flows: set[Path] = set()
+        """Workflows that were asked for by their paths."""
+
+    @property
+    def key(self) -> str:
+        """Return what the record of this project is about."""
+        return project_key(self._settings.project_dir, self._settings.config_path)
+
+    @cached_property
+    def acts(self) -> Acts:
+        """Return what the project can do now, with what its agents' clients read of it."""
+        read = {line for found in self._scans.values() for line in found.lines}
+        return replace(self._written, lines=tuple(sorted({*self._written.lines, *read})))
+
+    @cached_property
+    def _written(self) -> Acts:
+        settings = self._settings
+        own, root = self._own_settings, settings.project_dir
+        return acts_of(settings.written, root, own, self._flows)
+
+    @cached_property
+    def _scans(self) -> dict[str, ClientFacts]:
+        """What each client that agents may be would read of the project."""
+        settings, workflows = self._settings, self._written.workflows
+        clients = clients_of(settings, () if workflows is None else workflows.texts)
+        return {name: scan(name, reads, settings.project_dir) for name, reads in clients.items()}
+
+    @cached_property
+    def _git(self) -> ModuleType:
+        from sequencer.plugins.git import process  # noqa: PLC0415 - only who asks
+
+        return process
+
+    @cached_property
+    def _own_settings(self) -> Mapping[str, str]:
+        store = self._settings.store
+        # Code travels through the remote where the run itself is elsewhere, too.
+        remote = store.remote if store.kind in MOVES_CODE else None
+        found: Mapping[str, str] = self._git.acting_settings(self._settings.project_dir, remote)
+        return found
+
+    @property
+    def git_settings(self) -> Mapping[str, str]:
+        """Return which settings of the repository's own git may act on once it is trusted."""
+        from sequencer.plugins.git.own_settings import EVERYTHING  # noqa: PLC0415 - only git needs it
+
+        return EVERYTHING if self.is_vouched_for else self._own_settings
+
+    @property
+    def is_vouched_for(self) -> bool:
+        """Return whether it is trusted whatever it does: the program or `VARIABLE` says so."""
+        given = os.environ.get(VARIABLE, "").strip()
+        if not (given or self._ask is True) or is_inside_agent():
+            return False
+        if self._ask is True:
+            return True
+        real = Path(os.path.realpath(self._settings.project_dir))
+        named = (entry for entry in given.split(":") if os.path.isabs(entry))  # noqa: PTH117
+        return given == "all" or any(real.is_relative_to(os.path.realpath(one)) for one in named)
+
+    def refusal(self) -> NotTrusted | None:
+        """Return why nothing of it may run; None: it may.
+
+        Raises:
+            UnsafePath: the record can't be believed.
+        """
+        if self._is_sure or self.is_vouched_for:
+            return None
+        known = read(self.key)
+        if known is None:
+            return NotTrusted(self.key, self.acts.described)
+        changed = self.acts.beyond(self._without_unused(known.acts))
+        flows = map(os.path.relpath, self._flows)
+        hint = self._how_to_trust(changed)
+        return NotTrusted(self.key, self.acts.described, changed, flows, hint) if changed else None
+
+    def _how_to_trust(self, changed: Iterable[str]) -> str | None:
+        """Return how to trust what a client reads that only an option or a variable names."""
+        settings = self._settings
+        name = settings.agent.default
+        kind = settings.agents[name].kind if name in settings.agents else name
+        is_typed = settings.source_of("agent", "default").kind in ("flag", "environment")
+        if not is_typed or kind not in {client_of(line[2:]) for line in changed}:
+            return None
+        called = f"'SEQUENCER_AGENT__DEFAULT={name} sequencer trust'"
+        return f"nothing was run; {called} shows everything and asks you"
+
+    def ensure(self, *, may_ask: bool = True) -> None:
+        """Return if the project may act.
+
+        Raises:
+            NotTrusted: nobody has said so, or it has changed since; nothing was run.
+        """
+        if self._is_sure:
+            return
+        refused = self.refusal()
+        if refused is not None:
+            if not may_ask or isinstance(self._ask, bool) or not self._ask(refused):
+                raise refused
+            self.keep()
+        self._is_sure = True
+        if not self.is_vouched_for:
+            self._files = self.acts.files
+            known = read(self.key)
+            self._read = frozenset(known.lines if known else ())
+
+    def _without_unused(self, acts: Acts) -> Acts:
+        """Return *acts* without what clients would read that no agent is at present."""
+        lines = [line for line in acts.lines if client_of(line) in (None, *self._scans)]
+        return replace(acts, lines=tuple(lines))
+
+    def add_flow(self, path: Path) -> None:
+        """Ask about the workflow *path* as well: the tools that it grants, wherever it stands."""
+        if path not in self._flows:
+            self._flows.add(path)
+            self._is_sure = False
+            for name in ("acts", "_written", "_scans"):
+                vars(self).pop(name, None)
+
+    def keep(self) -> None:
+        """Record that a person has said yes to what the project can do now.
+
+        Raises:
+            DecisionRefused: an agent asks, whichever door it has found.
+            StorageFailed: it can't be written. UnsafePath: see `read`.
+        """
+        ensure_no_agent()
+        key, acts = self.key, self.acts
+        known = read(key)
+        # A client that no agent is at present may be one again, by an option that is typed.
+        unused = set(known.lines) - set(self._without_unused(known.acts).lines) if known else ()
+        acts = replace(acts, lines=tuple(sorted({*acts.lines, *unused})))
+        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        caps = {name: None if math.isinf(most) else most for name, most in acts.caps.items()}
+        content: dict[str, Any] = {"project": key, "at": at, "digest": acts.digest}
+        content |= {"acts": acts.lines, "caps": caps, "steps": to_builtins(acts.recorded)}
+        temporary = f".{secrets.token_hex(8)}.tmp"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            with _folder(is_made=True) as folder:
+                fd = os.open(temporary, flags, 0o600, dir_fd=folder)
+                with os.fdopen(fd, "w", encoding="utf-8") as file:
+                    json.dump(content, file, indent=1)
+                    file.flush()
+                    os.fsync(fd)
+                os.replace(temporary, _name(key), src_dir_fd=folder, dst_dir_fd=folder)
+        except OSError as error:
+            raise StorageFailed(
+                f"can't be written: {error.strerror}", where=str(place())
+            ) from error
+
+    def files_of(self, owner: str) -> Mapping[Path, str]:
+        """Return the files that *owner* runs whose content was trusted, with fingerprints."""
+        return self._files.get(owner, {})
+
+    def ensure_files(self, owner: str, seen: dict[Path, tuple[int, ...]]) -> None:
+        """Return if the files that *owner* runs are those that were trusted.
+
+        *seen* has what they and their folders looked like the last time; only those that
+        differ are read.
+
+        Raises:
+            NotTrusted: one has another content, or a file that is named has come.
+        """
+        files = self._files.get(owner, {})
+        for path, trusted in files.items():
+            looks = _looks_of(path)
+            # Who starts one that is gone says so.
+            if looks is not None and seen.get(path) != looks:
+                ensure_unchanged(path, trusted, owner)
+                seen[path] = looks
+        folders = {folder: _looks_of(folder) for folder in {path.parent for path in files}}
+        changed = {
+            folder: looks
+            for folder, looks in folders.items()
+            if looks and looks != seen.get(folder)
+        }
+        if changed.keys() & seen.keys():
+            self.ensure_files_in(owner, self._settings.project_dir)
+        seen |= changed
+
+    def ensure_files_in(self, owner: str, folder: Path) -> None:
+        """Return if the files in *folder* that the agent *owner* runs are those that were trusted.
+
+        It is the project's, or a copy of it, where files may be missing: git brings only some.
+
+        Raises:
+            NotTrusted: one has another content, or was not there when the project was trusted.
+        """
+        entries = self._settings.written.get("agents")
+        if self._read is None or not isinstance(entries, Mapping):
+            return  # nothing is compared
+        files = self._files.get(owner, {})
+        project = os.path.realpath(self._settings.project_dir)
+        trusted = {os.path.relpath(path, project): what for path, what in files.items()}
+        root = Path(os.path.realpath(folder))
+        changed: list[str] = []
+        for path, what in files_of_agent(entries.get(owner.partition(".")[2]), root).items():
+            name = os.path.relpath(path, root)
+            if trusted.get(name) != what:
+                line = f"{owner}, file {ascii_of(name)}: "
+                changed += [f"- {line}{trusted[name]}"] if name in trusted else []
+                changed.append(f"+ {line}{what}")
+        if changed and str(root) == project:
+            raise NotTrusted(self.key, (), changed)
+        if changed:
+            hint = "its program was not started; undo it there, or do the same in the project's "
+            hint += "folder and call 'sequencer trust'"
+            raise NotTrusted(f"work tree {folder}", (), changed, hint=hint)
+
+    def ensure_client(
+        self, kind: str, options: Mapping[str, Any], folder: Path | None = None
+    ) -> None:
+        """Return if a client of *kind* would read in *folder* what was trusted of the project.
+
+        Without *folder* it is the project's: each file costs one `stat` if nothing has
+        changed. In a work tree that is elsewhere, a file that is missing is a change if git
+        brought it there.
+
+        Raises:
+            NotTrusted: a key that acts, or a file, is another one, has come, or is gone.
+        """
+        reads = None if self._read is None else files_for(kind, options)
+        if reads is None or self._read is None:
+            return
+        known = self._scans.get(kind)
+        if folder is None and known is not None and known.is_current():
+            return
+        project = self._settings.project_dir
+        now = scan(kind, reads, folder or project, None if folder is None else project)
+        trusted = known_lines = {line for line in self._read if client_of(line) == kind}
+        if folder is not None:
+            trusted = {line for line in trusted if line in now.lines or file_of(line) in now.files}
+            missing = sorted({file_of(line) for line in known_lines - trusted} - now.files)
+            gone = missing and self._git.taken_out(missing, folder, project)
+            trusted |= {line for line in known_lines if gone and file_of(line) in gone}
+        changed = _of_lines(now.lines).beyond(_of_lines(trusted))
+        if changed:
+            if folder is None:
+                raise NotTrusted(self.key, (), changed)
+            hint = "its client was not started; undo it there, or do the same in the project's "
+            hint += "folder and call 'sequencer trust'"
+            raise NotTrusted(f"work tree {folder}", (), changed, hint=hint)
+        if folder is None:
+            self._scans[kind] = now
+
+    def client_files(self) -> Iterator[tuple[str, list[str], bool]]:
+        """Yield each client that reads files of the project which act, these, and if trusted."""
+        known = None if self.is_vouched_for else read(self.key)
+        trusted = set(known.lines) if known else set()
+        for client, found in self._scans.items():
+            if found.lines:
+                files = sorted({file_of(line) for line in found.lines})
+                yield client, files, self.is_vouched_for or found.lines <= trusted
+
+
+def _looks_of(path: Path) -> tuple[int, ...] | None:
+    try:
+        facts = os.stat(path)  # noqa: PTH116 - before each attempt
+    except OSError:
+        return None
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
+
+
+def _of_lines(lines: Iterable[str]) -> Acts:
+    return Acts(tuple(sorted(lines)), {})
+
+
+def ensure_unchanged(path: Path, trusted: str, owner: str) -> None:
+    """Return if *path* has the content with the fingerprint *trusted*.
+
+    Raises:
+        NotTrusted: somebody has changed it since.
+    """
+    real = Path(os.path.realpath(path))
+    now = fingerprint(real)
+    if trusted == ABSENT and now in (None, EMPTY):
+        return
+    if trusted not in (now, *led_to(path, real)):
+        line = f"{owner}, file {path}"
+        raise NotTrusted(str(path), (), (f"- {line}: {trusted}", f"+ {line}: {now or 'is gone'}"))
+
+
+def ensure_no_agent() -> None:
+    """Return if a person says what is trusted: an agent that could would need nothing else.
+
+    Raises:
+        DecisionRefused: an agent does.
+    """
+    if is_inside_agent():
+        raise DecisionRefused("trust", "ask a person to run it")
+
+
+_NAME = re.compile(r"[0-9a-f]{32}\.json")
+_RECORD_BYTES = 32 * 1024 * 1024
+_OTHERS = 0o077
+_HINT = "remove it; then 'sequencer trust' asks again"
+
+
+class Trusted(Struct, frozen=True):
+    """One record."""
+
+    project: str
+    """The folder, or the configuration file where that has a name of its own."""
+    at: str
+    digest: str
+    lines: tuple[str, ...] = field(name="acts")
+    caps: dict[str, float | None]
+    """None: no cap."""
+    grants: tuple[str, ...] = ()
+    """Of a record from before steps were compared."""
+    steps: Recorded | None = None
+
+    @property
+    def acts(self) -> Acts:
+        """Return what was trusted."""
+        caps = {name: math.inf if most is None else most for name, most in self.caps.items()}
+        return Acts(self.lines, caps, kept=self.steps)
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether it says what it said when it was written."""
+        return digest_of(self.lines, self.grants, self.steps) == self.digest
+
+
+def project_key(folder: Path, config: Path | None) -> str:
+    """Return what a record is about: the real folder, with the file where it is another one."""
+    real = os.path.realpath(folder)
+    return real if config is None or config.name == CONFIG_NAME else f"{real}/{config.name}"
+
+
+def read(key: str) -> Trusted | None:
+    """Return what was trusted of the project with *key*; None: it was never asked about.
+
+    Raises:
+        UnsafePath: the record is a link, or others could have written it.
+    """
+    with contextlib.suppress(FileNotFoundError), _folder() as folder:
+        found = _read(folder, _name(key))
+        return found if found is not None and found.project == key else None
+    return None
+
+
+def forget(key: str) -> bool:
+    """Remove the record of the project with *key*; return whether there was one.
+
+    Raises:
+        DecisionRefused: see `Trust.keep`.
+    """
+    ensure_no_agent()
+    with contextlib.suppress(FileNotFoundError), _folder() as folder:
+        os.unlink(_name(key), dir_fd=folder)
+        return True
+    return False
+
+
+def everything() -> Iterator[Trusted]:
+    """Yield every record, by project; see `read` for what it raises."""
+    with contextlib.suppress(FileNotFoundError), _folder() as folder:
+        names = [name for name in os.listdir(folder) if _NAME.fullmatch(name)]  # noqa: PTH208
+        found = (_read(folder, name) for name in names)
+        yield from sorted(filter(None, found), key=lambda one: one.project)
+
+
+def place() -> Path:
+    """Return the folder of the records; see `own_state`."""
+    return own_state("trust")
+
+
+def _name(key: str) -> str:
+    return f"{hashlib.sha256(os.fsencode(key)).hexdigest()[:32]}.json"
+
+
+@contextlib.contextmanager
+def _folder(*, is_made: bool = False) -> Iterator[int]:
+    """Open the folder of the records; nobody but this user may write in it."""
+    path = make_own("trust") if is_made else place()
+    fd = os.open(path.parent.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for shown in (path.parent, path):
+            below = _opened(shown.name, os.O_DIRECTORY, fd, shown)
+            os.close(fd)
+            fd = below
+            _ensure_own(fd, shown)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _opened(name: str, flags: int, folder: int, shown: Path) -> int:
+    try:
+        return os.open(
+            name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | flags, dir_fd=folder
+        )
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise UnsafePath(
+            f"can't be trusted: {error.strerror}", where=str(shown), hint=_HINT
+        ) from error
+
+
+def _ensure_own(fd: int, shown: Path) -> None:
+    facts = os.fstat(fd)
+    if facts.st_uid != os.geteuid():
+        raise UnsafePath("belongs to another user", where=str(shown), hint=_HINT)
+    is_folder = stat.S_ISDIR(facts.st_mode)
+    if not is_folder and not stat.S_ISREG(facts.st_mode):
+        raise UnsafePath("is not a regular file", where=str(shown), hint=_HINT)
+    if stat.S_IMODE(facts.st_mode) & _OTHERS:
+        hint = f"run 'chmod go= {shown}' if nobody else has changed it; or {_HINT}"
+        raise UnsafePath("other users can read or write it", where=str(shown), hint=hint)
+
+
+def _read(folder: int, name: str) -> Trusted | None:
+    shown = place() / name
+    with os.fdopen(_opened(name, 0, folder, shown), "rb") as file:
+        _ensure_own(file.fileno(), shown)
+        data = file.read(_RECORD_BYTES + 1)
+    try:
+        found = convert(json.loads(data), Trusted)
+    except (ValueError, ValidationError, RecursionError):
+        # A damaged record is none: the person is asked again.
+        return None
+    return found if found.is_whole else None

@@ -1,0 +1,484 @@
+"""What the workflows of a project may do, and what of it is more than a person has trusted.
+
+They are read by what runs them: `Schema` and `Composition` for orchestration.yaml, the registry
+for flowcharts and lists of tasks. A file that its reader refuses counts with its whole content.
+What has the digest of what was trusted is not read again.
+
+Steps are compared by name within their workflow. A step with another name may have what a
+trusted step of the same agent has; one that is left out says nothing, unless it was a gate.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Struct, field
+
+from sequencer import __version__
+from sequencer.documents.textfile import leads_out, read_bytes
+from sequencer.documents.yamlfile import dotted
+from sequencer.errors import ConfigurationError
+from sequencer.model.fields import ValidationError
+from sequencer.model.step import Step
+from sequencer.model.workflow import Workflow
+from sequencer.project.schema import OLD_ROLES, Schema, WorkflowChoice
+from sequencer.project.setting_checks import Found, roles_of, task_lists
+from sequencer.project.sources import OWN, OWN_STEPS, Layers
+from sequencer.project.step_facts import (
+    PERSON,
+    WHOLE,
+    Complete,
+    Loss,
+    StepFacts,
+    ascii_of,
+    facts_of_step,
+    facts_of_steps,
+    facts_of_workflow,
+    losses,
+    lost_gates,
+    moved_gates,
+    text_of,
+)
+from sequencer.workflows.definitions import Composition
+from sequencer.workflows.finding import MAX_CHARS
+from sequencer.workflows.registry import (
+    BuiltinPrompts,
+    BuiltinWorkflows,
+    Registry,
+    with_defaults,
+)
+
+_SECTIONS = ("workflows", "step_defaults", "retry", "workflow", "agent", "worktree")
+"""Of orchestration.yaml, which say what steps do; and ``teams.roles``."""
+_FLOW_FOLDERS = ("flows", ".opencode/workflows")
+_MAX_FLOW_BYTES = 4 * MAX_CHARS
+"""A character has up to four bytes."""
+_MAX_READ_BYTES = MAX_CHARS // 2
+"""Of all files together; those after it count with their whole content."""
+_IN_FILE = "orchestration.yaml"
+_WORKFLOWS, _FILE = "workflows.", "file "
+_DEFAULTS = "step_defaults"
+ROLES = "teams.roles"
+_CADENCE = "review_every_n"
+_RUNS = "runs"
+_SHOWN_STEPS = 3
+_WHOLE_CONTENT = "whole content"
+
+_BOUNDS: Mapping[str, tuple[str, ...]] = {
+    "limits.cost_usd": ("max_cost_usd", "budget.max_cost_usd"),
+    "limits.attempts": ("retry.max_attempts", "validation.max_attempts"),
+    "limits.seconds": ("timeout_s", "idle_timeout_s"),
+    "limits.steps": ("max_iterations",),
+}
+"""A run's cap -> what of its steps it bounds."""
+_SHARE = 0.5
+"""Up to this part of a run's trusted cap, a step's own may rise."""
+
+
+class Recorded(Struct, frozen=True):
+    """What the workflows of a project could do when somebody trusted it."""
+
+    workflow: str
+    """The one that runs if nothing else is named."""
+    files: dict[str, str] = field(default_factory=dict)
+    """Workflow -> the key of the file that it is in."""
+    digests: dict[str, str] = field(default_factory=dict)
+    """Key -> digest of what was read."""
+    steps: dict[str, dict[str, StepFacts]] = field(default_factory=dict)
+    """Key of a workflow -> its steps' facts, by name."""
+
+    @property
+    def granting_files(self) -> set[str]:
+        """Return the files of workflows, as written in the project, that give an agent something.
+
+        Those that no reader takes are among them.
+        """
+        return {
+            key.removeprefix(_FILE)
+            for key, steps in self.steps.items()
+            if key.startswith(_FILE) and any(one.grants or one.others for one in steps.values())
+        }
+
+
+class _Change(NamedTuple):
+    key: str
+    step: str
+    loss: Loss
+
+
+def bounds_of(caps: Mapping[str, float]) -> dict[str, float]:
+    """Return up to where caps of steps may rise under the run's *caps*."""
+    return {
+        name: caps[cap] * _SHARE
+        for cap, names in _BOUNDS.items()
+        if not math.isinf(caps.get(cap, math.inf))
+        for name in names
+    }
+
+
+class Workflows:
+    """The workflows of a project as its files have them now."""
+
+    def __init__(self, written: Mapping[str, Any], root: Path, flows: Iterable[Path] = ()) -> None:
+        """Take what orchestration.yaml says, and the files of flows, *flows* included."""
+        self._written = {name: written[name] for name in _SECTIONS if name in written}
+        if isinstance(teams := written.get("teams"), dict) and "roles" in teams:
+            self._written["teams"] = {"roles": teams["roles"]}
+        if isinstance(router := written.get("router"), dict) and _CADENCE in router:
+            # Where it was before.
+            own = self._written.get("workflow")
+            known = own if isinstance(own, dict) else {}
+            self._written["workflow"] = {_CADENCE: router[_CADENCE], **known}
+        self._root = root
+        text = json.dumps([__version__, self._written], sort_keys=True, default=str)
+        self._digests = {_IN_FILE: _digest(text.encode())}
+        # What a flow's digest is about besides its text.
+        shared = [__version__, *(self._written.get(name) for name in ("agent", "workflow"))]
+        self._shared = json.dumps(shared, sort_keys=True, default=str).encode()
+        self._data: dict[str, tuple[Path, bytes]] = {}
+        self._size = 0
+        self._steps: dict[str, dict[str, StepFacts]] = {}
+        self._files: dict[str, str] = {}
+        """Workflow -> key of the file that it is in."""
+        for path, names in self._found(flows).items():
+            self._add(Path(path), names)
+
+    @cached_property
+    def recorded(self) -> Recorded:
+        """Return everything, to be kept."""
+        steps = {key: self.steps_of(key) or {} for key in self._keys()}
+        return Recorded(self._chosen, self._files, self._digests, steps)
+
+    @property
+    def texts(self) -> Iterator[bytes]:
+        """Yield the files of workflows; of one that is not read, nothing is known."""
+        yield from (data or b"\\" for _, data in self._data.values())
+
+    @property
+    def lines(self) -> Iterator[str]:
+        """Yield what the workflows may do, for people."""
+        told = [
+            _Change(key, step, Loss(None, line))
+            for key, steps in self.recorded.steps.items()
+            for step, facts in steps.items()
+            for line in facts.lines
+        ]
+        yield from (after for _, after in _told(told) if after is not None)
+
+    def changes(
+        self, trusted: Recorded | None, caps: Mapping[str, float]
+    ) -> Iterator[tuple[str | None, str | None]]:
+        """Yield what may do more than was *trusted* under a run's *caps*: before, and now.
+
+        None: a record from before steps were compared; then all that they may do is new.
+        """
+        if trusted is None:
+            yield from ((None, line) for line in self.lines)
+            return
+        comparison = _Comparison(self, trusted, bounds_of(caps))
+        found: dict[_Change, None] = {}
+        for key, before in self._pairs(trusted):
+            found |= dict.fromkeys(comparison.changes(key, before))
+        yield from _told(found)
+
+    def _pairs(self, trusted: Recorded) -> Iterator[tuple[str, str]]:
+        """Yield the keys of workflows to compare: of now, and of what was *trusted*."""
+        for key in (*self._keys(trusted), *trusted.steps):
+            source = key if key in self._data else _IN_FILE
+            if self._digests[source] != trusted.digests.get(source):
+                yield key, key
+        for name in sorted({*trusted.files, *self._files}):
+            before, after = _key(name, trusted.files), _key(name, self._files)
+            if before != after:
+                yield after, before
+        if self._chosen != trusted.workflow:
+            yield _key(self._chosen, self._files), _key(trusted.workflow, trusted.files)
+
+    def _keys(self, trusted: Recorded | None = None) -> Iterator[str]:
+        """Yield the keys of the workflows; not those in the file if that is as *trusted*."""
+        if trusted is None or self._digests[_IN_FILE] != trusted.digests.get(_IN_FILE):
+            yield from self._own
+        yield from self._data
+
+    def steps_of(self, key: str) -> dict[str, StepFacts] | None:
+        """Return the facts of the workflow with *key*, or of the built-in one in its place."""
+        if key not in self._steps:
+            if key not in self._data:
+                found = self._own.get(key)
+                return self.builtin(key) if found is None else found
+            path, data = self._data[key]
+            try:
+                registry = Registry(roles=roles_of(self._schema.teams))
+                workflow = registry.graph_in(path, data).workflow
+                self._steps[key] = self._facts_of(workflow)
+            except (ConfigurationError, ValidationError):
+                self._steps[key] = _whole(self._digests[key])
+        return self._steps[key]
+
+    def builtin(self, key: str) -> dict[str, StepFacts] | None:
+        """Return the facts of the built-in workflow or the built-in roles with *key*."""
+        if key == ROLES:
+            return self._roles(Schema(), None)
+        name = key.removeprefix(_WORKFLOWS)
+        known = BuiltinWorkflows(BuiltinPrompts())
+        if name == key or name not in known:
+            return None
+        return self._facts_of(known[name])
+
+    def _facts_of(self, workflow: Workflow) -> dict[str, StepFacts]:
+        """Return the facts of *workflow* as the project runs it."""
+        with suppress(ValidationError):
+            every = self._schema.workflow.review_every_n
+            if every is not None and workflow.review is not None:
+                workflow = workflow.with_review_every(every)
+        return self._performed(facts_of_workflow(workflow, self._complete))
+
+    def _performed(self, steps: Mapping[str, StepFacts]) -> dict[str, StepFacts]:
+        """Return *steps* with who performs those that name no agent, and who stands in for any."""
+        section = self._written.get("agent")
+        others = section.get("fallback") if isinstance(section, dict) else None
+        others = map(str, others) if isinstance(others, list) else ()
+        instead = "".join(f"\n{other}" for other in others)
+        return {
+            name: facts
+            if name == WHOLE or PERSON in facts.gates
+            else msgspec.structs.replace(
+                facts, agent=f"{facts.agent or self._agent_of(name)}{instead}"
+            )
+            for name, facts in steps.items()
+        }
+
+    def _agent_of(self, step: str) -> str:
+        section = self._written.get("agent")
+        said = section if isinstance(section, dict) else {"default": section}
+        name, _, inside = step.partition("\n")
+        roles = found if isinstance(found := said.get("roles"), dict) else {}
+        by_prompt = said.get("prompts")
+        old = next((old for old, new in OLD_ROLES.items() if new == name and old in roles), name)
+        agent = str(roles.get(name) or roles.get(old) or said.get("default") or "auto")
+        # A review has another position than its name; a prompt may choose in place of both.
+        more = [by_prompt] if by_prompt else []
+        more += [roles] if inside and roles else []
+        return " ".join([agent, *map(text_of, more)])
+
+    def _found(self, flows: Iterable[Path]) -> dict[str, list[str]]:
+        """Return the paths of the files of workflows, with the names that they have."""
+        found: dict[str, list[str]] = {}
+        entries = self._written.get("workflows")
+        for name, entry in entries.items() if isinstance(entries, dict) else ():
+            file = entry.get("file") if isinstance(entry, dict) else entry
+            if isinstance(file, str) and file:
+                path = os.path.normpath(self._root / os.path.expanduser(file))  # noqa: PTH111
+                found.setdefault(path, []).append(name)
+        paths = [os.path.realpath(flow) for flow in flows]
+        for folder in _FLOW_FOLDERS:
+            try:
+                names = sorted(os.listdir(self._root / folder))  # noqa: PTH208 - names, not entries
+            except OSError:
+                continue
+            paths += [str(self._root / folder / name) for name in names if _is_meant(name)]
+        for path in paths:
+            # A file of the same name in another folder is what a person gets who names it so.
+            found.setdefault(path, []).append(f"flow\n{ascii_of(Path(path).stem)}")
+        return dict(sorted(found.items()))
+
+    def _add(self, path: Path, names: Iterable[str]) -> None:
+        try:
+            if leads_out(path, self._root):
+                return  # nobody runs it
+            data = read_bytes(path, _MAX_FLOW_BYTES)
+        except ConfigurationError:
+            # What is no file, or too large, no reader takes.
+            return
+        key = _FILE + ascii_of(shown_in(path, self._root))
+        self._digests[key] = _digest(self._shared + b"\n" + data)
+        self._size += len(data)
+        self._data[key] = path, data
+        if self._size > _MAX_READ_BYTES:
+            self._data[key] = path, b""
+            self._steps[key] = _whole(self._digests[key])
+        for name in names:
+            self._files.setdefault(name, key)
+
+    @property
+    def _chosen(self) -> str:
+        """Return the workflow that runs if nothing else is named."""
+        section, entries = self._written.get("workflow"), self._written.get("workflows")
+        name = section.get("name") if isinstance(section, dict) else None
+        if isinstance(name, str):
+            return name
+        own = entries.get(OWN) if isinstance(entries, dict) else None
+        has_own = isinstance(own, dict) and {"steps", "review"} & own.keys()
+        return OWN if has_own else WorkflowChoice().name
+
+    @cached_property
+    def _schema(self) -> Schema:
+        """Return the sections with steps as the file alone has them.
+
+        Raises:
+            ValidationError: it is only right with what else is set: variables, options.
+        """
+        written, entries = dict(self._written), self._written.get("workflows")
+        own = entries.get(OWN) if isinstance(entries, dict) else None
+        if isinstance(entries, dict) and isinstance(own, dict) and "review" in own:
+            usual = {} if "extends" in own else {"steps": list(OWN_STEPS)}
+            written["workflows"] = {**entries, OWN: {**usual, **own}}
+        return Schema.model_validate(written)
+
+    @cached_property
+    def _complete(self) -> Complete:
+        """Return what lays the project's defaults over a step."""
+        try:
+            return partial(with_defaults, defaults=self._schema.default_fields)
+        except ValidationError:
+            return partial(with_defaults, defaults={})
+
+    @cached_property
+    def _own(self) -> dict[str, dict[str, StepFacts]]:
+        """Return the facts of the workflows, defaults and roles that are in orchestration.yaml."""
+        try:
+            return self._read_own(self._schema)
+        except (ValidationError, ConfigurationError):
+            return {_IN_FILE: _whole(self._digests[_IN_FILE])}
+
+    def _read_own(self, schema: Schema) -> dict[str, dict[str, StepFacts]]:
+        own = {name: entry for name, entry in schema.workflows.items() if entry.file is None}
+        composed = {name: entry for name, entry in own.items() if not entry.tasks}
+        made = dict(Composition(composed, BuiltinWorkflows(BuiltinPrompts()), dotted).workflows)
+        layers, wrong = Layers(values=self._written), list[Found]()
+        lists = task_lists(schema, roles_of(schema.teams), layers, self._root, wrong)
+        made |= {name: graph.workflow for name, graph in lists.items()}
+        facts = {
+            _WORKFLOWS + ascii_of(name): self._facts_of(made[name])
+            if name in made
+            else _whole(self._digests[_IN_FILE])
+            for name in own
+        }
+        facts[_DEFAULTS] = {WHOLE: facts_of_step(self._complete(Step(name=_DEFAULTS)))}
+        facts[ROLES] = self._roles(schema, schema.teams.roles)
+        facts[_RUNS] = {WHOLE: StepFacts(refusals=("worktree: true",) if schema.worktree else ())}
+        return facts
+
+    def _roles(self, schema: Schema, names: Collection[str] | None) -> dict[str, StepFacts]:
+        """Return the facts of the roles with *names*; None: of all."""
+        found: dict[str, StepFacts] = {}
+        for name, role in roles_of(schema.teams)().items():
+            if names is None or name in names:
+                step = Step.model_validate({"name": name, **role.step})
+                found |= facts_of_steps(name, step, self._complete, role)
+        return self._performed(found)
+
+
+class _Comparison:
+    """Steps of now beside those that were trusted."""
+
+    def __init__(self, now: Workflows, trusted: Recorded, bounds: Mapping[str, float]) -> None:
+        """Compare *now* with *trusted*; caps of steps may rise up to *bounds*."""
+        self._now, self._trusted, self._bounds = now, trusted, bounds
+
+    def changes(self, key: str, before: str) -> Iterator[_Change]:
+        """Yield in what the workflow *key* may do more than *before*, one that was trusted."""
+        now, trusted = self._now.steps_of(key), self._steps_of(before)
+        if now is None:
+            return  # it is no more
+        if key == ROLES and trusted is not None:
+            builtin = self._now.builtin(ROLES) or {}
+            now, trusted = builtin | now, builtin | trusted
+        for name, facts in now.items():
+            known = None if trusted is None else trusted.get(name)
+            yield from (_Change(key, name, loss) for loss in self._of_step(name, facts, known))
+        if trusted is not None:
+            came = {name: facts for name, facts in now.items() if name not in trusted}
+            gone = {name: facts for name, facts in trusted.items() if name not in now}
+            yield from (_Change(key, name, loss) for name, loss in moved_gates(gone, came))
+
+    def _steps_of(self, key: str) -> dict[str, StepFacts] | None:
+        found = self._trusted.steps.get(key)
+        return self._now.builtin(key) if found is None else found
+
+    def _of_step(self, name: str, now: StepFacts, trusted: StepFacts | None) -> Iterator[Loss]:
+        if trusted is not None:
+            yield from losses(now, trusted, self._bounds, self._given.get(now.agent, frozenset()))
+            yield from lost_gates(now, trusted)
+        elif name == WHOLE:
+            # Nobody has trusted less of a workflow that was not there.
+            yield from losses(now, StepFacts(caps=now.caps), self._bounds)
+        else:
+            yield from self._of_new_step(now)
+
+    def _of_new_step(self, now: StepFacts) -> list[Loss]:
+        """Return what a step with a new name may do more than each trusted one of its agent."""
+        own = [facts for facts in self._known if facts.agent == now.agent]
+        # An agent that had no step gets nothing that was given to another one.
+        known = own or [msgspec.structs.replace(facts, grants=()) for facts in self._known]
+        found = [list(losses(now, facts, self._bounds)) for facts in known or [StepFacts()]]
+        least = min(found, key=len)
+        return [Loss(None, after or f"no {before}") for before, after in least]
+
+    @cached_property
+    def _known(self) -> list[StepFacts]:
+        """Return the different facts of trusted steps."""
+        trusted = self._trusted
+        chosen = _key(trusted.workflow, trusted.files)
+        every = {chosen: self._steps_of(chosen) or {}, **trusted.steps}
+        found = {
+            repr(facts): facts
+            for key, steps in every.items()
+            for name, facts in steps.items()
+            if name != WHOLE and key != ROLES and PERSON not in facts.gates
+        }
+        return list(found.values())
+
+    @cached_property
+    def _given(self) -> dict[str | None, frozenset[str]]:
+        """Return what each agent is given by some trusted step."""
+        found: dict[str | None, frozenset[str]] = {}
+        for facts in self._known:
+            found[facts.agent] = found.get(facts.agent, frozenset()) | {*facts.grants}
+        return found
+
+
+def _key(name: str, files: Mapping[str, str]) -> str:
+    """Return the key of the workflow called *name*, which may be in one of *files*."""
+    return files.get(name, _WORKFLOWS + ascii_of(name))
+
+
+def _whole(digest: str) -> dict[str, StepFacts]:
+    """Return the facts of what can't be taken apart: any change of it counts."""
+    return {WHOLE: StepFacts(others={_WHOLE_CONTENT: digest})}
+
+
+def _is_meant(name: str) -> bool:
+    path = Path(name)
+    return path.suffix.lower() == ".md" and path.stem.lower() != "readme"
+
+
+def _digest(data: bytes) -> str:
+    return f"sha256 {hashlib.sha256(data).hexdigest()}"
+
+
+def shown_in(path: Path, root: Path) -> str:
+    """Return *path* as it is written in the project."""
+    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
+
+
+def _told(changes: Iterable[_Change]) -> Iterator[tuple[str | None, str | None]]:
+    """Yield each of *changes* as lines: before and now; one for all steps that it is about."""
+    steps: dict[tuple[str, Loss], list[str]] = {}
+    for key, step, loss in changes:
+        steps.setdefault((key, loss), []).append(step)
+    for (key, loss), names in steps.items():
+        shown = [name.replace("\n", ".") for name in names[:_SHOWN_STEPS] if name != WHOLE]
+        more = [f"{len(names) - _SHOWN_STEPS} more"] if len(names) > _SHOWN_STEPS else []
+        about = ", ".join([key, *map(ascii_of, shown), *more])
+        before, after = (line and f"{about}, {ascii_of(line)}" for line in loss)
+        yield before, after

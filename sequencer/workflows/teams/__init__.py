@@ -1,1 +1,0 @@
-"""Teams: when a request gets one, and how a list of tasks becomes a graph."""

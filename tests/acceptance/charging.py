@@ -1,0 +1,108 @@
+"""A project whose model keeps a book of its calls: what each cost, and whose process it was."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sequencer.engine.run import Run
+from sequencer.model.outcome import Usage, total, used
+from sequencer.plugins.metrics.facts import totals_of
+from sequencer.plugins.web.site import Site
+from sequencer.project.project import open_project
+from tests.acceptance.cli_process import cli
+
+CLIENT = f"""\
+#!{sys.executable} -IS
+import json, os, pathlib, sys
+here = pathlib.Path(__file__).parent
+prompt = sys.stdin.read()
+# The router is asked in the name of the step.
+step = "router" if prompt.startswith("# router") else os.environ.get("SEQUENCER_STEP", "")
+book = here / "charges.jsonl"
+calls = [json.loads(line) for line in book.read_text().splitlines()] if book.exists() else []
+answers = json.loads((here / "plan.json").read_text()).get(step, [{{}}])
+answer = answers[min(sum(call["step"] == step for call in calls), len(answers) - 1)]
+names = ("SEQUENCER_TOKEN", "SEQUENCER_RUN_ID", "SEQUENCER_POSITION")
+cost = answer.get("cost", 0.125)
+with book.open("a") as file:
+    call = {{"step": step, "cost": cost, "argv": sys.argv[1:], "files": os.listdir()}}
+    file.write(json.dumps(call | {{name: os.environ.get(name) for name in names}}) + "\\n")
+event = {{"type": "result", "is_error": False, "result": answer.get("says", "done")}}
+print(json.dumps(event | ({{}} if cost is None else {{"total_cost_usd": cost}})), flush=True)
+sys.exit(answer.get("exit", 0))
+"""
+Answers = Mapping[str, Sequence[Mapping[str, Any]]]
+
+
+def charged_project(folder: Path, answers: Answers, **settings: Any) -> Path:
+    """Make a project whose steps ask a model that charges 0.125 USD, or what *answers* say.
+
+    *answers* are by step, one call after the other, the last one again and again: what it
+    ``says``, its ``cost`` (None: it tells none) and its ``exit`` code.
+    """
+    (folder / "prompts").mkdir(parents=True)
+    for name in ("supervisor", "main", "router", "verify", "fix", "look"):
+        (folder / "prompts" / f"{name}.md").write_text(f"# {name}\n")
+    bank = folder.parent / f"{folder.name}-bank"
+    bank.mkdir()
+    (bank / "plan.json").write_text(json.dumps(answers))
+    client = bank / "client"
+    client.write_text(CLIENT)
+    client.chmod(0o755)
+    # What an entry says of the mark has to be without effect.
+    entry = {"kind": "claude", "program": str(client), "env": {"SEQUENCER_TOKEN": ""}}
+    document = {"agent": {"default": "model"}, "agents": {"model": entry}, **settings}
+    (folder / "orchestration.yaml").write_text(json.dumps(document))
+    return folder
+
+
+def calls_of(folder: Path) -> list[dict[str, Any]]:
+    """Return the calls of the model in the project *folder*, oldest first."""
+    book = folder.parent / f"{folder.name}-bank" / "charges.jsonl"
+    return [json.loads(line) for line in book.read_text().splitlines()] if book.exists() else []
+
+
+def figures(usage: Usage) -> tuple[float, int]:
+    """Return the known cost, and the calls of unknown cost."""
+    return round(usage.cost_usd, 9), usage.unpriced
+
+
+def charged(folder: Path) -> tuple[float, int]:
+    """Return what the model has charged, as `figures` has it."""
+    # A model that says -0.0 has not said what it costs.
+    told = [call["cost"] for call in calls_of(folder)]
+    costs = [None if str(cost).startswith("-") else cost for cost in told]
+    return round(sum(cost or 0.0 for cost in costs), 9), costs.count(None)
+
+
+def run_of(folder: Path, name: str | None) -> Run:
+    return open_project(folder, trust=True).run(name)
+
+
+def counted(folder: Path, name: str | None) -> dict[str, tuple[float, int]]:
+    """Return what every view says that the run *name* has cost."""
+    run = run_of(folder, name)
+    head, facts = run.head, list(run.history())
+    assert head is not None
+    told = [used((fact.get("outcome") or {}).get("usage") or {}) for fact in facts]
+    by_maker = [one.usage for one in totals_of(facts).by_maker.values()]
+    (row,) = (row for row in Site([folder]).rows() if row.run.name == name)
+    story = row.project.story(row)
+    option = () if name is None else (f"--run={name}",)
+    status = json.loads(cli(folder, *option, "status", "--json").stdout)
+    lists = [cli(folder, "status", "--all", *more, "--json") for more in ((), ("--ended",))]
+    listed = next(one for ran in lists for one in json.loads(ran.stdout) if one["run"] == name)
+    usage = status["usage"]
+    return {
+        "head": figures(head.usage),
+        "journal": figures(total(told)),
+        "metrics": figures(total(by_maker)),
+        "costs page": figures(total(one.usage for one in story.totals.by_maker.values())),
+        "its plot": figures(total(one.usage for one in story.spent)),
+        "status": (usage["cost_usd"], usage["unpriced"]),
+        "status --all": (listed["cost_usd"] or 0.0, listed["unpriced"]),
+    }

@@ -1,0 +1,133 @@
+"""A run that is told to end does so in time, whatever the server does; and what strangers ask."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from temporalio.client import WorkflowUpdateFailedError
+
+from sequencer.errors import NewerSchema
+from sequencer.plugins.temporal.client import FleetStore
+from sequencer.plugins.temporal.connection import FleetOptions, Inquiry
+from sequencer.plugins.temporal.server import TrialServer
+from tests.fleet.conftest import TTL_S
+from tests.fleet.fleet_projects import CYCLE, PROCEDURE, FleetProject, until
+from tests.loopback import free_ports
+
+pytestmark = [pytest.mark.fleet, pytest.mark.timeout(240)]
+Make = Callable[[str], FleetProject]
+GRACE_S = 5.0
+AT_MOST_S = GRACE_S + 10.0
+
+
+class Served:
+    """A project and its own server, which may be stopped and killed."""
+
+    def __init__(self, folder: Path, configuration: str, server: TrialServer, store: str) -> None:
+        self.server = server
+        self.project = FleetProject(folder, configuration, store)
+
+    @property
+    def pid(self) -> int:
+        assert self.server._process is not None
+        return self.server._process.pid
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Callable[[str], Served]]:
+    port, ui_port = free_ports(2)
+    options = FleetOptions("tests", address=f"127.0.0.1:{port}")
+    name = tmp_path.name
+    store = f'store: {{kind: temporal, address: "{options.address}", ttl_s: 3, project: {name}}}'
+    with TrialServer(options, tmp_path / "server", ui_port) as server:
+
+        def make(configuration: str) -> Served:
+            return Served(tmp_path / name, configuration, server, store)
+
+        made = make
+        yield made
+        assert server._process is not None
+        if server._process.poll() is None:
+            os.kill(server._process.pid, signal.SIGCONT)
+
+
+def freeze(served: Served) -> None:
+    os.kill(served.pid, signal.SIGSTOP)
+
+
+def kill(served: Served) -> None:
+    served.server.kill()
+
+
+def ended(run: subprocess.Popen[str]) -> tuple[float, str]:
+    """Send TERM to *run*; return how long it took to end, and what it has said."""
+    run.send_signal(signal.SIGTERM)
+    began = time.monotonic()
+    said = run.communicate(timeout=AT_MOST_S + 30)[0]
+    return time.monotonic() - began, said
+
+
+@pytest.mark.parametrize("trouble", [freeze, kill])
+@pytest.mark.parametrize("work", ["an agent works", "it waits for others"])
+def test_a_run_ends_in_time_whatever_its_server_does(
+    served: Callable[[str], Served], trouble: Callable[[Served], None], work: str
+) -> None:
+    made = served(CYCLE)
+    here = made.project
+    here.hold()
+    first = ("run", "--max-steps", "3")
+    if work == "an agent works":
+        with here.process(*first) as run:
+            until(lambda: here.done)
+            trouble(made)
+            seconds, said = ended(run)
+    else:
+        with here.process(*first) as other:
+            until(lambda: here.done)
+            with here.process("run", "--max-steps", "3", "--max-wait", "600") as run:
+                until(lambda: _is_connected(run))
+                trouble(made)
+                seconds, said = ended(run)
+            other.kill()
+    assert run.returncode == 130, said
+    assert seconds < AT_MOST_S, said
+    assert "unknown: " in said
+    assert "Traceback" not in said
+    agents = [int(one[3]) for one in here.done]
+    if work == "an agent works":
+        assert not any(psutil.pid_exists(one) for one in agents)
+
+
+def _is_connected(run: subprocess.Popen[str]) -> bool:
+    """Return whether *run* talks to the server: wherever it is in its work, it has to end."""
+    process = psutil.Process(run.pid)
+    return bool(process.net_connections()) and process.create_time() < time.time() - 3
+
+
+def test_a_queue_of_strangers_is_refused_and_the_run_goes_on(project: Make, address: str) -> None:
+    here = project(PROCEDURE)
+    assert here.cli("run").returncode == 4
+    options = FleetOptions(here.folder.name, address=address, ttl_s=TTL_S)
+    store = FleetStore(here.folder / "sync" / "state.json", None, options)
+    seen = store.look()
+    assert seen is not None
+    own = seen.queue
+    strange = ["x", "", f"seq/other@{own.rpartition('@')[2]}", f"{own}/elsewhere", f"{own}\n"]
+    with here.worker():
+        for queue in strange:
+            with pytest.raises((WorkflowUpdateFailedError, NewerSchema)) as refused:
+                store.connection.call(store.ask(Inquiry("change_queue", queue)))
+            assert "no workers of this project serve such a queue" in str(refused.value), queue
+        with pytest.raises((WorkflowUpdateFailedError, NewerSchema)):
+            store.connection.call(store.ask(Inquiry("leave", "not an id")))
+        store.connection.call(store.ask(Inquiry("change_queue", own)))
+    assert here.cli("answer", "approve").returncode == 0
+    assert here.cli("run").returncode == 0
+    assert here.facts("status")["status"] == "complete"

@@ -1,0 +1,195 @@
+"""Which files of a project a command line names, in whole arguments and within one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sequencer.errors import NotTrusted
+from sequencer.project.named_files import MAX_WORDS, modules, named, read_unnamed
+from sequencer.project.project import open_project
+from sequencer.project.trust import acts_of
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["sh", "agent.sh"],
+        ["sh", "-c", "sh agent.sh x"],
+        ["sh", "-c", ". ./agent.sh"],
+        ["sh", "-c", "cd . && exec sh 'agent.sh'"],
+        ["sh", "-c", "true;./agent.sh;true"],
+        ["sh", "-c", "sh <agent.sh"],
+        ["sh", "-c", "eval $(cat agent.sh)"],
+        ["sh", "-c", 'sh "$PWD"/agent.sh'],
+        ["sh", "-c", "sh ${PWD}/agent.sh"],
+        ["sh", "-c", "ENV=agent.sh sh"],
+        ["sh", "-c", "sh ag\\ent.sh"],
+        ["sh", "-c", "sh 'agent.sh"],
+        ["sh", "-c", "bash -c \"sh -c 'sh agent.sh'\""],
+        ["env", "-S", "sh agent.sh"],
+        ["env", "-Ssh agent.sh"],
+        ["env", "--split-string=sh agent.sh"],
+        ["sh", "-c", "cd sub; sh inner.sh"],
+        ["python3", "-c", "import helper"],
+        ["python3", "-c", "import os, helper; helper.main()"],
+        ["python3", "-c", "from helper import x"],
+        ["python3", "-c", "from pkg import deep"],
+        ["python3", "-c", "import pkg.deep as d"],
+        ["python3", "-m", "pkg"],
+        ["python3", "-mhelper"],
+        ["sh", "-c", "python3 -m pkg.deep"],
+        ["python3", "-c", "exec(open('agent.sh').read())"],
+    ],
+    ids=" ".join,
+)
+def test_a_file_named_in_an_argument_counts_like_a_whole_argument(
+    argv: list[str], tmp_path: Path
+) -> None:
+    files = ("agent.sh", "helper.py", "sub/inner.sh", "pkg/deep.py", "pkg/__main__.py")
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("one = 1\n")
+    entry = {"agents": {"a": {"kind": "command", "argv": argv}}}
+    before = acts_of(entry, tmp_path)
+    for name in files:
+        (tmp_path / name).write_text("two = 2\n")
+    assert acts_of(entry, tmp_path).beyond(before)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "head -n 1 >> notes.md",
+        "date >notes.md",
+        "make test > notes.md 2>&1",
+        "make test 2>notes.md",
+        "make test &> 'notes.md'",
+        'make test >| "notes.md"',
+        "make test 2>&1 | tee notes.md",
+        "make test | tee -a notes.md && true",
+        "sh -c 'date >> notes.md'",
+    ],
+)
+def test_a_file_that_a_shell_only_writes_may_change_with_each_step(
+    text: str, tmp_path: Path
+) -> None:
+    entry = {"agents": {"a": {"kind": "command", "argv": ["sh", "-c", text]}}}
+    before = acts_of(entry, tmp_path)
+    (tmp_path / "notes.md").write_text("one\n")
+    assert not acts_of(entry, tmp_path).beyond(before)
+
+
+def test_an_empty_file_that_marks_something_is_no_question_until_it_has_content(
+    tmp_path: Path,
+) -> None:
+    text = "test -e done.txt || { touch done.txt; exit 1; }"
+    entry = {"agents": {"a": {"kind": "command", "argv": ["sh"], "env": {"CHECK": text}}}}
+    before = acts_of(entry, tmp_path)
+    (tmp_path / "done.txt").touch()
+    assert not acts_of(entry, tmp_path).beyond(before)
+    (tmp_path / "done.txt").write_text("true\n")
+    full = acts_of(entry, tmp_path)
+    assert full.beyond(before)
+    (tmp_path / "done.txt").write_text("")
+    assert acts_of(entry, tmp_path).beyond(full)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cat part >> agent.sh; sh agent.sh",
+        "date > agent.sh && . ./agent.sh",
+        "true | tee agent.sh; ./agent.sh",
+        "date > $(sh agent.sh)",
+        'date > "$(sh agent.sh)"',
+        'date > "`sh agent.sh`"',
+        "date > >(sh agent.sh)",
+        "sh <> agent.sh",
+        "node -e 'x => require(\"./agent.sh\")'",
+        "node -e 'x=>./agent.sh'",
+    ],
+)
+def test_a_file_that_a_shell_writes_and_runs_counts(text: str, tmp_path: Path) -> None:
+    entry = {"agents": {"a": {"kind": "command", "argv": ["sh", "-c", text]}}}
+    (tmp_path / "agent.sh").write_text("one\n")
+    before = acts_of(entry, tmp_path)
+    (tmp_path / "agent.sh").write_text("two\n")
+    assert acts_of(entry, tmp_path).beyond(before)
+
+
+def test_what_a_module_imports_of_the_project_counts_as_for_hooks(tmp_path: Path) -> None:
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "__main__.py").write_text("from . import inner\n")
+    (tmp_path / "pkg" / "inner.py").write_text("one = 1\n")
+    entry = {"agents": {"a": {"kind": "command", "argv": ["python3", "-m", "pkg"]}}}
+    before = acts_of(entry, tmp_path)
+    (tmp_path / "pkg" / "inner.py").write_text("two = 2\n")
+    (line, _) = acts_of(entry, tmp_path).beyond(before)
+    assert line.startswith("- agents.a, file pkg/inner.py")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("env", {"BASH_ENV": "agent.sh"}),
+        ("env", {"LD_PRELOAD": "./x.so:./agent.sh"}),
+        ("program", "./agent.sh"),
+        ("extra_args", ["--settings=agent.sh"]),
+        ("extra_args", ["--mcp-config", "agent.sh"]),
+    ],
+)
+def test_other_options_of_an_agent_name_files_too(
+    option: str, value: object, tmp_path: Path
+) -> None:
+    (tmp_path / "agent.sh").write_text("one")
+    entry = {"agents": {"a": {"kind": "claude", option: value}}}
+    before = acts_of(entry, tmp_path)
+    (tmp_path / "agent.sh").write_text("two")
+    assert acts_of(entry, tmp_path).beyond(before)
+
+
+def test_setup_is_read_the_same_way(tmp_path: Path) -> None:
+    (tmp_path / "tools.sh").write_text("one")
+    for setup in (["sh -c 'sh tools.sh'"], [["sh", "-c", "sh tools.sh"]]):
+        (tmp_path / "tools.sh").write_text("one")
+        before = acts_of({"setup": setup}, tmp_path)
+        (tmp_path / "tools.sh").write_text("two")
+        assert acts_of({"setup": setup}, tmp_path).beyond(before)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("text", ["'" * 100_000, "a " * 100_000, "(" * 100_000, "$(" * 50_000])
+def test_a_hostile_argument_costs_little(text: str) -> None:
+    assert len(list(named(["sh", "-c", text]))) <= MAX_WORDS
+    list(modules(["python3", "-c", f"import {text}"]))
+
+
+def test_what_programs_read_by_themselves_is_listed_if_it_is_there(tmp_path: Path) -> None:
+    assert read_unnamed(tmp_path) == []
+    (tmp_path / "Makefile").write_text("all:\n")
+    (tmp_path / "tests").mkdir()
+    assert read_unnamed(tmp_path) == ["Makefile", "tests/"]
+
+
+def test_a_named_file_that_appears_during_a_run_is_asked_about_before_the_next_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SEQUENCER_TRUST")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    folder = tmp_path / "p"
+    folder.mkdir()
+    argv = "[sh, -c, 'test -e extra.sh && . ./extra.sh; make >> made.txt']"
+    (folder / "orchestration.yaml").write_text(f"agents: {{x: {{kind: command, argv: {argv}}}}}\n")
+    open_project(folder).trust.keep()
+    trust = open_project(folder).trust
+    trust.ensure()
+    looks: dict[Path, tuple[int, ...]] = {}
+    trust.ensure_files("agents.x", looks)
+    (folder / "made.txt").write_text("made\n")
+    (folder / "extra.sh").touch()
+    trust.ensure_files("agents.x", looks)
+    (folder / "extra.sh").write_text("echo more\n")
+    with pytest.raises(NotTrusted, match=r"agents\.x, file .*extra\.sh: not there"):
+        trust.ensure_files("agents.x", looks)

@@ -1,0 +1,67 @@
+"""Deliveries that were taken are acted on, whatever was in the way for a while."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from sequencer.plugins.web.site import ShownProject
+from sequencer.plugins.web.webhooks import acting
+from sequencer.plugins.web.webhooks.acting import Clerk
+from sequencer.project.project import open_project
+from sequencer.store import watch
+from tests.web.deliveries import labeled, make_project
+
+
+def soon(is_so: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def clerk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clerk:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(acting, "PAUSE_S", 0.05)
+    monkeypatch.setattr(Clerk, "_begin_runs", lambda _: None)
+    project, said = open_project(make_project(tmp_path / "p"), trust=True), list[str]()
+    shown: Any = SimpleNamespace(project=project, acting=lambda: project, title="p")
+    return Clerk(cast("ShownProject", shown), said.append)
+
+
+def take(clerk: Clerk, number: int) -> None:
+    body = json.dumps(labeled(number=number)).encode()
+    assert clerk.box.take("github", "issues", str(number).encode(), body)
+    clerk.wake()
+
+
+def test_a_user_without_notifications_left_has_deliveries_acted_on(
+    clerk: Clerk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(watch, "InotifyWatch", none_left)
+    for number in (1, 2):
+        take(clerk, number)
+        soon(lambda: clerk.box.next() is None)
+    assert len(clerk.box.newest(9)) == 2
+
+
+def test_deliveries_wait_while_the_box_cannot_be_used(clerk: Clerk) -> None:
+    lock = clerk.box.path / "worker.lock"
+    lock.mkdir(parents=True)
+    take(clerk, 1)
+    time.sleep(0.3)
+    assert clerk.box.next() is not None
+    lock.rmdir()
+    soon(lambda: clerk.box.next() is None)

@@ -1,0 +1,75 @@
+"""What a delivery's request costs to classify is counted in its run, and paid once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from sequencer.engine.by_hand import Control
+from sequencer.errors import StorageFailed
+from sequencer.model.head import Head, Status
+from sequencer.model.request import Definition
+from sequencer.plugins.web.site import ShownProject
+from sequencer.plugins.web.webhooks import acting
+from sequencer.plugins.web.webhooks.acting import Clerk
+from sequencer.project.project import open_project
+from tests.acceptance.charging import Answers, calls_of, charged, charged_project, counted
+from tests.web.deliveries import RUN, labeled, taking, until
+
+HOOKS = {
+    "workflows": {"mine": {"kind": "procedure", "steps": ["look"]}},
+    "routing": {"procedures": {"code": "mine"}, "fallback": "mine"},
+    "webhooks": {
+        "github": {"people": ["ann"], "repositories": ["acme/app"], "labels": ["Sequencer"]}
+    },
+}
+ASKED_TWICE: Answers = {
+    "classifier": [{"says": "what?", "cost": 0.5}, {"says": "code", "cost": None}]
+}
+
+
+def test_a_start_by_a_tracker_counts_its_classification(tmp_path: Path) -> None:
+    folder = charged_project(tmp_path / "p", ASKED_TWICE, **HOOKS)
+    with taking(folder, tmp_path / "state") as taker:
+        assert taker.send("github", labeled()) == (202, "taken")
+        until(folder, Status.COMPLETE)
+    assert [call["step"] for call in calls_of(folder)] == ["classifier"] * 2 + ["look"]
+    assert {call["SEQUENCER_TOKEN"] for call in calls_of(folder)} == {"0", "1"}
+    views = counted(folder, RUN)
+    assert views == dict.fromkeys(views, charged(folder))
+
+
+@pytest.mark.parametrize("tries", [3, 99])
+def test_a_delivery_that_is_tried_again_is_classified_once(
+    tries: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(acting, "PAUSE_S", 0.0)
+    monkeypatch.setattr(Clerk, "_want", lambda *_: None)
+    failures = [StorageFailed("no room")] * tries
+    start = Control.start
+
+    def refusing(self: Control, definition: Definition) -> Head:
+        if failures:
+            raise failures.pop()
+        return start(self, definition)
+
+    monkeypatch.setattr(Control, "start", refusing)
+    folder = charged_project(tmp_path / "p", ASKED_TWICE, **HOOKS)
+    project, said = open_project(folder, trust=True), list[str]()
+    shown: Any = SimpleNamespace(project=project, acting=lambda: project)
+    clerk = Clerk(cast("ShownProject", shown), said.append)
+    assert clerk.box.take("github", "issues", b"1", json.dumps(labeled()).encode())
+    assert clerk._handle_next()
+    assert len(calls_of(folder)) == 2
+    (told,) = said
+    if tries < acting.TRIES:
+        views = counted(folder, RUN)
+        assert views == dict.fromkeys(views, (0.5, 1))
+    else:
+        assert "given up: no room; classifying the request cost" in told
+        assert "0.5000 USD and 1 call of unknown cost" in told
