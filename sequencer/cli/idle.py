@@ -150,7 +150,7 @@ def recall(question: IdleQuestion, now: float | None = None) -> IdleAnswer | Non
     return answer if answer.since <= now < until else None
 
 
-def remember(question: IdleQuestion, revision: int, answer: IdleAnswer) -> None:
+def remember(question: IdleQuestion, answer: IdleAnswer, revision: int) -> None:
     """Keep *answer* to *question* about the state of *revision*; without an end it is not kept.
 
     Failing to is nobody's error: the next tick takes the long way again.

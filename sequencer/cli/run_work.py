@@ -561,7 +561,7 @@ def _remember(
     until = min(now + idle.DAY_S, math.inf if until is None else until)
     answer = idle.IdleAnswer(near(f"{text}\n"), said, until, is_rest=here.kind in RESTS)
     if question.state_path == run.store.state_path:
-        idle.remember(question, head.revision, answer)
+        idle.remember(question, answer, head.revision)
 
 
 def _head_or_none(run: Run) -> Head | None:

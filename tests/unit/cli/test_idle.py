@@ -249,7 +249,7 @@ def test_an_answer_without_an_end_is_not_kept(
     question = idle.ask(["tick"], os.environ)
     assert question is not None
     revision = state(folder)["revision"]
-    idle.remember(question, revision, idle.IdleAnswer("nothing due\n", ""))
+    idle.remember(question, idle.IdleAnswer("nothing due\n", ""), revision)
     assert not idle.answers(["tick"])
 
 
