@@ -50,6 +50,9 @@ def test_the_real_program_validates_it_and_connects_to_its_server(tmp_path: Path
         "ANTHROPIC_API_KEY": "none",
         "ANTHROPIC_BASE_URL": "http://127.0.0.1:9",
         "CLAUDE_CODE_MAX_RETRIES": "0",
+        # Otherwise it starts before its server has answered, on a busy machine.
+        "MCP_CONNECT_TIMEOUT_MS": "60000",
+        "MCP_CONNECTION_NONBLOCKING": "false",
     }
 
     def claude(*arguments: str) -> str:
