@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from sequencer.engine.attempt import Prepared
 from sequencer.errors import SequencerError, StorageFailed, out_of_resources
 from sequencer.model.kind import Performed
-from sequencer.model.net.rules import picks_a_way
+from sequencer.model.net.choices import picks_a_way
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Output, Step
 from sequencer.model.workflow import Workflow, graph_of

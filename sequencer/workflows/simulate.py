@@ -26,9 +26,10 @@ from sequencer.documents.yamlfile import dotted
 from sequencer.errors import ConfigurationError, SequencerError, UnknownName, raise_all
 from sequencer.model.fields import AfterValidator, BeforeValidator, Field, ValidationError
 from sequencer.model.net import rules as flow_trace
+from sequencer.model.net.choices import TIMEOUT, groups, is_choice
 from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.model.net.marking import FlowStatus, Marking, Reference, carried, text_of
-from sequencer.model.net.rules import TIMEOUT, Course, groups, is_choice
+from sequencer.model.net.rules import Course
 from sequencer.model.net.source import copied, put
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Retry, Step, Validation

@@ -19,10 +19,10 @@ from sequencer.model.head import Head
 from sequencer.model.kind import Words
 from sequencer.model.line.gates import ensure_message
 from sequencer.model.net import record as flow_record
+from sequencer.model.net.choices import TIMEOUT, NoMatchingBranch, choose, is_choice, normalise
 from sequencer.model.net.graph import Graph, Node, NodeKind, grown_graph
 from sequencer.model.net.marking import FlowStatus, Marking, Reference, text_of
 from sequencer.model.net.record import Chain
-from sequencer.model.net.rules import TIMEOUT, NoMatchingBranch, choose, is_choice, normalise
 from sequencer.model.net.source import differences
 from sequencer.model.net.transition import OpenTransition, rest_of
 from sequencer.model.transitions import Event, Transition

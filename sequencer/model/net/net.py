@@ -23,10 +23,10 @@ from sequencer.model.line.order import Description, describe_node, present
 from sequencer.model.net import by_hand as hands
 from sequencer.model.net import record as flow_record
 from sequencer.model.net.by_hand import Outputs, adopted
+from sequencer.model.net.choices import is_choice
 from sequencer.model.net.graph import Growth
 from sequencer.model.net.marking import FlowStatus, Marking, Reference, carried, text_of
 from sequencer.model.net.record import Chain
-from sequencer.model.net.rules import is_choice
 from sequencer.model.net.source import FlowSource
 from sequencer.model.net.transition import OpenTransition, busy_ms, rest_of, transition_of
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage

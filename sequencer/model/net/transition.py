@@ -12,10 +12,11 @@ from sequencer.errors import StepFailed, StorageFailed, TransitionRefused, comma
 from sequencer.model.head import Claim, Head, Status
 from sequencer.model.kind import Room
 from sequencer.model.limits import LATEST_RESET_S
+from sequencer.model.net.choices import shortened
 from sequencer.model.net.graph import Growth, NodeKind
 from sequencer.model.net.marking import Active, FlowStatus, Marking, Reference
 from sequencer.model.net.record import Chain
-from sequencer.model.net.rules import Course, FlowFact, shortened
+from sequencer.model.net.rules import Course, FlowFact
 from sequencer.model.outcome import Decision, Outcome, Usage
 from sequencer.model.transitions import Event, Fact, Transition, changed, held_claim, without_claim
 

@@ -17,9 +17,9 @@ from sequencer.engine.composing import request_block, request_value, substitute
 from sequencer.engine.recall import end_of
 from sequencer.engine.values import NodeValues
 from sequencer.errors import StorageFailed
+from sequencer.model.net.choices import shortened
 from sequencer.model.net.graph import Node
 from sequencer.model.net.marking import Marking, Reference
-from sequencer.model.net.rules import shortened
 from sequencer.model.request import Request
 from sequencer.store import results
 from sequencer.workflows import prompts as templates

@@ -21,7 +21,7 @@ from sequencer.model.head import SCHEMA_VERSION, Claim, Head, Owner
 from sequencer.model.kind import Ended, Performed
 from sequencer.model.line.line import Ending, EndingKind
 from sequencer.model.line.order import place
-from sequencer.model.net.rules import candidates
+from sequencer.model.net.choices import candidates
 from sequencer.model.outcome import Decision, Outcome, OutcomeStatus, Quota, Verdict, used
 from sequencer.model.step import Retry, Step
 from sequencer.model.transitions import Fact, Place

@@ -9,8 +9,8 @@ from functools import cached_property
 from msgspec import Struct
 
 from sequencer.model.fields import ValidationError
+from sequencer.model.net.choices import DEFAULT, TIMEOUT, normalise
 from sequencer.model.net.graph import MAX_NODES, Edge, Graph, Node, NodeKind, Option
-from sequencer.model.net.rules import DEFAULT, TIMEOUT, normalise
 from sequencer.model.step import Step
 from sequencer.workflows.flowfile.markdown import Heading
 from sequencer.workflows.flowfile.problems import MAX_COMPARED, Findings

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from sequencer.model.net.graph import Graph, Node, NodeKind
-from sequencer.model.net.rules import (
+from sequencer.model.net.choices import (
     DEFAULT,
     TIMEOUT,
     NoMatchingBranch,
@@ -27,6 +26,7 @@ from sequencer.model.net.rules import (
     normalise,
     takes_other_answers,
 )
+from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.workflows.flowfile.problems import Findings
 from sequencer.workflows.flowfile.settings import Front, NodeSource
 from sequencer.workflows.mermaid.text import Position

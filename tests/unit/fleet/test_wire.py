@@ -16,7 +16,7 @@ from sequencer.model.head import Claim, Gate, Head, Loop, Status
 from sequencer.model.kind import Ended, Performed
 from sequencer.model.line.line import Ending, EndingKind
 from sequencer.model.line.order import place
-from sequencer.model.net.rules import candidates, normalise
+from sequencer.model.net.choices import candidates, normalise
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage, Verdict
 from sequencer.model.step import Output, Retry, Step
 from sequencer.model.transitions import Event, Fact

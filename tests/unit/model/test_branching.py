@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.model.net.rules import NoMatchingBranch, candidates, choose, is_choice, normalise
+from sequencer.model.net.choices import NoMatchingBranch, candidates, choose, is_choice, normalise
 from tests.flows import graph
 
 

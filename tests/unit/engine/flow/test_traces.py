@@ -15,8 +15,8 @@ import pytest
 
 from sequencer.errors import StepFailed, WaitsForPerson
 from sequencer.executors.protocol import Cancellation, StepRequest
+from sequencer.model.net.choices import normalise
 from sequencer.model.net.graph import Graph, NodeKind
-from sequencer.model.net.rules import normalise
 from sequencer.model.outcome import Outcome
 from sequencer.model.workflow import Workflow
 from sequencer.workflows.flowfile.reader import read_flow

@@ -1,0 +1,150 @@
+"""Which way an output picks where a graph branches: labels, and how answers are compared.
+
+Pure functions of a graph. They know no marking, so that a run without a graph loads none.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+from sequencer.model.net.graph import Graph, NodeKind
+
+DEFAULT = "default"
+TIMEOUT = "timeout"
+_JSON_FIELDS = ("decision", "branch", "result")
+_QUOTES = "\"'`*"
+_BLANK_CHARS = "".join(filter(str.isspace, map(chr, range(0x3001))))
+"""What ``strip`` takes away; taking turns with it would be slow for a long run of marks."""
+_MARKED = re.compile(r"[^\W\d_][^:\n]{0,60}:\s*(?P<label>.+)", re.DOTALL)
+_BLANKS = re.compile(r"[\s_-]+")
+
+
+class NoMatchingBranch(Exception):
+    """An output fits no label, and there is no way for all others."""
+
+
+def normalise(text: str) -> str:
+    r"""Return *text* as labels are compared.
+
+    >>> normalise(' **"Needs_Info".** '), normalise("needs-info!")
+    ('needs info', 'needs info')
+    """
+    stripped = text.lstrip(_BLANK_CHARS + _QUOTES).rstrip(_BLANK_CHARS + _QUOTES + ".!")
+    return _BLANKS.sub(" ", stripped).strip().casefold()
+
+
+def candidates(output: str) -> Iterator[str]:
+    """Yield what in *output* may be a label, normalised, the best first.
+
+    A JSON object's decision, the whole text, its last line that is not blank; of each also
+    what stands behind ``Word:``.
+    """
+    text = output.strip()
+    if (decided := _of_json(text)) is not None:
+        yield normalise(decided)
+    last_line = next((line for line in reversed(text.splitlines()) if line.strip()), "")
+    for candidate in (text, last_line):
+        yield normalise(candidate)
+        bare = candidate.strip().strip(_QUOTES).strip()
+        if (marked := _MARKED.fullmatch(bare)) is not None:
+            yield normalise(marked["label"])
+
+
+def _of_json(text: str) -> str | None:
+    if not text.startswith(("{", "```")):
+        return None
+    lines = text.splitlines()
+    if len(lines) > 1 and lines[0].startswith("```") and lines[-1].strip() == "```":
+        lines = lines[1:-1]
+    try:
+        found = json.loads("\n".join(lines))
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    said = (found.get(field) for field in _JSON_FIELDS)
+    return next((value for value in said if isinstance(value, str)), None)
+
+
+def groups(graph: Graph, name: str) -> dict[str, tuple[int, ...]]:
+    """Return the edges that leave *name* by their normalised label, in text order."""
+    found: dict[str, list[int]] = {}
+    for place in graph.outgoing[name]:
+        found.setdefault(normalise(graph.edges[place].label), []).append(place)
+    return {label: tuple(places) for label, places in found.items()}
+
+
+def is_choice(graph: Graph, name: str) -> bool:
+    """Return whether the output of *name* picks one of several ways."""
+    if name in graph.without_labels:
+        return False
+    labels = groups(graph, name)
+    is_human = graph.by_id[name].kind is NodeKind.HUMAN
+    return len(labels) > 1 or (is_human and any(labels))
+
+
+def picks_a_way(graph: Graph, name: str) -> bool:
+    """Return whether the output of *name* picks a way, there or where it is handed on to.
+
+    Nodes that do no work hand it on; what a person answers behind it is the person's.
+    """
+    seen, pending = {name}, [name]
+    while pending:
+        here = pending.pop()
+        if is_choice(graph, here):
+            return True
+        fresh = {node for node in graph.forward[here] if not graph.by_id[node].works} - seen
+        seen |= fresh
+        pending += fresh
+    return False
+
+
+def takes_other_answers(graph: Graph, name: str) -> bool:
+    """Return whether an output of *name* that fits no label has a way to go."""
+    labels = groups(graph, name)
+    return not is_choice(graph, name) or DEFAULT in labels or "" in labels
+
+
+def choose(graph: Graph, name: str, output: str) -> tuple[int, ...]:
+    """Return the places of the edges that are followed after *name* said *output*.
+
+    Raises:
+        NoMatchingBranch: it is a choice, nothing fits, and there is no default.
+    """
+    if not is_choice(graph, name):
+        return graph.outgoing[name]
+    labels = groups(graph, name)
+    for candidate in _answers(graph, name, output):
+        if candidate and candidate in labels:
+            return labels[candidate]
+    for fallback in (DEFAULT, ""):
+        if fallback in labels:
+            return labels[fallback]
+    raise NoMatchingBranch(f"no matching branch for {shortened(output)!r}")
+
+
+def ways_to(graph: Graph, name: str, to: str) -> tuple[int, ...]:
+    """Return the places of the edges that lead from *name* to *to*.
+
+    Raises:
+        NoMatchingBranch: there is none.
+    """
+    if found := tuple(place for place in graph.outgoing[name] if graph.edges[place].target == to):
+        return found
+    raise NoMatchingBranch(f"a hook sent it to {to!r}, and no edge leads there")
+
+
+def _answers(graph: Graph, name: str, output: str) -> Iterator[str]:
+    """Yield the candidates; after a person's value, the label of the option that has it."""
+    yield from candidates(output)
+    value = normalise(output)
+    for option in graph.by_id[name].options:
+        if normalise(option.value) == value:
+            yield normalise(option.label)
+
+
+def shortened(text: str, limit: int = 200) -> str:
+    """Return *text*, cut to what a message can hold."""
+    return text if len(text) <= limit else f"{text[:limit]}…"
