@@ -348,6 +348,13 @@ class Painter(ABC):
         except (OSError, ValueError):
             # The terminal is gone; the steps go on without it.
             self._closing.set()
+        finally:
+            # Here, since nobody else may wait until a terminal that takes nothing lets go.
+            self._close_screen()
+
+    def _close_screen(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._screen.close()
 
     def _show(self, bottom: Text, *, is_transient: bool) -> None:
         """Put *bottom* in the place of the one before."""
@@ -381,9 +388,8 @@ class Painter(ABC):
         while self._thread is not None and self._thread.is_alive() and painted != self._painted:
             painted = self._painted
             self._thread.join(CLOSE_S)
-        if self._thread is None or not self._thread.is_alive():
-            with contextlib.suppress(OSError, ValueError):
-                self._screen.close()
+        if self._thread is None:
+            self._close_screen()
 
 
 class LiveProgress(Painter, PlainProgress):
