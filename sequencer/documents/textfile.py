@@ -38,6 +38,11 @@ class Location(NamedTuple):
     state_path: Path
 
 
+def digest_text(data: bytes) -> str:
+    """Return the content *data* of a file as records of trust and differences show it."""
+    return f"sha256 {hashlib.sha256(data).hexdigest()}"
+
+
 def find_config(start: Path, explicit: Path | None = None) -> Path | None:
     """Return *explicit*, else the nearest orchestration.yaml in *start* or a folder above.
 

@@ -15,7 +15,7 @@ from sequencer.engine.attempt import Agents
 from sequencer.engine.records import decides
 from sequencer.errors import SequencerError
 from sequencer.executors.protocol import Walled
-from sequencer.executors.wall import Wall, lack
+from sequencer.executors.wall import Wall, unavailable_reason
 from sequencer.model.head import Head
 from sequencer.model.net.graph import Graph, NodeKind
 from sequencer.model.net.marking import Marking
@@ -78,4 +78,6 @@ class Exclusion:
         except (SequencerError, KeyError):
             # Its attempt says what is wrong with it.
             return False
-        return isinstance(executor, Walled) and (executor.wall is Wall.NONE or lack() is not None)
+        return isinstance(executor, Walled) and (
+            executor.wall is Wall.NONE or unavailable_reason() is not None
+        )

@@ -53,7 +53,7 @@ from sequencer.executors.pump import (
     Pump,
 )
 from sequencer.executors.result_file import apply_result
-from sequencer.executors.wall import OPEN, Wall
+from sequencer.executors.wall import WITHOUT_WALL, Wall
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import FileMark
 
@@ -250,7 +250,7 @@ def conclude(
     The agent's result file is applied last; it can't make a failure a success.
     """
     if end.lacks_wall:
-        text = f"[sequencer] there is no wall around agents on this machine: {OPEN}\n"
+        text = f"[sequencer] there is no wall around agents on this machine: {WITHOUT_WALL}\n"
         listener.write(text.encode(), Piece.NOTICE)
     if end.spawn_error is not None:
         # An update of a client takes its program away for a moment.

@@ -16,11 +16,11 @@ from functools import cache
 
 from sequencer.executors.guard import Domain, Prctl
 
-ENDED = "sudo, setgid programs like crontab, setuid bwrap, rootless podman and snaps"
+NEEDS_PRIVILEGES = "sudo, setgid programs like crontab, setuid bwrap, rootless podman and snaps"
 """What does not work inside the wall, because it needs new privileges."""
 PRIVILEGED = frozenset(("sudo", "doas", "pkexec", "crontab", "podman"))
 """Programs of that kind that a command line shows."""
-OPEN = (
+WITHOUT_WALL = (
     "agents of this user can signal each other, and read each other's environment and write to "
     "each other's output through /proc"
 )
@@ -38,7 +38,7 @@ class Wall(StrEnum):
 
 
 @cache
-def lack() -> str | None:
+def unavailable_reason() -> str | None:
     """Return why this system can't build the wall; None: it can."""
     if sys.platform != "linux":
         return "only Linux has such a wall"

@@ -22,7 +22,7 @@ from importlib.util import module_from_spec
 from pathlib import Path
 from types import CodeType, ModuleType
 
-from sequencer.documents.textfile import read_bytes
+from sequencer.documents.textfile import digest_text, read_bytes
 from sequencer.errors import ConfigurationError, NotTrusted, UnsafePath
 from sequencer.hooks.points import Plugin
 
@@ -246,7 +246,7 @@ def _ensure_same(file: str, trusted: str | None, source: bytes) -> None:
     Raises:
         NotTrusted: it is not, or nobody trusted it.
     """
-    now = f"sha256 {hashlib.sha256(source).hexdigest()}"
+    now = digest_text(source)
     line = f"hooks, file {file}: "
     if trusted is None:
         raise NotTrusted(file, (), (f"+ {line}{now}",))

@@ -9,7 +9,13 @@ from pathlib import Path
 
 from sequencer.errors import ConfigurationError
 from sequencer.executors.protocol import Objection, Walled, without_tools
-from sequencer.executors.wall import ENDED, OPEN, PRIVILEGED, Wall, lack
+from sequencer.executors.wall import (
+    NEEDS_PRIVILEGES,
+    PRIVILEGED,
+    WITHOUT_WALL,
+    Wall,
+    unavailable_reason,
+)
 from sequencer.model.step import Step
 from sequencer.project.diagnostics import Area, Finding, Level, of_error
 from sequencer.project.named_files import named
@@ -84,17 +90,17 @@ def check_walls(project: Project) -> Iterator[Finding]:
             if isinstance(executor, Walled):
                 walls[name] = executor.wall
     for name, wall in walls.items():
-        if wall is Wall.SCOPES and lack() is None:
+        if wall is Wall.SCOPES and unavailable_reason() is None:
             yield from _check_privileges(project, name)
         if wall is Wall.NONE:
             message = "wall: none: nothing keeps it from the other processes of this user"
-            hint = f"leave wall out, unless it needs what the wall ends: {ENDED}"
+            hint = f"leave wall out, unless it needs what the wall ends: {NEEDS_PRIVILEGES}"
             yield Finding(Level.NOTICE, Area.AGENT, message, f"agent {name}", hint)
     if Wall.SCOPES not in walls.values():
         return
-    if (why := lack()) is not None:
+    if (why := unavailable_reason()) is not None:
         hint = "a node whose answer decides the way does not run beside other agents here"
-        message = f"there is no wall around agents on this machine ({why}): {OPEN}"
+        message = f"there is no wall around agents on this machine ({why}): {WITHOUT_WALL}"
         yield Finding(Level.NOTICE, Area.AGENT, message, None, hint)
     elif os.geteuid() == 0:
         message = "agents of root can read the environment of other processes despite the wall"

@@ -25,6 +25,7 @@ from typing import Any
 from msgspec import Struct, field, to_builtins
 
 from sequencer.documents.keys import leaves
+from sequencer.documents.textfile import digest_text
 from sequencer.documents.yamlfile import KeyPath, dotted
 from sequencer.project.named_files import MAX_WORDS, modules, named
 from sequencer.project.schema import Schema
@@ -234,7 +235,7 @@ _FILE_NAME = re.compile(r"(?!-)[\w./@+-]*[./][\w./@+-]*")
 _MOST_ABSENT = 64
 ABSENT = "not there"
 """Instead of the fingerprint of a named file that may appear, or get content, during a run."""
-EMPTY = f"sha256 {hashlib.sha256().hexdigest()}"
+EMPTY = digest_text(b"")
 MAX_BYTES = 64 * 1024 * 1024
 """A larger file is compared by its size and its time of change."""
 

@@ -10,7 +10,6 @@ trusted step of the same agent has; one that is left out says nothing, unless it
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -24,7 +23,7 @@ import msgspec
 from msgspec import Struct, field
 
 from sequencer import __version__
-from sequencer.documents.textfile import leads_out, read_bytes
+from sequencer.documents.textfile import digest_text, leads_out, read_bytes
 from sequencer.documents.yamlfile import dotted
 from sequencer.errors import ConfigurationError
 from sequencer.model.fields import ValidationError
@@ -140,7 +139,7 @@ class Workflows:
             self._written["workflow"] = {_CADENCE: router[_CADENCE], **known}
         self._root = root
         text = json.dumps([__version__, self._written], sort_keys=True, default=str)
-        self._digests = {_IN_FILE: _digest(text.encode())}
+        self._digests = {_IN_FILE: digest_text(text.encode())}
         # What a flow's digest is about besides its text.
         shared = [__version__, *(self._written.get(name) for name in ("agent", "workflow"))]
         self._shared = json.dumps(shared, sort_keys=True, default=str).encode()
@@ -300,7 +299,7 @@ class Workflows:
             # What is no file, or too large, no reader takes.
             return
         key = _FILE + ascii_of(shown_in(path, self._root))
-        self._digests[key] = _digest(self._shared + b"\n" + data)
+        self._digests[key] = digest_text(self._shared + b"\n" + data)
         self._size += len(data)
         self._data[key] = path, data
         if self._size > _MAX_READ_BYTES:
@@ -460,10 +459,6 @@ def _whole(digest: str) -> dict[str, StepFacts]:
 def _is_meant(name: str) -> bool:
     path = Path(name)
     return path.suffix.lower() == ".md" and path.stem.lower() != "readme"
-
-
-def _digest(data: bytes) -> str:
-    return f"sha256 {hashlib.sha256(data).hexdigest()}"
 
 
 def shown_in(path: Path, root: Path) -> str:

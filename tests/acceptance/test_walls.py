@@ -11,10 +11,10 @@ import click
 import pytest
 
 from sequencer.cli.program import COMMANDS, Verbs
-from sequencer.executors.wall import lack
+from sequencer.executors.wall import unavailable_reason
 from tests.acceptance.cli_process import cli, environment
 
-LACK = lack()
+LACK = unavailable_reason()
 needs_wall = pytest.mark.skipif(LACK is not None, reason=f"no wall here: {LACK}")
 
 AGENT = """\

@@ -308,7 +308,7 @@ def test_what_is_open_between_agents_is_told(
     why: str | None,
     told: list[str],
 ) -> None:
-    monkeypatch.setattr("sequencer.project.agent_checks.lack", lambda: why)
+    monkeypatch.setattr("sequencer.project.agent_checks.unavailable_reason", lambda: why)
     monkeypatch.setattr("sequencer.project.agent_checks.os.geteuid", lambda: uid)
     project(tmp_path, CONFIGURATION + configuration)
     found = list(check_walls(open_project(tmp_path)))

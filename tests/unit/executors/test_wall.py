@@ -27,12 +27,12 @@ from sequencer.executors.process import ProcessCore, ProcessEnd, conclude
 from sequencer.executors.protocol import Cancellation, Piece
 from sequencer.executors.pump import Guard, Launch
 from sequencer.executors.result_file import apply_result
-from sequencer.executors.wall import Wall, lack
+from sequencer.executors.wall import Wall, unavailable_reason
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from tests.contract.executor_cases import Recorder, wait_until
 
 NOBODY = 65_534
-LACK = lack()
+LACK = unavailable_reason()
 needs_wall = pytest.mark.skipif(LACK is not None, reason=f"no wall here: {LACK}")
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the wall is one of Linux")
 
@@ -461,8 +461,8 @@ def test_prctl_does_nothing_where_there_is_none(monkeypatch: pytest.MonkeyPatch)
     prctl = Prctl()
     prctl.set(DUMPABLE, 0)
     assert not prctl.is_there
-    lack.cache_clear()
+    unavailable_reason.cache_clear()
     try:
-        assert lack() == "only Linux has such a wall"
+        assert unavailable_reason() == "only Linux has such a wall"
     finally:
-        lack.cache_clear()
+        unavailable_reason.cache_clear()

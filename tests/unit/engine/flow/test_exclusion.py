@@ -36,12 +36,12 @@ def claimed_behind_the_start(run: Lab) -> list[str]:
 
 @pytest.fixture
 def _has_wall(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exclusion, "lack", lambda: None)
+    monkeypatch.setattr(exclusion, "unavailable_reason", lambda: None)
 
 
 @pytest.fixture
 def _has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exclusion, "lack", lambda: "no Landlock")
+    monkeypatch.setattr(exclusion, "unavailable_reason", lambda: "no Landlock")
 
 
 @pytest.mark.usefixtures("_has_wall")
@@ -118,7 +118,7 @@ def test_what_a_dead_process_held_is_begun_again_one_by_one(
     run = made(tmp_path)
     run.work(limits={"max_steps": 1})
     with monkeypatch.context() as before:
-        before.setattr(exclusion, "lack", lambda: None)
+        before.setattr(exclusion, "unavailable_reason", lambda: None)
         run.died()
     assert [claim.step for claim in run.head.claims] == ["review", "build"]
     run.claimed(slots=4)
