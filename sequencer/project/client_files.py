@@ -34,7 +34,7 @@ from sequencer.executors.redaction import Redaction
 from sequencer.project.named_files import named
 from sequencer.project.settings import Settings
 from sequencer.project.sources import flatten
-from sequencer.project.step_facts import ascii_of, text_of
+from sequencer.project.step_facts import ascii_of, hidden, text_of
 from sequencer.project.trust import fingerprint
 
 MAX_FILES = 500
@@ -347,7 +347,7 @@ def _covered(value: Any, *, is_secret: bool, looks_secret: bool) -> Any:
         return [_covered(each, is_secret=is_secret, looks_secret=looks_secret) for each in value]
     text = value if isinstance(value, str) else text_of(value)
     if is_secret or (looks_secret and _BLANK.hide_text(text) != text):
-        return f"(hidden, {hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:12]})"
+        return hidden(text)
     return value
 
 

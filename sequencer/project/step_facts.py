@@ -10,6 +10,7 @@ way leads past, is still a gate.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -117,6 +118,11 @@ class Loss(NamedTuple):
     """A line; None: it is new."""
     after: str | None
     """None: it is gone."""
+
+
+def hidden(text: str) -> str:
+    """Return what is shown instead of *text*, a secret: enough to see that it has changed."""
+    return f"(hidden, {hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:12]})"
 
 
 def text_of(value: Any) -> str:

@@ -30,7 +30,7 @@ from sequencer.documents.yamlfile import KeyPath, dotted
 from sequencer.project.named_files import MAX_WORDS, modules, named
 from sequencer.project.schema import Schema
 from sequencer.project.sources import SECRET_KEY, flatten
-from sequencer.project.step_facts import amount, ascii_of, text_of
+from sequencer.project.step_facts import amount, ascii_of, hidden, text_of
 from sequencer.project.workflow_facts import Recorded, Workflows, shown_in
 
 
@@ -219,7 +219,7 @@ def _line(path: KeyPath, value: Any) -> str:
     is_secret = SECRET_KEY.fullmatch(str(path[-1])) is not None
     text = text_of(value)
     if is_secret:
-        text = f"(hidden, {hashlib.sha256(text.encode()).hexdigest()[:12]})"
+        text = hidden(text)
     return f"{ascii_of(dotted(path))}: {text}"
 
 
