@@ -15,6 +15,7 @@ from sequencer.errors import ConfigurationError, NotTrusted, UsageRefused, summa
 from sequencer.project import trusting as trusted
 from sequencer.project.named_files import read_unnamed
 from sequencer.project.project import open_project
+from sequencer.store.identity import ensure_person
 
 
 @verb("trust")
@@ -42,7 +43,7 @@ def trust(
       sequencer trust --remove ../other
     """
     # Also what is trusted is no agent's to know.
-    trusted.ensure_no_agent()
+    ensure_person("trust", "ask a person to run it")
     if sum((is_sure, lists, removes)) > 1:
         raise UsageRefused("use only one of --yes, --list and --remove", where="sequencer trust")
     if lists:

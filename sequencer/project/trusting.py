@@ -29,7 +29,7 @@ from msgspec import Struct, ValidationError, convert, field, to_builtins
 from msgspec.structs import replace
 
 from sequencer.documents.textfile import CONFIG_NAME
-from sequencer.errors import DecisionRefused, NotTrusted, StorageFailed, UnsafePath
+from sequencer.errors import NotTrusted, StorageFailed, UnsafePath
 from sequencer.executors.project_files import files_for
 from sequencer.project.client_files import ClientFacts, client_of, clients_of, file_of, scan
 from sequencer.project.schema import MOVES_CODE
@@ -47,7 +47,7 @@ from sequencer.project.trust import (
 )
 from sequencer.project.workflow_facts import Recorded
 from sequencer.store.folder import make_own, own_state
-from sequencer.store.identity import is_inside_agent
+from sequencer.store.identity import ensure_person, is_inside_agent
 
 VARIABLE = "SEQUENCER_TRUST"
 """Folders that are trusted with what is below them, or ``all``."""
@@ -192,7 +192,7 @@ class Trust:
             DecisionRefused: an agent asks, whichever door it has found.
             StorageFailed: it can't be written. UnsafePath: see `read`.
         """
-        ensure_no_agent()
+        ensure_person("trust", "ask a person to run it")
         key, acts = self.key, self.acts
         known = read(key)
         # A client that no agent is at present may be one again, by an option that is typed.
@@ -349,16 +349,6 @@ def ensure_unchanged(path: Path, trusted: str, owner: str) -> None:
         raise NotTrusted(str(path), (), (f"- {line}: {trusted}", f"+ {line}: {now or 'is gone'}"))
 
 
-def ensure_no_agent() -> None:
-    """Return if a person says what is trusted: an agent that could would need nothing else.
-
-    Raises:
-        DecisionRefused: an agent does.
-    """
-    if is_inside_agent():
-        raise DecisionRefused("trust", "ask a person to run it")
-
-
 _NAME = re.compile(r"[0-9a-f]{32}\.json")
 _RECORD_BYTES = 32 * 1024 * 1024
 _OTHERS = 0o077
@@ -415,7 +405,7 @@ def forget(key: str) -> bool:
     Raises:
         DecisionRefused: see `Trust.keep`.
     """
-    ensure_no_agent()
+    ensure_person("trust", "ask a person to run it")
     with contextlib.suppress(FileNotFoundError), _folder() as folder:
         os.unlink(_name(key), dir_fd=folder)
         return True

@@ -22,6 +22,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sequencer.errors import DecisionRefused
 from sequencer.model.head import Owner
 
 INSIDE_AGENT = "SEQUENCER_TOKEN"
@@ -212,6 +213,16 @@ def is_inside_agent() -> bool:
         OSError: this process can open no more files, so it can't be told.
     """
     return INSIDE_AGENT in os.environ or _was_started_by_agent(os.getpid())
+
+
+def ensure_person(what: str, hint: str) -> None:
+    """Return unless an agent asks for *what*, which no setting allows it; *hint* says what to do.
+
+    Raises:
+        DecisionRefused: an agent asks.
+    """
+    if is_inside_agent():
+        raise DecisionRefused(what, hint)
 
 
 @lru_cache(maxsize=1)

@@ -22,7 +22,7 @@ import click
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb, with_options
 from sequencer.documents.textfile import slug
-from sequencer.errors import DecisionRefused, UsageRefused
+from sequencer.errors import UsageRefused
 from sequencer.plugins.schedules.installers import (
     DAY_MIN,
     HOUR_MIN,
@@ -37,7 +37,7 @@ from sequencer.plugins.schedules.unattended import OPTION
 from sequencer.plugins.web.cli_web import ensure_extra, read_key
 from sequencer.project.settings import Settings
 from sequencer.store.folder import STATE_VARIABLE, make_own, own_state
-from sequencer.store.identity import is_inside_agent
+from sequencer.store.identity import ensure_person
 
 _OPTIONS = with_options(
     click.option("--every", type=click.IntRange(1, DAY_MIN), metavar="MINUTES", default=HOUR_MIN,
@@ -98,8 +98,8 @@ def schedule(
     """
     if folders and not is_web:
         raise UsageRefused("works only with --web", where="DIR", hint="add --web, or use --config")
-    if is_inside_agent() and action != "print":
-        raise DecisionRefused(invocation.verb, "a person has to decide what runs unattended")
+    if action != "print":
+        ensure_person(invocation.verb, "a person has to decide what runs unattended")
     settings = invocation.project().settings
     names = _names(invocation, settings, folders)
     if action == "show":

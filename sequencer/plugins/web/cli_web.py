@@ -17,8 +17,8 @@ import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.errors import ConfigurationError, DecisionRefused, UsageRefused
-from sequencer.store.identity import is_inside_agent
+from sequencer.errors import ConfigurationError, UsageRefused
+from sequencer.store.identity import ensure_person
 
 EXTRA = "pip install 'step-sequencer[web]'"
 NEEDED = ("jinja2", "starlette", "uvicorn")
@@ -84,8 +84,7 @@ def web(
       sequencer web
       sequencer web ~/shop ~/docs --port 0 --no-browser
     """
-    if is_inside_agent():
-        raise DecisionRefused(invocation.verb, "its buttons make a person's decisions")
+    ensure_person(invocation.verb, "its buttons make a person's decisions")
     ensure_extra()
     # No other command may pay for these.
     from sequencer.plugins.web import door, guard, server, site  # noqa: PLC0415
