@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from sequencer.engine.attempt import Prepared
 from sequencer.errors import SequencerError, StorageFailed, out_of_resources
+from sequencer.model.evidence import Evidence
 from sequencer.model.kind import Performed
 from sequencer.model.net.choices import picks_a_way
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
@@ -52,8 +53,14 @@ def journal_record(
         "denials": [line[:200] for line in outcome.denials[:20]] if outcome.denials else None,
         "exit_code": outcome.exit_code,
         "quota": None if outcome.quota is None else outcome.quota.model_dump(),
+        "evidence": None if outcome.evidence is None else shown(outcome.evidence),
     }
     return {key: value for key, value in record.items() if value is not None}
+
+
+def shown(evidence: Evidence) -> dict[str, Any] | None:
+    """Return what the journal keeps of *evidence*: what is not as usual; None: nothing."""
+    return evidence.model_dump(mode="json", exclude_defaults=True) or None
 
 
 def broken(error: BaseException, usage: Usage, redact: Callable[[str], str]) -> Outcome:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from sequencer.model.evidence import Evidence
 from sequencer.model.fields import Field
 from sequencer.model.frozen import Frozen
 
@@ -139,6 +140,8 @@ class Outcome(Frozen):
     """None: the client reports none."""
     prompt: str | None = None
     """The prompt that was run, where the router chose another one."""
+    evidence: Evidence | None = None
+    """What the attempt has shown; None: no agent ran."""
 
     @property
     def is_put_off(self) -> bool:
