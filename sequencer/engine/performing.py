@@ -34,6 +34,7 @@ from sequencer.engine.attempt import (
 )
 from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
 from sequencer.engine.composing import Compose
+from sequencer.engine.evidence import judge_turn
 from sequencer.engine.hooking import HookContext, HookFailed, Hooks
 from sequencer.engine.records import apply_completion, as_asked, checked, decides, judged, redacted
 from sequencer.errors import (
@@ -320,7 +321,8 @@ class Performer(Struct, frozen=True):
             listener.write(self.redact(error.traceback).encode("utf-8", "replace"), Piece.ERROR)
 
     def _finished(self, outcome: Outcome, prepared: Prepared, seconds: float) -> Outcome:
-        completed = checked(prepared.step, apply_completion(prepared.step, outcome))
+        completed = apply_completion(prepared.step, judge_turn(outcome))
+        completed = checked(prepared.step, completed)
         return completed.replace(
             usage=completed.usage.replace(seconds=seconds),
             output=self.redact(completed.output),
@@ -420,7 +422,7 @@ class Performer(Struct, frozen=True):
         started = time.monotonic()
         with another(running.attempt.result_path) as path:
             attempt = replace(running.attempt, result_path=path)
-            outcome = self._run(asked, replace(running, attempt=attempt), to="router")
+            outcome = judge_turn(self._run(asked, replace(running, attempt=attempt), "router"))
         if outcome.is_put_off:
             return outcome.replace(
                 error=f"the router: {outcome.error or 'its usage limit is reached'}"
