@@ -14,7 +14,9 @@ from collections import Counter
 from typing import Any, ClassVar
 
 from sequencer.executors.answers import sample, schema_of, with_structured
+from sequencer.executors.observation import with_answer
 from sequencer.executors.protocol import Cancellation, Listener, Piece, StepRequest, time_is_over
+from sequencer.model.evidence import Evidence
 from sequencer.model.fields import Field
 from sequencer.model.frozen import Frozen
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
@@ -63,7 +65,9 @@ class RehearsalExecutor:
         usage = Usage(seconds=seconds, rehearsed=1)
         listener.used(usage)
         output = f"Rehearsal of step {request.step.name!r}: no agent ran."
-        outcome = Outcome(status=OutcomeStatus.OK, output=output, usage=usage)
+        outcome = with_answer(
+            Outcome(status=OutcomeStatus.OK, output=output, usage=usage, evidence=Evidence())
+        )
         schema = schema_of(request.step)
         # A step that wants an answer in a form would otherwise never get past its check.
         return outcome if schema is None else with_structured(outcome, sample(schema))
@@ -108,6 +112,8 @@ class ScriptedOutcome(Frozen):
     denials: tuple[str, ...] = ()
     not_before: str | None = None
     """For ``limited``: ISO 8601 UTC time of the reset."""
+    evidence: Evidence = Evidence()
+    """What the attempt shows, in addition to its answer."""
 
     def fits(self, step: str, step_index: int, attempt: int) -> bool:
         """Return whether every condition that is set holds."""
@@ -165,7 +171,7 @@ class ScriptedExecutor:
         error = entry.error
         if error is None and entry.status is OutcomeStatus.FAILED:
             error = "the script says that this attempt fails"
-        return Outcome(
+        outcome = Outcome(
             status=entry.status,
             output=entry.output,
             structured=entry.structured,
@@ -174,7 +180,9 @@ class ScriptedExecutor:
             session_id=entry.session_id,
             denials=entry.denials,
             not_before=entry.not_before,
+            evidence=entry.evidence,
         )
+        return with_answer(outcome)
 
     def _entry(self, request: StepRequest) -> ScriptedOutcome | None:
         step = request.step.name
