@@ -14,10 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from sequencer.executors.answers import result_ignored
+from sequencer.executors.answers import result_ignored, with_digest
 from sequencer.executors.client_limits import Clock, local_clock
 from sequencer.executors.messages_loop import LISTENED_TO, Conversation, MessagesOptions
-from sequencer.executors.observation import with_answer
 from sequencer.executors.prices import missing_price, price_of
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.project_tools import TOOLS, ToolFolder, Workbench
@@ -146,7 +145,7 @@ class MessagesExecutor:
         }
         # A command of the agent may have written it.
         ignored = result_ignored(request, listener)
-        return with_answer(apply_result(request.result_path, outcome.replace(**update), ignored))
+        return with_digest(apply_result(request.result_path, outcome.replace(**update), ignored))
 
     def _command_environment(self) -> dict[str, str]:
         options = self.options

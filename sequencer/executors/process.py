@@ -32,10 +32,9 @@ from sequencer.errors import (
     StorageFailed,
     out_of_resources,
 )
-from sequencer.executors.answers import result_ignored
+from sequencer.executors.answers import result_ignored, with_digest
 from sequencer.executors.attempt_lock import end_marked
 from sequencer.executors.guard import COMMAND_BYTES
-from sequencer.executors.observation import with_answer
 from sequencer.executors.protocol import (
     Cancellation,
     Listener,
@@ -289,7 +288,7 @@ def conclude(
     tell_left(end, listener)
     update["evidence"] = _shown(outcome.evidence or Evidence(), end, is_done=is_done)
     ignored = result_ignored(request, listener)
-    return with_answer(apply_result(request.result_path, outcome.replace(**update), ignored))
+    return with_digest(apply_result(request.result_path, outcome.replace(**update), ignored))
 
 
 def _shown(evidence: Evidence, end: ProcessEnd, *, is_done: bool) -> Evidence:

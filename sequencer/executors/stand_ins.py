@@ -13,8 +13,7 @@ import time
 from collections import Counter
 from typing import Any, ClassVar
 
-from sequencer.executors.answers import sample, schema_of, with_structured
-from sequencer.executors.observation import with_answer
+from sequencer.executors.answers import sample, schema_of, with_digest, with_structured
 from sequencer.executors.protocol import Cancellation, Listener, Piece, StepRequest, time_is_over
 from sequencer.model.evidence import Evidence
 from sequencer.model.fields import Field
@@ -65,7 +64,7 @@ class RehearsalExecutor:
         usage = Usage(seconds=seconds, rehearsed=1)
         listener.used(usage)
         output = f"Rehearsal of step {request.step.name!r}: no agent ran."
-        outcome = with_answer(
+        outcome = with_digest(
             Outcome(status=OutcomeStatus.OK, output=output, usage=usage, evidence=Evidence())
         )
         schema = schema_of(request.step)
@@ -182,7 +181,7 @@ class ScriptedExecutor:
             not_before=entry.not_before,
             evidence=entry.evidence,
         )
-        return with_answer(outcome)
+        return with_digest(outcome)
 
     def _entry(self, request: StepRequest) -> ScriptedOutcome | None:
         step = request.step.name
