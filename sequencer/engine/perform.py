@@ -29,8 +29,10 @@ from sequencer.engine.attempt import (
     Running,
     Waiting,
 )
+from sequencer.engine.composing import form_block
 from sequencer.engine.markings import NetChanges
 from sequencer.engine.performing import Performer
+from sequencer.engine.records import wanted_form
 from sequencer.engine.values import NodeValues, values_of
 from sequencer.errors import CorruptState, Interrupted, SequencerError
 from sequencer.executors.attempt_lock import AttemptLock, lock_path
@@ -178,6 +180,11 @@ class Performances:
         if values is not None and graph.by_id[name].task:
             return self._brief(values, marking)
         compose = None if values is None else values.compose_prompt
+        if marking.active[name].failures:
+            form = wanted_form(self.control.workflow, prepared.step)
+            compose = (
+                compose if form is None else partial(_with_block, compose or str, form_block(form))
+            )
         if told := tuple(unread(marking, name)):
             block = messages_block(told, self.control.read_output)
             return partial(_with_block, compose or str, block)

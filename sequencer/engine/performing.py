@@ -212,6 +212,7 @@ class Performer(Struct, frozen=True):
         outcome = bounded(outcome, attempt.attempt, self.max_attempts)
         outcome = self._finished(outcome, final, round(time.monotonic() - started, 6))
         performed = judged(
+            self.workflow,
             Performed(
                 outcome,
                 final.step,

@@ -12,16 +12,23 @@ from msgspec.structs import replace
 
 from sequencer.engine.attempt import Prepared
 from sequencer.errors import SequencerError, StorageFailed, out_of_resources
+from sequencer.model.answers import decision_in, decision_of
 from sequencer.model.evidence import Evidence
 from sequencer.model.kind import Performed
-from sequencer.model.net.choices import picks_a_way
+from sequencer.model.net.choices import (
+    labels_of,
+    own_choices,
+    picks_a_way,
+    picks_none,
+    shortened,
+)
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.model.step import Output, Step
+from sequencer.model.step import Output, Retry, Step
 from sequencer.model.workflow import Workflow, graph_of
 from sequencer.store import folder as folders
 from sequencer.store import results
 from sequencer.workflows.prompts import parsed
-from sequencer.workflows.verdicts import check_schema, verdict_of
+from sequencer.workflows.verdicts import LEAST_ASKED, check_schema, verdict_of
 
 INLINE_BYTES = 4 * 1024
 """A larger output goes to the results folder instead of the journal record."""
@@ -136,22 +143,87 @@ VERDICT_OUTPUT = Output(
 """What a step that judges is to answer, for clients that can be told."""
 
 
-def judged(performed: Performed, *, is_command: bool) -> Performed:
-    """Return *performed* with the verdict of a step that judges.
+def judged(workflow: Workflow, performed: Performed, *, is_command: bool) -> Performed:
+    """Return *performed* with what its answer decides in a run of *workflow*.
 
-    A "no" reads as a failure in log and journal; what follows is the loop's to say.
+    A "no" reads as a failure in log and journal; what follows is the loop's to say. An answer
+    that has to decide and does not is a plain failure, after which the agent is asked again at
+    least once: nobody has said no, so that there is nothing to fix.
     """
-    step, outcome = performed.step, performed.outcome
-    if step.validation is None or performed.place.stage == "fix":
+    step, stage, graph = performed.step, performed.place.stage, workflow.graph
+    if _judges(step, stage):
+        return _with_verdict(performed, wanted_form(workflow, step) or "", is_command=is_command)
+    if graph is None or step.name not in graph.by_id or not performed.outcome.is_accepted:
         return performed
+    if next(own_choices(graph, step.name), None) is None:
+        return performed
+    outcome = _with_decision(performed.outcome)
+    if not picks_none(graph, step.name, outcome.output):
+        return replace(performed, outcome=outcome)
+    error = f"no matching branch for {shortened(outcome.output)!r}"
+    return _unanswered(performed, f"{error}; {wanted_form(workflow, step)}")
+
+
+def _with_verdict(performed: Performed, wanted: str, *, is_command: bool) -> Performed:
+    outcome = performed.outcome
     has_ended = outcome.exit_code is not None and outcome.exit_code >= 0
     if not outcome.is_accepted and not (is_command and has_ended):
         return performed
     verdict = verdict_of(outcome, is_command=is_command)
+    if verdict.source == "none":
+        return _unanswered(performed, f"{verdict.reason}; {wanted}")
     if not verdict.is_pass:
         error = f"the answer is no: {verdict.reason}"
         outcome = outcome.replace(status=OutcomeStatus.FAILED, error=error)
     return replace(performed, outcome=outcome, verdict=verdict)
+
+
+def _judges(step: Step, stage: str) -> bool:
+    return step.validation is not None and stage != "fix"
+
+
+def _unanswered(performed: Performed, error: str) -> Performed:
+    """Return *performed* as a failure that is followed by one more try at least."""
+    retry = performed.step.retry or Retry()
+    retry = retry.replace(max_attempts=max(retry.max_attempts, LEAST_ASKED))
+    return replace(
+        performed,
+        step=performed.step.replace(retry=retry),
+        outcome=performed.outcome.replace(status=OutcomeStatus.FAILED, error=error),
+    )
+
+
+def _with_decision(outcome: Outcome) -> Outcome:
+    """Return *outcome* with the decision in its text that its client told beside the text."""
+    if decision_of(outcome.structured) is None or decision_in(outcome.output) is not None:
+        return outcome
+    told = json.dumps(outcome.structured, ensure_ascii=False)
+    return outcome.replace(output=f"{outcome.output.rstrip()}\n\n{told}")
+
+
+def wanted_form(workflow: Workflow, step: Step, stage: str = "step") -> str | None:
+    """Return what the answer of *step* has to end with to decide; None: nothing is decided.
+
+    In words that an agent is told as well.
+    """
+    if _judges(step, stage):
+        return _VERDICT_FORM
+    graph = workflow.graph
+    labels = labels_of(graph, step.name) if graph is not None and step.name in graph.by_id else ()
+    if not labels:
+        return None
+    listed = ", ".join(f"`{label}`" for label in labels)
+    example = json.dumps({"decision": labels[0]}, ensure_ascii=False)
+    return (
+        f"the last line has to be one of {listed} and nothing else, "
+        f"or the answer ends with JSON such as {example}"
+    )
+
+
+_VERDICT_FORM = (
+    'the answer has to end with the JSON object {"pass": true, "reason": "…"}, '
+    'or with {"pass": false, "reason": "…"}'
+)
 
 
 def decides(workflow: Workflow, step: Step, stage: str = "step") -> bool:
@@ -159,7 +231,7 @@ def decides(workflow: Workflow, step: Step, stage: str = "step") -> bool:
 
     A step that judges does, and a node whose output picks one of several edges.
     """
-    if step.validation is not None and stage != "fix":
+    if _judges(step, stage):
         return True
     is_node = any(node.id == step.name for node in workflow.nodes)
     return is_node and picks_a_way(graph_of(workflow), step.name)

@@ -43,7 +43,7 @@ from sequencer.workflows.flowfile.settings import (
     Overrides,
     RetrySettings,
 )
-from sequencer.workflows.verdicts import verdict_of
+from sequencer.workflows.verdicts import LEAST_ASKED, verdict_of
 
 DEFAULT_MS = 10
 MAX_EVENTS = 250_000
@@ -266,6 +266,9 @@ class _Simulation:
         if validation is not None:
             said = Outcome(status=OutcomeStatus.OK, output=text)
             verdict = verdict_of(said, is_command=False)
+            if verdict.source == "none":
+                self._failed(name, verdict.reason, tries=LEAST_ASKED)
+                return
             if not verdict.is_pass and not self._refuse(name, verdict.reason, validation):
                 return
         growth = None
@@ -328,11 +331,11 @@ class _Simulation:
                 return graph.edges[places[0]].label
         return ""
 
-    def _failed(self, name: str, message: str, kind: str = "error") -> None:
+    def _failed(self, name: str, message: str, kind: str = "error", tries: int = 1) -> None:
         step = self._workflow.steps_by_name.get(name)
         retry = (step.retry if step is not None else None) or Retry()
         failures = self._marking.active[name].failures + 1
-        if failures >= retry.max_attempts or not self._is_agent(name):
+        if failures >= max(retry.max_attempts, tries) or not self._is_agent(name):
             self._course.fail_attempt(name, message, None, kind)
             # Tasks of a team need not fail with it; the run ends where only it is left.
             self._course.look_for_the_end()

@@ -48,6 +48,10 @@ def test_labels_are_compared_without_what_only_decorates_them(text: str, expecte
         ('  {"decision": "yes"}\n', "yes"),
         ('```json\n{"decision": "yes"}\n```', "yes"),
         ('```\n{"decision": "yes"}\n```', "yes"),
+        ('It is fine:\n\n```json\n{"decision": "yes"}\n```\nTell me more.', "yes"),
+        ('{"decision": "no"} was my first thought; now {"decision": "yes"}.', "yes"),
+        ('{"decision": "yes", "more": {"decision": "no"}}', "yes"),
+        ('{"decision": "yes"} {"decision": 5} {"other": "no"}', "yes"),
     ],
 )
 def test_the_field_of_a_json_object_comes_first(output: str, first: str) -> None:
@@ -94,7 +98,7 @@ CHOICE = "a -->|yes| b; a -->|no| c; a -->|yes| d"
         (CHOICE, "yes", (0, 2)),
         (CHOICE, "I think so.\nDecision: **No**", (1,)),
         (CHOICE, "no\nyes", (0, 2)),
-        (CHOICE, '{"decision": "no"}\nyes', (0, 2)),
+        (CHOICE, '{"decision": "no"}\nyes', (1,)),
         (CHOICE, '{"decision": "no", "result": "yes"}', (1,)),
         (f"{CHOICE}; a -->|default| e", "maybe", (3,)),
         (f"{CHOICE}; a -->|default| e", "default", (3,)),
