@@ -272,10 +272,14 @@ def _check_graph(project: Project, flow: GraphFile) -> Iterator[Finding]:
 
 
 def _check_run_worktree(project: Project) -> Iterator[Finding]:
-    """Yield why a run would not get its work tree."""
+    """Yield why a run would not get its work tree, and what is wrong with those that there are."""
     if project.settings.worktree:
         for problem in workplaces_of(project, None).problems():
             yield from of_error(Area.CONFIGURATION, problem)
+    for name in (None, *project.run_names()):
+        for refusal, can_be_mended in workplaces_of(project, name).foreign():
+            level = Level.WARNING if can_be_mended else Level.ERROR
+            yield from of_error(Area.STATE, refusal, level)
 
 
 def _check_worktrees(project: Project, flow: GraphFile) -> Iterator[Finding]:

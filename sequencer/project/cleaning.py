@@ -125,7 +125,7 @@ def _is_lost(record: Path) -> bool:
         if "log" in kept:
             # A log that nothing was written to is not there.
             return not Path(kept["log"]).parent.exists()
-        if kept.get("next"):
+        if "next" in kept:
             return True  # another run has taken its place
         return not Path(kept["state_file"] if "state_file" in kept else kept["project"]).exists()
     except (SequencerError, OSError, ValueError, TypeError, LookupError):
