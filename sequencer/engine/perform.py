@@ -493,6 +493,13 @@ class RunPlace(Protocol):
             Interrupted: *stop* came first.
         """
 
+    def ready(self) -> None:
+        """Return if the place is still one to work in, before an attempt is claimed.
+
+        Raises:
+            WorkTreeRefused: it is another project's, or nobody can say whose.
+        """
+
     def end(self, head: Head) -> None:
         """Bring what was done there to the project's folder: the run of *head* is complete.
 

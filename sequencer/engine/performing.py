@@ -144,6 +144,7 @@ class Performer(Struct, frozen=True):
 
         Raises:
             ConfigurationError: its prompt or its agent can't be had; nothing was started.
+            WorkTreeRefused: see `RunPlace.ready`.
         """
         step, position = self.look(here)
         router = self.router
@@ -159,6 +160,8 @@ class Performer(Struct, frozen=True):
                     hint="name the router's prompt",
                 )
             return self.prepare_step(step, position, here)
+        if self.place is not None:
+            self.place.ready()
         # The router chooses the prompt, so the workflow's own need not exist.
         agent, executor = self.agents.ready(step, position)
         step = without_comments(step, executor, self.comment_tools)
@@ -166,6 +169,8 @@ class Performer(Struct, frozen=True):
 
     def prepare_step(self, step: Step, position: str, here: Place) -> Prepared:
         """Return *step*, defaults filled in, ready to start; see `prepare`."""
+        if self.place is not None:
+            self.place.ready()
         agent, executor = self.agents.ready(step, position)
         read, added = self.prompts.read, step.added_system_prompts
         return Prepared(

@@ -50,6 +50,7 @@ from sequencer.project.project import Project, guard_of
 from sequencer.project.readable import unreadable, unreadable_prompts
 from sequencer.project.runs import state_path_of, witness_for
 from sequencer.project.schema import NONE
+from sequencer.store import highwater
 from sequencer.store.diagnosis import Action, Diagnosis, diagnose
 from sequencer.store.folder import STATE_VARIABLE, opened, own_state, read_regular
 from sequencer.store.lock import is_network, type_of
@@ -271,10 +272,14 @@ def _check_graph(project: Project, flow: GraphFile) -> Iterator[Finding]:
 
 
 def _check_run_worktree(project: Project) -> Iterator[Finding]:
-    """Yield why a run would not get its work tree."""
+    """Yield why a run would not get its work tree, and what is wrong with those that there are."""
     if project.settings.worktree:
         for problem in workplaces_of(project, None).problems():
             yield from of_error(Area.CONFIGURATION, problem)
+    for name in (None, *project.run_names()):
+        for refusal, can_be_mended in workplaces_of(project, name).foreign():
+            level = Level.WARNING if can_be_mended else Level.ERROR
+            yield from of_error(Area.STATE, refusal, level)
 
 
 def _check_worktrees(project: Project, flow: GraphFile) -> Iterator[Finding]:
@@ -518,6 +523,11 @@ def check_folders(project: Project, run: str | None) -> Iterator[Finding]:
         yield from _check_link(path)
     yield from _check_links(settings.logs_dir)
     yield from check_ignored(settings.project_dir, settings.state_file, project.agents.environment)
+    if (why := highwater.problem()) is not None:
+        message = "how far runs have come is remembered nowhere outside of the project, so older "
+        message += f"files in their place (git stash, a backup) may not be noticed: {why}"
+        hint = "give this user a home folder, or name a folder in XDG_STATE_HOME"
+        yield Finding(Level.WARNING, Area.STATE, message, None, hint)
 
 
 def _check_writable(folder: Path, name: str) -> Iterator[Finding]:

@@ -20,13 +20,14 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, ClassVar, NamedTuple
 
 from sequencer.errors import CorruptState, StorageFailed, UnsafeFolder
 
 STATE_VARIABLE = "XDG_STATE_HOME"
 
 FILE_MODE = 0o600
+IGNORE_ALL = b"# What a run writes belongs to this machine.\n*\n"
 MAX_READ_BYTES = 256 * 1024 * 1024
 """A journal is put aside long before; a file with holes has any size at no cost."""
 _HELD = 32
@@ -45,12 +46,19 @@ class _Modes:
 
     file = FILE_MODE
     folder = 0o700
+    ignored: ClassVar[set[tuple[str, ...]]] = set()
+    """Folders, by the parts of their paths, that git is to ignore if this process makes them."""
 
 
 def open_to_others(file_mode: int) -> None:
     """Make new files with *file_mode*, and folders that can be entered by who may read them."""
     _Modes.file = FILE_MODE | file_mode
     _Modes.folder = 0o700 | file_mode | (file_mode & 0o444) >> 2
+
+
+def keep_from_git(folder: Path) -> None:
+    """Have whoever makes *folder* put a `.gitignore` for all of it in; one that is there stays."""
+    _Modes.ignored.add(Path(os.path.normpath(folder.absolute())).parts)
 
 
 class Folder:
@@ -540,7 +548,7 @@ def _walk(path: str, *, is_made: bool) -> int:
         # What stands at the top is the system's own: /tmp and /var are links on macOS.
         flags |= 0 if place == 2 else os.O_NOFOLLOW  # noqa: PLR2004 (the first name)
         try:
-            below = _step(name, flags, fd, is_made=is_made)
+            below = _step(name, flags, fd, parts[:place] if is_made else None)
         except OSError as error:
             here = str(Path(*parts[:place]))
             if error.errno in _IS_NO_FOLDER and _is_link(name, fd):
@@ -558,15 +566,27 @@ def _walk(path: str, *, is_made: bool) -> int:
     return fd
 
 
-def _step(name: str, flags: int, fd: int, *, is_made: bool) -> int:
+def _step(name: str, flags: int, fd: int, made: tuple[str, ...] | None) -> int:
+    """Return a descriptor of *name* in *fd*, made if its path *made* is given."""
     try:
         return os.open(name, flags, dir_fd=fd)
     except FileNotFoundError:
-        if not is_made:
+        if made is None:
             raise
     with contextlib.suppress(FileExistsError):  # another process was first
         os.mkdir(name, _Modes.folder, dir_fd=fd)
+        if made in _Modes.ignored:
+            _ignore(name, fd)
     return os.open(name, flags, dir_fd=fd)
+
+
+def _ignore(name: str, fd: int) -> None:
+    """Have git ignore the new folder *name* in *fd*, and this file itself: `git clean` takes it."""
+    with contextlib.suppress(OSError):
+        path = f"{name}/.gitignore"
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE, _Modes.file, dir_fd=fd)
+        os.write(file, IGNORE_ALL)
+        os.close(file)
 
 
 def _is_link(name: str, fd: int) -> bool:

@@ -28,6 +28,7 @@ from sequencer.store import folder as folders
 from sequencer.store.diagnosis import Action, Diagnosis, diagnose
 from sequencer.store.folder import put, read_regular, sync_folder, write_durably
 from sequencer.store.head import parse_head, write_head
+from sequencer.store.highwater import HighWaterMark
 from sequencer.store.identity import utc_now
 from sequencer.store.journal import CLOSING, NAME, JournalFile, encode
 from sequencer.store.lock import RunLock
@@ -59,10 +60,12 @@ def repair(
     *,
     allow_network_fs: bool = False,
     witness: Witness = no_witness,
+    mark: HighWaterMark | None = None,
 ) -> Repaired:
     """Make the run at *state_path* readable; a sound run is left alone.
 
-    The *witness* tells what its step logs show: tokens that are not granted again.
+    The *witness* tells what its step logs show: tokens that are not granted again. The *mark*
+    takes the repaired state for the newest.
 
     Raises:
         CorruptState: nothing can be saved, or a choice is needed and was not made.
@@ -80,6 +83,8 @@ def repair(
         try:
             kept = _keep_originals(found)
             head = _mend(found, base, kept, is_head=base is found.state.head)
+            if mark is not None:
+                mark.put(head)
         except OSError as error:
             raise StorageFailed(
                 f"the repair stopped: {error.strerror or error}",
