@@ -31,6 +31,7 @@ from sequencer.store.head import parse_head, write_head
 from sequencer.store.identity import utc_now
 from sequencer.store.journal import CLOSING, NAME, JournalFile, encode
 from sequencer.store.lock import RunLock
+from sequencer.store.ownership import refused
 from sequencer.store.recovery import Witness, in_words, no_witness, recover
 
 
@@ -81,11 +82,10 @@ def repair(
             kept = _keep_originals(found)
             head = _mend(found, base, kept, is_head=base is found.state.head)
         except OSError as error:
-            raise StorageFailed(
-                f"the repair stopped: {error.strerror or error}",
-                where=error.filename or str(state_path.parent),
-                hint="free disk space or fix the permissions, then repair again",
-            ) from error
+            where = str(error.filename or state_path.parent)
+            hint = "free disk space or fix the permissions, then repair again"
+            why, hint = refused(error, where, hint)
+            raise StorageFailed(f"the repair stopped: {why}", where=where, hint=hint) from error
         after = recover(state_path, JournalFile(state_path.parent, MAX_COUNTER, 1), witness)
         if after.head != head:
             raise CorruptState("the repair did not work", where=str(state_path.parent))

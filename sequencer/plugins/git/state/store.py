@@ -40,6 +40,7 @@ from sequencer.plugins.git.state.waiting import PollPace, SharedLook, SharedWait
 from sequencer.store.file import FileStore
 from sequencer.store.head import parse_head
 from sequencer.store.journal import decode
+from sequencer.store.ownership import refused
 from sequencer.store.protocol import Change, Liveness, View
 
 LOOKED = "remote.looked"
@@ -363,11 +364,10 @@ class GitStore:
                 hint="look at the repository with 'git fsck'",
             ) from failed
         except OSError as error:
-            raise StorageFailed(
-                f"can't be written: {error.strerror or error}",
-                where=str(error.filename or self.state_path.parent),
-                hint="free disk space or fix the permissions, then start again",
-            ) from error
+            where = str(error.filename or self.state_path.parent)
+            hint = "free disk space or fix the permissions, then start again"
+            why, hint = refused(error, where, hint)
+            raise StorageFailed(f"can't be written: {why}", where=where, hint=hint) from error
 
     # --- claims and waiting --------------------------------------------------------
 
