@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from sequencer.documents.textfile import expand_home
 from sequencer.executors.client import SYSTEM_PROMPT, Call, ClientExecutor, ClientOptions
 from sequencer.executors.client_events import (
     ClientEvent,
@@ -97,11 +98,11 @@ def policy_arguments(
         ValueError: gemini would take the policy's path for two.
     """
     path = str(request.file(POLICY))
-    own = Path(environment.get("GEMINI_CLI_HOME") or environment.get("HOME", "~")).expanduser()
+    own = expand_home(environment.get("GEMINI_CLI_HOME") or environment.get("HOME") or "~")
     paths = [path]
     # Any --policy replaces the user's folder; an entry that has one has done so already.
     if not any(argument.startswith("--policy") for argument in options.extra_args):
-        paths.append(str(own / ".gemini" / "policies"))
+        paths.append(str(Path(own, ".gemini", "policies")))
     if any("," in each for each in paths):
         message = f"gemini can't read a policy whose path has a comma: {', '.join(paths)}"
         raise ValueError(f"{message}\nmove the project, or leave tools out")

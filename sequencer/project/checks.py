@@ -8,6 +8,7 @@ Not promised: that an agent's account works, or that its model exists. Only a st
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -25,7 +26,6 @@ from sequencer.errors import (
     NotTrusted,
     SequencerError,
     StateRefused,
-    StorageFailed,
     UnsafeFolder,
     run_option,
 )
@@ -54,6 +54,7 @@ from sequencer.store import highwater
 from sequencer.store.diagnosis import Action, Diagnosis, diagnose
 from sequencer.store.folder import STATE_VARIABLE, opened, own_state, read_regular
 from sequencer.store.lock import is_network, type_of
+from sequencer.store.ownership import refused
 from sequencer.store.recovery import Witness, no_witness
 from sequencer.workflows.registry import with_defaults
 from sequencer.workflows.router import allowed_prompts
@@ -379,7 +380,7 @@ def _check_timers(project: Project) -> Iterator[Finding]:
         return
     settings = project.settings
     entries = installed(settings, os.environ)
-    if entries or settings.schedules or tick_log(settings, None).exists():
+    if entries or settings.schedules or os.path.lexists(tick_log(settings, None)):
         yield from _check_own_records()
     for run in without_timer(settings, entries):
         message = "no timer on this machine runs the ticks of this run, so it never starts"
@@ -400,12 +401,12 @@ def _check_own_records() -> Iterator[Finding]:
     copies = "ticks keep what you were told in logs/ only, where an agent can write"
     try:
         folder = own_state()
-    except StorageFailed as error:
+    except ConfigurationError as error:
         text = f"{error.message}: {copies}, and no schedule starts its run"
         yield Finding(Level.WARNING, Area.FILES, text, None, error.hint)
         return
     hint = f"{STATE_VARIABLE} names another folder; give it to the timer, too"
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    existing = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         text = f"your own records can't be written there: {copies}, and no schedule starts its run"
         yield Finding(Level.WARNING, Area.FILES, text, str(folder), hint)
@@ -537,7 +538,9 @@ def _check_writable(folder: Path, name: str) -> Iterator[Finding]:
     if not existing.is_dir():
         yield Finding(Level.ERROR, Area.FILES, f"{name}: is not a folder", str(existing))
     elif not os.access(existing, os.W_OK | os.X_OK):
-        yield Finding(Level.ERROR, Area.FILES, f"{name}: can't be written to", str(existing))
+        # As the system says it: there was no call that failed.
+        why, hint = refused(PermissionError(errno.EACCES, "can't be written to"), existing, "")
+        yield Finding(Level.ERROR, Area.FILES, f"{name}: {why}", str(existing), hint or None)
 
 
 def _check_link(folder: Path) -> Iterator[Finding]:

@@ -40,6 +40,7 @@ from sequencer.store.journal import (
 )
 from sequencer.store.leases import Leases
 from sequencer.store.lock import RunLock
+from sequencer.store.ownership import refused
 from sequencer.store.protocol import Agreed, Change, Draft, Liveness, Peer, View
 from sequencer.store.queue import FileTurnstile, file_name
 from sequencer.store.recovery import (
@@ -55,6 +56,7 @@ from sequencer.store.watch import Watch, wait_for_another, watch
 
 MAX_LOST_RACES = 1_000
 READ_ATTEMPTS = 20
+_HINT = "free disk space or fix the permissions, then start again"
 
 Migrate = Callable[[dict[str, Any]], Head]
 """From another program's state to a head at revision 0."""
@@ -237,11 +239,9 @@ class FileStore:
         return self._lock
 
     def _storage_failed(self, verb: str, error: OSError) -> StorageFailed:
-        return StorageFailed(
-            f"can't be {verb}: {error.strerror or error}",
-            where=str(error.filename or self.folder),
-            hint="free disk space or fix the permissions, then start again",
-        )
+        where = str(error.filename or self.folder)
+        why, hint = refused(error, where, _HINT)
+        return StorageFailed(f"can't be {verb}: {why}", where=where, hint=hint)
 
     def _update(self, change: Change) -> Head:
         for _ in range(MAX_LOST_RACES):
@@ -441,11 +441,9 @@ class FileStore:
             verdict = f"can't tell whether the change was accepted ({problem.message})"
         except OSError:
             pass
-        raise StorageFailed(
-            f"{verdict}: {error.strerror or error}",
-            where=str(self._journal.path),
-            hint="free disk space or fix the permissions, then start again",
-        ) from error
+        where = str(self._journal.path)
+        why, hint = refused(error, where, _HINT)
+        raise StorageFailed(f"{verdict}: {why}", where=where, hint=hint) from error
 
     def _publish(self, head: Head, content: bytes | None = None) -> _Mark | None:
         """Replace state.json and return its signature, or None if that was not possible."""

@@ -31,6 +31,7 @@ from sequencer.store.folder import read_regular
 from sequencer.store.head import RawHead, content_of, parse_head, read_head
 from sequencer.store.identity import is_proven_dead
 from sequencer.store.journal import JournalFile, Record, Scan, decode
+from sequencer.store.ownership import refused
 from sequencer.store.strictjson import MAX_BYTES
 
 MAX_LOST_TOKENS = 1_000_000
@@ -140,11 +141,8 @@ def names_in(folder: Path) -> Iterator[str]:
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
-        raise CorruptState(
-            f"can't be looked at: {error.strerror}",
-            where=str(folder),
-            hint="fix its permissions, then try again",
-        ) from error
+        why, hint = refused(error, folder, "fix its permissions, then try again")
+        raise CorruptState(f"can't be looked at: {why}", where=str(folder), hint=hint) from error
 
 
 def _in_head(path: Path, run_id: str) -> Iterator[Trace]:

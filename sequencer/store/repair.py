@@ -32,6 +32,7 @@ from sequencer.store.highwater import HighWaterMark
 from sequencer.store.identity import utc_now
 from sequencer.store.journal import CLOSING, NAME, JournalFile, encode
 from sequencer.store.lock import RunLock
+from sequencer.store.ownership import refused
 from sequencer.store.recovery import Witness, in_words, no_witness, recover
 
 
@@ -86,11 +87,10 @@ def repair(
             if mark is not None:
                 mark.put(head)
         except OSError as error:
-            raise StorageFailed(
-                f"the repair stopped: {error.strerror or error}",
-                where=error.filename or str(state_path.parent),
-                hint="free disk space or fix the permissions, then repair again",
-            ) from error
+            where = str(error.filename or state_path.parent)
+            hint = "free disk space or fix the permissions, then repair again"
+            why, hint = refused(error, where, hint)
+            raise StorageFailed(f"the repair stopped: {why}", where=where, hint=hint) from error
         after = recover(state_path, JournalFile(state_path.parent, MAX_COUNTER, 1), witness)
         if after.head != head:
             raise CorruptState("the repair did not work", where=str(state_path.parent))

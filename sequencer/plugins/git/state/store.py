@@ -41,6 +41,7 @@ from sequencer.store.file import FileStore
 from sequencer.store.head import parse_head
 from sequencer.store.highwater import HighWaterMark
 from sequencer.store.journal import decode
+from sequencer.store.ownership import refused
 from sequencer.store.protocol import Change, Liveness, View
 
 LOOKED = "remote.looked"
@@ -367,11 +368,10 @@ class GitStore:
                 hint="look at the repository with 'git fsck'",
             ) from failed
         except OSError as error:
-            raise StorageFailed(
-                f"can't be written: {error.strerror or error}",
-                where=str(error.filename or self.state_path.parent),
-                hint="free disk space or fix the permissions, then start again",
-            ) from error
+            where = str(error.filename or self.state_path.parent)
+            hint = "free disk space or fix the permissions, then start again"
+            why, hint = refused(error, where, hint)
+            raise StorageFailed(f"can't be written: {why}", where=where, hint=hint) from error
 
     # --- claims and waiting --------------------------------------------------------
 
