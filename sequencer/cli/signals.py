@@ -152,9 +152,9 @@ class LastResort:
         os._exit(Interrupted.exit_code)
 
 
-RELEASE_S = 9.0
-"""Beyond an agent's grace, in which the work ends by itself after a signal; a remote that hangs is
-cut off before."""
+RELEASE_S = 8.0
+"""How long the work may take to end after a signal, beyond an agent's grace. The promise is 10 s:
+the rest is for the last words and for a machine that is slow to wake this process."""
 
 
 def longest_end_s(project: Project) -> float:
