@@ -368,7 +368,7 @@ EVERY_EXECUTOR = frozenset(
     words(
         "name prompt text agent timeout_s retry complete_when suppress_thoughts "
         "requires_approval append_system_prompt approval validation output system_from_labels "
-        "no_comment description"
+        "no_comment description expects stagnation"
     )
 )
 """Step fields that the engine or the process core honours for every executor."""

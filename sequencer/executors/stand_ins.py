@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from sequencer.executors.answers import sample, schema_of, with_structured
 from sequencer.executors.protocol import Cancellation, Listener, Piece, StepRequest, time_is_over
+from sequencer.model.evidence import Evidence
 from sequencer.model.fields import Field
 from sequencer.model.frozen import Frozen
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
@@ -106,6 +107,8 @@ class ScriptedOutcome(Frozen):
     usage: Usage = Usage()
     session_id: str | None = None
     denials: tuple[str, ...] = ()
+    evidence: Evidence | None = None
+    """What the attempt shows; None: nobody judges it by that."""
     not_before: str | None = None
     """For ``limited``: ISO 8601 UTC time of the reset."""
 
@@ -173,6 +176,7 @@ class ScriptedExecutor:
             usage=entry.usage,
             session_id=entry.session_id,
             denials=entry.denials,
+            evidence=entry.evidence,
             not_before=entry.not_before,
         )
 
