@@ -43,6 +43,8 @@ _ASKS: dict[Missing, str] = {
 SAY_NOTHING_TO_DO = (
     "If there is nothing to do, end your answer with the line `Nothing to do: REASON`."
 )
+OWN_WORD = frozenset({"command", "rehearsal"})
+"""Kinds of executors that are not judged: an exit code is its own evidence, and no agent ran."""
 Notice = Callable[[str], object]
 """Takes a line for the step's log."""
 
@@ -147,26 +149,30 @@ def judge(outcome: Outcome, step: Step, look: Look | None, notice: Notice) -> Ou
                    "is shared with another attempt")  # fmt: skip
     elif look and (is_in_doubt(shown, step.expects) or _may_repeat(shown, step, last)):
         shown = look.measured(shown, counts=False)
-    return judge_work(outcome.replace(evidence=shown), step.expects, step.name)
+    # Only of a turn that was cut off does it say what to do.
+    return judge_work(outcome.replace(evidence=shown, error=None), step.expects, step.name)
 
 
 def judge_turn(outcome: Outcome, notice: Notice = str) -> Outcome:
     """Return *outcome*, failed if the agent's turn did not end cleanly.
 
-    Where the reason is not known, text and no open tool call are enough, with a notice.
+    Where the reason is not known, text and no open tool call are enough, with a notice. What an
+    executor knows to do about it is in the ``error`` of its outcome.
     """
     shown = outcome.evidence
     if shown is None or not outcome.is_accepted or shown.turn_end is TurnEnd.CLEAN:
         return outcome
-    reason = f" ({shown.reason})" if shown.reason else ""
+    reason = f"its client says {shown.reason!r}" if shown.reason else "its client gives no reason"
     if shown.turn_end is TurnEnd.UNKNOWN and shown.has_text and not shown.open_calls:
-        notice(f"the turn ended for a reason that is not known here{reason}; accepted, because "
+        notice(f"the turn ended for a reason that is not known here ({reason}); accepted, because "
                "the agent has answered and no tool call is open")  # fmt: skip
         return outcome
-    how = "was cut off" if shown.turn_end is TurnEnd.CUT_OFF else "ended for an unknown reason"
-    calls = amount_of(shown.open_calls, "tool call")
-    calls = f", with {calls} without a result" if calls else ""
-    error = f"the agent's turn {how}{reason}{calls}: what it did may be half of the work"
+    if calls := amount_of(shown.open_calls, "tool call"):
+        reason += f", and {calls} got no result"
+    if outcome.denials:
+        reason += f"; a tool call was refused before: {outcome.denials[-1]}"
+    advice = outcome.error or "try again, or make the step smaller"
+    error = f"the agent's turn was cut off: {reason}\n{advice}"
     return outcome.replace(status=OutcomeStatus.FAILED, error=error)
 
 

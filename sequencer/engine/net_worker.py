@@ -392,9 +392,9 @@ class NetWorker(Worker):
         finally:
             self.control.work = None
         self._tell_taken(mine)
-        if self.streaks is not None:
-            taken = {one.claim.step: self.performed(one) for one in mine if one.taken}
-            self.streaks.follow(changed[0].revision, taken)
+        taken = {one.claim.step: self.performed(one) for one in mine if one.taken}
+        if self.streaks is not None or any(one.outcome.evidence for one in taken.values()):
+            self._follow(changed[0].revision, taken)
         return self._go_on(*changed)
 
     def _tell_taken(self, ended: Sequence[Running]) -> None:

@@ -35,7 +35,7 @@ from sequencer.engine.attempt import (
 )
 from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
 from sequencer.engine.composing import Compose
-from sequencer.engine.evidence import NOTHING_KNOWN, Known, Look, judge
+from sequencer.engine.evidence import NOTHING_KNOWN, OWN_WORD, Known, Look, judge, judge_turn
 from sequencer.engine.hooking import HookContext, HookFailed, Hooks
 from sequencer.engine.records import apply_completion, as_asked, checked, decides, judged, redacted
 from sequencer.errors import (
@@ -328,7 +328,7 @@ class Performer(Struct, frozen=True):
 
     def _look(self, prepared: Prepared, known: Known) -> Look | None:
         """Return what looks at the files, and has by now; None: a command needs none."""
-        if prepared.executor.kind == "command":
+        if prepared.executor.kind in OWN_WORD:
             return None
         look = Look(self.cwd, self.own_folders, known)
         look.begin()
@@ -343,7 +343,7 @@ class Performer(Struct, frozen=True):
         self, outcome: Outcome, prepared: Prepared, running: _Running, seconds: float
     ) -> Outcome:
         outcome = bounded(outcome, running.attempt.attempt, self.max_attempts)
-        if outcome.evidence is not None and prepared.executor.kind != "command":
+        if outcome.evidence is not None and prepared.executor.kind not in OWN_WORD:
             look = running.look or Look(
                 self.cwd, self.own_folders, running.known, began=time.time() - seconds
             )
@@ -453,7 +453,7 @@ class Performer(Struct, frozen=True):
         started = time.monotonic()
         with another(running.attempt.result_path) as path:
             attempt = replace(running.attempt, result_path=path)
-            outcome = self._run(asked, replace(running, attempt=attempt), to="router")
+            outcome = judge_turn(self._run(asked, replace(running, attempt=attempt), "router"))
         if outcome.is_put_off:
             return outcome.replace(
                 error=f"the router: {outcome.error or 'its usage limit is reached'}"

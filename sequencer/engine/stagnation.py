@@ -65,8 +65,6 @@ class Streaks:
         """The revision up to which they are known."""
         self._last: dict[str, Streak] = {}
         self._missing: dict[str, str] = {}
-        self.are_none = False
-        """Whether there is nothing to know, and nobody has shown anything since."""
 
     def last(self, step: str) -> Streak | None:
         """Return what the last attempt at *step* came to."""
@@ -85,14 +83,12 @@ class Streaks:
             for fact in self._store.history(after):
                 self._keep(fact)
         self._seen = revision
-        self.are_none = not (self._last or self._missing)
 
     def follow(self, revision: int, ended: Mapping[str, Performed] | None = None) -> None:
         """Take a change of our own that led to *revision*; steps may have *ended* with it.
 
         If others have changed the run as well, `read` reads all of it later.
         """
-        self.are_none = False
         if revision != self._seen + 1:
             return
         self._seen = revision

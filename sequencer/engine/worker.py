@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -28,7 +28,7 @@ from sequencer.engine.attempt import (
 from sequencer.engine.by_hand import Control
 from sequencer.engine.carrier import CodeMover
 from sequencer.engine.composing import compose_along
-from sequencer.engine.evidence import NOTHING_KNOWN, Known, after_missing
+from sequencer.engine.evidence import NOTHING_KNOWN, OWN_WORD, Known, after_missing
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.engine.patience import Changes, Patience, changes_of
 from sequencer.engine.performing import Performer
@@ -146,20 +146,28 @@ class Worker(ABC):
     def known(self, head: Head, prepared: Prepared, is_shared: Callable[[], bool]) -> Known:
         """Return what is known when an attempt at *prepared* starts, which *head* grants.
 
-        *is_shared*: whether other attempts work in its folder meanwhile. Asked once for agents
-        that show nothing: a run of those pays nothing for it.
+        *is_shared*: whether other attempts work in its folder meanwhile.
         """
-        if prepared.executor.kind == "command":
-            return NOTHING_KNOWN
+        if prepared.executor.kind in OWN_WORD or not self._has_shown(head):
+            return Known(is_shared=is_shared)
         if self.streaks is None:
             self.streaks = Streaks(self.store)
-        elif self.streaks.are_none:
-            return Known(is_shared=is_shared)
         self.streaks.read(head.revision)
         name, step = prepared.place.step, prepared.step
         last = self.streaks.last(name)
         notes = (after_missing(self.streaks.missing(name)), repetition_note(last, step))
         return Known(tuple(filter(None, notes)), last, is_shared)
+
+    def _has_shown(self, head: Head) -> bool:
+        """Return whether an agent may have shown something before: one that has used something."""
+        used = head.usage
+        return self.streaks is not None or bool(used.output_tokens or used.unpriced)
+
+    def _follow(self, revision: int, ended: Mapping[str, Performed]) -> None:
+        """Keep in mind what attempts have shown that have *ended* with the change to *revision*."""
+        if self.streaks is None:
+            self.streaks = Streaks(self.store)
+        self.streaks.follow(revision, ended)
 
     @abstractmethod
     def attempt(
@@ -321,7 +329,7 @@ class LineWorker(Worker):
             told_path=self._told_path,
         )
         known = NOTHING_KNOWN
-        if self.streaks is None or not self.streaks.are_none:
+        if running.prepared.executor.kind not in OWN_WORD and self._has_shown(head):
             known = self.known(head, running.prepared, lambda: False)
         self.begin(running)
         try:
@@ -440,9 +448,10 @@ class LineWorker(Worker):
             self.finish(running, again)
             told = again.performed.outcome.error or refusal.message
             raise WorkTreeRefused(told, where=refusal.where, hint=refusal.hint) from refusal
-        outcome, streaks = ended.performed.outcome, self.streaks
-        if streaks is not None and (outcome.evidence is not None or not streaks.are_none):
-            streaks.follow(head.revision, {running.claim.step: ended.performed})
+        outcome = ended.performed.outcome
+        is_agents = running.prepared.executor.kind not in OWN_WORD
+        if self.streaks is not None or (is_agents and outcome.evidence is not None):
+            self._follow(head.revision, {running.claim.step: ended.performed})
         if running.attempt is not None and outcome.status in ACCEPTED:
             self.performer.emit(AttemptAccepted(running.attempt, outcome))
         return head, None if upcoming is None else _begun((head, granted), upcoming)

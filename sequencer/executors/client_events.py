@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec import Struct, field
 
@@ -26,6 +26,7 @@ from sequencer.executors.client_limits import (
     local_clock,
     not_before,
 )
+from sequencer.executors.observation import Observation, TurnTable
 from sequencer.executors.prices import ModelPrice, estimated
 from sequencer.executors.process import (
     ProcessEnd,
@@ -35,6 +36,7 @@ from sequencer.executors.protocol import (
     Listener,
     Piece,
 )
+from sequencer.model.evidence import TurnEnd
 from sequencer.model.outcome import Outcome, OutcomeStatus, Quota, Usage
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}")
@@ -230,11 +232,14 @@ class JsonEventParser(Speaker, ABC):
 
     client: str
     """The client's name, for messages."""
+    turns: ClassVar[TurnTable]
+    """The reasons that it gives for the end of a turn."""
     login: str = ""
     """What a person does where the service knows nobody by the credentials."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
+        self.observed = Observation(self.turns)
         self.session_id: str | None = None
         self.denials: list[str] = []
         self.quota: Quota | None = None
@@ -255,10 +260,16 @@ class JsonEventParser(Speaker, ABC):
                 found = json.loads(line)
         if isinstance(found, dict):
             return self.take(ClientEvent(found), listener)
+        if line.startswith(b"{"):
+            self.skip()
         if line.strip():
             listener.write(line + b"\n", Piece.OUTPUT)
         # What is too large to be read is a tool's result, and no sign of life.
         return not is_readable
+
+    def skip(self) -> None:
+        """Take it that there was an event which nobody can read: a tool's result, say."""
+        self.observed.settle()
 
     def feed_stderr(self, line: bytes) -> None:
         """Keep the last lines of stderr, where usage errors are; the listener has had them."""
@@ -297,8 +308,15 @@ class JsonEventParser(Speaker, ABC):
         rules, unknown = self.rules, usage.replace(unpriced=1)
         self.count(listener, estimated(unknown, rules.model, rules.prices))
 
-    def answered(self, text: str, end: ProcessEnd, structured: Any = None) -> Outcome:
-        """Return the outcome of an attempt that the client calls a success."""
+    def answered(
+        self, text: str, end: ProcessEnd, structured: Any = None, *, is_over: bool = True
+    ) -> Outcome:
+        """Return the outcome of an attempt that the client calls a success.
+
+        Whether its turn ended by itself is in the evidence, for others to judge; what to do
+        where it did not is in ``error``. Without *is_over* more came behind its last word.
+        """
+        shown = self.observed.evidence(is_over=is_over)
         if self.denials and self.rules.fail_on_denial:
             listed = "; ".join(self.denials[:3])
             return self.failed(
@@ -306,12 +324,15 @@ class JsonEventParser(Speaker, ABC):
                 "allow them in the agent's entry, or set fail_on_denial: false",
                 end,
                 output=text,
-            )
-        outcome = self._outcome(OutcomeStatus.OK, end).replace(output=text)
-        return with_structured(outcome, structured)
+            ).replace(evidence=shown)
+        advice = self.observed.advice if shown.turn_end is TurnEnd.CUT_OFF else None
+        outcome = self._outcome(OutcomeStatus.OK, end, advice)
+        return with_structured(outcome.replace(output=text, evidence=shown), structured)
 
     def done(self, end: ProcessEnd) -> Outcome:
         """Return the outcome where the agent was ended because its file has appeared."""
+        self.observed.settle()
+        self.observed.reason = None
         return self.answered("", end)
 
     def failed(self, error: str, end: ProcessEnd, *, output: str = "") -> Outcome:
@@ -369,4 +390,5 @@ class JsonEventParser(Speaker, ABC):
             denials=tuple(self.denials),
             exit_code=end.exit_code,
             quota=self.quota,
+            evidence=self.observed.evidence(is_over=False),
         )

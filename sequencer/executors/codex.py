@@ -6,9 +6,9 @@ only), a list of allowed tools, a step without tools. It reads, searches and wri
 shell, so a step's ``tools`` can take reading away only together with the shell, and writing
 only as a whole, by the sandbox.
 
-Success is exit code 0 and a turn.completed without a turn.failed after it; the answer is the
-last agent_message. An item of type error may be a mere warning, and an error event may be a
-retry: neither decides. Refused commands appear on stderr only.
+Done is exit code 0 and a turn.completed without a turn.failed after it, for codex gives no
+reason; the answer is the last agent_message. An item of type error may be a mere warning, and an
+error event may be a retry: neither decides. Refused commands appear on stderr only.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from sequencer.executors.client_events import (
     one_line,
     split_mark,
 )
+from sequencer.executors.observation import TurnTable
 from sequencer.executors.process import ProcessEnd
 from sequencer.executors.protocol import Listener, Objection, Permits, Piece, StepRequest, words
 from sequencer.executors.tool_words import CODEX, objections
@@ -194,6 +195,12 @@ _REFUSED = re.compile(r"codex_core::tools::\w+: error=(?P<what>.*\breject.*)")
 _SPOKEN_ITEMS = frozenset({"agent_message", "reasoning"})
 _QUIET_ITEMS = _SPOKEN_ITEMS | {"error"}
 _BOOKKEEPING = frozenset({"id", "type", "status", "aggregated_output", "exit_code"})
+_NO_CALLS = _QUIET_ITEMS | {"todo_list", "plan"}
+_MAY_GO_ON = frozenset({"command_execution"})
+"""The model has heard of it as running, and may end its turn before the command."""
+TURNS = TurnTable(clean=frozenset())
+"""It gives no reasons: a length limit and a refusal are a turn.failed, and a turn that was
+interrupted has no end at all."""
 
 
 class CodexParser(JsonEventParser):
@@ -203,6 +210,7 @@ class CodexParser(JsonEventParser):
     """
 
     client = "codex"
+    turns = TURNS
     login = "log in once by hand (codex login), or set the key variable of the model provider"
 
     def __init__(self, rules: Rules, before: Usage | None = None, *, is_json: bool = False) -> None:
@@ -210,7 +218,6 @@ class CodexParser(JsonEventParser):
         self._is_json = is_json
         self._before = before or Usage()
         self._total = self._charged = Usage()
-        self._answer = ""
         self._failure: str | None = None
         self._is_completed = False
 
@@ -225,6 +232,8 @@ class CodexParser(JsonEventParser):
         """See `JsonEventParser`; each item but an error is progress."""
         item = event.sub("item")
         kind = item.get("type")
+        if isinstance(kind, str) and kind not in _NO_CALLS:
+            self._observe(event.text("type"), item, may_wait=kind in _MAY_GO_ON)
         match event.get("type"):
             case "thread.started":
                 self.session_id = event.text("thread_id") or None
@@ -250,8 +259,9 @@ class CodexParser(JsonEventParser):
     def finish(self, end: ProcessEnd) -> Outcome:
         """Judge by the exit code and the last turn together."""
         if end.exit_code == 0 and self._is_completed and self._failure is None:
-            structured = parsed(self._answer) if self._is_json else None
-            return self.answered(self._answer, end, structured)
+            answer = self.observed.said_last
+            structured = parsed(answer) if self._is_json else None
+            return self.answered(answer, end, structured)
         reason = self._failure or self.stderr_text or "no answer"
         error = f"codex ended with exit code {end.exit_code}: {reason}"
         found = _STATUS.search(reason)
@@ -294,11 +304,20 @@ class CodexParser(JsonEventParser):
         self._charged = larger(self._charged, charged)
         self.count_tokens(listener, self._charged)
 
+    def _observe(self, event: str, item: ClientEvent, *, may_wait: bool) -> None:
+        """Take a tool call and its result; some items are told of only when they are done."""
+        key, given = item.text("id"), {**item, "id": None}
+        self.observed.call(key, given, may_wait=may_wait)
+        if event == "item.completed":
+            # As a whole: what is searched for is told only with the result.
+            self.observed.result(key, given)
+
     def _take_completed(self, item: ClientEvent, listener: Listener) -> None:
         match item.get("type"):
             case "agent_message":
-                self._answer = str(item.get("text", ""))
-                self.say(listener, self._answer, Piece.RESPONSE)
+                self.observed.next_message()
+                self.observed.say(str(item.get("text", "")))
+                self.say(listener, str(item.get("text", "")), Piece.RESPONSE)
             case "reasoning":
                 self.say(listener, str(item.get("text", "")), Piece.THOUGHT)
             case "error":

@@ -1,11 +1,13 @@
 """The guard: starts one agent, outlives it, and leaves none of its processes behind.
 
 Run as a program of its own, of which the sequencer imports only the kernel's switches:
-``python -I -S guard.py STDIN_FD STDOUT_FD``. Standard input is the control socket (first the
-launch record, with it the lock of the attempt, which is held till the end; then a byte to
+``python -I -S guard.py STDIN_FD STDOUT_FD left``. Standard input is the control socket (first
+the launch record, with it the lock of the attempt, which is held till the end; then a byte to
 stop; end of file means that the sequencer is gone), standard output the status socket,
-standard error the agent's. It may be started long before its record is sent. The agent starts
-in a Landlock domain of its own, the guard stays outside: see `Domain`.
+standard error the agent's. Without ``left`` it was started by a sequencer that has run since
+before an upgrade of this file, and knows the last word as it was then. It may be started long
+before its record is sent. The agent starts in a Landlock domain of its own, the guard stays
+outside: see `Domain`.
 
 Not promised: that descendants end when the guard and the sequencer are both SIGKILLed (only
 the agent itself does then), and, outside Linux, that processes which left the agent's
@@ -33,6 +35,9 @@ LEFTOVER_GRACE_S = 0.5
 """The same for what an agent left running when it ended by itself."""
 KILL_LIMIT_S = 5.0
 """Seconds after which processes that can't be killed (another user's) are given up."""
+
+COMMAND_BYTES = 600
+"""How much of a command line is told."""
 
 _SIGHUP, _SIGINT, _SIGQUIT, _SIGKILL, _SIGPIPE, _SIGTERM = 1, 2, 3, 9, 13, 15
 _SIGCHLD, _SIGXFSZ = _signal.SIGCHLD, _signal.SIGXFSZ
@@ -338,6 +343,22 @@ def descendants() -> list[int]:
     return found
 
 
+def command_line(pid: int) -> bytes:
+    """Return the beginning of the command line of *pid*; empty if it has ended by now."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb", buffering=0) as file:
+            return file.read(COMMAND_BYTES) or b""
+    except OSError:
+        return b""
+
+
+def left_running() -> str:
+    """Return how many processes the agent has left, and the first of them, for the last word."""
+    lines = [line for line in map(command_line, descendants()) if line]
+    first = lines[0].hex() if lines else ""
+    return f', "left": {len(lines)}, "first": "{first}"'
+
+
 def clear(lock: int) -> None:
     """Empty the file of the lock: nobody need look for processes, whoever ends first now."""
     if lock >= 0:
@@ -513,7 +534,10 @@ def guard_agent(agent: int, launch: Order, watch: AgentWatch, prctl: Prctl) -> N
         watch.wait(None)
         tree.reap()
     stopped_by = None if tree.has_ended else watch.stopped_by
+    left = ""
     if not tree.is_gone():
+        if stopped_by is None and sys.argv[3:] == ["left"] and prctl.is_there:
+            left = left_running()
         end_tree(tree, watch, launch.grace_s if stopped_by else LEFTOVER_GRACE_S)
     survivors = tree.count()
     if prctl.is_there and not survivors:
@@ -522,7 +546,7 @@ def guard_agent(agent: int, launch: Order, watch: AgentWatch, prctl: Prctl) -> N
     reason = f'"{stopped_by}"' if stopped_by else "null"
     report(
         f'{{"event": "ended", "exit_code": {code}, "stopped_by": {reason}, '
-        f'"survivors": {survivors}}}'
+        f'"survivors": {survivors}{left}}}'
     )
 
 

@@ -17,6 +17,7 @@ from typing import ClassVar
 from sequencer.executors.answers import result_ignored
 from sequencer.executors.client_limits import Clock, local_clock
 from sequencer.executors.messages_loop import LISTENED_TO, Conversation, MessagesOptions
+from sequencer.executors.observation import with_answer
 from sequencer.executors.prices import missing_price, price_of
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.project_tools import TOOLS, ToolFolder, Workbench
@@ -137,13 +138,15 @@ class MessagesExecutor:
         base_url = self.options.base_url or self._environ.get("ANTHROPIC_BASE_URL")
         outcome = asyncio.run(conversation.hold(key, base_url))
         seconds = round(time.monotonic() - started, 6)
+        shown = outcome.evidence or conversation.observed.evidence(is_over=False)
         update = {
             "usage": conversation.usage.replace(seconds=seconds),
             "denials": tuple(conversation.denials),
+            "evidence": shown.replace(ended_processes=bench.ended_processes(listener)),
         }
         # A command of the agent may have written it.
         ignored = result_ignored(request, listener)
-        return apply_result(request.result_path, outcome.replace(**update), ignored)
+        return with_answer(apply_result(request.result_path, outcome.replace(**update), ignored))
 
     def _command_environment(self) -> dict[str, str]:
         options = self.options

@@ -26,6 +26,7 @@ from sequencer.executors.client_events import (
     split_mark,
     sum_of_costs,
 )
+from sequencer.executors.observation import TurnTable, reason_of
 from sequencer.executors.process import ProcessEnd
 from sequencer.executors.protocol import (
     Listener,
@@ -266,6 +267,18 @@ class OpencodeExecutor(ClientExecutor[OpencodeOptions]):
 _REFUSED = re.compile(
     r"rejected permission|prevents you from using|unavailable tool", re.IGNORECASE
 )
+TURNS = TurnTable(
+    clean=words("stop"),
+    cut_off={
+        "content-filter": "the model's provider withheld the answer; change the prompt",
+        "error": "try again, or make the step smaller",
+        "length": "raise the model's output limit, or make the step smaller",
+        "tool-calls": "allow what was refused under permission: in the agent's entry, or try again",
+    },
+)
+"""Values of a step_finish's ``reason``, which are those of its AI SDK. The SDK's ``unknown`` and
+``other`` are not in the table: some providers have complete answers with them."""
+_DONE = ("completed", "error")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -273,13 +286,14 @@ class OpencodeParser(JsonEventParser):
     """Parser of ``opencode run --format=json``."""
 
     client = "opencode"
+    turns = TURNS
     login = "log in: opencode auth login"
 
     def __init__(self, rules: Rules) -> None:
         super().__init__(rules)
-        self._answer: list[str] = []
+        self._is_over = False
+        """The last step has ended."""
         self._error: ClientEvent | None = None
-        self._last_reason: str | None = None
         self._sum = Usage()
 
     def take(self, event: ClientEvent, listener: Listener) -> bool:
@@ -289,7 +303,7 @@ class OpencodeParser(JsonEventParser):
         text = str(part.get("text", ""))
         match event.get("type"):
             case "text":
-                self._answer.append(text)
+                self.observed.say(text)
                 self.say(listener, text, Piece.RESPONSE)
                 return bool(part.get("text"))
             case "reasoning":
@@ -298,6 +312,9 @@ class OpencodeParser(JsonEventParser):
             case "tool_use":
                 self._take_tool(part, listener)
                 return True
+            case "step_start":
+                self.observed.settle()
+                self._is_over, self.observed.reason = False, None
             case "step_finish":
                 self._take_step(part, listener)
             case "error":
@@ -306,8 +323,7 @@ class OpencodeParser(JsonEventParser):
         return False
 
     def finish(self, end: ProcessEnd) -> Outcome:
-        """Judge by the exit code, the errors and the end of the last step together."""
-        answer = "\n".join(self._answer)
+        """Judge by the exit code and the errors together."""
         if self._error is not None:
             data = self._error.sub("data")
             status = data.count("statusCode") or None
@@ -320,17 +336,13 @@ class OpencodeParser(JsonEventParser):
             reason = _ANSI.sub("", self.stderr_text) or "no reason given"
             text = f"opencode ended with exit code {end.exit_code}: {reason}"
             return self.failed(text, end)
-        if self._last_reason == "stop":
-            return self.answered(answer, end)
-        if self.denials:
-            text = f"opencode stopped at a refused tool call: {self.denials[-1]}"
-            return self.failed(f"{text}\nallow it under permission: in the agent's entry", end)
-        return self.failed(f"opencode ended without an answer ({self._last_reason})", end)
+        return self.answered(self.observed.said_last, end, is_over=self._is_over)
 
     def _take_tool(self, part: ClientEvent, listener: Listener) -> None:
-        self._answer.clear()  # said before a tool call, so not the final answer
+        self.observed.next_message()  # said before a tool call, so not the final answer
         state = part.sub("state")
         given = state.sub("input")
+        self._observe(part, state)
         call = f"{part.get('tool')} {one_line(given)}"
         self.say(listener, f"-> {call}", Piece.ACTION)
         # A tool that was taken away is called by way of one that is named so.
@@ -343,8 +355,15 @@ class OpencodeParser(JsonEventParser):
         if _REFUSED.search(str(error)):
             self.denials.append(one_line(call, 160))
 
+    def _observe(self, part: ClientEvent, state: ClientEvent) -> None:
+        """Take a tool call; opencode tells of one when it is done."""
+        key = part.text("callID") or part.text("id")
+        self.observed.call(key, [part.get("tool"), state.get("input")])
+        if state.get("status") in _DONE:
+            self.observed.result(key, [state.get(name) for name in ("status", "output", "error")])
+
     def _take_step(self, part: ClientEvent, listener: Listener) -> None:
-        self._last_reason = str(part.get("reason"))
+        self._is_over, self.observed.reason = True, reason_of(part.get("reason"))
         tokens = part.sub("tokens")
         cache = tokens.sub("cache")
         step = sum_of_costs([part.get("cost")]).replace(

@@ -14,6 +14,7 @@ from collections import Counter
 from typing import Any, ClassVar
 
 from sequencer.executors.answers import sample, schema_of, with_structured
+from sequencer.executors.observation import with_answer
 from sequencer.executors.protocol import Cancellation, Listener, Piece, StepRequest, time_is_over
 from sequencer.model.evidence import Evidence
 from sequencer.model.fields import Field
@@ -64,7 +65,9 @@ class RehearsalExecutor:
         usage = Usage(seconds=seconds, rehearsed=1)
         listener.used(usage)
         output = f"Rehearsal of step {request.step.name!r}: no agent ran."
-        outcome = Outcome(status=OutcomeStatus.OK, output=output, usage=usage)
+        outcome = with_answer(
+            Outcome(status=OutcomeStatus.OK, output=output, usage=usage, evidence=Evidence())
+        )
         schema = schema_of(request.step)
         # A step that wants an answer in a form would otherwise never get past its check.
         return outcome if schema is None else with_structured(outcome, sample(schema))
@@ -108,7 +111,7 @@ class ScriptedOutcome(Frozen):
     session_id: str | None = None
     denials: tuple[str, ...] = ()
     evidence: Evidence | None = None
-    """What the attempt shows; None: nobody judges it by that."""
+    """What the attempt shows, in addition to its answer; None: its word is enough."""
     not_before: str | None = None
     """For ``limited``: ISO 8601 UTC time of the reset."""
 
@@ -168,7 +171,7 @@ class ScriptedExecutor:
         error = entry.error
         if error is None and entry.status is OutcomeStatus.FAILED:
             error = "the script says that this attempt fails"
-        return Outcome(
+        outcome = Outcome(
             status=entry.status,
             output=entry.output,
             structured=entry.structured,
@@ -176,9 +179,10 @@ class ScriptedExecutor:
             usage=entry.usage,
             session_id=entry.session_id,
             denials=entry.denials,
-            evidence=entry.evidence,
             not_before=entry.not_before,
+            evidence=entry.evidence or Evidence(has_text=bool(entry.output), is_stated=True),
         )
+        return outcome if entry.evidence is None else with_answer(outcome)
 
     def _entry(self, request: StepRequest) -> ScriptedOutcome | None:
         step = request.step.name

@@ -20,6 +20,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from sequencer.engine.attempt import Agents, Prompts
+from sequencer.engine.evidence import judge_turn
 from sequencer.engine.fitting import fitted, optional_of
 from sequencer.engine.hooking import Hooks, NoHooks
 from sequencer.engine.performing import without_comments
@@ -474,7 +475,7 @@ class Questions:
             self.paid.append(usage)
             cancellation.close()
             shutil.rmtree(folder, ignore_errors=True)
-        return outcome
+        return judge_turn(outcome)
 
     def _folder(self, agent: str) -> Path:
         """Return a new folder, in which there is an empty one and nothing else."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.engine.attempt import AttemptWrote, RunEvent
+from sequencer.engine.attempt import AttemptStarted, AttemptWrote, RunEvent
 from sequencer.engine.evidence import judge, judge_turn, judge_work
 from sequencer.errors import StepFailed
 from sequencer.model.evidence import Evidence, TurnEnd
@@ -91,15 +91,22 @@ def test_an_unknown_reason_is_accepted_with_text_and_no_open_call() -> None:
     said: list[str] = []
     unknown = TEXT.replace(turn_end=TurnEnd.UNKNOWN, reason="tired")
     assert judge_turn(ended(unknown), said.append).is_accepted
-    assert "a reason that is not known here (tired)" in said[0]
+    assert "a reason that is not known here (its client says 'tired')" in said[0]
     for refused in (unknown.replace(has_text=False), unknown.replace(open_calls=1)):
-        assert "unknown reason (tired)" in (judge_turn(ended(refused)).error or "")
+        assert "its client says 'tired'" in (judge_turn(ended(refused)).error or "")
+
+
+def test_an_attempt_that_has_failed_keeps_its_own_reason() -> None:
+    limited = ended(Evidence(turn_end=TurnEnd.CUT_OFF)).replace(status=OutcomeStatus.LIMITED)
+    assert judge_turn(limited) == limited
 
 
 def test_a_turn_that_was_cut_off_says_how() -> None:
     shown = TEXT.replace(turn_end=TurnEnd.CUT_OFF, reason="tool_use", tool_calls=2, open_calls=1)
     error = judge_turn(ended(shown)).error or ""
-    assert "was cut off (tool_use), with 1 tool call without a result" in error
+    assert "was cut off: its client says 'tool_use', and 1 tool call got no result" in error
+    told = judge_turn(ended(shown).replace(error="do this", denials=("Write x",))).error or ""
+    assert "refused before: Write x\ndo this" in told
 
 
 def test_the_last_line_of_an_answer_may_say_that_there_was_nothing_to_do() -> None:
@@ -119,20 +126,23 @@ def test_the_last_line_of_an_answer_may_say_that_there_was_nothing_to_do() -> No
 class Works(Recorder):
     """Changes *path* while the agent works, at the attempts in *at* (from 1)."""
 
-    def __init__(self, path: Path, *at: int) -> None:
+    def __init__(self, path: Path, *at: int, is_silent: bool = False) -> None:
         super().__init__()
-        self.path, self.at, self.attempts = path, at, 0
+        self.path, self.at, self.is_silent, self.attempts = path, at, is_silent, 0
 
     def __call__(self, event: RunEvent) -> None:
         super().__call__(event)
-        if isinstance(event, AttemptWrote) and event.data.startswith(b"worked"):
+        # An agent that says nothing works before anybody has heard of it.
+        is_at_work = isinstance(event, AttemptStarted if self.is_silent else AttemptWrote)
+        if is_at_work:
             self.attempts += 1
             if self.attempts in self.at:
                 self.path.write_text(str(self.attempts))
 
 
-def worked(**evidence: Any) -> dict[str, Any]:
-    return {"status": "ok", "output": "worked", "evidence": {"has_text": True, **evidence}}
+def worked(output: str = "worked", **evidence: Any) -> dict[str, Any]:
+    used = {"unpriced": 1}
+    return {"status": "ok", "output": output, "evidence": evidence, "usage": used}
 
 
 def once(**step: Any) -> dict[str, Any]:
@@ -179,15 +189,15 @@ def test_only_a_doubt_makes_anybody_look(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(
         "sequencer.engine.evidence.tree_of", lambda folder, _: looked.append(folder)
     )
-    run = open_scripted(tmp_path, worked(answer="a"), worked(answer="b"))
+    run = open_scripted(tmp_path, worked("a"), worked("b"))
     run.work(limits=InvocationLimits(max_steps=2))
     assert looked == []
 
 
 @pytest.mark.parametrize("changes", [True, False])
 def test_an_attempt_without_a_word_may_have_changed_files(tmp_path: Path, changes: bool) -> None:
-    run = open_scripted(tmp_path, {**worked(has_text=False)}, **once())
-    seen = Works(tmp_path / "a.txt", *([1] if changes else []))
+    run = open_scripted(tmp_path, worked(""), **once())
+    seen = Works(tmp_path / "a.txt", *([1] if changes else []), is_silent=True)
     if changes:
         assert run.work(limits=LIMITS, on_event=seen).usage.steps == 1
     else:

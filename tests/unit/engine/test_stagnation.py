@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.attempt import AttemptWrote, RunEvent
+from sequencer.engine.attempt import AttemptStarted, RunEvent
 from sequencer.engine.run import Run
 from sequencer.engine.stint import Mode, Summary
 from sequencer.errors import WaitsForPerson
@@ -20,8 +20,8 @@ NOTE = b"# Do you repeat yourself?"
 
 
 def said(answer: str = "a", **evidence: Any) -> dict[str, Any]:
-    shown = {"has_text": True, "answer": answer, **evidence}
-    return {"status": "ok", "output": "said", "evidence": shown}
+    shown = {"has_text": True, **evidence}
+    return {"status": "ok", "output": answer, "evidence": shown, "usage": {"unpriced": 1}}
 
 
 def cycle(*steps: dict[str, Any], **settings: Any) -> dict[str, Any]:
@@ -42,7 +42,7 @@ class Changing(Recorder):
 
     def __call__(self, event: RunEvent) -> None:
         super().__call__(event)
-        if isinstance(event, AttemptWrote) and event.attempt.step.name in self.names:
+        if isinstance(event, AttemptStarted) and event.attempt.step.name in self.names:
             self.count += 1
             (self.folder / "work.txt").write_text(str(self.count))
 
@@ -157,8 +157,7 @@ def test_a_client_that_gives_no_reason_and_works(tmp_path: Path) -> None:
 
 
 def test_a_step_that_a_file_ends(tmp_path: Path) -> None:
-    marked = {**said(is_stated=True, has_text=False), "step": "main"}
-    marked["evidence"]["answer"] = None
+    marked = {**said("", is_stated=True, has_text=False), "step": "main"}
     untouched(tmp_path, marked, **cycle({"name": "main", "complete_when": {"file": "done"}}))
 
 
