@@ -307,6 +307,8 @@ class Permits(NamedTuple):
     to_edit: tuple[str, ...] = ()
     """Lines for the agent's entry with which it edits files; empty where the entry says
     itself what the agent may do, be it to read only."""
+    can_write: bool = True
+    """False: nothing lets it change a file, unless the step itself grants it a tool."""
 
 
 @runtime_checkable
