@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,7 @@ from sequencer.engine.attempt import (
 )
 from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
 from sequencer.engine.composing import Compose
-from sequencer.engine.evidence import judge_turn
+from sequencer.engine.evidence import NOTHING_KNOWN, OWN_WORD, Known, Look, judge, judge_turn
 from sequencer.engine.hooking import HookContext, HookFailed, Hooks
 from sequencer.engine.records import apply_completion, as_asked, checked, decides, judged, redacted
 from sequencer.errors import (
@@ -100,6 +101,9 @@ class _Running(Struct, frozen=True):
     lock: AttemptLock | None
     compose: Compose | None
     paid: list[Usage]
+    known: Known
+    look: Look | None
+    """Has looked at the files before the agent starts; None: their change is not expected."""
 
 
 class Performer(Struct, frozen=True):
@@ -128,6 +132,8 @@ class Performer(Struct, frozen=True):
     """Where agents work instead, all that belong to the run."""
     comment_tools: tuple[str, ...] = ()
     """With which agents could post comments; a step with ``no_comment`` has none of them."""
+    own_folders: tuple[Path, ...] = ()
+    """Of the project's runs; what changes there is no agent's work."""
     max_attempts: int = RunLimits().attempts
     """At one step; a usage limit at the last one is a failure."""
 
@@ -194,8 +200,9 @@ class Performer(Struct, frozen=True):
         cancellation: Cancellation,
         paid: list[Usage],
         compose: Compose | None = None,
+        known: Known = NOTHING_KNOWN,
     ) -> Performed:
-        """Make *attempt* and return how it ended; *compose* fills in what a prompt asks for.
+        """Make *attempt*, with what is *known* of those before; return how it ended.
 
         What its agents have used is added to *paid*, one by one, also if it raises.
         """
@@ -203,9 +210,11 @@ class Performer(Struct, frozen=True):
         log = self.logs.open(attempt)
         self.emit(AttemptStarted(attempt, log.path))
         listener = _Output(attempt, log, self.emit)
-        lock = self._lock(attempt)
-        running = _Running(attempt, head, budget, listener, cancellation, lock, compose, paid)
-        is_final = False
+        lock, is_final = self._lock(attempt), False
+        look = None if prepared.step.expects != "change" else self._look(prepared, known)
+        running = _Running(
+            attempt, head, budget, listener, cancellation, lock, compose, paid, known, look
+        )
         try:
             outcome, final = self._routed(prepared, running)
         except Exception as error:  # noqa: BLE001 - `_refused` raises what is no failure
@@ -214,22 +223,18 @@ class Performer(Struct, frozen=True):
         finally:
             if lock is not None:
                 lock.close()
-        outcome = bounded(outcome, attempt.attempt, self.max_attempts)
-        outcome = self._finished(outcome, final, round(time.monotonic() - started, 6))
-        performed = judged(
-            self.workflow,
-            Performed(
-                outcome,
-                final.step,
-                final.place,
-                final.agent,
-                str(log.path),
-                is_final=is_final,
-                began_at=began_at,
-                note=final.note,
-            ),
-            is_command=final.executor.kind == "command",
+        outcome = self._finished(outcome, final, running, round(time.monotonic() - started, 6))
+        performed = Performed(
+            outcome,
+            final.step,
+            final.place,
+            final.agent,
+            log=str(log.path),
+            is_final=is_final,
+            began_at=began_at,
+            note=final.note,
         )
+        performed = judged(self.workflow, performed, is_command=final.executor.kind == "command")
         if self.hooks is not None:
             performed = self._decided(performed, self.hooks, running)
         log.close(performed.outcome)
@@ -326,9 +331,29 @@ class Performer(Struct, frozen=True):
         if isinstance(error, HookFailed) and error.traceback:
             listener.write(self.redact(error.traceback).encode("utf-8", "replace"), Piece.ERROR)
 
-    def _finished(self, outcome: Outcome, prepared: Prepared, seconds: float) -> Outcome:
-        completed = apply_completion(prepared.step, judge_turn(outcome))
-        completed = checked(prepared.step, completed)
+    def _look(self, prepared: Prepared, known: Known) -> Look | None:
+        """Return what looks at the files, and has by now; None: a command needs none."""
+        if prepared.executor.kind in OWN_WORD:
+            return None
+        look = Look(self.cwd, self.own_folders, known)
+        look.begin()
+        return look
+
+    @property
+    def cwd(self) -> Path:
+        """Return the folder in which agents work."""
+        return self.project if self.place is None else self.place.cwd
+
+    def _finished(
+        self, outcome: Outcome, prepared: Prepared, running: _Running, seconds: float
+    ) -> Outcome:
+        outcome = bounded(outcome, running.attempt.attempt, self.max_attempts)
+        if outcome.evidence is not None and prepared.executor.kind not in OWN_WORD:
+            look = running.look or Look(
+                self.cwd, self.own_folders, running.known, began=time.time() - seconds
+            )
+            outcome = judge(outcome, prepared.step, look, partial(_notice, running.listener))
+        completed = checked(prepared.step, apply_completion(prepared.step, outcome))
         return completed.replace(
             usage=completed.usage.replace(seconds=seconds),
             output=self.redact(completed.output),
@@ -386,7 +411,12 @@ class Performer(Struct, frozen=True):
         if self.hooks is not None:
             prepared = self._hooked(prepared, self.hooks, running)
         compose = running.compose
-        return prepared if compose is None else replace(prepared, prompt=compose(prepared.prompt))
+        if compose is not None:
+            prepared = replace(prepared, prompt=compose(prepared.prompt))
+        if running.known.notes:
+            whole = "\n\n".join((prepared.prompt.rstrip(), *running.known.notes))
+            prepared = replace(prepared, prompt=f"{whole}\n")
+        return prepared
 
     def _hooked(self, prepared: Prepared, hooks: Hooks, running: _Running) -> Prepared:
         """Return *prepared* as the project's hooks want it; templates are filled in later.
@@ -413,7 +443,7 @@ class Performer(Struct, frozen=True):
         """
         step = self.with_defaults(Step(name="router", prompt=router.prompt))
         own = {"timeout_s": router.timeout_s, "idle_timeout_s": None, "complete_when": None}
-        return step.replace(**own)
+        return step.replace(**own, expects=None, stagnation=None)
 
     def _asked_of_router(self, router: RouterSettings, running: _Running) -> Prepared:
         step, step_index = self._router_step(router), running.attempt.step_index
@@ -547,6 +577,10 @@ def _told(prepared: Prepared, chosen: Prepared) -> str:
     if chosen.note is not None:
         return f"{chosen.note}; {prompt} runs, as the workflow says"
     return f"{prompt}, as the workflow says" if prompt == own else f"{prompt} instead of {own}"
+
+
+def _notice(listener: Listener, text: str) -> None:
+    listener.write(f"[sequencer] {text}\n".encode(), Piece.NOTICE)
 
 
 def _broken_off(error: SequencerError, status: OutcomeStatus, paid: list[Usage]) -> Outcome:

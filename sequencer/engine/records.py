@@ -11,10 +11,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from sequencer.engine.attempt import Prepared
+from sequencer.engine.stagnation import stagnated
 from sequencer.errors import SequencerError, StorageFailed, out_of_resources
 from sequencer.model.answers import decision_in, decision_of
 from sequencer.model.evidence import Evidence
-from sequencer.model.kind import Performed
+from sequencer.model.kind import STAGNATED, Performed
 from sequencer.model.net.choices import (
     labels_of,
     own_choices,
@@ -61,6 +62,7 @@ def journal_record(
         "exit_code": outcome.exit_code,
         "quota": None if outcome.quota is None else outcome.quota.model_dump(),
         "evidence": None if outcome.evidence is None else shown(outcome.evidence),
+        "missing": outcome.missing,
     }
     return {key: value for key, value in record.items() if value is not None}
 
@@ -83,13 +85,18 @@ def broken(error: BaseException, usage: Usage, redact: Callable[[str], str]) -> 
 
 
 def circumstances(performed: Performed) -> dict[str, Any]:
-    """Return when *performed* began, its model, its note, and what a hook decided, if known."""
+    """Return what else is known of *performed*: when it began, its model, its note, a hook's word.
+
+    Where the run is to pause after it, the record says why.
+    """
     step = performed.step
     known = {"model": step.model, "began_at": performed.began_at, "note": performed.note}
     found: dict[str, Any] = {key: value for key, value in known.items() if value is not None}
     if (decision := performed.decision) is not None:
         told = {"move": str(decision.move), "target": decision.target, "reason": decision.reason}
         found["decision"] = {key: value for key, value in told.items() if value}
+    if performed.outcome.evidence is not None and (why := stagnated(performed)) is not None:
+        found[STAGNATED] = why
     return found
 
 

@@ -47,7 +47,14 @@ from sequencer.executors.observation import richer
 from sequencer.executors.prices import Tokens, price_of
 from sequencer.executors.process import ProcessEnd
 from sequencer.executors.protocol import Listener, Objection, Permits, Piece, StepRequest, words
-from sequencer.executors.tool_words import CLAUDE, granted, objections, plan_objections, taken
+from sequencer.executors.tool_words import (
+    CLAUDE,
+    granted,
+    objections,
+    only_reads,
+    plan_objections,
+    taken,
+)
 from sequencer.model.fields import Field
 from sequencer.model.outcome import Outcome, Quota, Usage
 from sequencer.model.step import Step
@@ -258,7 +265,9 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
         if options.disallowed_tools:
             said.append(f"disallowed_tools {', '.join(options.disallowed_tools)}")
         if has_said:
-            return Permits("; ".join(said))
+            reads = options.tools is not None and only_reads(options.tools, CLAUDE)
+            can_write = options.permission_mode != "plan" and not reads
+            return Permits("; ".join(said), can_write=can_write)
         more = "".join(f"; {part}" for part in said)
         says = (
             f"no permission_mode: edits are refused unless claude's own settings allow them{more}"

@@ -168,6 +168,9 @@ class CodexExecutor(ClientExecutor[CodexOptions]):
         if len(set(given.values())) > 1:
             reason = "tools: write and edit differ, but its sandbox has one switch for both"
             found.append(Objection(reason, "give write and edit the same value"))
+        elif False in given.values() and step.expects == "change":
+            reason = "expects: change, but tools: write: false takes all writing from its sandbox"
+            found.append(Objection(reason, "leave write and edit out"))
         elif any(given.values()) and self.options.sandbox == _READ_ONLY:
             where, word = f"agents.{self.name}.sandbox", next(iter(given))
             reason = f"tools: {word}: true, but {where} is {_READ_ONLY}"
@@ -179,7 +182,9 @@ class CodexExecutor(ClientExecutor[CodexOptions]):
         words = self.options.said(_PERMISSION_WORDS)
         says = "; ".join([f"sandbox {self.options.sandbox}", *words])
         is_said = bool(words) or "sandbox" in self.options.model_fields_set
-        return Permits(says) if is_said else Permits(says, ("sandbox: workspace-write",))
+        can_write = bool(words) or self.options.sandbox != "read-only"
+        lines = () if is_said else ("sandbox: workspace-write",)
+        return Permits(says, lines, can_write)
 
     def call(self, request: StepRequest) -> Call:
         """Return how *request* is performed; see `codex_argv` for what it raises."""

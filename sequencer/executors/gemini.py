@@ -136,9 +136,11 @@ class GeminiExecutor(ClientExecutor[GeminiOptions]):
         words = self.options.said(_PERMISSION_WORDS)
         mode = self.options.approval_mode
         says = "; ".join([f"approval_mode {mode}", *words])
+        can_write = bool(words) or mode not in ("default", "plan")
         if words or "approval_mode" in self.options.model_fields_set:
-            return Permits(says)
-        return Permits(f"{says}: there is no tool that writes", ("approval_mode: auto_edit",))
+            return Permits(says, can_write=can_write)
+        lines = ("approval_mode: auto_edit",)
+        return Permits(f"{says}: there is no tool that writes", lines, can_write)
 
     def call(self, request: StepRequest) -> Call:
         """Return how *request* is performed; see `gemini_argv` for what it raises."""

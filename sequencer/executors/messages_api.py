@@ -31,7 +31,7 @@ from sequencer.executors.protocol import (
 )
 from sequencer.executors.pump import agent_environment
 from sequencer.executors.result_file import apply_result
-from sequencer.executors.tool_words import MESSAGES, granted, objections
+from sequencer.executors.tool_words import CHANGING, MESSAGES, granted, objections
 from sequencer.executors.wall import Wall
 from sequencer.model.addresses import takes_secrets
 from sequencer.model.outcome import Outcome, OutcomeStatus
@@ -90,9 +90,10 @@ class MessagesExecutor:
     def permits(self) -> Permits:
         """Return the tools that the entry gives it."""
         says = f"tools {', '.join(self.options.tools) or 'none'}"
+        can_write = not CHANGING.isdisjoint(self.options.tools)
         if "tools" in self.options.model_fields_set:
-            return Permits(says)
-        return Permits(says, ("tools: [read, glob, grep, edit, write]",))
+            return Permits(says, can_write=can_write)
+        return Permits(says, ("tools: [read, glob, grep, edit, write]",), can_write)
 
     def objections(self, step: Step) -> list[Objection]:
         """Return what of the step's tools and temperature can't be had."""

@@ -249,9 +249,17 @@ class OpencodeExecutor(ClientExecutor[OpencodeOptions]):
         rules = json.dumps(options.permission)
         if "permission" in options.model_fields_set:
             said = f"permission {rules}" if options.permission else "as its own configuration says"
-            return Permits(said)
+            return Permits(said, can_write=self._can_write)
         lines = ('permission: {edit: allow, bash: {"*": ask, "git *": allow}}',)
-        return Permits(f"permission {rules}: whatever it asks about is refused", lines)
+        said = f"permission {rules}: whatever it asks about is refused"
+        return Permits(said, lines, self._can_write)
+
+    @property
+    def _can_write(self) -> bool:
+        """Return whether a rule of the entry, or its own configuration, may let it write."""
+        given = self.options.permission
+        rules = (given.get(name, given.get("*", "allow")) for name in ("edit", "bash"))
+        return any(rule not in ("ask", "deny") for rule in rules)
 
     def call(self, request: StepRequest) -> Call:
         """Return how *request* is performed; see `opencode_argv` for what it raises."""

@@ -295,7 +295,8 @@ def conclude(
 def _shown(evidence: Evidence, end: ProcessEnd, *, is_done: bool) -> Evidence:
     """Return *evidence* with what the end of the process adds to it."""
     cut_off = {"turn_end": TurnEnd.CUT_OFF} if end.is_cut_short and not is_done else {}
-    return evidence.replace(ended_processes=end.left_running, **cut_off)
+    stated = {"is_stated": True} if is_done else {}
+    return evidence.replace(ended_processes=end.left_running, **cut_off, **stated)
 
 
 def tell_left(end: ProcessEnd, listener: Listener) -> None:

@@ -307,6 +307,8 @@ class Permits(NamedTuple):
     to_edit: tuple[str, ...] = ()
     """Lines for the agent's entry with which it edits files; empty where the entry says
     itself what the agent may do, be it to read only."""
+    can_write: bool = True
+    """False: nothing lets it change a file, unless the step itself grants it a tool."""
 
 
 @runtime_checkable
@@ -368,7 +370,7 @@ EVERY_EXECUTOR = frozenset(
     words(
         "name prompt text agent timeout_s retry complete_when suppress_thoughts "
         "requires_approval append_system_prompt approval validation output system_from_labels "
-        "no_comment description"
+        "no_comment description expects stagnation"
     )
 )
 """Step fields that the engine or the process core honours for every executor."""

@@ -110,10 +110,10 @@ class ScriptedOutcome(Frozen):
     usage: Usage = Usage()
     session_id: str | None = None
     denials: tuple[str, ...] = ()
+    evidence: Evidence | None = None
+    """What the attempt shows, in addition to its answer; None: its word is enough."""
     not_before: str | None = None
     """For ``limited``: ISO 8601 UTC time of the reset."""
-    evidence: Evidence = Evidence()
-    """What the attempt shows, in addition to its answer."""
 
     def fits(self, step: str, step_index: int, attempt: int) -> bool:
         """Return whether every condition that is set holds."""
@@ -180,9 +180,9 @@ class ScriptedExecutor:
             session_id=entry.session_id,
             denials=entry.denials,
             not_before=entry.not_before,
-            evidence=entry.evidence,
+            evidence=entry.evidence or Evidence(has_text=bool(entry.output), is_stated=True),
         )
-        return with_answer(outcome)
+        return outcome if entry.evidence is None else with_answer(outcome)
 
     def _entry(self, request: StepRequest) -> ScriptedOutcome | None:
         step = request.step.name

@@ -300,6 +300,7 @@ class Project(Struct, frozen=True, dict=True):
             team=team,
             place=place,
             comment_tools=settings.activity.comment_tools,
+            own_folders=(settings.state_file.parent, settings.logs_dir),
             max_attempts=settings.limits.attempts,
         )
 

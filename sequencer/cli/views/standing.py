@@ -21,6 +21,7 @@ from sequencer.engine.run import Run
 from sequencer.engine.view import LINE_CHARS, FlowView
 from sequencer.errors import ConfigurationError, CorruptState, DefinitionChanged
 from sequencer.logs import FileLogs, log_name
+from sequencer.model.evidence import evidence_of, evidence_words
 from sequencer.model.head import Claim, Head
 from sequencer.model.kind import Readiness, Standing, standing
 from sequencer.model.limits import RunLimits
@@ -57,6 +58,8 @@ class Snapshot(Struct, frozen=True):
     limits: RunLimits
     denials: tuple[str, ...]
     """Refused tool calls of the agent of the newest step."""
+    shown: tuple[str, ...]
+    """What the newest attempts have shown, a line each."""
     notices: tuple[str, ...]
     graph_view: FlowView | None = None
     """The states of a graph's nodes."""
@@ -187,6 +190,7 @@ class Snapshot(Struct, frozen=True):
         used = filter(None, (spent(head.usage), f"{duration(head.usage.seconds)} of work"))
         yield "used", ", ".join((plural(head.usage.steps, "step"), *used))
         yield "limits", ", ".join(self.limit_words(head))
+        yield from (("shown", line) for line in self.shown)
         for one in self.posts:
             yield "posts", one.text(lambda at: duration(age_s(at) or 0.0))
         for denial in self.denials[:SHOWN_DENIALS]:
@@ -330,7 +334,7 @@ def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None)
         if head is None:
             raise
         notices, is_as_begun = (*notices, one_line(str(error))), False
-    claims = head.claims if head is not None else ()
+    claims, newest = head.claims if head is not None else (), _newest(run, head)
     seen, stopped_by = None, tuple[str, ...]()
     if workflow is not None and workflow.nodes and is_as_begun:
         seen = look_closely(run, workflow.name, known)[0]
@@ -344,7 +348,8 @@ def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None)
         standing=here,
         holders=tuple((claim, run.store.liveness(claim)) for claim in claims),
         limits=run.limits,
-        denials=_denials(run, head),
+        denials=tuple(str(line) for fact in newest for line in _of(fact).get("denials") or ()),
+        shown=tuple(_shown(fact) for fact in newest if evidence_of(_of(fact))),
         notices=notices,
         graph_view=seen,
         stopped_by=stopped_by,
@@ -355,18 +360,25 @@ def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None)
     )
 
 
-def _denials(run: Run, head: Head | None) -> tuple[str, ...]:
-    """Return the refused tool calls in the newest record; reading all would take too long."""
+def _of(fact: Mapping[str, Any]) -> Mapping[str, Any]:
+    return fact.get("outcome") or {}
+
+
+def _shown(fact: Mapping[str, Any]) -> str:
+    words = evidence_words(evidence_of(_of(fact)))
+    return f"{fact['step']}: {words}" if words else ""
+
+
+def _newest(run: Run, head: Head | None) -> Sequence[Mapping[str, Any]]:
+    """Return the facts of the newest record; reading all would take too long."""
     if head is None:
         return ()
     journal = run.store.state_path.with_name(JOURNAL)
     try:
         data = read_regular(journal, head.journal_offset, max_bytes=MAX_RECORD_BYTES)
-        facts = facts_of(decode(data.partition(b"\n")[0]))
+        return facts_of(decode(data.partition(b"\n")[0]))
     except (OSError, ValueError, CorruptState):
         return ()
-    outcomes = (fact.get("outcome") or {} for fact in facts)
-    return tuple(str(line) for outcome in outcomes for line in outcome.get("denials") or ())
 
 
 TAIL_BYTES = 8 * 1024
