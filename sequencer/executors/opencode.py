@@ -273,6 +273,7 @@ class OpencodeParser(JsonEventParser):
     """Parser of ``opencode run --format=json``."""
 
     client = "opencode"
+    gone = re.compile(r"Session not found")
     login = "log in: opencode auth login"
 
     def __init__(self, rules: Rules) -> None:
@@ -319,13 +320,15 @@ class OpencodeParser(JsonEventParser):
         if end.exit_code != 0:
             reason = _ANSI.sub("", self.stderr_text) or "no reason given"
             text = f"opencode ended with exit code {end.exit_code}: {reason}"
-            return self.failed(text, end)
+            return self.refused_or_failed(text, end, is_own=False)
         if self._last_reason == "stop":
             return self.answered(answer, end)
         if self.denials:
             text = f"opencode stopped at a refused tool call: {self.denials[-1]}"
             return self.failed(f"{text}\nallow it under permission: in the agent's entry", end)
-        return self.failed(f"opencode ended without an answer ({self._last_reason})", end)
+        told = f": {_ANSI.sub('', self.stderr_text)}" if self._stderr else ""
+        text = f"opencode ended without an answer ({self._last_reason}){told}"
+        return self.refused_or_failed(text, end, is_own=False)
 
     def _take_tool(self, part: ClientEvent, listener: Listener) -> None:
         self._answer.clear()  # said before a tool call, so not the final answer
@@ -353,6 +356,7 @@ class OpencodeParser(JsonEventParser):
             output_tokens=tokens.count("output", "reasoning"),
         )
         self._sum = self._sum.plus(step)
+        self.last_sent = step.input_tokens
         self.count(listener, self._sum.replace(unpriced=min(self._sum.unpriced, 1)))
 
     def _error_text(self) -> str:
