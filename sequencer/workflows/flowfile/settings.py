@@ -12,7 +12,17 @@ from sequencer.documents.yamlfile import Document, KeyPath, dotted, parse_text
 from sequencer.errors import ConfigurationError
 from sequencer.model.fields import BeforeValidator, Field, ValidationError
 from sequencer.model.frozen import Frozen, checked
-from sequencer.model.step import ModelName, Name, Output, PromptName, Retry, Step, ToolName
+from sequencer.model.step import (
+    ContinuedSession,
+    ModelName,
+    Name,
+    Output,
+    PromptName,
+    Retry,
+    Step,
+    ToolName,
+    continued,
+)
 from sequencer.workflows.flowfile.markdown import Excerpt, NodeSection
 from sequencer.workflows.flowfile.problems import Findings
 from sequencer.workflows.mermaid.text import Position
@@ -157,7 +167,7 @@ class NodeSettings(FlowKeys):
     idle_timeout_s: float | None = Field(default=None, gt=0)
     max_cost_usd: float | None = Field(default=None, gt=0)
     suppress_thoughts: bool | None = None
-    continue_session: bool | None = None
+    continue_session: Annotated[bool | ContinuedSession | None, BeforeValidator(continued)] = None
     """The same as ``mode: primary``."""
 
     @property
