@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,11 +55,11 @@ from sequencer.executors.protocol import (
     Piece,
     StepRequest,
 )
-from sequencer.model.head import Head, Status
+from sequencer.model.head import Head, Session, Status
 from sequencer.model.kind import Performed
-from sequencer.model.limits import RunLimits, bounded
+from sequencer.model.limits import RunLimits, bounded, excused, worn_out
 from sequencer.model.line.order import describe, last_step, position_at, round_of, step_at
-from sequencer.model.outcome import PUT_OFF, Outcome, OutcomeStatus, Usage, total
+from sequencer.model.outcome import PUT_OFF, Outcome, OutcomeStatus, SessionFault, Usage, total
 from sequencer.model.request import Definition
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place
@@ -347,7 +348,8 @@ class Performer(Struct, frozen=True):
     def _finished(
         self, outcome: Outcome, prepared: Prepared, running: _Running, seconds: float
     ) -> Outcome:
-        outcome = bounded(outcome, running.attempt.attempt, self.max_attempts)
+        number = running.attempt.attempt
+        outcome = bounded(excused(outcome, number), number, self.max_attempts)
         if outcome.evidence is not None and prepared.executor.kind not in OWN_WORD:
             look = running.look or Look(
                 self.cwd, self.own_folders, running.known, began=time.time() - seconds
@@ -443,7 +445,7 @@ class Performer(Struct, frozen=True):
         """
         step = self.with_defaults(Step(name="router", prompt=router.prompt))
         own = {"timeout_s": router.timeout_s, "idle_timeout_s": None, "complete_when": None}
-        return step.replace(**own, expects=None, stagnation=None)
+        return step.replace(**own, continue_session=False, expects=None, stagnation=None)
 
     def _asked_of_router(self, router: RouterSettings, running: _Running) -> Prepared:
         step, step_index = self._router_step(router), running.attempt.step_index
@@ -503,8 +505,9 @@ class Performer(Struct, frozen=True):
     def _run(self, prepared: Prepared, running: _Running, to: str = "agent") -> Outcome:
         attempt, budget = running.attempt, running.budget
         step, prompt, added = as_asked(prepared)
-        session = running.head.session
-        is_same = session is not None and session.executor == prepared.agent
+        session = None
+        if step.continue_session and running.head.session is not None:
+            session = self._continued(prepared, running)
         can_cap = "max_cost_usd" in prepared.executor.supported_fields | EVERY_EXECUTOR
         cwd = self.project if self.place is None else self.place.cwd
         if self.place is not None or self.team is not None:
@@ -518,7 +521,7 @@ class Performer(Struct, frozen=True):
             result_path=attempt.result_path,
             system_prompt=prepared.system_prompt,
             append_system_prompt=added,
-            resume_session=session.id if session and is_same and step.continue_session else None,
+            resume_session=None if session is None else session.id,
             timeout_s=least(step.timeout_s, budget.timeout_s),
             idle_timeout_s=step.idle_timeout_s,
             is_node=self.workflow.counts_ms,
@@ -536,7 +539,44 @@ class Performer(Struct, frozen=True):
                 running.paid.append(listener.told)
             raise
         running.paid.append(outcome.usage)
-        return outcome
+        if session is None:
+            return outcome.replace(session_fault=None) if outcome.session_fault else outcome
+        if outcome.session_fault is SessionFault.LOST and not running.cancellation.is_set():
+            return self._begun_anew(prepared, running, outcome, to)
+        return outcome.replace(session_steps=session.steps + 1)
+
+    def _continued(self, prepared: Prepared, running: _Running) -> Session | None:
+        """Return the conversation that *prepared* continues; the log says why it is none."""
+        session = running.head.session
+        if session is None or session.executor != prepared.agent:
+            return None
+        why = worn_out(session, prepared.step, datetime.now(UTC))
+        if why is None:
+            return session
+        _notify(running.listener, f"a new conversation starts: {why}")
+        return None
+
+    def _begun_anew(self, prepared: Prepared, running: _Running, lost: Outcome, to: str) -> Outcome:
+        """Return how the same try ends in a new conversation; *lost* says what became of the old.
+
+        Nothing has failed by that: it says nothing about the step.
+        """
+        why = self.redact((lost.error or "no reason given").partition("\n")[0])
+        _notify(running.listener, f"the conversation can't be continued, a new one starts: {why}")
+        with another(running.attempt.result_path) as path:
+            again = replace(
+                running,
+                attempt=replace(running.attempt, result_path=path),
+                head=running.head.replace(session=None),
+                budget=_left(running.budget, lost.usage),
+            )
+            outcome = self._run(prepared, again, to)
+        usage = outcome.usage.plus(lost.usage)
+        return outcome.replace(usage=usage, session_fault=SessionFault.LOST)
+
+
+def _notify(listener: Listener, text: str) -> None:
+    listener.write(f"[sequencer] {text}\n".encode(), Piece.NOTICE)
 
 
 class _Output:

@@ -31,6 +31,8 @@ from sequencer.store import results
 from sequencer.workflows.prompts import parsed
 from sequencer.workflows.verdicts import LEAST_ASKED, check_schema, verdict_of
 
+ID_CHARS = 200
+"""Longest id of a conversation; it comes from a client, whom nobody trusts."""
 INLINE_BYTES = 4 * 1024
 """A larger output goes to the results folder instead of the journal record."""
 
@@ -60,6 +62,7 @@ def journal_record(
         "error": outcome.error[:4000] if outcome.error else None,
         "denials": [line[:200] for line in outcome.denials[:20]] if outcome.denials else None,
         "exit_code": outcome.exit_code,
+        "session": shown_session(outcome.session_id),
         "quota": None if outcome.quota is None else outcome.quota.model_dump(),
         "evidence": None if outcome.evidence is None else shown(outcome.evidence),
         "missing": outcome.missing,
@@ -70,6 +73,16 @@ def journal_record(
 def shown(evidence: Evidence) -> dict[str, Any] | None:
     """Return what the journal keeps of *evidence*: what is not as usual; None: nothing."""
     return evidence.model_dump(mode="json", exclude_defaults=True) or None
+
+
+def shown_session(mark: str | None) -> str | None:
+    r"""Return the client's own id of a conversation, without what its executor has noted beside it.
+
+    >>> shown_session("0199;cost_usd=0.5"), shown_session("a\nb"), shown_session(None)
+    ('0199', None, None)
+    """
+    found = (mark or "").partition(";")[0]
+    return found if found.isascii() and found.isprintable() and 0 < len(found) <= ID_CHARS else None
 
 
 def broken(error: BaseException, usage: Usage, redact: Callable[[str], str]) -> Outcome:

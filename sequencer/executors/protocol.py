@@ -366,6 +366,26 @@ class Walled(Protocol):
         """Return what keeps them away from other processes of their user."""
 
 
+@runtime_checkable
+class Withholding(Protocol):
+    """What an executor has beside `Executor` if its agent gets a part of the environment only."""
+
+    def withheld(self, environ: Mapping[str, str]) -> list[str]:
+        """Return the names in *environ* that look like a provider's and that it does not get."""
+
+
+_PROVIDERS = ("ANTHROPIC_", "AWS_", "AZURE_", "GOOGLE_", "OPENAI_")
+
+
+def is_of_a_provider(name: str) -> bool:
+    """Return whether a variable called *name* may be how a model's provider is found.
+
+    >>> is_of_a_provider("AWS_PROFILE"), is_of_a_provider("GROQ_API_KEY"), is_of_a_provider("HOME")
+    (True, True, False)
+    """
+    return name.startswith(_PROVIDERS) or name.endswith("_API_KEY")
+
+
 EVERY_EXECUTOR = frozenset(
     words(
         "name prompt text agent timeout_s retry complete_when suppress_thoughts "

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from sequencer.errors import ConfigurationError
-from sequencer.executors.protocol import Objection, Walled, without_tools
+from sequencer.executors.protocol import Objection, Walled, Withholding, without_tools
 from sequencer.executors.wall import (
     NEEDS_PRIVILEGES,
     PRIVILEGED,
@@ -23,6 +23,8 @@ from sequencer.project.project import Project
 
 MAX_CLIENT_FILES = 8
 """How many files of one client are named."""
+MAX_VARIABLES = 12
+"""How many variables of one agent are named."""
 _PROGRAM_OPTIONS = ("program", "argv", "extra_args", "allowed_tools")
 
 
@@ -78,6 +80,26 @@ def _check_privileges(project: Project, name: str) -> Iterator[Finding]:
         message = f"{program} doesn't work inside the wall around agents"
         hint = f"if it needs {program}, set agents.{name}.wall: none and trust the project again"
         yield Finding(Level.NOTICE, Area.AGENT, message, f"agent {name}", hint)
+
+
+def check_variables(project: Project, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield which variables of *environ* look like a provider's and don't reach an agent."""
+    chosen = project.settings.agent
+    asked = {*project.settings.agents, chosen.default, *chosen.fallback}
+    executors = dict[str, Withholding]()
+    for each in asked:
+        with suppress(ConfigurationError):
+            name, executor = project.agents.choose(Step(name="check", agent=each), "check")
+            if isinstance(executor, Withholding):
+                executors[name] = executor
+    for name, found in sorted(executors.items()):
+        withheld = found.withheld(environ)
+        more = len(withheld) - MAX_VARIABLES
+        listed = [*withheld[:MAX_VARIABLES], *([f"{more} more"] if more > 0 else [])]
+        if listed:
+            message = f"does not get what looks like a provider's variable: {', '.join(listed)}"
+            hint = f"if it needs one, name it in agents.{name}.pass_env"
+            yield Finding(Level.NOTICE, Area.AGENT, message, f"agent {name}", hint)
 
 
 def check_walls(project: Project) -> Iterator[Finding]:

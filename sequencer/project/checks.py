@@ -40,6 +40,7 @@ from sequencer.project.agent_checks import (
     check_agents,
     check_classifier,
     check_client_files,
+    check_variables,
     check_walls,
 )
 from sequencer.project.agents import permissions
@@ -85,6 +86,7 @@ def check_project(project: Project, run: str | None) -> list[Finding]:
         *check_classifier(project),
         *check_client_files(project),
         *check_walls(project),
+        *check_variables(project, project.agents.environment),
         *_check_timers(project),
         *_check_webhooks(project),
         *_check_schema(project),

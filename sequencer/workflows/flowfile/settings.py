@@ -13,6 +13,7 @@ from sequencer.errors import ConfigurationError
 from sequencer.model.fields import BeforeValidator, Field, ValidationError
 from sequencer.model.frozen import Frozen, checked
 from sequencer.model.step import (
+    ContinuedSession,
     Expects,
     ModelName,
     Name,
@@ -22,6 +23,7 @@ from sequencer.model.step import (
     Stagnation,
     Step,
     ToolName,
+    continued,
 )
 from sequencer.workflows.flowfile.markdown import Excerpt, NodeSection
 from sequencer.workflows.flowfile.problems import Findings
@@ -170,7 +172,7 @@ class NodeSettings(FlowKeys):
     """What an attempt has to show."""
     stagnation: Stagnation | None = None
     suppress_thoughts: bool | None = None
-    continue_session: bool | None = None
+    continue_session: Annotated[bool | ContinuedSession | None, BeforeValidator(continued)] = None
     """The same as ``mode: primary``."""
 
     @property
