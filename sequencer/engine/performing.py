@@ -35,7 +35,15 @@ from sequencer.engine.attempt import (
 from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
 from sequencer.engine.composing import Compose
 from sequencer.engine.hooking import HookContext, HookFailed, Hooks
-from sequencer.engine.records import apply_completion, as_asked, checked, decides, judged, redacted
+from sequencer.engine.records import (
+    apply_completion,
+    as_asked,
+    checked,
+    decides,
+    forward_of,
+    judged,
+    redacted,
+)
 from sequencer.errors import (
     AgentMissing,
     ConfigurationError,
@@ -486,6 +494,7 @@ class Performer(Struct, frozen=True):
             idle_timeout_s=step.idle_timeout_s,
             is_node=self.workflow.counts_ms,
             lock=running.lock,
+            label=forward_of(self.workflow, step),
             decides=to == "router" or decides(self.workflow, step, prepared.place.stage),
             max_cost_usd=least(step.max_cost_usd, budget.cost_usd) if can_cap else None,
         )

@@ -16,6 +16,7 @@ from sequencer.model.answers import decision_in, decision_of
 from sequencer.model.evidence import Evidence
 from sequencer.model.kind import Performed
 from sequencer.model.net.choices import (
+    forward_label,
     labels_of,
     own_choices,
     picks_a_way,
@@ -218,6 +219,13 @@ def wanted_form(workflow: Workflow, step: Step, stage: str = "step") -> str | No
         f"the last line has to be one of {listed} and nothing else, "
         f"or the answer ends with JSON such as {example}"
     )
+
+
+def forward_of(workflow: Workflow, step: Step) -> str | None:
+    """Return the label with which *step* goes forward in *workflow*; None: it picks no way."""
+    graph = workflow.graph
+    is_node = graph is not None and step.name in graph.by_id
+    return forward_label(graph, step.name) if graph is not None and is_node else None
 
 
 _VERDICT_FORM = (
