@@ -42,6 +42,7 @@ from sequencer.engine.records import (
     decides,
     forward_of,
     judged,
+    near_miss,
     redacted,
 )
 from sequencer.errors import (
@@ -218,6 +219,10 @@ class Performer(Struct, frozen=True):
                 lock.close()
         outcome = bounded(outcome, attempt.attempt, self.max_attempts)
         outcome = self._finished(outcome, final, round(time.monotonic() - started, 6))
+        missed = near_miss(final.step, outcome)
+        if missed is not None:
+            # An answer need not end with its line.
+            listener.write(f"\n[sequencer] {missed}\n".encode(), Piece.NOTICE)
         performed = judged(
             self.workflow,
             Performed(
@@ -228,7 +233,7 @@ class Performer(Struct, frozen=True):
                 str(log.path),
                 is_final=is_final,
                 began_at=began_at,
-                note=final.note,
+                note="; ".join(filter(None, (final.note, missed))) or None,
             ),
             is_command=final.executor.kind == "command",
         )

@@ -20,7 +20,7 @@ from sequencer.engine.by_hand import fresh_head
 from sequencer.engine.run import Run
 from sequencer.engine.view import LINE_CHARS, FlowView
 from sequencer.errors import ConfigurationError, CorruptState, DefinitionChanged
-from sequencer.logs import FileLogs, log_name
+from sequencer.logs import FileLogs, log_name, sent_texts
 from sequencer.model.head import Claim, Head
 from sequencer.model.kind import Readiness, Standing, standing
 from sequencer.model.limits import RunLimits
@@ -57,6 +57,8 @@ class Snapshot(Struct, frozen=True):
     limits: RunLimits
     denials: tuple[str, ...]
     """Refused tool calls of the agent of the newest step."""
+    note: str
+    """What is odd about how the newest step was performed, or how it ended."""
     notices: tuple[str, ...]
     graph_view: FlowView | None = None
     """The states of a graph's nodes."""
@@ -189,6 +191,7 @@ class Snapshot(Struct, frozen=True):
         yield "limits", ", ".join(self.limit_words(head))
         for one in self.posts:
             yield "posts", one.text(lambda at: duration(age_s(at) or 0.0))
+        yield "note", self.note
         for denial in self.denials[:SHOWN_DENIALS]:
             yield "warning", f"refused by the agent's permissions: {denial}"
         if len(self.denials) > SHOWN_DENIALS:
@@ -336,6 +339,7 @@ def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None)
         seen = look_closely(run, workflow.name, known)[0]
         if head is not None and not (here is not None and here.kind is Readiness.COMPLETE):
             stopped_by = tuple(run.stopped_by(head))
+    newest = _newest_outcomes(run, head)
     return Snapshot(
         name=run.name,
         head=head,
@@ -344,7 +348,8 @@ def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None)
         standing=here,
         holders=tuple((claim, run.store.liveness(claim)) for claim in claims),
         limits=run.limits,
-        denials=_denials(run, head),
+        denials=tuple(str(line) for one in newest for line in one.get("denials") or ()),
+        note=next((str(one["note"]) for one in newest if "agent" in one and one.get("note")), ""),
         notices=notices,
         graph_view=seen,
         stopped_by=stopped_by,
@@ -355,18 +360,17 @@ def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None)
     )
 
 
-def _denials(run: Run, head: Head | None) -> tuple[str, ...]:
-    """Return the refused tool calls in the newest record; reading all would take too long."""
+def _newest_outcomes(run: Run, head: Head | None) -> list[Mapping[str, Any]]:
+    """Return the outcomes in the newest record; reading all would take too long."""
     if head is None:
-        return ()
+        return []
     journal = run.store.state_path.with_name(JOURNAL)
     try:
         data = read_regular(journal, head.journal_offset, max_bytes=MAX_RECORD_BYTES)
         facts = facts_of(decode(data.partition(b"\n")[0]))
     except (OSError, ValueError, CorruptState):
-        return ()
-    outcomes = (fact.get("outcome") or {} for fact in facts)
-    return tuple(str(line) for outcome in outcomes for line in outcome.get("denials") or ())
+        return []
+    return [fact.get("outcome") or {} for fact in facts]
 
 
 TAIL_BYTES = 8 * 1024
@@ -374,6 +378,7 @@ FIRST_BYTES = 4 * 1024
 TITLE_LINES = 3
 """Number of lines at the start of a log that say what it is."""
 ENDED = "\n# ended "
+SENT = b"# sent: "
 MAX_LOOKS = 20
 """A rewound step writes to a log with a higher number than its attempt."""
 
@@ -411,7 +416,11 @@ def _written(path: Path, token: int) -> str | None:
             return None
         if len(titles) <= TITLE_LINES:
             return ""
-        told = len(begin) - len(titles[-1])
+        # Behind the prompt, which stands there first: the agent's own words begin there.
+        sent = sent_texts(fd)
+        if sent is None and titles[-1].startswith(SENT):
+            return ""
+        told = len(begin) - len(titles[-1]) if sent is None else sent.end
         start = max(told, os.fstat(fd).st_size - TAIL_BYTES)
         return os.pread(fd, TAIL_BYTES, start).decode("utf-8", "replace")
     finally:
