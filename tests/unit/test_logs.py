@@ -332,7 +332,7 @@ def test_what_a_step_says_at_the_moment_is_no_echo_of_its_prompt(
 ) -> None:
     made = make_attempt(place.project)
     log = place.logs.open(made)
-    texts = {"prompt": prompt, "system_prompt": "Be good.\nBe brief."}
+    texts: dict[str, Any] = {"prompt": prompt, "system_prompt": "Be good.\nBe brief."}
     claim = Claim(
         token=made.token,
         step=made.step.name,
