@@ -38,7 +38,16 @@ from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
 from sequencer.engine.composing import Compose
 from sequencer.engine.evidence import NOTHING_KNOWN, OWN_WORD, Known, Look, judge, judge_turn
 from sequencer.engine.hooking import HookContext, HookFailed, Hooks
-from sequencer.engine.records import apply_completion, as_asked, checked, decides, judged, redacted
+from sequencer.engine.records import (
+    apply_completion,
+    as_asked,
+    checked,
+    decides,
+    forward_of,
+    judged,
+    near_miss,
+    redacted,
+)
 from sequencer.errors import (
     AgentMissing,
     ConfigurationError,
@@ -225,6 +234,10 @@ class Performer(Struct, frozen=True):
             if lock is not None:
                 lock.close()
         outcome = self._finished(outcome, final, running, round(time.monotonic() - started, 6))
+        missed = near_miss(final.step, outcome)
+        if missed is not None:
+            # An answer need not end with its line.
+            _notice(listener, missed, before="\n")
         performed = Performed(
             outcome,
             final.step,
@@ -233,7 +246,7 @@ class Performer(Struct, frozen=True):
             log=str(log.path),
             is_final=is_final,
             began_at=began_at,
-            note=final.note,
+            note="; ".join(filter(None, (final.note, missed))) or None,
         )
         performed = judged(self.workflow, performed, is_command=final.executor.kind == "command")
         if self.hooks is not None:
@@ -526,6 +539,7 @@ class Performer(Struct, frozen=True):
             idle_timeout_s=step.idle_timeout_s,
             is_node=self.workflow.counts_ms,
             lock=running.lock,
+            label=forward_of(self.workflow, step),
             decides=to == "router" or decides(self.workflow, step, prepared.place.stage),
             max_cost_usd=least(step.max_cost_usd, budget.cost_usd) if can_cap else None,
         )
@@ -619,8 +633,8 @@ def _told(prepared: Prepared, chosen: Prepared) -> str:
     return f"{prompt}, as the workflow says" if prompt == own else f"{prompt} instead of {own}"
 
 
-def _notice(listener: Listener, text: str) -> None:
-    listener.write(f"[sequencer] {text}\n".encode(), Piece.NOTICE)
+def _notice(listener: Listener, text: str, before: str = "") -> None:
+    listener.write(f"{before}[sequencer] {text}\n".encode(), Piece.NOTICE)
 
 
 def _broken_off(error: SequencerError, status: OutcomeStatus, paid: list[Usage]) -> Outcome:

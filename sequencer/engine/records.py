@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from sequencer.model.answers import decision_in, decision_of
 from sequencer.model.evidence import Evidence
 from sequencer.model.kind import STAGNATED, Performed
 from sequencer.model.net.choices import (
+    forward_label,
     labels_of,
     own_choices,
     picks_a_way,
@@ -240,6 +242,13 @@ def wanted_form(workflow: Workflow, step: Step, stage: str = "step") -> str | No
     )
 
 
+def forward_of(workflow: Workflow, step: Step) -> str | None:
+    """Return the label with which *step* goes forward in *workflow*; None: it picks no way."""
+    graph = workflow.graph
+    is_node = graph is not None and step.name in graph.by_id
+    return forward_label(graph, step.name) if graph is not None and is_node else None
+
+
 _VERDICT_FORM = (
     'the answer has to end with the JSON object {"pass": true, "reason": "…"}, '
     'or with {"pass": false, "reason": "…"}'
@@ -304,18 +313,51 @@ def redacted(value: Any, redact: Callable[[str], str]) -> Any:
 def apply_completion(step: Step, outcome: Outcome) -> Outcome:
     r"""Return *outcome*, complete if it is ok and its output has the step's mark.
 
-    The mark has to stand alone on a line: an agent that quotes its prompt in the middle of a
-    sentence has not finished anything.
+    The mark has to stand alone on a line, or as an item of a list: an agent that quotes its
+    prompt in the middle of a sentence has not finished anything. White space inside of it and
+    Markdown around it don't count, so it may also take several lines.
 
     >>> step = Step(name="main", complete_when="ALL DONE")
-    >>> apply_completion(step, Outcome(status="ok", output="Tests pass.\n  ALL DONE\n")).status
+    >>> apply_completion(step, Outcome(status="ok", output="Tests pass.\n - **ALL DONE**\n")).status
     <OutcomeStatus.COMPLETE: 'complete'>
     >>> apply_completion(step, Outcome(status="ok", output="I am not ALL DONE yet")).status
     <OutcomeStatus.OK: 'ok'>
     """
     if not isinstance(step.complete_when, str) or outcome.status is not OutcomeStatus.OK:
         return outcome
-    mark = step.complete_when.strip()
-    if mark and any(line.strip() == mark for line in outcome.output.splitlines()):
+    if _stands_alone(step.complete_when.strip(), outcome.output):
         return outcome.replace(status=OutcomeStatus.COMPLETE)
     return outcome
+
+
+def near_miss(step: Step, outcome: Outcome) -> str | None:
+    """Return why *outcome* is not complete although its output has the step's mark somewhere."""
+    mark = step.complete_when
+    if not isinstance(mark, str) or outcome.status is not OutcomeStatus.OK:
+        return None
+    return NEAR_MISS if mark.strip() and _squeezed(mark) in _squeezed(outcome.output) else None
+
+
+NEAR_MISS = "the answer has the text of complete_when, but not alone on a line"
+_ITEM = re.compile(r"\s*(?:[-*+]|\d{1,9}[.)])\s+")
+_AROUND = "*_`\"'\u201c\u201d\u2018\u2019\u201e\u00ab\u00bb"
+"""Marks of Markdown, and quotes, that may stand around a line. A quoted passage (``>``), a
+heading, and text that is struck out say something else."""
+
+
+def _squeezed(text: str) -> str:
+    return "".join(text.split())
+
+
+def _stands_alone(mark: str, output: str) -> bool:
+    wanted = _squeezed(_ITEM.sub("", mark, count=1)).strip(_AROUND)
+    lines = [line for line in output.splitlines() if line.strip()]
+    if not wanted:
+        return bool(mark) and any(line.strip() == mark for line in lines)
+    for first, line in enumerate(lines):
+        said, place = _squeezed(_ITEM.sub("", line, count=1)).lstrip(_AROUND), first + 1
+        while said != wanted and wanted.startswith(said) and place < len(lines):
+            said, place = said + _squeezed(lines[place]), place + 1
+        if said.rstrip(_AROUND) == wanted:
+            return True
+    return False

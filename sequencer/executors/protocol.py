@@ -208,6 +208,8 @@ class StepRequest(Struct, frozen=True, kw_only=True):
     decides: bool = False
     """The answer decides which way the run goes: only what the client itself says counts, and
     not the result file, which other agents of this user can write."""
+    label: str | None = None
+    """Of an answer that picks a way: what it may end with to go forward; a rehearsal says it."""
     max_cost_usd: float | None = None
     """What is left for this attempt under the step's, invocation's and run's limits."""
 

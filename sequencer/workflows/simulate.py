@@ -26,7 +26,7 @@ from sequencer.documents.yamlfile import dotted
 from sequencer.errors import ConfigurationError, SequencerError, UnknownName, raise_all
 from sequencer.model.fields import AfterValidator, BeforeValidator, Field, ValidationError
 from sequencer.model.net import rules as flow_trace
-from sequencer.model.net.choices import TIMEOUT, groups, is_choice
+from sequencer.model.net.choices import forward_label, is_choice
 from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.model.net.marking import FlowStatus, Marking, Reference, carried, text_of
 from sequencer.model.net.rules import Course
@@ -321,15 +321,8 @@ class _Simulation:
         return self._forward_label(node.id)
 
     def _forward_label(self, name: str) -> str:
-        graph = self._graph
-        if not is_choice(graph, name):
-            return ""
-        ways = {label: places for label, places in groups(graph, name).items() if label}
-        ways.pop(TIMEOUT, None)
-        for places in ways.values():
-            if not graph.back_edges.intersection(places):
-                return graph.edges[places[0]].label
-        return ""
+        is_asked = is_choice(self._graph, name)
+        return (forward_label(self._graph, name) or "") if is_asked else ""
 
     def _failed(self, name: str, message: str, kind: str = "error", tries: int = 1) -> None:
         step = self._workflow.steps_by_name.get(name)

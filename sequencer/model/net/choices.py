@@ -121,6 +121,23 @@ def labels_of(graph: Graph, name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(graph.edges[of[0]].label for of in places))
 
 
+def forward_label(graph: Graph, name: str) -> str | None:
+    """Return the first label that takes the output of *name* no way back.
+
+    Where all lead back: None if any other answer has a way, else the first of them. None as
+    well where the output picks no way.
+    """
+    here = next(own_choices(graph, name), None)
+    if here is None:
+        return None
+    ways = {label: places for label, places in groups(graph, here).items() if label}
+    ways.pop(TIMEOUT, None)
+    ahead = (one for one in ways.values() if graph.back_edges.isdisjoint(one))
+    back = None if takes_other_answers(graph, here) else next(iter(ways.values()), None)
+    places = next(ahead, back)
+    return None if places is None else graph.edges[places[0]].label
+
+
 def picks_none(graph: Graph, name: str, output: str) -> bool:
     """Return whether *output* of *name* fits no label where it alone has to pick a way."""
     for here in own_choices(graph, name):
