@@ -280,6 +280,8 @@ def _check_run_worktree(project: Project) -> Iterator[Finding]:
         for problem in workplaces_of(project, None).problems():
             yield from of_error(Area.CONFIGURATION, problem)
     for name in (None, *project.run_names()):
+        for text in project.stranded(name):
+            yield Finding(Level.WARNING, Area.FILES, text)
         for refusal, can_be_mended in workplaces_of(project, name).foreign():
             level = Level.WARNING if can_be_mended else Level.ERROR
             yield from of_error(Area.STATE, refusal, level)

@@ -361,7 +361,7 @@ def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None)
         makers=run.makers() if claims else None,
         elsewhere=run.elsewhere() if claims else "",
         detached=run.detached() if head is not None else (),
-        heard=heard_of(claims, logs.folder) if seen and logs and claims else {},
+        heard=heard_of(claims, logs.folders) if seen and logs and claims else {},
     )
 
 
@@ -401,9 +401,12 @@ MAX_LOOKS = 20
 """A rewound step writes to a log with a higher number than its attempt."""
 
 
-def heard_of(claims: Iterable[Claim], folder: Path) -> dict[str, Heard]:
-    """Return the newest line of each step in *claims* that has a log in *folder*."""
-    found = {claim.step: _newest_line(claim, folder) for claim in claims}
+def heard_of(claims: Iterable[Claim], folders: Sequence[Path]) -> dict[str, Heard]:
+    """Return the newest line of each step in *claims* that has a log in one of *folders*."""
+    found = {
+        claim.step: next(filter(None, (_newest_line(claim, one) for one in folders)), "")
+        for claim in claims
+    }
     return {step: Heard(line) for step, line in found.items() if line}
 
 
