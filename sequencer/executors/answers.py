@@ -88,24 +88,6 @@ def with_structured(outcome: Outcome, value: Any) -> Outcome:
     return outcome.replace(**update)
 
 
-def sample(schema: dict[str, Any]) -> Any:
-    """Return a plain value of the form that *schema* asks for; it need not fit in every detail.
-
-    >>> sample({"type": "object", "properties": {"pass": {"type": "boolean"}}})
-    {'pass': True}
-    """
-    if "const" in schema:
-        return schema["const"]
-    if isinstance(schema.get("enum"), list) and schema["enum"]:
-        return schema["enum"][0]
-    if schema.get("type") == "object":
-        properties = schema.get("properties")
-        parts = properties.items() if isinstance(properties, dict) else ()
-        return {name: sample(part) for name, part in parts if isinstance(part, dict)}
-    plain = {"boolean": True, "integer": schema.get("minimum", 0), "number": 0, "array": []}
-    return None if schema.get("type") == "null" else plain.get(str(schema.get("type")), "")
-
-
 _DIGEST_BYTES = 8
 
 
@@ -114,7 +96,7 @@ def digest_of(text: str) -> str:
     return blake2b(text.encode("utf-8", "replace"), digest_size=_DIGEST_BYTES).hexdigest()
 
 
-def with_digest(outcome: Outcome) -> Outcome:
+def with_answer(outcome: Outcome) -> Outcome:
     """Return *outcome*, its evidence completed by the answer as it is now."""
     shown, answer = outcome.evidence, outcome.output.strip()
     if shown is None or not answer:

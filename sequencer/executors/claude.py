@@ -21,6 +21,7 @@ from fnmatch import fnmatchcase
 from typing import Any, ClassVar
 
 from sequencer.executors.answers import MAX_ARGUMENT_BYTES, schema_text
+from sequencer.executors.claude_providers import SWITCHES
 from sequencer.executors.claude_turns import TURNS, ClaudeTurns
 from sequencer.executors.client import (
     APPENDED_PROMPT,
@@ -47,7 +48,14 @@ from sequencer.executors.observation import richer
 from sequencer.executors.prices import Tokens, price_of
 from sequencer.executors.process import ProcessEnd
 from sequencer.executors.protocol import Listener, Objection, Permits, Piece, StepRequest, words
-from sequencer.executors.tool_words import CLAUDE, granted, objections, plan_objections, taken
+from sequencer.executors.tool_words import (
+    CLAUDE,
+    granted,
+    objections,
+    only_reads,
+    plan_objections,
+    taken,
+)
 from sequencer.model.fields import Field
 from sequencer.model.outcome import Outcome, Quota, Usage
 from sequencer.model.step import Step
@@ -219,9 +227,12 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
         "its claude_agent_sdk/_bundled/claude as program"
     )
     passed: ClassVar[frozenset[str]] = words(
-        "ANTHROPIC_API_KEY ANTHROPIC_AUTH_TOKEN ANTHROPIC_BASE_URL ANTHROPIC_MODEL "
-        "CLAUDE_CODE_OAUTH_TOKEN CLAUDE_CONFIG_DIR"
+        "ANTHROPIC_API_KEY ANTHROPIC_AUTH_TOKEN ANTHROPIC_BASE_URL ANTHROPIC_DEFAULT_* "
+        "ANTHROPIC_MODEL ANTHROPIC_SMALL_FAST_MODEL CLAUDE_CODE_CERT_STORE CLAUDE_CODE_CLIENT_CERT "
+        "CLAUDE_CODE_CLIENT_KEY CLAUDE_CODE_CLIENT_KEY_PASSPHRASE CLAUDE_CODE_OAUTH_TOKEN "
+        "CLAUDE_CONFIG_DIR"
     )
+    switches: ClassVar[Mapping[str, frozenset[str]]] = SWITCHES
     # Said and not left out, or the settings of the user would say it.
     plain: ClassVar[Mapping[str, Any]] = {
         "permission_mode": "default",
@@ -258,7 +269,9 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
         if options.disallowed_tools:
             said.append(f"disallowed_tools {', '.join(options.disallowed_tools)}")
         if has_said:
-            return Permits("; ".join(said))
+            reads = options.tools is not None and only_reads(options.tools, CLAUDE)
+            can_write = options.permission_mode != "plan" and not reads
+            return Permits("; ".join(said), can_write=can_write)
         more = "".join(f"; {part}" for part in said)
         says = (
             f"no permission_mode: edits are refused unless claude's own settings allow them{more}"
@@ -303,6 +316,7 @@ class ClaudeParser(JsonEventParser):
 
     client = "claude"
     turns = TURNS
+    gone = re.compile(r"No conversation found|Session ID \S+ is already in use")
     login = "log in once by hand (claude, then /login), or set ANTHROPIC_API_KEY"
 
     def __init__(self, rules: Rules, before: float | None = None) -> None:
@@ -487,6 +501,7 @@ class ClaudeParser(JsonEventParser):
             cache_write_1h=hour,
         )
         self._calls[key] = (model, tokens)
+        self.last_sent = tokens.sent
         own, calls = self.rules.prices, self._calls.values()
         prices = [(price_of(name, own), used) for name, used in calls]
         cost = round(sum(price.cost_usd(used) for price, used in prices if price), 9)

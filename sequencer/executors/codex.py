@@ -146,7 +146,8 @@ class CodexExecutor(ClientExecutor[CodexOptions]):
     kind: ClassVar[str] = "codex"
     install: ClassVar[str] = "npm install -g @openai/codex"
     passed: ClassVar[frozenset[str]] = words(
-        "CODEX_API_KEY CODEX_HOME OPENAI_API_KEY OPENAI_BASE_URL"
+        "CODEX_API_KEY CODEX_CA_CERTIFICATE CODEX_HOME OPENAI_API_KEY OPENAI_BASE_URL "
+        "OPENAI_ORGANIZATION OPENAI_PROJECT"
     )
     providers: ClassVar[frozenset[str] | None] = words("openai")
     supported_fields: ClassVar[frozenset[str]] = words(
@@ -168,6 +169,9 @@ class CodexExecutor(ClientExecutor[CodexOptions]):
         if len(set(given.values())) > 1:
             reason = "tools: write and edit differ, but its sandbox has one switch for both"
             found.append(Objection(reason, "give write and edit the same value"))
+        elif False in given.values() and step.expects == "change":
+            reason = "expects: change, but tools: write: false takes all writing from its sandbox"
+            found.append(Objection(reason, "leave write and edit out"))
         elif any(given.values()) and self.options.sandbox == _READ_ONLY:
             where, word = f"agents.{self.name}.sandbox", next(iter(given))
             reason = f"tools: {word}: true, but {where} is {_READ_ONLY}"
@@ -179,7 +183,9 @@ class CodexExecutor(ClientExecutor[CodexOptions]):
         words = self.options.said(_PERMISSION_WORDS)
         says = "; ".join([f"sandbox {self.options.sandbox}", *words])
         is_said = bool(words) or "sandbox" in self.options.model_fields_set
-        return Permits(says) if is_said else Permits(says, ("sandbox: workspace-write",))
+        can_write = bool(words) or self.options.sandbox != "read-only"
+        lines = () if is_said else ("sandbox: workspace-write",)
+        return Permits(says, lines, can_write)
 
     def call(self, request: StepRequest) -> Call:
         """Return how *request* is performed; see `codex_argv` for what it raises."""
@@ -190,7 +196,6 @@ class CodexExecutor(ClientExecutor[CodexOptions]):
         return Call(argv, self.environment(), parser, files)
 
 
-_STATUS = re.compile(r"\bstatus:? (\d{3})\b")
 _REFUSED = re.compile(r"codex_core::tools::\w+: error=(?P<what>.*\breject.*)")
 _SPOKEN_ITEMS = frozenset({"agent_message", "reasoning"})
 _QUIET_ITEMS = _SPOKEN_ITEMS | {"error"}
@@ -211,6 +216,7 @@ class CodexParser(JsonEventParser):
 
     client = "codex"
     turns = TURNS
+    gone = re.compile(r"thread/(?:resume|read)\b.*(?:failed|not)|no rollout found for")
     login = "log in once by hand (codex login), or set the key variable of the model provider"
 
     def __init__(self, rules: Rules, before: Usage | None = None, *, is_json: bool = False) -> None:
@@ -264,10 +270,7 @@ class CodexParser(JsonEventParser):
             return self.answered(answer, end, structured)
         reason = self._failure or self.stderr_text or "no answer"
         error = f"codex ended with exit code {end.exit_code}: {reason}"
-        found = _STATUS.search(reason)
-        status = int(found[1]) if found else None
-        is_own = self._failure is not None
-        return self.refused_or_failed(error, end, is_own=is_own, status=status)
+        return self.refused_or_failed(error, end, is_own=self._failure is not None)
 
     def marked_session(self) -> str | None:
         """Return the thread's id with what it has used in all."""

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from sequencer.executors.answers import result_ignored, with_digest
+from sequencer.executors.answers import result_ignored, with_answer
 from sequencer.executors.client_limits import Clock, local_clock
 from sequencer.executors.messages_loop import LISTENED_TO, Conversation, MessagesOptions
 from sequencer.executors.prices import missing_price, price_of
@@ -30,7 +30,7 @@ from sequencer.executors.protocol import (
 )
 from sequencer.executors.pump import agent_environment
 from sequencer.executors.result_file import apply_result
-from sequencer.executors.tool_words import MESSAGES, granted, objections
+from sequencer.executors.tool_words import CHANGING, MESSAGES, granted, objections
 from sequencer.executors.wall import Wall
 from sequencer.model.addresses import takes_secrets
 from sequencer.model.outcome import Outcome, OutcomeStatus
@@ -89,9 +89,10 @@ class MessagesExecutor:
     def permits(self) -> Permits:
         """Return the tools that the entry gives it."""
         says = f"tools {', '.join(self.options.tools) or 'none'}"
+        can_write = not CHANGING.isdisjoint(self.options.tools)
         if "tools" in self.options.model_fields_set:
-            return Permits(says)
-        return Permits(says, ("tools: [read, glob, grep, edit, write]",))
+            return Permits(says, can_write=can_write)
+        return Permits(says, ("tools: [read, glob, grep, edit, write]",), can_write)
 
     def objections(self, step: Step) -> list[Objection]:
         """Return what of the step's tools and temperature can't be had."""
@@ -145,7 +146,7 @@ class MessagesExecutor:
         }
         # A command of the agent may have written it.
         ignored = result_ignored(request, listener)
-        return with_digest(apply_result(request.result_path, outcome.replace(**update), ignored))
+        return with_answer(apply_result(request.result_path, outcome.replace(**update), ignored))
 
     def _command_environment(self) -> dict[str, str]:
         options = self.options

@@ -249,9 +249,17 @@ class OpencodeExecutor(ClientExecutor[OpencodeOptions]):
         rules = json.dumps(options.permission)
         if "permission" in options.model_fields_set:
             said = f"permission {rules}" if options.permission else "as its own configuration says"
-            return Permits(said)
+            return Permits(said, can_write=self._can_write)
         lines = ('permission: {edit: allow, bash: {"*": ask, "git *": allow}}',)
-        return Permits(f"permission {rules}: whatever it asks about is refused", lines)
+        said = f"permission {rules}: whatever it asks about is refused"
+        return Permits(said, lines, self._can_write)
+
+    @property
+    def _can_write(self) -> bool:
+        """Return whether a rule of the entry, or its own configuration, may let it write."""
+        given = self.options.permission
+        rules = (given.get(name, given.get("*", "allow")) for name in ("edit", "bash"))
+        return any(rule not in ("ask", "deny") for rule in rules)
 
     def call(self, request: StepRequest) -> Call:
         """Return how *request* is performed; see `opencode_argv` for what it raises."""
@@ -287,6 +295,7 @@ class OpencodeParser(JsonEventParser):
 
     client = "opencode"
     turns = TURNS
+    gone = re.compile(r"Session not found")
     login = "log in: opencode auth login"
 
     def __init__(self, rules: Rules) -> None:
@@ -335,7 +344,10 @@ class OpencodeParser(JsonEventParser):
         if end.exit_code != 0:
             reason = _ANSI.sub("", self.stderr_text) or "no reason given"
             text = f"opencode ended with exit code {end.exit_code}: {reason}"
-            return self.failed(text, end)
+            return self.refused_or_failed(text, end, is_own=False)
+        if not (self._is_over or self.has_worked):
+            told = f": {_ANSI.sub('', self.stderr_text)}" if self._stderr else ""
+            return self.refused_or_failed(f"opencode did nothing{told}", end, is_own=False)
         return self.answered(self.observed.said_last, end, is_over=self._is_over)
 
     def _take_tool(self, part: ClientEvent, listener: Listener) -> None:
@@ -372,6 +384,7 @@ class OpencodeParser(JsonEventParser):
             output_tokens=tokens.count("output", "reasoning"),
         )
         self._sum = self._sum.plus(step)
+        self.last_sent = step.input_tokens
         self.count(listener, self._sum.replace(unpriced=min(self._sum.unpriced, 1)))
 
     def _error_text(self) -> str:

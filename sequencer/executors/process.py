@@ -32,7 +32,7 @@ from sequencer.errors import (
     StorageFailed,
     out_of_resources,
 )
-from sequencer.executors.answers import result_ignored, with_digest
+from sequencer.executors.answers import result_ignored, with_answer
 from sequencer.executors.attempt_lock import end_marked
 from sequencer.executors.guard import COMMAND_BYTES
 from sequencer.executors.protocol import (
@@ -288,13 +288,14 @@ def conclude(
     tell_left(end, listener)
     update["evidence"] = _shown(outcome.evidence or Evidence(), end, is_done=is_done)
     ignored = result_ignored(request, listener)
-    return with_digest(apply_result(request.result_path, outcome.replace(**update), ignored))
+    return with_answer(apply_result(request.result_path, outcome.replace(**update), ignored))
 
 
 def _shown(evidence: Evidence, end: ProcessEnd, *, is_done: bool) -> Evidence:
     """Return *evidence* with what the end of the process adds to it."""
     cut_off = {"turn_end": TurnEnd.CUT_OFF} if end.is_cut_short and not is_done else {}
-    return evidence.replace(ended_processes=end.left_running, **cut_off)
+    stated = {"is_stated": True} if is_done else {}
+    return evidence.replace(ended_processes=end.left_running, **cut_off, **stated)
 
 
 def tell_left(end: ProcessEnd, listener: Listener) -> None:

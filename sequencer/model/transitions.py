@@ -275,6 +275,19 @@ def _taken_over(held: Claim) -> Fact:
     return Fact(event, held.step, held.step_index, held.token, held.attempt, outcome=note)
 
 
+def session_of(outcome: Outcome, executor: str, at: str) -> Session | None:
+    """Return the conversation of an *outcome* that was accepted at *at*; None: there is none."""
+    if not outcome.session_id:
+        return None
+    return Session(
+        executor=executor,
+        id=outcome.session_id,
+        steps=outcome.session_steps,
+        context_tokens=outcome.context_tokens,
+        used_at=at,
+    )
+
+
 def succeed(
     head: Head,
     token: int,
@@ -297,7 +310,7 @@ def succeed(
     held = held_claim(head, token)
     session = head.session
     if executor is not None:
-        session = Session(executor=executor, id=outcome.session_id) if outcome.session_id else None
+        session = session_of(outcome, executor, at)
     new = moved(
         head,
         at,
@@ -397,3 +410,16 @@ def release(
     """
     waits = _waits(not_before, reason, at)
     return ended(head, token, Event.RELEASED, usage, at=at, record=record, **waits)
+
+
+def pause_after(head: Head, ended: Fact, why: str) -> Transition:
+    """Let the run of *head* pause after what *ended* says, because of *why*.
+
+    A run that is over, or waits for a person anyway, stays as it is.
+    """
+    if head.status is Status.COMPLETE or head.is_at_gate or head.exit:
+        return Transition(head, ())
+    fact = replace(ended, event=Event.PAUSED, outcome={"note": why})
+    if head.claims:
+        return Transition(head.replace(pause_requested=True, exit_reason=why), (fact,))
+    return Transition(head.replace(status=Status.PAUSED, exit_reason=why), (fact,))
