@@ -37,7 +37,15 @@ from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
 from sequencer.engine.composing import Compose
 from sequencer.engine.evidence import NOTHING_KNOWN, OWN_WORD, Known, Look, judge, judge_turn
 from sequencer.engine.hooking import HookContext, HookFailed, Hooks
-from sequencer.engine.records import apply_completion, as_asked, checked, decides, judged, redacted
+from sequencer.engine.records import (
+    apply_completion,
+    as_asked,
+    checked,
+    decides,
+    judged,
+    overspent,
+    redacted,
+)
 from sequencer.errors import (
     AgentMissing,
     ConfigurationError,
@@ -348,6 +356,8 @@ class Performer(Struct, frozen=True):
                 self.cwd, self.own_folders, running.known, began=time.time() - seconds
             )
             outcome = judge(outcome, prepared.step, look, partial(_notice, running.listener))
+        if prepared.step.max_cost_usd is not None:
+            self._tell_overspent(prepared.step, outcome.usage, running.listener)
         completed = checked(prepared.step, apply_completion(prepared.step, outcome))
         return completed.replace(
             usage=completed.usage.replace(seconds=seconds),
@@ -357,6 +367,12 @@ class Performer(Struct, frozen=True):
             denials=tuple(map(self.redact, completed.denials)),
             prompt=prepared.step.prompt_name,
         )
+
+    def _tell_overspent(self, step: Step, usage: Usage, listener: Listener) -> None:
+        """Say so if an attempt has spent more than it may: its client stops too late, or never."""
+        if (over := overspent(step, usage)) is not None:
+            _notice(listener, f"the attempt has spent {over}")
+            self.emit(Noticed(f"step {step.name!r} has spent {over}"))
 
     def _close(self, log: StepLog, attempt: Attempt, outcome: Outcome) -> None:
         log.close(outcome)

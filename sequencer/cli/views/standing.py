@@ -60,6 +60,8 @@ class Snapshot(Struct, frozen=True):
     """Refused tool calls of the agent of the newest step."""
     shown: tuple[str, ...]
     """What the newest attempts have shown, a line each."""
+    overspent: tuple[str, ...]
+    """Which of them have spent more than they may."""
     notices: tuple[str, ...]
     graph_view: FlowView | None = None
     """The states of a graph's nodes."""
@@ -193,6 +195,7 @@ class Snapshot(Struct, frozen=True):
         yield from (("shown", line) for line in self.shown)
         for one in self.posts:
             yield "posts", one.text(lambda at: duration(age_s(at) or 0.0))
+        yield from (("warning", line) for line in self.overspent)
         for denial in self.denials[:SHOWN_DENIALS]:
             yield "warning", f"refused by the agent's permissions: {denial}"
         if len(self.denials) > SHOWN_DENIALS:
@@ -349,6 +352,7 @@ def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None)
         holders=tuple((claim, run.store.liveness(claim)) for claim in claims),
         limits=run.limits,
         denials=tuple(str(line) for fact in newest for line in _of(fact).get("denials") or ()),
+        overspent=tuple(_overspent(fact) for fact in newest if _of(fact).get("overspent")),
         shown=tuple(_shown(fact) for fact in newest if evidence_of(_of(fact))),
         notices=notices,
         graph_view=seen,
@@ -367,6 +371,10 @@ def _of(fact: Mapping[str, Any]) -> Mapping[str, Any]:
 def _shown(fact: Mapping[str, Any]) -> str:
     words = evidence_words(evidence_of(_of(fact)))
     return f"{fact['step']}: {words}" if words else ""
+
+
+def _overspent(fact: Mapping[str, Any]) -> str:
+    return f"{fact['step']} has spent {_of(fact)['overspent']}"
 
 
 def _newest(run: Run, head: Head | None) -> Sequence[Mapping[str, Any]]:
