@@ -445,7 +445,7 @@ class FileLog:
         if usage.cost_usd or usage.unpriced:
             parts.append(cost_words(usage))
         self._to_file(f"\n# {' · '.join(parts)}\n".encode())
-        if words := evidence_words(outcome.evidence):
+        if outcome.evidence is not None and (words := evidence_words(outcome.evidence)):
             self._raw(f"# shown: {words}\n")
         for denial in outcome.denials:
             self._raw(f"# refused by the agent's permissions: {denial}\n")
