@@ -209,7 +209,9 @@ class Performer(Struct, frozen=True):
         finally:
             if lock is not None:
                 lock.close()
-        outcome = bounded(excused(outcome, attempt.attempt), attempt.attempt, self.max_attempts)
+        if outcome.is_unexplained:
+            outcome = excused(outcome, attempt.attempt)
+        outcome = bounded(outcome, attempt.attempt, self.max_attempts)
         outcome = self._finished(outcome, final, round(time.monotonic() - started, 6))
         performed = judged(
             Performed(
