@@ -24,6 +24,7 @@ from sequencer.engine.attempt import Attempt
 from sequencer.errors import UnsafePath
 from sequencer.executors.protocol import Piece, StepRequest
 from sequencer.executors.redaction import Redaction
+from sequencer.model.evidence import evidence_words
 from sequencer.model.outcome import ACCEPTED, Outcome, Usage, cost_words
 from sequencer.store import folder as folders
 from sequencer.store.folder import Folder
@@ -417,6 +418,8 @@ class FileLog:
         if usage.cost_usd or usage.unpriced:
             parts.append(cost_words(usage))
         self._to_file(f"\n# {' · '.join(parts)}\n".encode())
+        if words := evidence_words(outcome.evidence):
+            self._raw(f"# shown: {words}\n")
         for denial in outcome.denials:
             self._raw(f"# refused by the agent's permissions: {denial}\n")
         if outcome.error:

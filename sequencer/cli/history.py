@@ -14,6 +14,7 @@ from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.tables import columns
 from sequencer.cli.views.text import cut, file_size, one_line, plural
 from sequencer.engine.run import Run
+from sequencer.model.evidence import evidence_of, evidence_words
 from sequencer.model.net import rules as flow_trace
 from sequencer.model.outcome import cost_words, used
 
@@ -127,5 +128,7 @@ def _remark(outcome: dict[str, Any]) -> str:
         parts.append(f"{len(outcome['denials'])} tool calls refused")
     # For a reset, the journal has the id of the run that it ended, which means nothing to people.
     said = (_RUN_ID.sub("run", str(outcome.get(key) or "")) for key in ("note", "error", "reason"))
-    parts += [text for text in said if text][:1]
-    return cut(one_line(", ".join(parts)), NOTE_CHARS)
+    shown = evidence_words(evidence_of(outcome))
+    rest = [text for text in said if text][:1]
+    parts += [shown] if shown else []
+    return cut(one_line(", ".join([*parts, *rest])), NOTE_CHARS + len(shown))

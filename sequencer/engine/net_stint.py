@@ -8,7 +8,7 @@ from typing import Any
 from sequencer.engine.attempt import left
 from sequencer.engine.stint import Mode, Summary
 from sequencer.errors import StepFailed, WaitsForPerson
-from sequencer.model.head import Head
+from sequencer.model.head import Head, Status
 from sequencer.model.kind import Readiness, blocked_by
 from sequencer.model.limits import InvocationLimits, RunLimits
 from sequencer.model.net.marking import FlowStatus, Marking
@@ -126,6 +126,8 @@ class NetStint:
             return message
         if self.waits_for_others(head, at):
             return None
+        if kind is Readiness.PERSON and head.status is Status.PAUSED:
+            raise WaitsForPerson(message)
         if (first := self.next_try(marking)) is not None:
             is_tick = self.mode is Mode.TICK
             return f"nothing due: the next try is at {first}" if is_tick else None

@@ -91,7 +91,7 @@ class NetWorker(Worker):
         """Several threads may make attempts that others decide over."""
         self._prepared: dict[str, Prepared] = {}
         self._honouring = Honouring(performer, control.workflow)
-        self._performances = Performances(control, performer)
+        self._performances = Performances(control, performer, self.known)
         team = performer.team
         self.budgets = None if team is None else TeamBudgets(team.rules)
         self._rules = TeamRules() if team is None else team.rules
@@ -228,6 +228,8 @@ class NetWorker(Worker):
             self._tell_standing(head, granted)
             self._start(head, granted)
         self.performer.emit(HeadMoved(head))
+        if self.streaks is not None:
+            self.streaks.follow(head.revision)
         self.keep_only(head)
         return head
 
@@ -390,6 +392,9 @@ class NetWorker(Worker):
         finally:
             self.control.work = None
         self._tell_taken(mine)
+        taken = {one.claim.step: self.performed(one) for one in mine if one.taken}
+        if self.streaks is not None or any(one.outcome.evidence for one in taken.values()):
+            self._follow(changed[0].revision, taken)
         return self._go_on(*changed)
 
     def _tell_taken(self, ended: Sequence[Running]) -> None:

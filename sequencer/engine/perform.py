@@ -29,8 +29,11 @@ from sequencer.engine.attempt import (
     Running,
     Waiting,
 )
+from sequencer.engine.composing import form_block
+from sequencer.engine.evidence import Known
 from sequencer.engine.markings import NetChanges
 from sequencer.engine.performing import Performer
+from sequencer.engine.records import wanted_form
 from sequencer.engine.values import NodeValues, values_of
 from sequencer.errors import CorruptState, Interrupted, SequencerError
 from sequencer.executors.attempt_lock import AttemptLock, lock_path
@@ -114,6 +117,8 @@ class Performances:
 
     control: NetChanges
     performer: Performer
+    known: Callable[[Head, Prepared, Callable[[], bool]], Known]
+    """What is known when an attempt starts; see `Worker.known`."""
     crowd: Crowd = field(default=Crowd(), init=False)
     """Of the newest head; kept up to date by the worker."""
     on_use: Callable[[], None] | None = field(default=None, init=False)
@@ -139,8 +144,10 @@ class Performances:
             workflow=self.control.net.workflow_at(marking),
         )
         compose = self._compose(running.prepared, name, head, marking)
+        known = self.known(head, running.prepared, partial(self._is_shared, head))
         made = partial(
             self._perform,
+            known=known,
             subject=marking.graph.by_id[name].subject,
             head=head,
             seen=seen,
@@ -148,6 +155,11 @@ class Performances:
             compose=compose,
         )
         return lambda attempt: self._in_its_place(attempt, performer, marking, made)
+
+    def _is_shared(self, head: Head) -> bool:
+        """Return whether other attempts of the run are or were made since *head* granted one."""
+        newest = self.control.store.view().head
+        return len(head.claims) > 1 or newest is None or newest.token > head.token
 
     def _metered(self, running: Running) -> Emit:
         """Return who hears of *running*, and keeps what it has used where somebody asks."""
@@ -180,6 +192,11 @@ class Performances:
         if values is not None and graph.by_id[name].task:
             return self._brief(values, marking)
         compose = None if values is None else values.compose_prompt
+        if marking.active[name].failures:
+            form = wanted_form(self.control.workflow, prepared.step)
+            compose = (
+                compose if form is None else partial(_with_block, compose or str, form_block(form))
+            )
         if told := tuple(unread(marking, name)):
             block = messages_block(told, self.control.read_output)
             return partial(_with_block, compose or str, block)
@@ -201,6 +218,7 @@ class Performances:
         performer: Performer,
         around: tuple[str, ...] = (),
         *,
+        known: Known,
         subject: str | None,
         head: Head,
         seen: Head,
@@ -213,6 +231,9 @@ class Performances:
         """
         if around and compose is not None:
             compose = partial(_with_notes, compose, around)
+        if performer.project != self.performer.project:
+            # A work tree of its own.
+            known = replace(known, is_shared=lambda: False)
         store = self.control.store
         attempt.attempt = Attempt.of(
             attempt.claim,
@@ -230,6 +251,7 @@ class Performances:
             cancellation=attempt.cancellation,
             paid=attempt.paid,
             compose=compose,
+            known=known,
         )
         attempt.performed = as_decided(performed)
         return attempt.performed.outcome.is_accepted
@@ -497,6 +519,13 @@ class RunPlace(Protocol):
         Raises:
             WorkTreeRefused: it can't be had, or a command that sets it up has failed.
             Interrupted: *stop* came first.
+        """
+
+    def ready(self) -> None:
+        """Return if the place is still one to work in, before an attempt is claimed.
+
+        Raises:
+            WorkTreeRefused: it is another project's, or nobody can say whose.
         """
 
     def end(self, head: Head) -> None:

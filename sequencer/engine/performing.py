@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,8 +36,18 @@ from sequencer.engine.attempt import (
 )
 from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
 from sequencer.engine.composing import Compose
+from sequencer.engine.evidence import NOTHING_KNOWN, OWN_WORD, Known, Look, judge, judge_turn
 from sequencer.engine.hooking import HookContext, HookFailed, Hooks
-from sequencer.engine.records import apply_completion, as_asked, checked, decides, judged, redacted
+from sequencer.engine.records import (
+    apply_completion,
+    as_asked,
+    checked,
+    decides,
+    forward_of,
+    judged,
+    near_miss,
+    redacted,
+)
 from sequencer.errors import (
     AgentMissing,
     ConfigurationError,
@@ -100,6 +111,9 @@ class _Running(Struct, frozen=True):
     lock: AttemptLock | None
     compose: Compose | None
     paid: list[Usage]
+    known: Known
+    look: Look | None
+    """Has looked at the files before the agent starts; None: their change is not expected."""
 
 
 class Performer(Struct, frozen=True):
@@ -128,6 +142,8 @@ class Performer(Struct, frozen=True):
     """Where agents work instead, all that belong to the run."""
     comment_tools: tuple[str, ...] = ()
     """With which agents could post comments; a step with ``no_comment`` has none of them."""
+    own_folders: tuple[Path, ...] = ()
+    """Of the project's runs; what changes there is no agent's work."""
     max_attempts: int = RunLimits().attempts
     """At one step; a usage limit at the last one is a failure."""
 
@@ -144,6 +160,7 @@ class Performer(Struct, frozen=True):
 
         Raises:
             ConfigurationError: its prompt or its agent can't be had; nothing was started.
+            WorkTreeRefused: see `RunPlace.ready`.
         """
         step, position = self.look(here)
         router = self.router
@@ -159,6 +176,8 @@ class Performer(Struct, frozen=True):
                     hint="name the router's prompt",
                 )
             return self.prepare_step(step, position, here)
+        if self.place is not None:
+            self.place.ready()
         # The router chooses the prompt, so the workflow's own need not exist.
         agent, executor = self.agents.ready(step, position)
         step = without_comments(step, executor, self.comment_tools)
@@ -166,6 +185,8 @@ class Performer(Struct, frozen=True):
 
     def prepare_step(self, step: Step, position: str, here: Place) -> Prepared:
         """Return *step*, defaults filled in, ready to start; see `prepare`."""
+        if self.place is not None:
+            self.place.ready()
         agent, executor = self.agents.ready(step, position)
         read, added = self.prompts.read, step.added_system_prompts
         return Prepared(
@@ -189,8 +210,9 @@ class Performer(Struct, frozen=True):
         cancellation: Cancellation,
         paid: list[Usage],
         compose: Compose | None = None,
+        known: Known = NOTHING_KNOWN,
     ) -> Performed:
-        """Make *attempt* and return how it ended; *compose* fills in what a prompt asks for.
+        """Make *attempt*, with what is *known* of those before; return how it ended.
 
         What its agents have used is added to *paid*, one by one, also if it raises.
         """
@@ -198,9 +220,11 @@ class Performer(Struct, frozen=True):
         log = self.logs.open(attempt)
         self.emit(AttemptStarted(attempt, log.path))
         listener = _Output(attempt, log, self.emit)
-        lock = self._lock(attempt)
-        running = _Running(attempt, head, budget, listener, cancellation, lock, compose, paid)
-        is_final = False
+        lock, is_final = self._lock(attempt), False
+        look = None if prepared.step.expects != "change" else self._look(prepared, known)
+        running = _Running(
+            attempt, head, budget, listener, cancellation, lock, compose, paid, known, look
+        )
         try:
             outcome, final = self._routed(prepared, running)
         except Exception as error:  # noqa: BLE001 - `_refused` raises what is no failure
@@ -209,23 +233,22 @@ class Performer(Struct, frozen=True):
         finally:
             if lock is not None:
                 lock.close()
-        if outcome.is_unexplained:
-            outcome = excused(outcome, attempt.attempt)
-        outcome = bounded(outcome, attempt.attempt, self.max_attempts)
-        outcome = self._finished(outcome, final, round(time.monotonic() - started, 6))
-        performed = judged(
-            Performed(
-                outcome,
-                final.step,
-                final.place,
-                final.agent,
-                str(log.path),
-                is_final=is_final,
-                began_at=began_at,
-                note=final.note,
-            ),
-            is_command=final.executor.kind == "command",
+        outcome = self._finished(outcome, final, running, round(time.monotonic() - started, 6))
+        missed = near_miss(final.step, outcome)
+        if missed is not None:
+            # An answer need not end with its line.
+            _notice(listener, missed, before="\n")
+        performed = Performed(
+            outcome,
+            final.step,
+            final.place,
+            final.agent,
+            log=str(log.path),
+            is_final=is_final,
+            began_at=began_at,
+            note="; ".join(filter(None, (final.note, missed))) or None,
         )
+        performed = judged(self.workflow, performed, is_command=final.executor.kind == "command")
         if self.hooks is not None:
             performed = self._decided(performed, self.hooks, running)
         log.close(performed.outcome)
@@ -322,7 +345,31 @@ class Performer(Struct, frozen=True):
         if isinstance(error, HookFailed) and error.traceback:
             listener.write(self.redact(error.traceback).encode("utf-8", "replace"), Piece.ERROR)
 
-    def _finished(self, outcome: Outcome, prepared: Prepared, seconds: float) -> Outcome:
+    def _look(self, prepared: Prepared, known: Known) -> Look | None:
+        """Return what looks at the files, and has by now; None: a command needs none."""
+        if prepared.executor.kind in OWN_WORD:
+            return None
+        look = Look(self.cwd, self.own_folders, known)
+        look.begin()
+        return look
+
+    @property
+    def cwd(self) -> Path:
+        """Return the folder in which agents work."""
+        return self.project if self.place is None else self.place.cwd
+
+    def _finished(
+        self, outcome: Outcome, prepared: Prepared, running: _Running, seconds: float
+    ) -> Outcome:
+        number = running.attempt.attempt
+        if outcome.is_unexplained:
+            outcome = excused(outcome, number)
+        outcome = bounded(outcome, number, self.max_attempts)
+        if outcome.evidence is not None and prepared.executor.kind not in OWN_WORD:
+            look = running.look or Look(
+                self.cwd, self.own_folders, running.known, began=time.time() - seconds
+            )
+            outcome = judge(outcome, prepared.step, look, partial(_notice, running.listener))
         completed = checked(prepared.step, apply_completion(prepared.step, outcome))
         return completed.replace(
             usage=completed.usage.replace(seconds=seconds),
@@ -381,7 +428,12 @@ class Performer(Struct, frozen=True):
         if self.hooks is not None:
             prepared = self._hooked(prepared, self.hooks, running)
         compose = running.compose
-        return prepared if compose is None else replace(prepared, prompt=compose(prepared.prompt))
+        if compose is not None:
+            prepared = replace(prepared, prompt=compose(prepared.prompt))
+        if running.known.notes:
+            whole = "\n\n".join((prepared.prompt.rstrip(), *running.known.notes))
+            prepared = replace(prepared, prompt=f"{whole}\n")
+        return prepared
 
     def _hooked(self, prepared: Prepared, hooks: Hooks, running: _Running) -> Prepared:
         """Return *prepared* as the project's hooks want it; templates are filled in later.
@@ -408,7 +460,7 @@ class Performer(Struct, frozen=True):
         """
         step = self.with_defaults(Step(name="router", prompt=router.prompt))
         own = {"timeout_s": router.timeout_s, "idle_timeout_s": None, "complete_when": None}
-        return step.replace(**own, continue_session=False)
+        return step.replace(**own, continue_session=False, expects=None, stagnation=None)
 
     def _asked_of_router(self, router: RouterSettings, running: _Running) -> Prepared:
         step, step_index = self._router_step(router), running.attempt.step_index
@@ -423,7 +475,7 @@ class Performer(Struct, frozen=True):
         started = time.monotonic()
         with another(running.attempt.result_path) as path:
             attempt = replace(running.attempt, result_path=path)
-            outcome = self._run(asked, replace(running, attempt=attempt), to="router")
+            outcome = judge_turn(self._run(asked, replace(running, attempt=attempt), "router"))
         if outcome.is_put_off:
             return outcome.replace(
                 error=f"the router: {outcome.error or 'its usage limit is reached'}"
@@ -489,6 +541,7 @@ class Performer(Struct, frozen=True):
             idle_timeout_s=step.idle_timeout_s,
             is_node=self.workflow.counts_ms,
             lock=running.lock,
+            label=forward_of(self.workflow, step),
             decides=to == "router" or decides(self.workflow, step, prepared.place.stage),
             max_cost_usd=least(step.max_cost_usd, budget.cost_usd) if can_cap else None,
         )
@@ -516,7 +569,7 @@ class Performer(Struct, frozen=True):
         why = worn_out(session, prepared.step, datetime.now(UTC))
         if why is None:
             return session
-        _notify(running.listener, f"a new conversation starts: {why}")
+        _notice(running.listener, f"a new conversation starts: {why}")
         return None
 
     def _begun_anew(self, prepared: Prepared, running: _Running, lost: Outcome, to: str) -> Outcome:
@@ -525,7 +578,7 @@ class Performer(Struct, frozen=True):
         Nothing has failed by that: it says nothing about the step.
         """
         why = self.redact((lost.error or "no reason given").partition("\n")[0])
-        _notify(running.listener, f"the conversation can't be continued, a new one starts: {why}")
+        _notice(running.listener, f"the conversation can't be continued, a new one starts: {why}")
         with another(running.attempt.result_path) as path:
             again = replace(
                 running,
@@ -536,10 +589,6 @@ class Performer(Struct, frozen=True):
             outcome = self._run(prepared, again, to)
         usage = outcome.usage.plus(lost.usage)
         return outcome.replace(usage=usage, session_fault=SessionFault.LOST)
-
-
-def _notify(listener: Listener, text: str) -> None:
-    listener.write(f"[sequencer] {text}\n".encode(), Piece.NOTICE)
 
 
 class _Output:
@@ -580,6 +629,10 @@ def _told(prepared: Prepared, chosen: Prepared) -> str:
     if chosen.note is not None:
         return f"{chosen.note}; {prompt} runs, as the workflow says"
     return f"{prompt}, as the workflow says" if prompt == own else f"{prompt} instead of {own}"
+
+
+def _notice(listener: Listener, text: str, before: str = "") -> None:
+    listener.write(f"{before}[sequencer] {text}\n".encode(), Piece.NOTICE)
 
 
 def _broken_off(error: SequencerError, status: OutcomeStatus, paid: list[Usage]) -> Outcome:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -28,6 +28,7 @@ from sequencer.engine.attempt import (
 from sequencer.engine.by_hand import Control
 from sequencer.engine.carrier import CodeMover
 from sequencer.engine.composing import compose_along
+from sequencer.engine.evidence import NOTHING_KNOWN, OWN_WORD, Known, after_missing
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.engine.patience import Changes, Patience, changes_of
 from sequencer.engine.performing import Performer
@@ -39,6 +40,7 @@ from sequencer.engine.records import (
     performed_record,
     shown_log,
 )
+from sequencer.engine.stagnation import Streaks, repetition_note
 from sequencer.errors import (
     ClaimHeld,
     RemoteUnreachable,
@@ -95,6 +97,8 @@ class Worker(ABC):
         self.patience = changes.patience = Patience(self.store, self.stop, performer.emit)
         self._heartbeat = Heartbeat(self.store)
         self.code = CodeMover(performer.carrier, self.patience, performer.project)
+        self.streaks: Streaks | None = None
+        """What the last attempts of agents came to; None: none has started here."""
 
     def leave(self) -> None:
         """Close every process and descriptor of the work."""
@@ -138,6 +142,32 @@ class Worker(ABC):
         error = error or RuntimeError("the attempt ended without a result")
         outcome, made = broken(error, ended.usage, self.performer.redact), ended.prepared
         return Performed(outcome, made.step, made.place, made.agent)
+
+    def known(self, head: Head, prepared: Prepared, is_shared: Callable[[], bool]) -> Known:
+        """Return what is known when an attempt at *prepared* starts, which *head* grants.
+
+        *is_shared*: whether other attempts work in its folder meanwhile.
+        """
+        if prepared.executor.kind in OWN_WORD or not self._has_shown(head):
+            return Known(is_shared=is_shared)
+        if self.streaks is None:
+            self.streaks = Streaks(self.store)
+        self.streaks.read(head.revision)
+        name, step = prepared.place.step, prepared.step
+        last = self.streaks.last(name)
+        notes = (after_missing(self.streaks.missing(name)), repetition_note(last, step))
+        return Known(tuple(filter(None, notes)), last, is_shared)
+
+    def _has_shown(self, head: Head) -> bool:
+        """Return whether an agent may have shown something before: one that has used something."""
+        used = head.usage
+        return self.streaks is not None or bool(used.output_tokens or used.unpriced)
+
+    def _follow(self, revision: int, ended: Mapping[str, Performed]) -> None:
+        """Keep in mind what attempts have shown that have *ended* with the change to *revision*."""
+        if self.streaks is None:
+            self.streaks = Streaks(self.store)
+        self.streaks.follow(revision, ended)
 
     @abstractmethod
     def attempt(
@@ -298,6 +328,9 @@ class LineWorker(Worker):
             lock_path=self._lock_path,
             told_path=self._told_path,
         )
+        known = NOTHING_KNOWN
+        if running.prepared.executor.kind not in OWN_WORD and self._has_shown(head):
+            known = self.known(head, running.prepared, lambda: False)
         self.begin(running)
         try:
             performed = self.performer.perform(
@@ -310,6 +343,7 @@ class LineWorker(Worker):
                 compose=compose_along(
                     self.workflow, self.performer.definition, head, self._recalled
                 ),
+                known=known,
             )
             if cancellation.reason in NOT_OURS:
                 # Whatever the agent managed to say, this worker's result no longer counts.
@@ -414,8 +448,12 @@ class LineWorker(Worker):
             self.finish(running, again)
             told = again.performed.outcome.error or refusal.message
             raise WorkTreeRefused(told, where=refusal.where, hint=refusal.hint) from refusal
-        if running.attempt is not None and ended.performed.outcome.status in ACCEPTED:
-            self.performer.emit(AttemptAccepted(running.attempt, ended.performed.outcome))
+        outcome = ended.performed.outcome
+        is_agents = running.prepared.executor.kind not in OWN_WORD
+        if self.streaks is not None or (is_agents and outcome.evidence is not None):
+            self._follow(head.revision, {running.claim.step: ended.performed})
+        if running.attempt is not None and outcome.status in ACCEPTED:
+            self.performer.emit(AttemptAccepted(running.attempt, outcome))
         return head, None if upcoming is None else _begun((head, granted), upcoming)
 
     def _prepare_following(self, following: Place, head: Head) -> Prepared | None:

@@ -87,24 +87,6 @@ def with_structured(outcome: Outcome, value: Any) -> Outcome:
     return outcome.replace(**update)
 
 
-def sample(schema: dict[str, Any]) -> Any:
-    """Return a plain value of the form that *schema* asks for; it need not fit in every detail.
-
-    >>> sample({"type": "object", "properties": {"pass": {"type": "boolean"}}})
-    {'pass': True}
-    """
-    if "const" in schema:
-        return schema["const"]
-    if isinstance(schema.get("enum"), list) and schema["enum"]:
-        return schema["enum"][0]
-    if schema.get("type") == "object":
-        properties = schema.get("properties")
-        parts = properties.items() if isinstance(properties, dict) else ()
-        return {name: sample(part) for name, part in parts if isinstance(part, dict)}
-    plain = {"boolean": True, "integer": schema.get("minimum", 0), "number": 0, "array": []}
-    return None if schema.get("type") == "null" else plain.get(str(schema.get("type")), "")
-
-
 Ignored = Callable[[], None] | None
 """Called where the result file says something that does not count; None: all of it counts."""
 _IGNORED = (

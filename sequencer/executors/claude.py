@@ -5,9 +5,10 @@ Its own permission rules decide what the agent may do: without ``permission_mode
 flag is passed that the older one lacks, unless the session says that a newer one wrote it.
 Without tools means without those of MCP servers too, unless ``extra_args`` names their file.
 
-Success is exit code 0 **and** a last `result` event without is_error: an API error ends with
+Done is exit code 0 **and** a last `result` event without is_error: an API error ends with
 subtype "success", an interrupted tool may end with exit code 0, and a refused edit ends with
-both and is a warning. Live usage is an estimate from list prices; the result's own replaces it.
+both and is a warning. Whether the turn ended by itself then is in `claude_turns`. Live usage is
+an estimate from list prices; the result's own replaces it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any, ClassVar
 
 from sequencer.executors.answers import MAX_ARGUMENT_BYTES, schema_text
 from sequencer.executors.claude_providers import SWITCHES
+from sequencer.executors.claude_turns import TURNS, ClaudeTurns
 from sequencer.executors.client import (
     APPENDED_PROMPT,
     SYSTEM_PROMPT,
@@ -42,10 +44,18 @@ from sequencer.executors.client_events import (
     sum_of_costs,
 )
 from sequencer.executors.client_limits import as_utc
+from sequencer.executors.observation import richer
 from sequencer.executors.prices import Tokens, price_of
 from sequencer.executors.process import ProcessEnd
 from sequencer.executors.protocol import Listener, Objection, Permits, Piece, StepRequest, words
-from sequencer.executors.tool_words import CLAUDE, granted, objections, plan_objections, taken
+from sequencer.executors.tool_words import (
+    CLAUDE,
+    granted,
+    objections,
+    only_reads,
+    plan_objections,
+    taken,
+)
 from sequencer.model.fields import Field
 from sequencer.model.outcome import Outcome, Quota, Usage
 from sequencer.model.step import Step
@@ -259,7 +269,9 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
         if options.disallowed_tools:
             said.append(f"disallowed_tools {', '.join(options.disallowed_tools)}")
         if has_said:
-            return Permits("; ".join(said))
+            reads = options.tools is not None and only_reads(options.tools, CLAUDE)
+            can_write = options.permission_mode != "plan" and not reads
+            return Permits("; ".join(said), can_write=can_write)
         more = "".join(f"; {part}" for part in said)
         says = (
             f"no permission_mode: edits are refused unless claude's own settings allow them{more}"
@@ -303,12 +315,14 @@ class ClaudeParser(JsonEventParser):
     """
 
     client = "claude"
+    turns = TURNS
     gone = re.compile(r"No conversation found|Session ID \S+ is already in use")
     login = "log in once by hand (claude, then /login), or set ANTHROPIC_API_KEY"
 
     def __init__(self, rules: Rules, before: float | None = None) -> None:
         super().__init__(rules)
         self._before = before
+        self._turns = ClaudeTurns(self.observed)
         self._results: list[ClientEvent] = []
         self._charged = self._shares = Usage()
         self._version: str | None = None
@@ -320,6 +334,7 @@ class ClaudeParser(JsonEventParser):
     def take(self, event: ClientEvent, listener: Listener) -> bool:
         """See `JsonEventParser`; the pieces in which text and tool calls are streamed count."""
         self.session_id = event.text("session_id") or self.session_id
+        self._turns.take(event)
         content = event.sub("message").each("content")
         match event.get("type"):
             case "system":
@@ -350,7 +365,12 @@ class ClaudeParser(JsonEventParser):
         if end.exit_code == 0 and result.get("is_error") is False:
             # There only where a form was asked for, and only once claude has checked it.
             structured = result.get("structured_output")
-            return self.answered(result.text("result"), end, structured)
+            self._turns.conclude(result)
+            text = result.text("result")
+            if structured is None:
+                # Empty where its last message has nothing but a tool call, say.
+                text = richer(text, self.observed.said_last)
+            return self.answered(text, end, structured, is_over=self._turns.is_over)
         return self._judge_error(result, end)
 
     def marked_session(self) -> str | None:
@@ -448,6 +468,7 @@ class ClaudeParser(JsonEventParser):
 
     def _take_result(self, event: ClientEvent, listener: Listener) -> None:
         self._results.append(event)
+        self._turns.is_over = True
         for denial in event.each("permission_denials"):
             line = f"{denial.get('tool_name')} {one_line(denial.get('tool_input'), 120)}"
             if line not in self.denials:

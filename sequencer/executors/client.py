@@ -283,6 +283,7 @@ class _Lines:
     def _take_raw(self, raw: bytes) -> None:
         # Of an event of megabytes, which is a tool's result.
         self._has_progressed = True
+        self._parser.skip()
         self._listener.write(raw, Piece.OUTPUT)
 
     def finish(self) -> None:

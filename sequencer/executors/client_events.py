@@ -28,6 +28,7 @@ from sequencer.executors.client_limits import (
     not_before,
     status_in,
 )
+from sequencer.executors.observation import Observation, TurnTable
 from sequencer.executors.prices import ModelPrice, estimated
 from sequencer.executors.process import (
     ProcessEnd,
@@ -37,6 +38,7 @@ from sequencer.executors.protocol import (
     Listener,
     Piece,
 )
+from sequencer.model.evidence import TurnEnd
 from sequencer.model.outcome import Outcome, OutcomeStatus, Quota, SessionFault, Usage
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}")
@@ -246,6 +248,8 @@ class JsonEventParser(Speaker, ABC):
 
     client: str
     """The client's name, for messages."""
+    turns: ClassVar[TurnTable]
+    """The reasons that it gives for the end of a turn."""
     login: str = ""
     """What a person does where the service knows nobody by the credentials."""
     gone: ClassVar[re.Pattern[str]]
@@ -254,6 +258,7 @@ class JsonEventParser(Speaker, ABC):
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
+        self.observed = Observation(self.turns)
         self.session_id: str | None = None
         self.denials: list[str] = []
         self.quota: Quota | None = None
@@ -262,7 +267,7 @@ class JsonEventParser(Speaker, ABC):
         # What was observed call by call, where the client tells it before its sum.
         self.seen = Usage()
         self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
-        self._shown = set[Piece]()
+        self._has_unread = False
         self.last_sent: int | None = None
         """Tokens that were sent in the last call; None: the client tells a sum only."""
 
@@ -277,28 +282,23 @@ class JsonEventParser(Speaker, ABC):
                 found = json.loads(line)
         if isinstance(found, dict):
             return self.take(ClientEvent(found), listener)
+        if line.startswith(b"{"):
+            self.skip()
         if line.strip():
             listener.write(line + b"\n", Piece.OUTPUT)
         if not is_readable:
             # What is too large to be read is a tool's result, and no sign of life.
-            self._shown.add(Piece.ACTION)
+            self._has_unread = True
         return not is_readable
 
-    def say(self, listener: Listener, text: str, kind: Piece) -> None:
-        """See `Speaker`; what kinds there were tells whether the agent has worked."""
-        self._shown.add(kind)
-        super().say(listener, text, kind)
-
-    def stream(self, listener: Listener, text: str, kind: Piece) -> None:
-        """See `Speaker`."""
-        if text:
-            self._shown.add(kind)
-        super().stream(listener, text, kind)
+    def skip(self) -> None:
+        """Take it that there was an event which nobody can read: a tool's result, say."""
+        self.observed.settle()
 
     @property
     def has_worked(self) -> bool:
         """Return whether there was text or a tool call of the agent."""
-        return not self._shown.isdisjoint((Piece.RESPONSE, Piece.ACTION))
+        return self.observed.has_text or self.observed.tool_calls > 0 or self._has_unread
 
     def feed_stderr(self, line: bytes) -> None:
         """Keep the last lines of stderr, where usage errors are; the listener has had them."""
@@ -337,14 +337,19 @@ class JsonEventParser(Speaker, ABC):
         rules, unknown = self.rules, usage.replace(unpriced=1)
         self.count(listener, estimated(unknown, rules.model, rules.prices))
 
-    def answered(self, text: str, end: ProcessEnd, structured: Any = None) -> Outcome:
+    def answered(
+        self, text: str, end: ProcessEnd, structured: Any = None, *, is_over: bool = True
+    ) -> Outcome:
         """Return the outcome of an attempt that the client calls a success.
 
-        A limit, an outage or a refusal in place of an answer is none.
+        Whether its turn ended by itself is in the evidence, for others to judge; what to do
+        where it did not is in ``error``. Without *is_over* more came after its last word. A
+        limit, an outage or a refusal in place of an answer is no success.
         """
         if structured is None and is_notice(text):
             error = f"{self.client} ended with exit code {end.exit_code}: {one_line(text)}"
             return self.refused_or_failed(error, end, is_own=True)
+        shown = self.observed.evidence(is_over=is_over)
         if self.denials and self.rules.fail_on_denial:
             listed = "; ".join(self.denials[:3])
             return self.failed(
@@ -352,12 +357,15 @@ class JsonEventParser(Speaker, ABC):
                 "allow them in the agent's entry, or set fail_on_denial: false",
                 end,
                 output=text,
-            )
-        outcome = self._outcome(OutcomeStatus.OK, end).replace(output=text)
-        return with_structured(outcome, structured)
+            ).replace(evidence=shown)
+        advice = self.observed.advice if shown.turn_end is TurnEnd.CUT_OFF else None
+        outcome = self._outcome(OutcomeStatus.OK, end, advice)
+        return with_structured(outcome.replace(output=text, evidence=shown), structured)
 
     def done(self, end: ProcessEnd) -> Outcome:
         """Return the outcome where the agent was ended because its file has appeared."""
+        self.observed.settle()
+        self.observed.reason = None
         return self.answered("", end)
 
     def failed(self, error: str, end: ProcessEnd, *, output: str = "") -> Outcome:
@@ -412,7 +420,7 @@ class JsonEventParser(Speaker, ABC):
     def _when(self, error: str, end: ProcessEnd, epoch_s: float | None) -> str:
         """Return when a limit is over, as *error* or *epoch_s* tells it."""
         now, wait_s = self.rules.clock(), self.rules.limit_wait_s
-        if end.exit_code == 0 and Piece.ACTION in self._shown:
+        if end.exit_code == 0 and (self.observed.tool_calls or self._has_unread):
             error, epoch_s = "", None
         return not_before(error, now, default_wait_s=wait_s, epoch_s=epoch_s)
 
@@ -439,5 +447,6 @@ class JsonEventParser(Speaker, ABC):
             denials=tuple(self.denials),
             exit_code=end.exit_code,
             quota=self.quota,
+            evidence=self.observed.evidence(is_over=False),
             context_tokens=self.last_sent or usage.input_tokens or None,
         )

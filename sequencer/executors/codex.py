@@ -6,9 +6,9 @@ only), a list of allowed tools, a step without tools. It reads, searches and wri
 shell, so a step's ``tools`` can take reading away only together with the shell, and writing
 only as a whole, by the sandbox.
 
-Success is exit code 0 and a turn.completed without a turn.failed after it; the answer is the
-last agent_message. An item of type error may be a mere warning, and an error event may be a
-retry: neither decides. Refused commands appear on stderr only.
+Done is exit code 0 and a turn.completed without a turn.failed after it, for codex gives no
+reason; the answer is the last agent_message. An item of type error may be a mere warning, and an
+error event may be a retry: neither decides. Refused commands appear on stderr only.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from sequencer.executors.client_events import (
     one_line,
     split_mark,
 )
+from sequencer.executors.observation import TurnTable
 from sequencer.executors.process import ProcessEnd
 from sequencer.executors.protocol import Listener, Objection, Permits, Piece, StepRequest, words
 from sequencer.executors.tool_words import CODEX, objections
@@ -168,6 +169,9 @@ class CodexExecutor(ClientExecutor[CodexOptions]):
         if len(set(given.values())) > 1:
             reason = "tools: write and edit differ, but its sandbox has one switch for both"
             found.append(Objection(reason, "give write and edit the same value"))
+        elif False in given.values() and step.expects == "change":
+            reason = "expects: change, but tools: write: false takes all writing from its sandbox"
+            found.append(Objection(reason, "leave write and edit out"))
         elif any(given.values()) and self.options.sandbox == _READ_ONLY:
             where, word = f"agents.{self.name}.sandbox", next(iter(given))
             reason = f"tools: {word}: true, but {where} is {_READ_ONLY}"
@@ -179,7 +183,9 @@ class CodexExecutor(ClientExecutor[CodexOptions]):
         words = self.options.said(_PERMISSION_WORDS)
         says = "; ".join([f"sandbox {self.options.sandbox}", *words])
         is_said = bool(words) or "sandbox" in self.options.model_fields_set
-        return Permits(says) if is_said else Permits(says, ("sandbox: workspace-write",))
+        can_write = bool(words) or self.options.sandbox != "read-only"
+        lines = () if is_said else ("sandbox: workspace-write",)
+        return Permits(says, lines, can_write)
 
     def call(self, request: StepRequest) -> Call:
         """Return how *request* is performed; see `codex_argv` for what it raises."""
@@ -194,6 +200,12 @@ _REFUSED = re.compile(r"codex_core::tools::\w+: error=(?P<what>.*\breject.*)")
 _SPOKEN_ITEMS = frozenset({"agent_message", "reasoning"})
 _QUIET_ITEMS = _SPOKEN_ITEMS | {"error"}
 _BOOKKEEPING = frozenset({"id", "type", "status", "aggregated_output", "exit_code"})
+_NO_CALLS = _QUIET_ITEMS | {"todo_list", "plan"}
+_MAY_GO_ON = frozenset({"command_execution"})
+"""The model has heard of it as running, and may end its turn before the command."""
+TURNS = TurnTable(clean=frozenset())
+"""It gives no reasons: a length limit and a refusal are a turn.failed, and a turn that was
+interrupted has no end at all."""
 
 
 class CodexParser(JsonEventParser):
@@ -203,6 +215,7 @@ class CodexParser(JsonEventParser):
     """
 
     client = "codex"
+    turns = TURNS
     gone = re.compile(r"thread/(?:resume|read)\b.*(?:failed|not)|no rollout found for")
     login = "log in once by hand (codex login), or set the key variable of the model provider"
 
@@ -211,7 +224,6 @@ class CodexParser(JsonEventParser):
         self._is_json = is_json
         self._before = before or Usage()
         self._total = self._charged = Usage()
-        self._answer = ""
         self._failure: str | None = None
         self._is_completed = False
 
@@ -226,6 +238,8 @@ class CodexParser(JsonEventParser):
         """See `JsonEventParser`; each item but an error is progress."""
         item = event.sub("item")
         kind = item.get("type")
+        if isinstance(kind, str) and kind not in _NO_CALLS:
+            self._observe(event.text("type"), item, may_wait=kind in _MAY_GO_ON)
         match event.get("type"):
             case "thread.started":
                 self.session_id = event.text("thread_id") or None
@@ -251,8 +265,9 @@ class CodexParser(JsonEventParser):
     def finish(self, end: ProcessEnd) -> Outcome:
         """Judge by the exit code and the last turn together."""
         if end.exit_code == 0 and self._is_completed and self._failure is None:
-            structured = parsed(self._answer) if self._is_json else None
-            return self.answered(self._answer, end, structured)
+            answer = self.observed.said_last
+            structured = parsed(answer) if self._is_json else None
+            return self.answered(answer, end, structured)
         reason = self._failure or self.stderr_text or "no answer"
         error = f"codex ended with exit code {end.exit_code}: {reason}"
         return self.refused_or_failed(error, end, is_own=self._failure is not None)
@@ -292,11 +307,20 @@ class CodexParser(JsonEventParser):
         self._charged = larger(self._charged, charged)
         self.count_tokens(listener, self._charged)
 
+    def _observe(self, event: str, item: ClientEvent, *, may_wait: bool) -> None:
+        """Take a tool call and its result; some items are told of only when they are done."""
+        key, given = item.text("id"), {**item, "id": None}
+        self.observed.call(key, given, may_wait=may_wait)
+        if event == "item.completed":
+            # As a whole: what is searched for is told only with the result.
+            self.observed.result(key, given)
+
     def _take_completed(self, item: ClientEvent, listener: Listener) -> None:
         match item.get("type"):
             case "agent_message":
-                self._answer = str(item.get("text", ""))
-                self.say(listener, self._answer, Piece.RESPONSE)
+                self.observed.next_message()
+                self.observed.say(str(item.get("text", "")))
+                self.say(listener, str(item.get("text", "")), Piece.RESPONSE)
             case "reasoning":
                 self.say(listener, str(item.get("text", "")), Piece.THOUGHT)
             case "error":

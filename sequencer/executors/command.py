@@ -33,6 +33,7 @@ from sequencer.executors.protocol import (
 from sequencer.executors.pump import GRACE_S, agent_environment
 from sequencer.executors.result_file import make_folder
 from sequencer.executors.wall import Wall
+from sequencer.model.evidence import Evidence
 from sequencer.model.fields import AfterValidator, Field
 from sequencer.model.frozen import Frozen
 from sequencer.model.outcome import Outcome, OutcomeStatus
@@ -240,10 +241,14 @@ class _Answer:
     def judge(self, end: ProcessEnd) -> Outcome:
         output = self._end.decode("utf-8", "replace").strip()
         cut = self._bytes if self._bytes > ANSWER_BYTES else None
-        if end.exit_code == 0:
-            return Outcome(status=OutcomeStatus.OK, output=output, cut_from_bytes=cut)
-        failed = OutcomeStatus.FAILED
-        return Outcome(status=failed, output=output, cut_from_bytes=cut, error=describe_exit(end))
+        status, error = OutcomeStatus.OK, None
+        if end.exit_code != 0:
+            status, error = OutcomeStatus.FAILED, describe_exit(end)
+        # Its exit code is all that it says of how it ended.
+        shown = Evidence(has_text=bool(output))
+        return Outcome(
+            status=status, output=output, cut_from_bytes=cut, error=error, evidence=shown
+        )
 
 
 def _program(first: str) -> str:

@@ -5,9 +5,10 @@ Verified with 0.61.0. A model is always named: without one, a router asks a mode
 model to ask. Not available: limits of turns and cost, tool lists in gemini's own names
 (they are in its settings), an added system prompt (a given one replaces gemini's).
 
-Success is exit code 0 and a result event with status success: ended by TERM, gemini exits
-with 0 and without a result. A tool that the approval mode does not allow is not offered
-at all; a call of it fails as "not registered" and counts as refused.
+Done is exit code 0 and a result event with status success: ended by TERM, gemini exits
+with 0 and without a result. It gives no reason, except where it stops the model itself, in an
+error event; that the model came to its length limit it does not tell. A tool that the approval
+mode does not allow is not offered; a call of it is "not registered" and counts as refused.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from sequencer.documents.textfile import expand_home
 from sequencer.executors.client import SYSTEM_PROMPT, Call, ClientExecutor, ClientOptions
 from sequencer.executors.client_events import (
     ClientEvent,
@@ -27,6 +29,7 @@ from sequencer.executors.client_events import (
     one_line,
     split_mark,
 )
+from sequencer.executors.observation import Observation, TurnTable
 from sequencer.executors.process import ProcessEnd
 from sequencer.executors.protocol import Listener, Objection, Permits, Piece, StepRequest, words
 from sequencer.executors.tool_words import GEMINI, granted, objections, plan_objections, taken
@@ -95,11 +98,11 @@ def policy_arguments(
         ValueError: gemini would take the policy's path for two.
     """
     path = str(request.file(POLICY))
-    own = Path(environment.get("GEMINI_CLI_HOME") or environment.get("HOME", "~")).expanduser()
+    own = expand_home(environment.get("GEMINI_CLI_HOME") or environment.get("HOME") or "~")
     paths = [path]
     # Any --policy replaces the user's folder; an entry that has one has done so already.
     if not any(argument.startswith("--policy") for argument in options.extra_args):
-        paths.append(str(own / ".gemini" / "policies"))
+        paths.append(str(Path(own, ".gemini", "policies")))
     if any("," in each for each in paths):
         message = f"gemini can't read a policy whose path has a comma: {', '.join(paths)}"
         raise ValueError(f"{message}\nmove the project, or leave tools out")
@@ -133,9 +136,11 @@ class GeminiExecutor(ClientExecutor[GeminiOptions]):
         words = self.options.said(_PERMISSION_WORDS)
         mode = self.options.approval_mode
         says = "; ".join([f"approval_mode {mode}", *words])
+        can_write = bool(words) or mode not in ("default", "plan")
         if words or "approval_mode" in self.options.model_fields_set:
-            return Permits(says)
-        return Permits(f"{says}: there is no tool that writes", ("approval_mode: auto_edit",))
+            return Permits(says, can_write=can_write)
+        lines = ("approval_mode: auto_edit",)
+        return Permits(f"{says}: there is no tool that writes", lines, can_write)
 
     def call(self, request: StepRequest) -> Call:
         """Return how *request* is performed; see `gemini_argv` for what it raises."""
@@ -153,13 +158,30 @@ class GeminiExecutor(ClientExecutor[GeminiOptions]):
         return Call(argv, environment, GeminiParser(self.rules(request)), {POLICY: policy})
 
 
+_MAX_TURNS = "raise model.maxSessionTurns in gemini's settings"
+TURNS = TurnTable(
+    clean=frozenset(),
+    cut_off={
+        "loop-detected": "the model repeated itself; make the step smaller, or change the prompt",
+        "max-session-turns": _MAX_TURNS,
+        "error": "try again, or make the step smaller",
+    },
+)
+"""Names for what its error events say; see `_STOPS`."""
+_STOPS = (
+    ("Loop detected", "loop-detected"),
+    ("Maximum session turns exceeded", "max-session-turns"),
+    ("Agent execution blocked", "execution-blocked"),
+)
+"""How the message of an error event begins, and its reason. What a hook has blocked is not in
+the table: the agent may have been sent on by it and have finished."""
 _STATUSES = {code % 256: code for code in (400, 401, 403, 404, 408, 413, 429, 500, 502, 503, 504)}
 """By exit code: gemini makes it of the HTTP status, where it says nothing else."""
 _REFUSALS = frozenset({"tool_not_registered", "policy_violation", "permission_denied"})
 _HINTS = {
     41: "choose how to log in once by hand (gemini), or set GEMINI_API_KEY",
     42: "the prompt was empty",
-    53: "raise model.maxSessionTurns in gemini's settings",
+    53: _MAX_TURNS,
 }
 """By exit code."""
 
@@ -168,12 +190,13 @@ class GeminiParser(JsonEventParser):
     """Parser of ``gemini --output-format=stream-json``."""
 
     client = "gemini"
+    turns = TURNS
     gone = re.compile(r"Error resuming session|Invalid session identifier")
     usage_codes = JsonEventParser.usage_codes | _HINTS.keys() | {52, 54, 55}
 
     def __init__(self, rules: Rules) -> None:
         super().__init__(rules)
-        self._answer: list[str] = []
+        self.observed = Observation(self.turns, separator="")
         self._result: ClientEvent | None = None
         self._tools: dict[str, str] = {}
         self._charged = Usage()
@@ -185,7 +208,8 @@ class GeminiParser(JsonEventParser):
                 self.session_id = event.text("session_id") or None
             case "message" if event.get("role") == "assistant":
                 text = str(event.get("content", ""))
-                self._answer.append(text)
+                self.observed.reason = None
+                self.observed.say(text)
                 self.stream(listener, text, Piece.RESPONSE)
                 return bool(event.get("content"))
             case "tool_use":
@@ -195,6 +219,7 @@ class GeminiParser(JsonEventParser):
                 self._take_tool_result(event, listener)
                 return True
             case "error":
+                self.observed.reason = _stop_of(event) or self.observed.reason
                 is_warning = event.get("severity") == "warning"
                 kind = Piece.NOTICE if is_warning else Piece.ERROR
                 self.say(listener, f"gemini: {one_line(event.get('message'))}", kind)
@@ -207,7 +232,7 @@ class GeminiParser(JsonEventParser):
         if self._result is None:
             reason = self.stderr_text or "no result"
         elif end.exit_code == 0 and self._result.get("status") == "success":
-            return self.answered("".join(self._answer), end)
+            return self.answered(self.observed.said_last, end)
         else:
             reason = str(self._result.sub("error").get("message", "no reason given"))
         error = f"gemini ended with exit code {end.exit_code}: {reason}"
@@ -221,13 +246,18 @@ class GeminiParser(JsonEventParser):
 
     def _take_call(self, event: ClientEvent, listener: Listener) -> None:
         # What was said before a tool call is not the final answer.
-        self._answer.clear()
+        self.observed.next_message()
+        self.observed.reason = None
+        given = [event.get("tool_name"), event.get("parameters")]
+        self.observed.call(str(event.get("tool_id")), given)
         call = f"{event.get('tool_name')} {one_line(event.get('parameters'))}"
         self._tools[str(event.get("tool_id"))] = one_line(call, 160)
         self.say(listener, f"-> {call}", Piece.ACTION)
 
     def _take_tool_result(self, event: ClientEvent, listener: Listener) -> None:
         error = event.sub("error")
+        given = [event.get("status"), event.get("output"), event.get("error")]
+        self.observed.result(str(event.get("tool_id")), given)
         output = one_line(event.get("output") or error.get("message") or event.get("status"))
         sign = "<-" if event.get("status") == "success" else "<- error:"
         self.say(listener, f"{sign} {output}", Piece.ACTION)
@@ -248,3 +278,12 @@ class GeminiParser(JsonEventParser):
         )
         self._charged = larger(self._charged, usage)
         self.count_tokens(listener, self._charged)
+
+
+def _stop_of(event: ClientEvent) -> str | None:
+    """Return why gemini has stopped the model, as far as an error *event* says so."""
+    message = event.text("message")
+    for beginning, reason in _STOPS:
+        if message.startswith(beginning):
+            return reason
+    return None if event.get("severity") == "warning" else "error"

@@ -1,11 +1,13 @@
 """The guard: starts one agent, outlives it, and leaves none of its processes behind.
 
 Run as a program of its own, of which the sequencer imports only the kernel's switches:
-``python -I -S guard.py STDIN_FD STDOUT_FD``. Standard input is the control socket (first the
-launch record, with it the lock of the attempt, which is held till the end; then a byte to
+``python -I -S guard.py STDIN_FD STDOUT_FD left``. Standard input is the control socket (first
+the launch record, with it the lock of the attempt, which is held till the end; then a byte to
 stop; end of file means that the sequencer is gone), standard output the status socket,
-standard error the agent's. It may be started long before its record is sent. The agent starts
-in a Landlock domain of its own, the guard stays outside: see `Domain`.
+standard error the agent's. Without ``left`` it was started by a sequencer that has run since
+before an upgrade of this file, and knows the last word as it was then. It may be started long
+before its record is sent. The agent starts in a Landlock domain of its own, the guard stays
+outside: see `Domain`.
 
 Not promised: that descendants end when the guard and the sequencer are both SIGKILLed (only
 the agent itself does then), and, outside Linux, that processes which left the agent's
@@ -28,11 +30,14 @@ import sys
 import time
 
 EOF_GRACE_S = 1.0
-"""Seconds between TERM and KILL when nobody is left to read what the agent would say."""
+"""Seconds between TERM and KILL when no one is left to read the agent's output."""
 LEFTOVER_GRACE_S = 0.5
 """The same for what an agent left running when it ended by itself."""
 KILL_LIMIT_S = 5.0
 """Seconds after which processes that can't be killed (another user's) are given up."""
+
+COMMAND_BYTES = 600
+"""How much of a command line is told."""
 
 _SIGHUP, _SIGINT, _SIGQUIT, _SIGKILL, _SIGPIPE, _SIGTERM = 1, 2, 3, 9, 13, 15
 _SIGCHLD, _SIGXFSZ = _signal.SIGCHLD, _signal.SIGXFSZ
@@ -42,7 +47,7 @@ _PDEATHSIG, _SUBREAPER, _NO_NEW_PRIVS = 1, 36, 38
 DUMPABLE = 4
 """Switched off, only root can read the environment, memory and open files of a process."""
 _INT_BYTES = 4
-_BEHIND = b"behind "
+_WALLED = b"walled "
 """What an agent's process says before exec when it is inside the wall."""
 
 _CREATE_RULESET, _RESTRICT_SELF = 444, 446
@@ -193,7 +198,7 @@ def _read_exactly(size: int, data: bytes = b"") -> bytes | None:
 
 
 def report(line: str) -> None:
-    """Tell the sequencer; nobody may be there to hear it."""
+    """Send *line* to the sequencer, which may have ended."""
     try:
         os.write(_STATUS, line.encode() + b"\n")
     except OSError:
@@ -237,7 +242,7 @@ def start(launch: Order, stdin_fd: int, stdout_fd: int, prctl: Prctl) -> int | N
             os.chdir(launch.cwd)
             stage = b"wall"
             if domain is not None and domain.enter():
-                os.write(trouble_w, _BEHIND)
+                os.write(trouble_w, _WALLED)
             stage = b"program"
             _become_plain(stdin_fd, stdout_fd)
             os.execvpe(launch.argv[0], launch.argv, launch.environment)  # noqa: S606
@@ -246,15 +251,15 @@ def start(launch: Order, stdin_fd: int, stdout_fd: int, prctl: Prctl) -> int | N
         finally:
             os._exit(127)
     os.close(trouble_w)
-    told = _read_to_end(trouble_r)
+    said = _read_to_end(trouble_r)
     os.close(trouble_r)
     if domain is not None:
         domain.close()
     _let_go(stdin_fd, stdout_fd, nothing)
-    trouble = told.removeprefix(_BEHIND)
+    trouble = said.removeprefix(_WALLED)
     if not trouble:
-        is_behind = "true" if told else "false"
-        report(f'{{"event": "started", "pid": {pid}, "is_walled": {is_behind}}}')
+        is_walled = "true" if said else "false"
+        report(f'{{"event": "started", "pid": {pid}, "is_walled": {is_walled}}}')
         return pid
     os.waitpid(pid, 0)
     code, _, stage = trouble.partition(b" ")
@@ -338,13 +343,29 @@ def descendants() -> list[int]:
     return found
 
 
+def command_line(pid: int) -> bytes:
+    """Return the beginning of the command line of *pid*; empty if it has ended by now."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb", buffering=0) as file:
+            return file.read(COMMAND_BYTES) or b""
+    except OSError:
+        return b""
+
+
+def left_running() -> str:
+    """Return how many processes the agent has left, and the first of them, for the last word."""
+    lines = [line for line in map(command_line, descendants()) if line]
+    first = lines[0].hex() if lines else ""
+    return f', "left": {len(lines)}, "first": "{first}"'
+
+
 def clear(lock: int) -> None:
-    """Empty the file of the lock: nobody need look for processes, whoever ends first now."""
+    """Empty the lock file: no one has to look for leftover processes, whichever side ends first."""
     if lock >= 0:
         try:
             os.ftruncate(lock, 0)
         except OSError:
-            # Then somebody looks and finds none.
+            # The next reader looks and finds none.
             return
 
 
@@ -513,7 +534,10 @@ def guard_agent(agent: int, launch: Order, watch: AgentWatch, prctl: Prctl) -> N
         watch.wait(None)
         tree.reap()
     stopped_by = None if tree.has_ended else watch.stopped_by
+    left = ""
     if not tree.is_gone():
+        if stopped_by is None and sys.argv[3:] == ["left"] and prctl.is_there:
+            left = left_running()
         end_tree(tree, watch, launch.grace_s if stopped_by else LEFTOVER_GRACE_S)
     survivors = tree.count()
     if prctl.is_there and not survivors:
@@ -522,7 +546,7 @@ def guard_agent(agent: int, launch: Order, watch: AgentWatch, prctl: Prctl) -> N
     reason = f'"{stopped_by}"' if stopped_by else "null"
     report(
         f'{{"event": "ended", "exit_code": {code}, "stopped_by": {reason}, '
-        f'"survivors": {survivors}}}'
+        f'"survivors": {survivors}{left}}}'
     )
 
 

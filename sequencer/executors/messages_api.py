@@ -17,6 +17,7 @@ from typing import ClassVar
 from sequencer.executors.answers import result_ignored
 from sequencer.executors.client_limits import Clock, local_clock
 from sequencer.executors.messages_loop import LISTENED_TO, Conversation, MessagesOptions
+from sequencer.executors.observation import with_answer
 from sequencer.executors.prices import missing_price, price_of
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.project_tools import TOOLS, ToolFolder, Workbench
@@ -30,7 +31,7 @@ from sequencer.executors.protocol import (
 )
 from sequencer.executors.pump import agent_environment
 from sequencer.executors.result_file import apply_result
-from sequencer.executors.tool_words import MESSAGES, granted, objections
+from sequencer.executors.tool_words import CHANGING, MESSAGES, granted, objections
 from sequencer.executors.wall import Wall
 from sequencer.model.addresses import takes_secrets
 from sequencer.model.outcome import Outcome, OutcomeStatus
@@ -89,9 +90,10 @@ class MessagesExecutor:
     def permits(self) -> Permits:
         """Return the tools that the entry gives it."""
         says = f"tools {', '.join(self.options.tools) or 'none'}"
+        can_write = not CHANGING.isdisjoint(self.options.tools)
         if "tools" in self.options.model_fields_set:
-            return Permits(says)
-        return Permits(says, ("tools: [read, glob, grep, edit, write]",))
+            return Permits(says, can_write=can_write)
+        return Permits(says, ("tools: [read, glob, grep, edit, write]",), can_write)
 
     def objections(self, step: Step) -> list[Objection]:
         """Return what of the step's tools and temperature can't be had."""
@@ -137,13 +139,15 @@ class MessagesExecutor:
         base_url = self.options.base_url or self._environ.get("ANTHROPIC_BASE_URL")
         outcome = asyncio.run(conversation.hold(key, base_url))
         seconds = round(time.monotonic() - started, 6)
+        shown = outcome.evidence or conversation.observed.evidence(is_over=False)
         update = {
             "usage": conversation.usage.replace(seconds=seconds),
             "denials": tuple(conversation.denials),
+            "evidence": shown.replace(ended_processes=bench.ended_processes(listener)),
         }
         # A command of the agent may have written it.
         ignored = result_ignored(request, listener)
-        return apply_result(request.result_path, outcome.replace(**update), ignored)
+        return with_answer(apply_result(request.result_path, outcome.replace(**update), ignored))
 
     def _command_environment(self) -> dict[str, str]:
         options = self.options

@@ -24,6 +24,7 @@ from msgspec import Struct
 from sequencer.executors.answers import parsed, schema_of, with_structured
 from sequencer.executors.client_events import ERROR_CHARS, ClientEvent, Speaker, one_line
 from sequencer.executors.client_limits import DEFAULT_WAIT_S, TOO_MANY_REQUESTS, Clock, not_before
+from sequencer.executors.observation import Observation, TurnTable, reason_of
 from sequencer.executors.prices import ModelPrice, Tokens, price_of
 from sequencer.executors.project_tools import SECRETS, Workbench, call_tool, describe_tools
 from sequencer.executors.protocol import Listener, Piece, StepRequest, time_is_over
@@ -87,12 +88,19 @@ class MessagesOptions(Frozen):
     """Around each command that the agent runs."""
 
 
-_HINTS = {
-    "max_tokens": "the answer was cut off at max_tokens; raise it in the agent's entry",
-    "refusal": "the model refused to answer; change the prompt",
-    "model_context_window_exceeded": "the conversation outgrew the context; make the step smaller",
-}
-"""By stop reason."""
+TURNS = TurnTable(
+    clean=frozenset({"end_turn", "stop_sequence"}),
+    cut_off={
+        "compaction": "the conversation outgrew the context; make the step smaller",
+        "max_tokens": "the answer was cut off at max_tokens; raise it in the agent's entry",
+        "model_context_window_exceeded": "the conversation outgrew the context; make the step "
+        "smaller",
+        "pause_turn": "raise max_turns, or make the step smaller",
+        "refusal": "the model refused to answer; change the prompt",
+        "tool_use": "raise max_turns, or make the step smaller",
+    },
+)
+"""Values of ``stop_reason``; after a tool_use and a pause_turn the conversation goes on."""
 
 
 LONGEST_WAIT_S = 60.0
@@ -142,6 +150,7 @@ class Conversation:
         clock: Clock,
     ) -> None:
         self.denials: list[str] = []
+        self.observed = Observation(TURNS)
         self.usage = Usage()
         """What the attempt has used so far, the try that runs included."""
         self._settled = Usage()
@@ -192,11 +201,16 @@ class Conversation:
                 return self._stopped()
 
     def _answered(self, answer: str) -> Outcome:
+        shown = self.observed.evidence(is_over=True)
         if self.denials and self._options.fail_on_denial:
             told = "; ".join(self.denials[:3])
             message = f"{len(self.denials)} tool call(s) were refused: {told}"
-            return Outcome(status=OutcomeStatus.FAILED, error=message, output=answer)
-        outcome = Outcome(status=OutcomeStatus.OK, output=answer)
+            failed = Outcome(status=OutcomeStatus.FAILED, error=message, output=answer)
+            return failed.replace(evidence=shown)
+        # Of a turn that was cut off, the error says what to do; others judge it.
+        outcome = Outcome(
+            status=OutcomeStatus.OK, output=answer, error=self.observed.advice, evidence=shown
+        )
         is_json = schema_of(self._request.step) is not None
         return with_structured(outcome, parsed(answer)) if is_json else outcome
 
@@ -208,10 +222,10 @@ class Conversation:
         return Outcome(status=OutcomeStatus.FAILED, error=message, is_timed_out=True)
 
     async def _talk(self, client: anthropic.AsyncAnthropic) -> str:
-        """Return the model's final answer.
+        """Return what the model said last.
 
         Raises:
-            NoAnswer: a limit was reached, a call got no answer, or the model ended without one.
+            NoAnswer: a limit was reached, or a call got no answer.
         """
         prompt = _text(self._request.prompt)
         messages: list[dict[str, Any]] = [{"role": "user", "content": [prompt]}]
@@ -219,16 +233,23 @@ class Conversation:
             self._check_budget()
             answer = await self._call(client, self._parameters(messages))
             messages.append({"role": "assistant", "content": answer.content})
-            if answer.stop_reason in {"end_turn", "stop_sequence"}:
-                return "\n".join(block.text for block in answer.content if block.type == "text")
+            self._observe(answer)
             if answer.stop_reason == "tool_use" and turn < self._max_turns:
                 messages.append({"role": "user", "content": self._use_tools(answer)})
             elif answer.stop_reason not in {"tool_use", "pause_turn"}:
-                reason = str(answer.stop_reason)
-                raise NoAnswer(_HINTS.get(reason, f"unknown stop reason {reason!r}"))
+                return self.observed.said_last
         raise NoAnswer(
             f"no answer after {self._max_turns} turn(s); raise max_turns, or make the step smaller"
         )
+
+    def _observe(self, answer: Message) -> None:
+        self.observed.next_message()
+        self.observed.reason = reason_of(answer.stop_reason)
+        for block in answer.content:
+            if block.type == "text":
+                self.observed.say(block.text)
+            elif block.type == "tool_use":
+                self.observed.call(block.id, [block.name, block.input])
 
     def _check_budget(self) -> None:
         limit, spent = self._request.max_cost_usd, self.usage.cost_usd
@@ -291,6 +312,7 @@ class Conversation:
             self._say(
                 f"{'<- error:' if done.is_error else '<-'} {one_line(done.text)}", Piece.ACTION
             )
+            self.observed.result(block.id, [done.text, done.is_error])
             if done.is_refused:
                 self.denials.append(one_line(shown, 160))
             results.append(

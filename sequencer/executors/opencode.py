@@ -26,6 +26,7 @@ from sequencer.executors.client_events import (
     split_mark,
     sum_of_costs,
 )
+from sequencer.executors.observation import TurnTable, reason_of
 from sequencer.executors.process import ProcessEnd
 from sequencer.executors.protocol import (
     Listener,
@@ -248,9 +249,17 @@ class OpencodeExecutor(ClientExecutor[OpencodeOptions]):
         rules = json.dumps(options.permission)
         if "permission" in options.model_fields_set:
             said = f"permission {rules}" if options.permission else "as its own configuration says"
-            return Permits(said)
+            return Permits(said, can_write=self._can_write)
         lines = ('permission: {edit: allow, bash: {"*": ask, "git *": allow}}',)
-        return Permits(f"permission {rules}: whatever it asks about is refused", lines)
+        said = f"permission {rules}: whatever it asks about is refused"
+        return Permits(said, lines, self._can_write)
+
+    @property
+    def _can_write(self) -> bool:
+        """Return whether a rule of the entry, or its own configuration, may let it write."""
+        given = self.options.permission
+        rules = (given.get(name, given.get("*", "allow")) for name in ("edit", "bash"))
+        return any(rule not in ("ask", "deny") for rule in rules)
 
     def call(self, request: StepRequest) -> Call:
         """Return how *request* is performed; see `opencode_argv` for what it raises."""
@@ -266,6 +275,18 @@ class OpencodeExecutor(ClientExecutor[OpencodeOptions]):
 _REFUSED = re.compile(
     r"rejected permission|prevents you from using|unavailable tool", re.IGNORECASE
 )
+TURNS = TurnTable(
+    clean=words("stop"),
+    cut_off={
+        "content-filter": "the model's provider withheld the answer; change the prompt",
+        "error": "try again, or make the step smaller",
+        "length": "raise the model's output limit, or make the step smaller",
+        "tool-calls": "allow what was refused under permission: in the agent's entry, or try again",
+    },
+)
+"""Values of a step_finish's ``reason``, which are those of its AI SDK. The SDK's ``unknown`` and
+``other`` are not in the table: some providers have complete answers with them."""
+_DONE = ("completed", "error")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -273,14 +294,15 @@ class OpencodeParser(JsonEventParser):
     """Parser of ``opencode run --format=json``."""
 
     client = "opencode"
+    turns = TURNS
     gone = re.compile(r"Session not found")
     login = "log in: opencode auth login"
 
     def __init__(self, rules: Rules) -> None:
         super().__init__(rules)
-        self._answer: list[str] = []
+        self._is_over = False
+        """The last step has ended."""
         self._error: ClientEvent | None = None
-        self._last_reason: str | None = None
         self._sum = Usage()
 
     def take(self, event: ClientEvent, listener: Listener) -> bool:
@@ -290,7 +312,7 @@ class OpencodeParser(JsonEventParser):
         text = str(part.get("text", ""))
         match event.get("type"):
             case "text":
-                self._answer.append(text)
+                self.observed.say(text)
                 self.say(listener, text, Piece.RESPONSE)
                 return bool(part.get("text"))
             case "reasoning":
@@ -299,6 +321,9 @@ class OpencodeParser(JsonEventParser):
             case "tool_use":
                 self._take_tool(part, listener)
                 return True
+            case "step_start":
+                self.observed.settle()
+                self._is_over, self.observed.reason = False, None
             case "step_finish":
                 self._take_step(part, listener)
             case "error":
@@ -307,8 +332,7 @@ class OpencodeParser(JsonEventParser):
         return False
 
     def finish(self, end: ProcessEnd) -> Outcome:
-        """Judge by the exit code, the errors and the end of the last step together."""
-        answer = "\n".join(self._answer)
+        """Judge by the exit code and the errors together."""
         if self._error is not None:
             data = self._error.sub("data")
             status = data.count("statusCode") or None
@@ -321,19 +345,16 @@ class OpencodeParser(JsonEventParser):
             reason = _ANSI.sub("", self.stderr_text) or "no reason given"
             text = f"opencode ended with exit code {end.exit_code}: {reason}"
             return self.refused_or_failed(text, end, is_own=False)
-        if self._last_reason == "stop":
-            return self.answered(answer, end)
-        if self.denials:
-            text = f"opencode stopped at a refused tool call: {self.denials[-1]}"
-            return self.failed(f"{text}\nallow it under permission: in the agent's entry", end)
-        told = f": {_ANSI.sub('', self.stderr_text)}" if self._stderr else ""
-        text = f"opencode ended without an answer ({self._last_reason}){told}"
-        return self.refused_or_failed(text, end, is_own=False)
+        if not (self._is_over or self.has_worked):
+            told = f": {_ANSI.sub('', self.stderr_text)}" if self._stderr else ""
+            return self.refused_or_failed(f"opencode did nothing{told}", end, is_own=False)
+        return self.answered(self.observed.said_last, end, is_over=self._is_over)
 
     def _take_tool(self, part: ClientEvent, listener: Listener) -> None:
-        self._answer.clear()  # said before a tool call, so not the final answer
+        self.observed.next_message()  # said before a tool call, so not the final answer
         state = part.sub("state")
         given = state.sub("input")
+        self._observe(part, state)
         call = f"{part.get('tool')} {one_line(given)}"
         self.say(listener, f"-> {call}", Piece.ACTION)
         # A tool that was taken away is called by way of one that is named so.
@@ -346,8 +367,15 @@ class OpencodeParser(JsonEventParser):
         if _REFUSED.search(str(error)):
             self.denials.append(one_line(call, 160))
 
+    def _observe(self, part: ClientEvent, state: ClientEvent) -> None:
+        """Take a tool call; opencode tells of one when it is done."""
+        key = part.text("callID") or part.text("id")
+        self.observed.call(key, [part.get("tool"), state.get("input")])
+        if state.get("status") in _DONE:
+            self.observed.result(key, [state.get(name) for name in ("status", "output", "error")])
+
     def _take_step(self, part: ClientEvent, listener: Listener) -> None:
-        self._last_reason = str(part.get("reason"))
+        self._is_over, self.observed.reason = True, reason_of(part.get("reason"))
         tokens = part.sub("tokens")
         cache = tokens.sub("cache")
         step = sum_of_costs([part.get("cost")]).replace(

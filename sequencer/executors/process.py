@@ -34,6 +34,8 @@ from sequencer.errors import (
 )
 from sequencer.executors.answers import result_ignored
 from sequencer.executors.attempt_lock import end_marked
+from sequencer.executors.guard import COMMAND_BYTES
+from sequencer.executors.observation import with_answer
 from sequencer.executors.protocol import (
     Cancellation,
     Listener,
@@ -54,9 +56,12 @@ from sequencer.executors.pump import (
 )
 from sequencer.executors.result_file import apply_result
 from sequencer.executors.wall import WITHOUT_WALL, Wall
+from sequencer.model.evidence import Evidence, TurnEnd
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import FileMark
 
+_COMMAND_CHARS = 200
+"""How much of a command line is shown."""
 PATIENCE_S = 5.0
 """How long a start is tried again that this machine has no process or descriptor for."""
 _FIRST_PAUSE_S = 0.1
@@ -247,7 +252,8 @@ def conclude(
 ) -> Outcome:
     """Return the outcome of *end*: ours where we stopped it, else what *judge* says.
 
-    The agent's result file is applied last; it can't make a failure a success.
+    The agent's result file is applied last; it can't make a failure a success. The evidence is
+    completed by what only the process shows.
     """
     if end.lacks_wall:
         text = f"[sequencer] there is no wall around agents on this machine: {WITHOUT_WALL}\n"
@@ -280,8 +286,51 @@ def conclude(
     if end.survivors:
         notice = f"{end.survivors} processes of the agent could not be ended\n"
         listener.write(notice.encode(), Piece.NOTICE)
+    tell_left(end, listener)
+    update["evidence"] = _shown(outcome.evidence or Evidence(), end, is_done=is_done)
     ignored = result_ignored(request, listener)
-    return apply_result(request.result_path, outcome.replace(**update), ignored)
+    return with_answer(apply_result(request.result_path, outcome.replace(**update), ignored))
+
+
+def _shown(evidence: Evidence, end: ProcessEnd, *, is_done: bool) -> Evidence:
+    """Return *evidence* with what the end of the process adds to it."""
+    cut_off = {"turn_end": TurnEnd.CUT_OFF} if end.is_cut_short and not is_done else {}
+    stated = {"is_stated": True} if is_done else {}
+    return evidence.replace(ended_processes=end.left_running, **cut_off, **stated)
+
+
+def tell_left(end: ProcessEnd, listener: Listener) -> None:
+    """Tell *listener* which processes the agent had left running, if there were any."""
+    if end.left_running:
+        listener.write(f"[sequencer] {left_words(end)}\n".encode(), Piece.NOTICE)
+
+
+def left_words(end: ProcessEnd) -> str:
+    r"""Return what became of the processes that were left running.
+
+    >>> left_words(ProcessEnd(left_running=1, first_left=b"python3\0-m\0http.server\0"))
+    '1 process that the agent had left running was ended: python3 -m http.server'
+    >>> left_words(ProcessEnd(left_running=2, first_left=b"npm start"))
+    '2 processes that the agent had left running were ended, first: npm start'
+    """
+    number, words = end.left_running, _command_words(end.first_left)
+    if number == 1:
+        return f"1 process that the agent had left running was ended: {words}"
+    return f"{number} processes that the agent had left running were ended, first: {words}"
+
+
+def _command_words(line: bytes) -> str:
+    """Return a command *line* for people; cut between two words, for one may be a secret."""
+    text = line.decode("utf-8", "replace").replace("\0", " ")
+    words = "".join(each if each.isprintable() else "?" for each in text).split()
+    is_cut = len(line) >= COMMAND_BYTES
+    kept: list[str] = []
+    for word in words[: -1 if is_cut else None]:
+        if len(" ".join([*kept, word])) > _COMMAND_CHARS:
+            is_cut = True
+            break
+        kept.append(word)
+    return " ".join([*kept, "…"] if is_cut else kept)
 
 
 def _end_strays(guard: Guard, report: dict[str, Any] | None, *, is_guard_lost: bool) -> int:
@@ -336,6 +385,8 @@ def _end_of(
         stderr_tail=tail,
         is_guard_lost=report is None,
         survivors=survivors,
+        left_running=int(report.get("left", 0)) if report else 0,
+        first_left=bytes.fromhex(report.get("first", "")) if report else b"",
     )
 
 
@@ -363,6 +414,10 @@ class ProcessEnd(Struct, frozen=True, kw_only=True):
     """It ran without the wall that it should have had; of the first one only."""
     survivors: int = 0
     """Processes that could not be ended (another user's, after sudo, say)."""
+    left_running: int = 0
+    """Processes that it had left running when it ended by itself, and that were ended."""
+    first_left: bytes = b""
+    """The beginning of the command line of one of them."""
 
     @property
     def is_cut_short(self) -> bool:

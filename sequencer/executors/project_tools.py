@@ -22,12 +22,12 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from sequencer.errors import StateRefused
 from sequencer.executors.attempt_lock import AttemptLock
-from sequencer.executors.process import ProcessCore, ProcessEnd
-from sequencer.executors.protocol import Cancellation, Identity
+from sequencer.executors.process import ProcessCore, ProcessEnd, tell_left
+from sequencer.executors.protocol import Cancellation, Identity, Listener
 from sequencer.executors.pump import Launch, OutputConsumer
 from sequencer.executors.wall import Wall
 from sequencer.model.fields import Field, ValidationError
@@ -56,6 +56,13 @@ class Workbench(Struct, frozen=True, kw_only=True):
     lock: AttemptLock | None = None
     """Of the attempt, for its processes."""
     wall: Wall = Wall.SCOPES
+    _left: list[ProcessEnd] = field(default_factory=list)
+
+    def ended_processes(self, listener: Listener) -> int:
+        """Return how many processes the commands had left running, and tell *listener*."""
+        for end in self._left:
+            tell_left(end, listener)
+        return sum(end.left_running for end in self._left)
 
     def run(self, argv: Sequence[str], timeout_s: float, cap: int) -> tuple[ProcessEnd, _Capped]:
         """Run *argv* in the project's folder; keep the first *cap* bytes of its output."""
@@ -71,7 +78,10 @@ class Workbench(Struct, frozen=True, kw_only=True):
             wall=self.wall,
         )
         output = _Capped(cap)
-        return self.core.run(launch, output, self.cancellation), output
+        end = self.core.run(launch, output, self.cancellation)
+        if end.left_running:
+            self._left.append(end)
+        return end, output
 
 
 class _Capped(OutputConsumer):

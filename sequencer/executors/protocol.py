@@ -208,6 +208,8 @@ class StepRequest(Struct, frozen=True, kw_only=True):
     decides: bool = False
     """The answer decides which way the run goes: only what the client itself says counts, and
     not the result file, which other agents of this user can write."""
+    label: str | None = None
+    """Of an answer that picks a way: what it may end with to go forward; a rehearsal says it."""
     max_cost_usd: float | None = None
     """What is left for this attempt under the step's, invocation's and run's limits."""
 
@@ -307,6 +309,8 @@ class Permits(NamedTuple):
     to_edit: tuple[str, ...] = ()
     """Lines for the agent's entry with which it edits files; empty where the entry says
     itself what the agent may do, be it to read only."""
+    can_write: bool = True
+    """False: nothing lets it change a file, unless the step itself grants it a tool."""
 
 
 @runtime_checkable
@@ -388,7 +392,7 @@ EVERY_EXECUTOR = frozenset(
     words(
         "name prompt text agent timeout_s retry complete_when suppress_thoughts "
         "requires_approval append_system_prompt approval validation output system_from_labels "
-        "no_comment description"
+        "no_comment description expects stagnation"
     )
 )
 """Step fields that the engine or the process core honours for every executor."""

@@ -42,6 +42,8 @@ from sequencer.executors.wall import Wall
 GRACE_S = 5.0
 """Seconds between TERM and KILL; claude 2.1 needs about 1.5 to end its tools."""
 _PROGRAM = Path(__file__).with_name("guard.py")
+_LEFT = "left"
+"""Asks it to tell what an agent has left running."""
 _REPORT_S = 7.0
 """Seconds in which a guard without a control pipe must have swept: 1 + 5 and some."""
 _WRITE_S = 10.0
@@ -152,7 +154,7 @@ class Guard:
             self.stdout, stdout_write = _pipe(ends)
             self.stderr, stderr_write = _pipe(ends)
             self._process = subprocess.Popen(  # noqa: S603 - our own program
-                [sys.executable, "-I", "-S", _PROGRAM, str(prompt_read), str(stdout_write)],
+                [sys.executable, "-I", "-S", _PROGRAM, str(prompt_read), str(stdout_write), _LEFT],
                 stdin=control_read,
                 stdout=status_write,
                 stderr=stderr_write,
@@ -389,7 +391,7 @@ _FIRST_WORD = re.compile(
 )
 _LAST_WORD = re.compile(
     rb'\{"event": "ended", "exit_code": (?:null|-?\d{1,3}), "stopped_by": (?:null|"[a-z]+"), '
-    rb'"survivors": \d{1,9}\}'
+    rb'"survivors": \d{1,9}(?:, "left": \d{1,9}, "first": "(?:[0-9a-f]{2}){0,600}")?\}'
 )
 
 

@@ -16,10 +16,12 @@ from sequencer.errors import (
     StorageFailed,
 )
 from sequencer.executors.answers import Ignored, with_structured
+from sequencer.model.evidence import Evidence
 from sequencer.model.fields import Field, ValidationError
 from sequencer.model.frozen import Frozen
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.store import folder as folders
+from sequencer.store.ownership import refused
 
 MAX_RESULT_BYTES = 1024 * 1024
 _Tokens = Annotated[int, Field(ge=0, le=2**53)]
@@ -42,7 +44,8 @@ class ResultUsage(Frozen, strict=True):
 class Result(Frozen, strict=True):
     """The file's content; every key may be left out."""
 
-    status: Literal["ok", "failed", "complete"] | None = None
+    status: Literal["ok", "failed", "complete", "nothing"] | None = None
+    """nothing: there was nothing to do, for the reason that is in the output."""
     output: Any = None
     """The answer; what is not a text is kept as JSON."""
     usage: ResultUsage = ResultUsage()
@@ -58,11 +61,10 @@ def make_folder(path: Path) -> None:
     try:
         folders.make_fresh(path.parent)
     except OSError as error:
-        raise StorageFailed(
-            f"can't create the folder for the agent's result: {error.strerror}",
-            where=str(path.parent),
-            hint="free disk space or fix the permissions, then start again",
-        ) from error
+        hint = "free disk space or fix the permissions, then start again"
+        why, hint = refused(error, path.parent, hint)
+        message = f"can't create the folder for the agent's result: {why}"
+        raise StorageFailed(message, where=str(path.parent), hint=hint) from error
 
 
 def read_result(path: Path) -> Result | None:
@@ -81,13 +83,16 @@ def read_result(path: Path) -> Result | None:
     if len(data) > MAX_RESULT_BYTES:
         _refuse(path, "it is larger than 1 MiB")
     try:
-        return Result.model_validate(_strict_json(data))
+        result = Result.model_validate(_strict_json(data))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"])) or "the whole file"
         _refuse(path, f"{place}: {first['msg']}")
     except (ValueError, RecursionError) as error:
         _refuse(path, f"it is not strict JSON: {error}")
+    if result.status == "nothing" and not str(result.output or "").strip():
+        _refuse(path, 'status "nothing" needs the reason in output')
+    return result
 
 
 def apply_result(path: Path, outcome: Outcome, ignored: Ignored = None) -> Outcome:
@@ -113,13 +118,22 @@ def apply_result(path: Path, outcome: Outcome, ignored: Ignored = None) -> Outco
         changed = changed.replace(output=_text(result.output), structured=None)
         if not isinstance(result.output, str):
             changed = with_structured(changed, result.output)
-    if not outcome.is_accepted or result.status is None:
+    return _with_status(changed, result) if outcome.is_accepted else changed
+
+
+def _with_status(changed: Outcome, result: Result) -> Outcome:
+    """Return *changed*, which was accepted, as the status of *result* says."""
+    if result.status is None:
         return changed
     if result.status == "failed":
         lines = changed.output.strip().splitlines()
         why = f": {lines[0][:300]}" if lines and result.output is not None else ""
         return _with_failure(changed, f"the agent reported in its result file that it failed{why}")
-    return changed.replace(status=OutcomeStatus(result.status))
+    shown = changed.evidence and changed.evidence.replace(is_stated=True)
+    if result.status == "nothing":
+        shown = (changed.evidence or Evidence()).replace(has_nothing_to_do=True, is_stated=True)
+        return changed.replace(status=OutcomeStatus.OK, evidence=shown)
+    return changed.replace(status=OutcomeStatus(result.status), evidence=shown)
 
 
 def _larger(observed: Usage, told: ResultUsage) -> Usage:
@@ -172,5 +186,6 @@ def _refuse(path: Path, why: str) -> NoReturn:
     raise ResultRefused(
         f"the agent's result file is invalid: {why}",
         where=str(path),
-        hint='write {"status": "ok"|"failed"|"complete", "output": …, "usage": {…}} or no file',
+        hint='write {"status": "ok"|"failed"|"complete"|"nothing", "output": …, "usage": {…}}, '
+        "or no file",
     )

@@ -1,6 +1,7 @@
 """Executors without a model and without a process: a rehearsal, and canned outcomes.
 
-A rehearsal says what an agent would have been asked, and succeeds; every step field is
+A rehearsal says what an agent would have been asked, and succeeds with an answer of the form
+that the step asks for: one of its labels, or a plain value of its schema. Every step field is
 accepted, because nothing is done with any of them, and the log says so. Canned outcomes are
 for tests and simulations: entries without a condition on step_index or attempt are used up in
 order, for each step on its own; this is the one executor that remembers earlier calls.
@@ -13,8 +14,11 @@ import time
 from collections import Counter
 from typing import Any, ClassVar
 
-from sequencer.executors.answers import sample, schema_of, with_structured
+from sequencer.executors.answers import schema_of, with_structured
+from sequencer.executors.observation import with_answer
 from sequencer.executors.protocol import Cancellation, Listener, Piece, StepRequest, time_is_over
+from sequencer.executors.samples import sample
+from sequencer.model.evidence import Evidence
 from sequencer.model.fields import Field
 from sequencer.model.frozen import Frozen
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
@@ -63,10 +67,14 @@ class RehearsalExecutor:
         usage = Usage(seconds=seconds, rehearsed=1)
         listener.used(usage)
         output = f"Rehearsal of step {request.step.name!r}: no agent ran."
-        outcome = Outcome(status=OutcomeStatus.OK, output=output, usage=usage)
-        schema = schema_of(request.step)
+        outcome = Outcome(status=OutcomeStatus.OK, usage=usage, evidence=Evidence())
         # A step that wants an answer in a form would otherwise never get past its check.
-        return outcome if schema is None else with_structured(outcome, sample(schema))
+        if (schema := schema_of(request.step)) is not None:
+            made = sample(schema, request.label, f"{request.step.name}-a")
+            return with_answer(with_structured(outcome.replace(output=output), made))
+        if request.label is not None:
+            output = f"{output}\n\n{request.label}"
+        return with_answer(outcome.replace(output=output))
 
     def _said(self, request: StepRequest) -> str:
         lines = request.prompt.splitlines()
@@ -106,6 +114,8 @@ class ScriptedOutcome(Frozen):
     usage: Usage = Usage()
     session_id: str | None = None
     denials: tuple[str, ...] = ()
+    evidence: Evidence | None = None
+    """What the attempt shows, in addition to its answer; None: its word is enough."""
     not_before: str | None = None
     """For ``limited``: ISO 8601 UTC time of the reset."""
 
@@ -165,7 +175,7 @@ class ScriptedExecutor:
         error = entry.error
         if error is None and entry.status is OutcomeStatus.FAILED:
             error = "the script says that this attempt fails"
-        return Outcome(
+        outcome = Outcome(
             status=entry.status,
             output=entry.output,
             structured=entry.structured,
@@ -174,7 +184,9 @@ class ScriptedExecutor:
             session_id=entry.session_id,
             denials=entry.denials,
             not_before=entry.not_before,
+            evidence=entry.evidence or Evidence(has_text=bool(entry.output), is_stated=True),
         )
+        return outcome if entry.evidence is None else with_answer(outcome)
 
     def _entry(self, request: StepRequest) -> ScriptedOutcome | None:
         step = request.step.name

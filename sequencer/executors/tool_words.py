@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from itertools import chain
 from typing import NamedTuple
 
-from sequencer.executors.protocol import Objection
+from sequencer.executors.protocol import Executor, Objection, Permitting
 from sequencer.model.step import Step, ToolName
 
 
@@ -116,6 +116,36 @@ MESSAGES: Table = {
     "todoread": Behind(),
     "todowrite": Behind(),
 }
+
+
+def cannot_write(step: Step, executor: Executor) -> Objection | None:
+    """Return why the agent of *executor* can't change files in *step*; None: it may.
+
+    Not promised: what a client's own settings or other servers add.
+    """
+    words, permits = step.tools or {}, None
+    if isinstance(executor, Permitting) and not any(words.get(word) for word in CHANGING):
+        permits = executor.permits()
+    if step.single_turn or step.disallow_all_tools:
+        reason = "it has no tools in this step"
+    elif all(words.get(word) is False for word in CHANGING):
+        reason = "tools takes write, edit and bash away"
+    elif permits is not None and not permits.can_write:
+        reason = f"its entry says {permits.says}"
+    else:
+        return None
+    hint = "allow it to write, or expect text or nothing of the step"
+    return Objection(f"expects: change, because it can't change files: {reason}", hint)
+
+
+def only_reads(names: Iterable[str], table: Table) -> bool:
+    """Return whether each of *names* is a tool in *table* that changes nothing itself.
+
+    >>> only_reads(["Read", "Grep"], CLAUDE), only_reads(["Read", "mcp__x"], CLAUDE)
+    (True, False)
+    """
+    known = (table[word] for word in table if word not in CHANGING and word != "task")
+    return {*names} <= {name for behind in known for name in (*behind.granted, *behind.taken)}
 
 
 def granted(step: Step, table: Table) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from sequencer.model.evidence import evidence_of, evidence_words
 from sequencer.model.transitions import Event
 
 Facts = Mapping[str, Any]
@@ -83,6 +84,8 @@ class Span(Struct, frozen=True):
     agent: str = ""
     host: str = ""
     """The machine that it ran on."""
+    shown: str = ""
+    """What it has shown, in a line."""
 
     @property
     def seconds(self) -> float:
@@ -264,7 +267,8 @@ class _Reading:
         agent = str(outcome.get("agent") or "")
         if not execution.spans:
             execution.begin = begin
-        execution.spans.append(Span(kind, begin, end, begun.attempt, agent, begun.host))
+        shown = evidence_words(evidence_of(outcome))
+        execution.spans.append(Span(kind, begin, end, begun.attempt, agent, begun.host, shown))
         if outcome.get("gate") is True:
             self._open[step] = _Open(execution, end, 0, 0, is_person=True)
 

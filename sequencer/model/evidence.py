@@ -6,9 +6,11 @@ digests only: no text, no arguments, no paths.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from typing import Any
 
-from sequencer.model.fields import Field
+from sequencer.model.fields import Field, ValidationError
 from sequencer.model.frozen import Frozen
 
 
@@ -36,6 +38,10 @@ class Evidence(Frozen, extra="ignore"):
     """Of ``tool_calls``: without a result. What runs in the background counts as answered."""
     repeated_calls: int = Field(default=0, ge=0)
     """Longest row of equal calls with equal results."""
+    is_stated: bool = False
+    """The result file says how the attempt ended, or the file of ``complete_when`` is there."""
+    has_nothing_to_do: bool = False
+    """The agent says that there was nothing to do, and why."""
     ended_processes: int = Field(default=0, ge=0)
     """Processes that the agent left running and that were ended with it."""
     has_changed: bool | None = None
@@ -48,3 +54,58 @@ class Evidence(Frozen, extra="ignore"):
     """Digest of the answer, to compare it with others."""
     tree: str | None = None
     """Digest of the workspace after the attempt, to compare it with others."""
+    repeats: int = Field(default=0, ge=0)
+    """Attempts in a row at this step with this answer and no change of the workspace, this one
+    included; 0: not compared."""
+
+    @property
+    def answered_calls(self) -> int:
+        """Return how many tool calls have a result."""
+        return max(self.tool_calls - self.open_calls, 0)
+
+
+def amount_of(number: int | None, noun: str, plural: str = "") -> str:
+    """Return *number* of *noun*; empty if it is 0 or not known."""
+    if not number:
+        return ""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {plural or noun + 's'}"
+
+
+def _words(shown: Evidence) -> Iterator[str]:
+    """Yield the parts of the line of *shown*; empty ones are left out."""
+    calls = amount_of(shown.tool_calls, "tool call")
+    more = [f"{shown.open_calls:,} without a result"] if shown.open_calls else []
+    more += [f"{shown.repeated_calls:,} equal in a row"] if shown.repeated_calls > 1 else []
+    files, commits = amount_of(shown.files, "file"), amount_of(shown.commits, "commit")
+    done = [files, commits, f"{calls} ({', '.join(more)})" if calls and more else calls]
+    if shown.has_changed is False:
+        done.insert(0, "no change")
+    elif shown.has_changed and not files and not commits:
+        done.insert(0, "files changed")
+    yield ", ".join(filter(None, done))
+    yield "nothing to do" if shown.has_nothing_to_do else ""
+    ended = amount_of(shown.ended_processes, "process", "processes")
+    yield f"{ended} {'was' if shown.ended_processes == 1 else 'were'} ended" if ended else ""
+    yield f"the same answer {shown.repeats} times in a row" if shown.repeats > 1 else ""
+
+
+def evidence_words(shown: Evidence | None) -> str:
+    """Return what an attempt has shown, in one line; what is 0 or not known is left out.
+
+    >>> evidence_words(Evidence(files=3, commits=2, tool_calls=14, ended_processes=2))
+    '3 files, 2 commits, 14 tool calls · 2 processes were ended'
+    >>> evidence_words(Evidence(has_changed=False, tool_calls=5, repeated_calls=4, open_calls=1))
+    'no change, 5 tool calls (1 without a result, 4 equal in a row)'
+    >>> evidence_words(Evidence(has_text=True)), evidence_words(None)
+    ('', '')
+    """
+    return "" if shown is None else " · ".join(filter(None, _words(shown)))
+
+
+def evidence_of(record: Mapping[str, Any]) -> Evidence | None:
+    """Return the evidence in a journal's *record*; None: there is none that can be read."""
+    kept = record.get("evidence")
+    try:
+        return Evidence.model_validate(kept) if isinstance(kept, dict) else None
+    except ValidationError:
+        return None

@@ -26,6 +26,8 @@ from sequencer.model.step import Step
 from sequencer.model.transitions import Fact, Place, Transition
 from sequencer.model.workflow import Workflow
 
+STAGNATED = "stagnated"
+"""Key of an attempt's record that says why the run pauses after it: its step repeats itself."""
 Words = Mapping[str, Any]
 """What a person has said with a verb, by name."""
 
@@ -44,7 +46,7 @@ class Readiness(StrEnum):
     LIMIT = "limit"
     """A limit of the run is reached."""
     PERSON = "person"
-    """A gate waits for a decision."""
+    """A gate waits for a decision, or the run was paused because a step repeats itself."""
     EXPIRED = "expired"
     """A gate waited as long as it may; whoever looks next records what was agreed for that."""
     REFUSED = "refused"
@@ -126,7 +128,10 @@ def _by_people(head: Head, now: datetime) -> tuple[Readiness, str] | None:
     if head.exit:
         return Readiness.STOPPED, _stopped_words(head)
     if head.status is Status.PAUSED or head.pause_requested:
-        return Readiness.PAUSED, "the run is paused; 'sequencer resume' lets it continue"
+        # With a reason it was no person, and somebody has to look.
+        why = f": {head.exit_reason}" if head.exit_reason else ""
+        message = f"the run is paused{why}; 'sequencer resume' lets it continue"
+        return Readiness.PERSON if why else Readiness.PAUSED, message
     if head.gate is not None and head.gate.is_open:
         return _at_gate(head.gate, now)
     if head.status is Status.WAITING_APPROVAL:

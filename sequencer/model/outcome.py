@@ -101,6 +101,10 @@ ACCEPTED = (OutcomeStatus.OK, OutcomeStatus.COMPLETE)
 PUT_OFF = (OutcomeStatus.LIMITED, OutcomeStatus.UNAVAILABLE)
 
 
+Missing = Literal["change", "text", "anything"]
+"""What an attempt that ended cleanly has not shown."""
+
+
 class Quota(Frozen):
     """What a client says of its subscription's limit, of the window that is nearest to it."""
 
@@ -160,6 +164,8 @@ class Outcome(Frozen):
     """The prompt that was run, where the router chose another one."""
     evidence: Evidence | None = None
     """What the attempt has shown; None: no agent ran."""
+    missing: Missing | None = None
+    """Why it failed, if it ended cleanly and has not shown what its step expects."""
 
     @property
     def is_put_off(self) -> bool:

@@ -146,6 +146,25 @@ def _mark(value: object) -> object:
     return value
 
 
+Expects = Literal["change", "text", "nothing"]
+"""What an attempt has to show to count as done."""
+
+
+def _has_a_row(attempts: int) -> int:
+    if attempts == 1:
+        raise ValueError("one attempt repeats nothing: write 0 (never stop) or at least 2")
+    return attempts
+
+
+class Stagnation(Frozen):
+    """When an agent that repeats itself is stopped; 0 is never."""
+
+    attempts: Annotated[int, Field(ge=0, le=1000), AfterValidator(_has_a_row)] = 5
+    """Attempts in a row with the same answer and no change, after which the run is paused."""
+    tool_calls: int = Field(default=0, ge=0, le=10_000)
+    """Equal tool calls with equal results in a row, after which the attempt is ended."""
+
+
 class ContinuedSession(Frozen, allow_inf_nan=False):
     """How long a conversation is continued; after that the step starts a new one."""
 
@@ -253,6 +272,10 @@ class Step(Frozen, allow_inf_nan=False):
     their results where the client's events are understood, any output of a command."""
     max_cost_usd: float | None = Field(default=None, gt=0)
     retry: Annotated[Retry | None, BeforeValidator(tries)] = None
+    expects: Expects | None = None
+    """What an agent's attempt has to show. None: text, a tool's result or a change."""
+    stagnation: Stagnation | None = None
+    """When a step that repeats itself is stopped. None: the defaults of its fields."""
     suppress_thoughts: bool = False
     """The terminal shows results only; the step log keeps everything."""
     complete_when: Annotated[str | FileMark | None, BeforeValidator(_mark)] = None

@@ -410,3 +410,16 @@ def release(
     """
     waits = _waits(not_before, reason, at)
     return ended(head, token, Event.RELEASED, usage, at=at, record=record, **waits)
+
+
+def pause_after(head: Head, ended: Fact, why: str) -> Transition:
+    """Let the run of *head* pause after what *ended* says, because of *why*.
+
+    A run that is over, or waits for a person anyway, stays as it is.
+    """
+    if head.status is Status.COMPLETE or head.is_at_gate or head.exit:
+        return Transition(head, ())
+    fact = replace(ended, event=Event.PAUSED, outcome={"note": why})
+    if head.claims:
+        return Transition(head.replace(pause_requested=True, exit_reason=why), (fact,))
+    return Transition(head.replace(status=Status.PAUSED, exit_reason=why), (fact,))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sequencer.errors import ConfigurationError
@@ -12,6 +12,13 @@ if TYPE_CHECKING:
 
 KINDS = "sequencer.kinds"
 """The entry points that add kinds of workflows; each makes a `Line` of one."""
+TREES = "sequencer.trees"
+"""The entry points that see what has changed in a folder; each is an
+`engine.tree_state.MakeTree`."""
+_OURS: Mapping[tuple[str, str], str] = {
+    (TREES, "git"): "sequencer.plugins.git.code.status:tree_in_git",
+}
+"""What comes with this package, by group and name: where no metadata has to be read for it."""
 
 
 def plugin(group: str, name: str) -> Any | None:
@@ -20,6 +27,10 @@ def plugin(group: str, name: str) -> Any | None:
     Raises:
         ConfigurationError: it can't be loaded.
     """
+    if (own := _OURS.get((group, name))) is not None:
+        from pkgutil import resolve_name  # noqa: PLC0415 - the idle tick has no use for it
+
+        return resolve_name(own)
     found = next((entry for entry in _entries(group) if entry.name == name), None)
     if found is None:
         return None

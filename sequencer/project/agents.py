@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct, field
 
 from sequencer.documents.yamlfile import KeyPath
+from sequencer.engine.evidence import OWN_WORD
 from sequencer.errors import AgentMissing, ConfigurationError, UnknownName
 from sequencer.executors import project_files
 from sequencer.executors.process import ProcessCore
@@ -30,6 +31,7 @@ from sequencer.executors.protocol import (
     Permitting,
 )
 from sequencer.executors.stand_ins import RehearsalExecutor, RehearsalOptions
+from sequencer.executors.tool_words import cannot_write
 from sequencer.model.fields import ValidationError
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
@@ -328,6 +330,9 @@ def ensure_honoured(step: Step, name: str, executor: Executor) -> None:
 
 
 def _objections(step: Step, executor: Executor) -> list[Objection]:
+    wanting = cannot_write(step, executor) if step.expects == "change" else None
+    if wanting is not None and executor.kind not in OWN_WORD:
+        return [wanting]
     if not isinstance(executor, Particular):
         return []
     found = executor.objections(step)

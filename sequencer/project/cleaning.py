@@ -30,10 +30,11 @@ from sequencer.store import folder as folders
 from sequencer.store.file import FileStore
 from sequencer.store.folder import own_state
 from sequencer.store.head import signature
+from sequencer.store.highwater import HighWaterMark
 
 _GOING = re.compile(r"removed-[0-9a-f]{16}")
 _WORKTREES = "worktrees"
-RECORDS = ("ticks", "schedules", "posted")
+RECORDS = ("ticks", "schedules", "posted", "runs")
 """Of this user's own records: what the program writes again where it is needed."""
 RECORD_BYTES = 64 * 1024
 
@@ -124,6 +125,8 @@ def _is_lost(record: Path) -> bool:
         if "log" in kept:
             # A log that nothing was written to is not there.
             return not Path(kept["log"]).parent.exists()
+        if "next" in kept:
+            return True  # another run has taken its place
         return not Path(kept["state_file"] if "state_file" in kept else kept["project"]).exists()
     except (SequencerError, OSError, ValueError, TypeError, LookupError):
         return False
@@ -182,5 +185,6 @@ def _remove_run(run: Run, folder: Path) -> bool:
             return False
         folders.move(folder, going)
     store.close()
+    HighWaterMark(store.state_path).forget(head.run_id)
     folders.remove_tree(going)
     return True

@@ -52,6 +52,7 @@ from sequencer.project.trusting import Ask, Trust
 from sequencer.store import folder as folders
 from sequencer.store.folder import make_own
 from sequencer.store.head import read_head
+from sequencer.store.ownership import set_project_folders
 from sequencer.store.protocol import Store
 from sequencer.workflows.prompts import PromptReader, prompt_path, relative_name
 from sequencer.workflows.registry import with_defaults
@@ -299,6 +300,7 @@ class Project(Struct, frozen=True, dict=True):
             team=team,
             place=place,
             comment_tools=settings.activity.comment_tools,
+            own_folders=(settings.state_file.parent, settings.logs_dir),
             max_attempts=settings.limits.attempts,
         )
 
@@ -526,6 +528,7 @@ def open_project(
     env = dict(os.environ) if environment is None else dict(environment)
     settings = load(Path(path), config=config, env=env, flags=flags)
     folders.open_to_others(int(settings.file_mode, 8))
+    set_project_folders(settings.state_file.parent, settings.logs_dir)
     trusted = Trust(settings, trust)
     return Project(
         settings,

@@ -23,7 +23,7 @@ import msgspec
 from msgspec import Struct, field
 
 from sequencer import __version__
-from sequencer.documents.textfile import digest_text, leads_out, read_bytes
+from sequencer.documents.textfile import digest_text, expand_home, leads_out, read_bytes
 from sequencer.documents.yamlfile import dotted
 from sequencer.errors import ConfigurationError
 from sequencer.model.fields import ValidationError
@@ -276,7 +276,7 @@ class Workflows:
         for name, entry in entries.items() if isinstance(entries, dict) else ():
             file = entry.get("file") if isinstance(entry, dict) else entry
             if isinstance(file, str) and file:
-                path = os.path.normpath(self._root / os.path.expanduser(file))  # noqa: PTH111
+                path = os.path.normpath(self._root / expand_home(file))
                 found.setdefault(path, []).append(name)
         paths = [os.path.realpath(flow) for flow in flows]
         for folder in _FLOW_FOLDERS:

@@ -260,14 +260,22 @@ def _looks(path: Path) -> tuple[int, ...] | None:
     return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
+def _only_answers(step: Step) -> bool:
+    """Return whether *step* is there for its answer, so that it changes no files."""
+    return step.single_turn or step.disallow_all_tools or step.validation is not None
+
+
 def with_defaults(step: Step, defaults: Mapping[str, Any]) -> Step:
     """Return *step* with *defaults* for the fields that its author left out.
 
     A field that was written down stays, even if it holds the value that it would have
-    anyway: ``timeout_s: null`` is how a step says that it has no time limit.
+    anyway: ``timeout_s: null`` is how a step says that it has no time limit. A change is not
+    expected of a step without tools, or of one that judges, unless it says so itself.
 
     >>> with_defaults(Step(name="a", model="x"), {"model": "y", "max_turns": 3}).model
     'x'
     """
     missing = {field: defaults[field] for field in defaults if field not in step.model_fields_set}
+    if missing.get("expects") == "change" and _only_answers(step):
+        del missing["expects"]
     return step.replace(**missing) if missing else step

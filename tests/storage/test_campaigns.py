@@ -13,7 +13,7 @@ LEAST: list[tuple[Campaign, int]] = [
     (damage.heads, 1_000),
     (damage.journals, 1_000),
     (damage_seen.campaign, 7),
-    (full_disk.campaign, 141),
+    (full_disk.campaign, 70),
     (refused_writes.campaign, 60),
     (lost_folder.campaign, 9),
     (pairs.campaign, 7),

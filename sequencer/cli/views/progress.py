@@ -36,6 +36,7 @@ from sequencer.engine.run import Run
 from sequencer.engine.stint import Summary
 from sequencer.executors.protocol import Piece
 from sequencer.executors.redaction import Redaction
+from sequencer.model.evidence import evidence_words
 from sequencer.model.outcome import Outcome, Usage, duration, spent
 from sequencer.plugins.schedules.unattended import Log
 
@@ -219,6 +220,8 @@ def _ended_words(outcome: Outcome, well: str) -> str:
     """Return how an attempt ended; *well* says it of one that did what it was asked."""
     used = ", ".join(filter(None, (duration(outcome.usage.seconds), spent(outcome.usage))))
     text = f"{well if outcome.is_accepted else outcome.status} after {used}"
+    if shown := evidence_words(outcome.evidence):
+        text += f"; {shown}"
     if outcome.denials:
         text += f"; {len(outcome.denials)} tool calls were refused by the agent's permissions"
     return text

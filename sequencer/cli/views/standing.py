@@ -20,7 +20,8 @@ from sequencer.engine.by_hand import fresh_head
 from sequencer.engine.run import Run
 from sequencer.engine.view import LINE_CHARS, FlowView
 from sequencer.errors import ConfigurationError, CorruptState, DefinitionChanged
-from sequencer.logs import FileLogs, log_name
+from sequencer.logs import FileLogs, log_name, sent_texts
+from sequencer.model.evidence import evidence_of, evidence_words
 from sequencer.model.head import Claim, Head
 from sequencer.model.kind import Readiness, Standing, standing
 from sequencer.model.limits import RunLimits
@@ -57,6 +58,10 @@ class Snapshot(Struct, frozen=True):
     limits: RunLimits
     denials: tuple[str, ...]
     """Refused tool calls of the agent of the newest step."""
+    shown: tuple[str, ...]
+    """What the newest attempts have shown, a line each."""
+    note: str
+    """What is odd about how the newest step was performed, or how it ended."""
     notices: tuple[str, ...]
     graph_view: FlowView | None = None
     """The states of a graph's nodes."""
@@ -187,8 +192,10 @@ class Snapshot(Struct, frozen=True):
         used = filter(None, (spent(head.usage), f"{duration(head.usage.seconds)} of work"))
         yield "used", ", ".join((plural(head.usage.steps, "step"), *used))
         yield "limits", ", ".join(self.limit_words(head))
+        yield from (("shown", line) for line in self.shown)
         for one in self.posts:
             yield "posts", one.text(lambda at: duration(age_s(at) or 0.0))
+        yield "note", self.note
         for denial in self.denials[:SHOWN_DENIALS]:
             yield "warning", f"refused by the agent's permissions: {denial}"
         if len(self.denials) > SHOWN_DENIALS:
@@ -330,12 +337,13 @@ def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None)
         if head is None:
             raise
         notices, is_as_begun = (*notices, one_line(str(error))), False
-    claims = head.claims if head is not None else ()
+    claims, newest = head.claims if head is not None else (), _newest(run, head)
     seen, stopped_by = None, tuple[str, ...]()
     if workflow is not None and workflow.nodes and is_as_begun:
         seen = look_closely(run, workflow.name, known)[0]
         if head is not None and not (here is not None and here.kind is Readiness.COMPLETE):
             stopped_by = tuple(run.stopped_by(head))
+    newest = _newest(run, head)
     return Snapshot(
         name=run.name,
         head=head,
@@ -344,7 +352,9 @@ def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None)
         standing=here,
         holders=tuple((claim, run.store.liveness(claim)) for claim in claims),
         limits=run.limits,
-        denials=_denials(run, head),
+        denials=tuple(str(line) for fact in newest for line in _of(fact).get("denials") or ()),
+        shown=tuple(_shown(fact) for fact in newest if evidence_of(_of(fact))),
+        note=_note(newest),
         notices=notices,
         graph_view=seen,
         stopped_by=stopped_by,
@@ -355,18 +365,30 @@ def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None)
     )
 
 
-def _denials(run: Run, head: Head | None) -> tuple[str, ...]:
-    """Return the refused tool calls in the newest record; reading all would take too long."""
+def _of(fact: Mapping[str, Any]) -> Mapping[str, Any]:
+    return fact.get("outcome") or {}
+
+
+def _shown(fact: Mapping[str, Any]) -> str:
+    words = evidence_words(evidence_of(_of(fact)))
+    return f"{fact['step']}: {words}" if words else ""
+
+
+def _note(newest: Sequence[Mapping[str, Any]]) -> str:
+    outcomes = map(_of, newest)
+    return next((str(one["note"]) for one in outcomes if "agent" in one and one.get("note")), "")
+
+
+def _newest(run: Run, head: Head | None) -> Sequence[Mapping[str, Any]]:
+    """Return the facts of the newest record; reading all would take too long."""
     if head is None:
-        return ()
+        return []
     journal = run.store.state_path.with_name(JOURNAL)
     try:
         data = read_regular(journal, head.journal_offset, max_bytes=MAX_RECORD_BYTES)
-        facts = facts_of(decode(data.partition(b"\n")[0]))
+        return facts_of(decode(data.partition(b"\n")[0]))
     except (OSError, ValueError, CorruptState):
         return ()
-    outcomes = (fact.get("outcome") or {} for fact in facts)
-    return tuple(str(line) for outcome in outcomes for line in outcome.get("denials") or ())
 
 
 TAIL_BYTES = 8 * 1024
@@ -374,6 +396,7 @@ FIRST_BYTES = 4 * 1024
 TITLE_LINES = 3
 """Number of lines at the start of a log that say what it is."""
 ENDED = "\n# ended "
+SENT = b"# sent: "
 MAX_LOOKS = 20
 """A rewound step writes to a log with a higher number than its attempt."""
 
@@ -411,7 +434,11 @@ def _written(path: Path, token: int) -> str | None:
             return None
         if len(titles) <= TITLE_LINES:
             return ""
-        told = len(begin) - len(titles[-1])
+        # Behind the prompt, which stands there first: the agent's own words begin there.
+        sent = sent_texts(fd)
+        if sent is None and titles[-1].startswith(SENT):
+            return ""
+        told = len(begin) - len(titles[-1]) if sent is None else sent.end
         start = max(told, os.fstat(fd).st_size - TAIL_BYTES)
         return os.pread(fd, TAIL_BYTES, start).decode("utf-8", "replace")
     finally:

@@ -16,6 +16,7 @@ from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, UnknownName, UnsafePath
 from sequencer.project.project import Project
 from sequencer.store import folder as folders
+from sequencer.store.ownership import refused
 
 LOG_NAME = re.compile(r"iter-(\d{5,})_(.+?)(?:\.(\d+))?\.log")
 
@@ -107,10 +108,11 @@ def open_log(path: Path) -> BinaryIO:
     try:
         fd = folders.open_file(path, os.O_RDONLY)
     except OSError as error:
+        why, hint = refused(error, path, "a log has to be a regular file")
         raise UnsafePath(
-            f"can't be read: {error.strerror}",
+            f"can't be read: {why}",
             where=str(path),
-            hint="a log has to be a regular file",
+            hint=hint,
         ) from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)

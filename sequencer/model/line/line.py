@@ -20,7 +20,16 @@ from msgspec.structs import replace
 from sequencer.errors import UnknownName, UsageRefused
 from sequencer.model import by_hand, transitions
 from sequencer.model.head import Gate, Head, Loop, Owner, Work
-from sequencer.model.kind import Ended, Kind, Performed, Readiness, Room, Words, standing
+from sequencer.model.kind import (
+    STAGNATED,
+    Ended,
+    Kind,
+    Performed,
+    Readiness,
+    Room,
+    Words,
+    standing,
+)
 from sequencer.model.limits import POSTPONED_S, due_again, is_past, iso, retry_at, utc, why_put_off
 from sequencer.model.line import gates
 from sequencer.model.line.order import (
@@ -223,6 +232,10 @@ class LineChange(Struct):
             # The next try would meet the same.
             self.head = self.head.replace(session=None)
         self.facts += made.facts
+        if STAGNATED in ended.record and ended.ending.has_worked:
+            paused = transitions.pause_after(self.head, made.facts[0], ended.record[STAGNATED])
+            self.head = paused.head
+            self.facts += paused.facts
         if self.head.told:
             self._forget_messages(token, ended)
 

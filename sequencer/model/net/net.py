@@ -17,7 +17,7 @@ from msgspec import Struct
 from sequencer.errors import SequencerError, TransitionRefused, UsageRefused
 from sequencer.model import by_hand
 from sequencer.model.head import FLOW_DOCUMENT, Head, Owner, Work
-from sequencer.model.kind import Ended, Kind, Room, Words
+from sequencer.model.kind import STAGNATED, Ended, Kind, Room, Words
 from sequencer.model.limits import POSTPONED_S, due_again, is_past, iso, retry_at, tries_of, utc
 from sequencer.model.line.order import Description, describe_node, present
 from sequencer.model.net import by_hand as hands
@@ -30,7 +30,7 @@ from sequencer.model.net.record import Chain
 from sequencer.model.net.source import FlowSource
 from sequencer.model.net.transition import OpenTransition, busy_ms, rest_of, transition_of
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.model.transitions import Place, Transition
+from sequencer.model.transitions import Event, Fact, Place, Transition, pause_after
 from sequencer.model.workflow import Workflow, ensure_definition, graph_of, with_graph
 
 _NOT_OF_A_GRAPH = {
@@ -185,7 +185,14 @@ class Net(Kind):
         Raises:
             StaleClaim: its claim is gone.
         """
-        return Taking(ended, step, self.workflow_at(step.marking), self._grower).take()
+        taken = Taking(ended, step, self.workflow_at(step.marking), self._grower).take()
+        if STAGNATED in ended.record:
+            claim, why = ended.claim, str(ended.record[STAGNATED])
+            fact = Fact(Event.PAUSED, claim.step, claim.step_index, claim.token, claim.attempt)
+            paused = pause_after(step.head, fact, why)
+            step.head = paused.head
+            step.facts += paused.facts
+        return taken
 
     def end(self, head: Head, token: int, ended: Ended, *, at: datetime) -> Transition:
         """See `Kind.end`."""

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.cli.context import Invocation
-from sequencer.cli.views.text import can_write, columns_of
+from sequencer.cli.views.tables import columns as table
+from sequencer.cli.views.text import can_write, columns_of, one_line
 from sequencer.engine.run import Run
 from sequencer.errors import UsageRefused
 from sequencer.history.timeline import Timeline
@@ -45,6 +46,19 @@ def report_gantt(
     columns = width or columns_of(sys.stdout) or COLUMNS
     is_ascii = not can_write(sys.stdout, NEEDED)
     print_drawing(drawn(chart, columns, is_ascii=is_ascii), sys.stdout)
+    if shown := _shown(timeline):
+        head_of = ("STEP", "STEP_INDEX", "ATTEMPT", "SHOWN")
+        invocation.echo(f"\n{table(head_of, shown, right={1, 2}, room=columns, goes=(2, 1))}")
+
+
+def _shown(timeline: Timeline) -> list[tuple[str, ...]]:
+    """Return what each attempt has shown that has shown something."""
+    return [
+        (one_line(one.step), str(one.step_index), str(span.attempt), span.shown)
+        for one in timeline.executions
+        for span in one.spans
+        if span.shown
+    ]
 
 
 def _as_json(run: Run, head: Head | None, timeline: Timeline, chart: Gantt) -> dict[str, Any]:
@@ -76,6 +90,7 @@ def _as_json(run: Run, head: Head | None, timeline: Timeline, chart: Gantt) -> d
                         "end_s": round(span.end - begin, 6),
                         "attempt": span.attempt,
                         "agent": span.agent,
+                        "shown": span.shown,
                     }
                     for span in one.spans
                 ],

@@ -17,6 +17,7 @@ from msgspec import Struct, convert, to_builtins
 from sequencer import errors
 from sequencer.engine.perform import Team
 from sequencer.errors import NewerSchema, SequencerError, StorageFailed
+from sequencer.model.answers import decision_in
 from sequencer.model.head import SCHEMA_VERSION, Claim, Head, Owner
 from sequencer.model.kind import Ended, Performed
 from sequencer.model.line.line import Ending, EndingKind
@@ -306,8 +307,12 @@ def report_of(ended: Ended, error: BaseException | None, left: str | None) -> di
 
 
 def _said(output: str) -> str | None:
-    fitting = (one for one in candidates(output) if one and len(one) <= SAID_CHARS)
-    return next(fitting, None)
+    """Return a short text that picks the same way as *output*."""
+    fitting = [one for one in candidates(output) if one and len(one) <= SAID_CHARS]
+    if not fitting or decision_in(output) is None:
+        return next(iter(fitting), None)
+    # The object comes first, and then the last line.
+    return "\n".join((json.dumps({"decision": fitting[0]}), *fitting[1:2]))
 
 
 def _fitting(text: str) -> str | None:

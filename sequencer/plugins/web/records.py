@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct, field
 
 from sequencer.history.timeline import BEGINNINGS, CLASSIFICATION, is_failed_by_hand
+from sequencer.model.evidence import evidence_of, evidence_words
 from sequencer.model.outcome import Usage, total, used
 from sequencer.model.transitions import Event
 
@@ -50,6 +51,11 @@ class Try(Struct):
     def usage(self) -> Usage:
         """Return what it has used."""
         return used(self.outcome.get("usage") or {})
+
+    @property
+    def shown(self) -> str:
+        """Return what it has shown, in a line."""
+        return evidence_words(evidence_of(self.outcome))
 
     @property
     def agent(self) -> str:

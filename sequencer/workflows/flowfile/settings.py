@@ -14,11 +14,13 @@ from sequencer.model.fields import BeforeValidator, Field, ValidationError
 from sequencer.model.frozen import Frozen, checked
 from sequencer.model.step import (
     ContinuedSession,
+    Expects,
     ModelName,
     Name,
     Output,
     PromptName,
     Retry,
+    Stagnation,
     Step,
     ToolName,
     continued,
@@ -166,6 +168,9 @@ class NodeSettings(FlowKeys):
     no_comment: bool | None = None
     idle_timeout_s: float | None = Field(default=None, gt=0)
     max_cost_usd: float | None = Field(default=None, gt=0)
+    expects: Expects | None = None
+    """What an attempt has to show."""
+    stagnation: Stagnation | None = None
     suppress_thoughts: bool | None = None
     continue_session: Annotated[bool | ContinuedSession | None, BeforeValidator(continued)] = None
     """The same as ``mode: primary``."""
@@ -207,7 +212,7 @@ KEYS = tuple(field.alias or name for name, field in NodeSettings.model_fields.it
 STEP_FIELDS = (
     "temperature", "system_prompt", "append_system_prompt", "single_turn", "max_turns",
     "allowed_tools", "disallowed_tools", "disallow_all_tools", "no_comment", "idle_timeout_s",
-    "max_cost_usd", "suppress_thoughts",
+    "max_cost_usd", "suppress_thoughts", "expects", "stagnation",
 )  # fmt: skip
 """Settings that are a step's fields of the same name, as they are."""
 

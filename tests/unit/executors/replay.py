@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from sequencer.engine.evidence import judge_turn
 from sequencer.executors.client_events import JsonEventParser, Rules
 from sequencer.executors.process import ProcessEnd
 from sequencer.model.outcome import Outcome
@@ -49,13 +50,13 @@ def feed(
     stderr: str = "",
     end: ProcessEnd | None = None,
 ) -> Replayed:
-    """Return what *parser* makes of *lines*."""
+    """Return what becomes of an attempt whose *parser* has read *lines*."""
     heard = Recorder()
     for line in lines:
         parser.feed_line(line, heard)
     for text in stderr.splitlines():
         parser.feed_stderr(text.encode())
-    return Replayed(parser.finish(end or ProcessEnd(exit_code=0)), heard)
+    return Replayed(judge_turn(parser.finish(end or ProcessEnd(exit_code=0))), heard)
 
 
 def encoded(*events: Mapping[str, object]) -> list[bytes]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from sequencer.engine.evidence import judge_turn
 from sequencer.executors.claude import ClaudeParser
 from sequencer.executors.client_events import JsonEventParser, is_affordable, sum_of_costs
 from sequencer.executors.client_limits import classify, not_before
@@ -33,8 +34,9 @@ def parser(request: pytest.FixtureRequest) -> JsonEventParser:
 
 def test_an_agent_whose_file_is_there_has_answered(parser: JsonEventParser) -> None:
     end = ProcessEnd(exit_code=0, ended_by="done")
-    assert parser.finish(end).status is OutcomeStatus.FAILED, "its client said nothing final"
-    assert parser.done(end).status is OutcomeStatus.OK
+    said_nothing_final = judge_turn(parser.finish(end))
+    assert said_nothing_final.status is OutcomeStatus.FAILED
+    assert judge_turn(parser.done(end)).status is OutcomeStatus.OK
     parser.denials.append("Edit a.py")
     assert parser.done(end).denials == ("Edit a.py",)
     parser.rules = replace(parser.rules, fail_on_denial=True)

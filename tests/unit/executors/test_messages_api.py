@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from sequencer.engine.evidence import judge_turn
 from sequencer.executors.messages_api import MessagesExecutor
 from sequencer.executors.messages_loop import MessagesOptions
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.protocol import Piece
+from sequencer.model.evidence import TurnEnd
 from sequencer.model.fields import ValidationError
 from sequencer.model.outcome import OutcomeStatus
 from tests.contract.executor_cases import IDENTITY, request_for
@@ -226,14 +228,22 @@ def test_a_budget_without_a_price_is_refused_before_the_first_call(desk: Desk) -
         ("max_tokens", "raise it"),
         ("refusal", "refused to answer"),
         ("model_context_window_exceeded", "outgrew"),
-        ("something_new", "unknown stop reason 'something_new'"),
     ],
 )
 def test_an_answer_that_was_not_finished_is_a_failure(desk: Desk, reason: str, said: str) -> None:
-    outcome = desk.ask([{"text": "half an ans", "stop_reason": reason}])
+    outcome = judge_turn(desk.ask([{"text": "half an ans", "stop_reason": reason}]))
     assert outcome.status is OutcomeStatus.FAILED
     assert outcome.error is not None
     assert said in outcome.error
+    assert repr(reason) in outcome.error
+
+
+def test_a_stop_reason_that_nobody_knows_is_told_and_not_judged_here(desk: Desk) -> None:
+    outcome = desk.ask([{"text": "half an ans", "stop_reason": "something_new"}])
+    assert outcome.evidence is not None
+    assert outcome.evidence.turn_end is TurnEnd.UNKNOWN
+    assert outcome.evidence.reason == "something_new"
+    assert (outcome.output, outcome.error) == ("half an ans", None)
 
 
 def test_a_pause_is_gone_on_from(desk: Desk) -> None:

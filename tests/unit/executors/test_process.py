@@ -37,12 +37,16 @@ class Parser:
 
     lines: list[bytes] = field(default_factory=list)
     errors: list[bytes] = field(default_factory=list)
+    skipped: int = 0
     end: ProcessEnd | None = None
 
     def feed_line(self, line: bytes, listener: Listener) -> bool:
         self.lines.append(line)
         listener.write(line + b"\n", Piece.RESPONSE)
         return not line.startswith(b"heartbeat")
+
+    def skip(self) -> None:
+        self.skipped += 1
 
     def feed_stderr(self, line: bytes) -> None:
         self.errors.append(line)
@@ -100,6 +104,7 @@ def test_a_line_above_the_cap_is_passed_on_unparsed(
     stage.python("print('a' * 5000); print('b')")
     assert stage.parser.lines == [b"b"]
     assert stage.recorder.text(Piece.OUTPUT) == "a" * 5000 + "\n"
+    assert stage.parser.skipped, "the event that it was is missing"
 
 
 @pytest.mark.parametrize("code", [1, 3, 42, 144, 255])

@@ -23,6 +23,7 @@ from sequencer.executors.tool_words import (
     MESSAGES,
     OPENCODE,
     Table,
+    cannot_write,
     objections,
 )
 from sequencer.model.step import Step, ToolName
@@ -267,10 +268,56 @@ def test_nobody_has_decided_where_the_entry_says_nothing(kind: str) -> None:
     ],
 )
 def test_what_is_written_is_a_decision(kind: str, entry: dict[str, Any], says: str) -> None:
-    assert permits(kind, entry) == Permits(says)
+    assert permits(kind, entry)._replace(can_write=True) == Permits(says)
 
 
 def test_what_is_taken_away_is_no_permission() -> None:
     found = permits("claude", {"disallowed_tools": ["WebFetch"]})
     assert found.to_edit
     assert "disallowed_tools WebFetch" in found.says
+
+
+READS: dict[str, bool] = dict.fromkeys(("write", "edit", "bash"), False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "entry", "step", "may_write"),
+    [
+        ("codex", {}, {}, False),
+        ("codex", {"sandbox": "workspace-write"}, {}, True),
+        ("codex", {"extra_args": ["--full-auto"]}, {}, True),
+        (
+            "codex",
+            {"sandbox": "workspace-write"},
+            {"tools": {"write": False, "edit": False}},
+            False,
+        ),
+        ("gemini", {}, {}, False),
+        ("gemini", {}, {"tools": {"edit": True}}, True),
+        ("gemini", {"approval_mode": "auto_edit"}, {}, True),
+        ("opencode", {}, {}, False),
+        ("opencode", {"permission": {}}, {}, True),
+        ("opencode", {"permission": {"edit": "deny", "bash": {"git *": "allow"}}}, {}, True),
+        # claude's own settings may allow it.
+        ("claude", {}, {}, True),
+        ("claude", {"permission_mode": "plan"}, {}, False),
+        ("claude", {"tools": ["Read", "Grep"]}, {}, False),
+        ("claude", {"tools": ["Read", "Write"]}, {}, True),
+        ("claude", {"permission_mode": "acceptEdits"}, {"tools": READS}, False),
+        ("claude", {"permission_mode": "acceptEdits"}, {"single_turn": True}, False),
+        ("claude", {"permission_mode": "acceptEdits"}, {"disallow_all_tools": True}, False),
+        ("claude", {"permission_mode": "acceptEdits"}, {"tools": {"bash": False}}, True),
+        ("anthropic", {}, {}, False),
+        ("anthropic", {"tools": ["read", "edit"]}, {}, True),
+    ],
+)
+def test_which_agents_can_change_files(
+    kind: str, entry: dict[str, Any], step: dict[str, Any], may_write: bool
+) -> None:
+    make, options = MADE[kind]
+    with ProcessCore() as core:
+        executor = make(kind, options.model_validate(entry), core)
+        asked = Step(name="main", expects="change", **step)
+        found = [*filter(None, (cannot_write(asked, executor), *executor.objections(asked)))]
+    assert (not found) is may_write
+    assert all("expects: change" in each.reason for each in found)

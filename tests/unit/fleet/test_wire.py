@@ -162,6 +162,8 @@ def test_an_attempt_ends_there_as_it_ended_here(outcome: Outcome, more: dict[str
     [
         ("word " * 20_000 + "\nDecision: send back\n", "send back"),
         (json.dumps({"decision": "Approve", "why": "w" * 70_000}), "Approve"),
+        ("word " * 20_000 + '{"result": "3 passed"}\nsend back', "send back"),
+        ("word " * 20_000 + '{"decision": "send back"}\nThat is all.', "send back"),
     ],
 )
 def test_what_an_answer_picks_travels_where_the_answer_is_too_large(

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from msgspec import Struct
 
 from sequencer.documents.textfile import ref_part, slug
-from sequencer.errors import SequencerError
+from sequencer.errors import SequencerError, WorkTreeRefused, typed_command
 from sequencer.executors.redaction import Redaction
 from sequencer.plugins.git.code.checkout import PATIENCE_S, QUIET, Checkout
 from sequencer.plugins.git.code.selection import (
@@ -48,8 +48,12 @@ from sequencer.plugins.git.code.worktrees import (
     Worktrees,
     branch_of,
     git_dirs,
+    is_linked,
+    mend,
     name_of,
+    place_in,
     remove,
+    why_not_mended,
 )
 from sequencer.plugins.git.process import Git, GitFailed
 from sequencer.project.schema import MIB
@@ -148,7 +152,8 @@ class TaskTrees:
                     raise
             (folder / checkout.prefix).mkdir(parents=True, exist_ok=True)
             made = worktree.replace(phase=phase, git_dir=os.fsdecode(git_dir))
-            return self.notes.write(made)
+            place = place_in(checkout.common_dir, made)
+            return self.notes.write(made.replace(git_dir=str(place)))
         except GitFailed as failed:
             raise checkout.refused(f"can't have another worktree: {failed.reason}") from failed
         except OSError as error:
@@ -186,8 +191,61 @@ class TaskTrees:
 
         Without that file git would take the checkout around it for the worktree.
         """
+        folder, place = self.notes.folder(worktree), worktree.place
+        if place != place_in(self.checkout.common_dir, worktree):
+            # A copy's note names the original's: nothing is committed there.
+            raise self._foreign(worktree, "its note names another repository")
+        return self.checkout.git.at(folder, timeout_s=PATIENCE_S, git_dir=place)
+
+    def link_problem(self, worktree: Worktree) -> tuple[str, bool] | None:
+        """Return why git would not work in *worktree* as it is, and whether that can be mended."""
+        folder, common_dir = self.notes.folder(worktree), self.checkout.common_dir
+        place = place_in(common_dir, worktree)
+        if is_linked(place, folder) and worktree.place == place:
+            return None
+        if (why := why_not_mended(place, folder, common_dir)) is not None:
+            return why, False
+        return "the project was moved or copied with it", True
+
+    def linked(self, worktree: Worktree) -> Worktree:
+        """Return *worktree* with git's files and its note leading to this repository.
+
+        They are written anew where that is safe. Nothing else is touched.
+
+        Raises:
+            WorkTreeRefused: it is not this repository's, or nobody can say.
+        """
+        problem = self.link_problem(worktree)
+        if problem is None:
+            return worktree
+        if not problem[1]:
+            raise self._foreign(worktree, problem[0])
+        folder, place = self.notes.folder(worktree), place_in(self.checkout.common_dir, worktree)
+        mend(place, folder)
+        return self.notes.write(worktree.replace(git_dir=str(place)))
+
+    def link_refusal(self, worktree: Worktree) -> tuple[WorkTreeRefused, bool] | None:
+        """Return what `linked` would say or mend, in words, and whether it would mend it."""
+        problem = self.link_problem(worktree)
+        if problem is None or not problem[1]:
+            return None if problem is None else (self._foreign(worktree, problem[0]), False)
+        where, hint = str(self.notes.folder(worktree)), "the next start of the run mends it"
+        message = "git does not work in this worktree: the project was moved or copied with it"
+        return WorkTreeRefused(message, where=where, hint=hint), True
+
+    def _foreign(self, worktree: Worktree, why: str) -> WorkTreeRefused:
         folder = self.notes.folder(worktree)
-        return self.checkout.git.at(folder, timeout_s=PATIENCE_S, git_dir=worktree.place)
+        repair = typed_command(
+            "git", "-C", str(self.checkout.top), "worktree", "repair", str(folder)
+        )
+        return WorkTreeRefused(
+            f"is not a worktree of this repository as it is: {why}. Nothing was started in it or "
+            "changed there",
+            where=str(folder),
+            hint=f"{repair} mends what git still knows; what was committed in it is on branch "
+            f"{worktree.branch}. Else copy what you need of it and move it away: the next start "
+            "makes a new one",
+        )
 
     def gather(self, worktree: Worktree) -> Gathered:
         """Commit what is in *worktree*, and point its branch at everything that was done.
@@ -379,7 +437,7 @@ class TaskTrees:
 
     def keep(self, worktree: Worktree) -> tuple[str, ...]:
         """Let *worktree* stay for a person, on its branch if that has what was merged."""
-        if worktree.phase is Phase.MERGING:
+        if worktree.phase is Phase.MERGING and self.link_problem(worktree) is None:
             with contextlib.suppress(GitFailed, SequencerError):
                 flags = ("--quiet", "--force")
                 self.git_of(worktree).run("checkout", *flags, worktree.branch, settings=QUIET)
@@ -466,6 +524,7 @@ class TaskTrees:
             return ()
         notices: tuple[str, ...] = ()
         if worktree.phase is Phase.WORKING and is_there:
+            worktree = self.linked(worktree)
             self._unlock(worktree)
             try:
                 gathered = self.gather(worktree)

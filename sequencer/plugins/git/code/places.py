@@ -19,7 +19,13 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from sequencer.engine.perform import Left
-from sequencer.errors import ConfigurationError, Interrupted, SequencerError, WorkTreeRefused
+from sequencer.errors import (
+    ConfigurationError,
+    Interrupted,
+    SequencerError,
+    WorkTreeRefused,
+    typed_command,
+)
 from sequencer.executors.process import ProcessCore, describe_exit
 from sequencer.executors.protocol import Cancellation
 from sequencer.executors.pump import TAIL, Launch, agent_environment
@@ -218,11 +224,11 @@ class OwnPlace:
 
     def _stays(self, message: str) -> PlaceLeft:
         """Leave the worktree to a person."""
-        folder = shlex.quote(str(self.folder))
+        look = typed_command("git", "-C", str(self.folder), "status")
         return PlaceLeft(
             PlaceResult.REFUSED,
             f"{message}; its work is in {self.folder}, and none of it is in the checkout",
-            f"look there; 'git worktree remove --force {folder}' removes it",
+            f"look there ({look}), and mend what is said, or take over by hand what you need",
             branch=self._worktree.branch,
             folder=self.folder,
             notices=self._trees.keep(self._worktree),
@@ -383,6 +389,18 @@ class GitWorkplaces:
         tokens = (token_in(message, wanted) for parents, message in line if len(parents) > 1)
         return frozenset(token for token in tokens if token is not None)
 
+    def foreign(self) -> Iterator[tuple[SequencerError, bool]]:
+        """Yield which worktrees of the run are not this repository's, for a check.
+
+        And whether the next start mends that by itself.
+        """
+        notes = self.trees.notes
+        for worktree in filter(None, map(notes.read, notes.names())):
+            if worktree.phase is not Phase.ADDING and notes.folder(worktree).is_dir():
+                with contextlib.suppress(GitFailed, SequencerError):
+                    if (found := self.trees.link_refusal(worktree)) is not None:
+                        yield found
+
     def problems(self) -> tuple[SequencerError, ...]:
         """Return why tasks would not get worktrees, or could not be merged, for a check."""
         checkout = self._checkout
@@ -434,13 +452,26 @@ class RunWorktree:
         self._places, self._trees = places, places.trees
         self._setup, self._setup_timeout_s = setup, setup_timeout_s
         self._vet, self._tell = vet, tell
+        self._worktree: Worktree | None = None
         self.cwd = places.trees.checkout.folders.project
 
     def begin(self, head: Head, stop: Cancellation) -> None:
         """See `RunPlace.begin`."""
         with self._alone():
-            worktree = self._present(head) or self._made(head, stop)
+            self._worktree = worktree = self._present(head) or self._made(head, stop)
         self.cwd = self._trees.notes.folder(worktree) / self._trees.checkout.prefix
+
+    def ready(self) -> None:
+        """See `RunPlace.ready`."""
+        if self._worktree is not None:
+            self._worktree = self._linked(self._worktree)
+
+    def _linked(self, worktree: Worktree) -> Worktree:
+        """Return *worktree*, which is this repository's, or raise; see `TaskTrees.linked`."""
+        linked = self._trees.linked(worktree)
+        if linked is not worktree:
+            self._tell(f"worktree {worktree.name} was moved or copied: it is this repository's now")
+        return linked
 
     def end(self, head: Head) -> None:
         """See `RunPlace.end`."""
@@ -492,11 +523,11 @@ class RunWorktree:
                 for text in self._trees.put_away(worktree):
                     self._tell(f"worktree {worktree.name}: {text}")
                 continue
-            found = worktree
-            if worktree.phase is not Phase.WORKING:
+            found = self._linked(worktree)
+            if found.phase is not Phase.WORKING:
                 # A merge was cut off, or a person has looked at what could not be committed.
-                self._trees.keep(worktree)
-                found = notes.write(worktree.replace(phase=Phase.WORKING))
+                self._trees.keep(found)
+                found = notes.write(found.replace(phase=Phase.WORKING))
         return found
 
     def _set_up(self, worktree: Worktree, stop: Cancellation) -> None:

@@ -206,6 +206,7 @@ class Lab:
             with_defaults=lambda step: step,
             redact=lambda text: text.replace("s3cret", "***"),
             carrier=self.carrier,
+            own_folders=(self.folder / "sync", self.folder / "logs"),
         )
 
     def work(self, mode: Mode = Mode.COMBINED, **options: Any) -> Summary:

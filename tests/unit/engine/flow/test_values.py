@@ -116,6 +116,17 @@ def test_what_is_missing_fails_the_node_at_once(tmp_path: Path, asked: str, hint
 # --- state and input -----------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("places", [1, 3])
+def test_the_state_knows_which_nodes_are_worked_on_at_once(tmp_path: Path, places: int) -> None:
+    ask = dict.fromkeys("sabj", "{{state._pending_parallel}}")
+    chart = "s --> a; s --> b --> m((M)); a --> j; m --> j"
+    made = lab(tmp_path, chart, prompts=ask, max_parallel=places)
+    made.work()
+    said = {name: made.actor.prompts_of(name)[0] for name in "sabj"}
+    assert (said["s"], said["a"], said["j"]) == ("[]", '["a","b"]', "[]")
+    assert said["b"] == ('["a","b"]' if places > 1 else "[]")
+
+
 def test_the_state_begins_as_the_workflow_says(tmp_path: Path) -> None:
     state = {"text": "t", "n": 1, "f": 0.5, "yes": True, "no": None, "l": ["x", {"k": [1]}]}
     ask = "{{state.text}} {{state.n}} {{state.f}} {{state.yes}}<{{state.no}}>{{state.l}}"

@@ -1,0 +1,241 @@
+"""What an attempt's evidence is worth: the one place that judges it, for all clients alike.
+
+Executors report facts (`model.evidence`) and decide nothing. A turn that did not end cleanly is
+never accepted; one that did has to show what its step expects. What changed is looked at only
+where that decides something, after the client has ended, and never for a command, whose exit
+code is its evidence.
+
+Not promised: that the work is right, or that nobody else made the change.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from msgspec import Struct, field
+
+from sequencer.engine.stagnation import Streak
+from sequencer.engine.tree_state import Deadline, Tree, TreeState, TreeUnknown, tree_of
+from sequencer.model.evidence import Evidence, TurnEnd, amount_of
+from sequencer.model.outcome import Missing, Outcome, OutcomeStatus
+from sequencer.model.step import Expects, Stagnation, Step
+
+LOOK_S = 2.0
+"""How long an attempt's files may be looked at in all."""
+BEFORE_S = 1.0
+"""Of that, before the agent starts."""
+COARSE_S = 0.012
+"""How far the times of files may be behind the clock."""
+_NOTHING_TO_DO = re.compile(r"[\s>*_`#-]{0,20}nothing to do:[\s*_`]*\w", re.IGNORECASE)
+_LACKS: dict[Missing, str] = {
+    "change": "it has changed nothing, and its step expects a change",
+    "text": "it has said nothing, and its step expects text",
+    "anything": "it has shown nothing: no text, no result of a tool, no change that was seen",
+}
+_ASKS: dict[Missing, str] = {
+    "change": "changed no file and made no commit. The step is done when files have changed",
+    "text": "said nothing. The step is done when you have written an answer",
+    "anything": "showed nothing: no answer, no result of a tool, no changed file",
+}
+SAY_NOTHING_TO_DO = (
+    "If there is nothing to do, end your answer with the line `Nothing to do: REASON`."
+)
+OWN_WORD = frozenset({"command", "rehearsal"})
+"""Kinds of executors that are not judged: an exit code is its own evidence, and no agent ran."""
+Notice = Callable[[str], object]
+"""Takes a line for the step's log."""
+
+
+def _is_alone() -> bool:
+    return False
+
+
+class Known(Struct, frozen=True):
+    """What is known about a step when an attempt at it starts."""
+
+    notes: tuple[str, ...] = ()
+    """What the prompt says about the attempts before, in blocks."""
+    last: Streak | None = None
+    """What the last attempt came to; None: there was none, or it does not matter."""
+    is_shared: Callable[[], bool] = _is_alone
+    """Whether another attempt works or has worked in the same folder meanwhile."""
+
+
+NOTHING_KNOWN = Known()
+
+
+class Look(Struct):
+    """Looks at the files of one attempt."""
+
+    folder: Path
+    own: Sequence[Path]
+    """Folders below it that do not count: those of the run."""
+    known: Known
+    began: float = field(default_factory=time.time)
+    before: TreeState | None = None
+    left_s: float = field(default_factory=lambda: LOOK_S)
+    tree: Tree | None = None
+
+    def begin(self) -> None:
+        """Keep what the files are before the agent starts, where their change is expected."""
+        self.before = self._state(BEFORE_S)
+
+    def _state(self, most_s: float) -> TreeState | None:
+        """Return what the files are; None: that can't be seen in time."""
+        started = time.monotonic()
+        try:
+            deadline = Deadline.after(min(most_s, self.left_s))
+            self.tree = self.tree or tree_of(self.folder, self.own)
+            return self.tree.state(deadline)
+        except TreeUnknown:
+            return None
+        finally:
+            self.left_s -= time.monotonic() - started
+
+    def measured(self, shown: Evidence, *, counts: bool) -> Evidence:
+        """Return *shown* with what has changed, as far as that is known.
+
+        If it *counts*, files and commits are counted from what was there before.
+        """
+        after = None if self.known.is_shared() else self._state(self.left_s)
+        if after is None:
+            return shown
+        shown = shown.replace(tree=after.digest)
+        if not counts:
+            has_changed = after.newest >= self.began - COARSE_S
+            return self._compared(shown.replace(has_changed=has_changed), after)
+        if self.before is None or self.tree is None:
+            return self._compared(shown, after)
+        try:
+            found = self.tree.changes(self.before, after, Deadline.after(self.left_s))
+        except TreeUnknown:
+            return self._compared(shown, after)
+        shown = shown.replace(has_changed=found.are_any, files=found.files, commits=found.commits)
+        return self._compared(shown, after)
+
+    def _compared(self, shown: Evidence, after: TreeState) -> Evidence:
+        """Return *shown* with how often in a row an attempt has come to the same."""
+        last = self.known.last
+        if last is None or shown.has_nothing_to_do or shown.answer != last.answer:
+            return shown
+        if last.tree is None:
+            is_same = after.newest < last.at - COARSE_S
+        else:
+            is_same = last.tree == shown.tree
+        return shown.replace(repeats=last.attempts + 1) if is_same else shown
+
+
+def judge(outcome: Outcome, step: Step, look: Look | None, notice: Notice) -> Outcome:
+    """Return *outcome* of an agent's attempt at *step*, failed if its evidence is not enough.
+
+    Without a *look* nobody knows what has changed.
+    """
+    shown = outcome.evidence
+    if shown is None or not outcome.is_accepted:
+        return outcome
+    outcome = judge_turn(outcome, notice)
+    if not outcome.is_accepted:
+        return outcome
+    if says_nothing_to_do(outcome.output):
+        shown = shown.replace(has_nothing_to_do=True)
+    last = None if look is None else look.known.last
+    if step.expects == "change":
+        shown = shown if look is None else look.measured(shown, counts=True)
+        if shown.has_changed is None and not shown.has_nothing_to_do:
+            notice("whether files have changed is not known: it took too long, or the folder "
+                   "is shared with another attempt")  # fmt: skip
+    elif look and (is_in_doubt(shown, step.expects) or _may_repeat(shown, step, last)):
+        shown = look.measured(shown, counts=False)
+    # Only of a turn that was cut off does it say what to do.
+    return judge_work(outcome.replace(evidence=shown, error=None), step.expects, step.name)
+
+
+def judge_turn(outcome: Outcome, notice: Notice = str) -> Outcome:
+    """Return *outcome*, failed if the agent's turn did not end cleanly.
+
+    Where the reason is not known, text and no open tool call are enough, with a notice. What an
+    executor knows to do about it is in the ``error`` of its outcome.
+    """
+    shown = outcome.evidence
+    if shown is None or not outcome.is_accepted or shown.turn_end is TurnEnd.CLEAN:
+        return outcome
+    reason = f"its client says {shown.reason!r}" if shown.reason else "its client gives no reason"
+    if shown.turn_end is TurnEnd.UNKNOWN and shown.has_text and not shown.open_calls:
+        notice(f"the turn ended for a reason that is not known here ({reason}); accepted, because "
+               "the agent has answered and no tool call is open")  # fmt: skip
+        return outcome
+    if calls := amount_of(shown.open_calls, "tool call"):
+        reason += f", and {calls} got no result"
+    if outcome.denials:
+        reason += f"; a tool call was refused before: {outcome.denials[-1]}"
+    advice = outcome.error or "try again, or make the step smaller"
+    error = f"the agent's turn was cut off: {reason}\n{advice}"
+    return outcome.replace(status=OutcomeStatus.FAILED, error=error)
+
+
+def judge_work(outcome: Outcome, expects: Expects | None, name: str) -> Outcome:
+    """Return *outcome*, failed if its evidence does not show what step *name* expects."""
+    shown = outcome.evidence
+    missing = None if shown is None or not outcome.is_accepted else lacking(shown, expects)
+    if missing is None:
+        return outcome
+    error = f"the attempt ended cleanly, but {_LACKS[missing]}"
+    error += f"\nif that is right, set expects: nothing for step {name!r}"
+    return outcome.replace(status=OutcomeStatus.FAILED, error=error, missing=missing)
+
+
+def lacking(shown: Evidence, expects: Expects | None) -> Missing | None:
+    """Return what an attempt has not shown of what its step expects; None: it has.
+
+    >>> lacking(Evidence(), None), lacking(Evidence(has_text=True), None)
+    ('anything', None)
+    >>> lacking(Evidence(has_text=True, has_changed=False), "change")
+    'change'
+    """
+    if expects == "nothing" or shown.has_nothing_to_do:
+        return None
+    has_said = shown.has_text or shown.is_stated
+    has_worked = has_said or shown.answered_calls > 0
+    if expects == "text":
+        return None if has_said else "text"
+    if expects == "change":
+        # Unknown is not "no change", but an attempt that has shown nothing else shows nothing.
+        is_enough = has_worked if shown.has_changed is None else shown.has_changed
+        return None if is_enough else "change"
+    return None if has_worked or shown.has_changed else "anything"
+
+
+def is_in_doubt(shown: Evidence, expects: Expects | None) -> bool:
+    """Return whether only a change can still be what the step expects."""
+    return expects is None and lacking(shown, expects) is not None
+
+
+def _may_repeat(shown: Evidence, step: Step, last: Streak | None) -> bool:
+    """Return whether the attempt may have come to the same as the *last* one."""
+    is_same = last is not None and shown.answer is not None and shown.answer == last.answer
+    if not is_same or step.expects == "nothing" or shown.has_nothing_to_do:
+        return False
+    return bool((step.stagnation or Stagnation()).attempts)
+
+
+def says_nothing_to_do(answer: str) -> bool:
+    r"""Return whether the last line of *answer* says that there was nothing to do, and why.
+
+    >>> says_nothing_to_do("I looked.\n**Nothing to do:** all issues are closed.\n")
+    True
+    >>> says_nothing_to_do("Nothing to do:"), says_nothing_to_do("there is nothing to do: no")
+    (False, False)
+    """
+    lines = answer[-4000:].rstrip().rsplit("\n", 1)
+    return _NOTHING_TO_DO.match(lines[-1]) is not None
+
+
+def after_missing(missing: str | None) -> str | None:
+    """Return what the next prompt says about an attempt that lacked *missing*."""
+    for known, said in _ASKS.items():
+        if known == missing:
+            return f"# Your last attempt did not count\n\nIt {said}. {SAY_NOTHING_TO_DO}"
+    return None

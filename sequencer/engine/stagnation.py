@@ -1,0 +1,154 @@
+"""How often in a row a step has come to the same, read from its journal.
+
+The count stands with the evidence of each attempt, so nothing else has to be kept: it survives
+restarts and goes to other machines with the journal. A process reads the newest records once
+and then follows what it writes itself.
+
+Not promised: that an attempt is compared whose record was put aside long ago.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from msgspec import Struct
+
+from sequencer.errors import SequencerError
+from sequencer.model.evidence import Evidence, evidence_of
+from sequencer.model.kind import Performed
+from sequencer.model.step import Stagnation, Step
+from sequencer.model.transitions import Event
+from sequencer.store.protocol import Store
+
+MOST_REVISIONS = 2000
+"""How far back a process looks that has just started."""
+_COUNTS = frozenset({Event.SUCCEEDED, Event.FIXED, Event.INVALID})
+_STARTS_AGAIN = frozenset(
+    {
+        *(Event.INITIALISED, Event.RESET, Event.REWOUND, Event.RESUMED, Event.ADOPTED),
+        *(Event.FEEDBACK, Event.ANSWERED, Event.TOLD),
+    }
+)
+"""A person has changed something, so what comes next is no repetition."""
+
+
+class Streak(Struct, frozen=True):
+    """Attempts in a row at one step that came to the same."""
+
+    answer: str
+    """Digest of their answer."""
+    tree: str | None
+    """Digest of the files after the last of them; None: nobody had to look."""
+    attempts: int
+    at: float
+    """When the last of them ended, in seconds since 1970; rounded down, never up."""
+
+
+def streak_after(shown: Evidence | None, at: float) -> Streak | None:
+    """Return the streak that an attempt belongs to which has *shown* that; None: to none."""
+    if shown is None or shown.answer is None or shown.has_nothing_to_do:
+        return None
+    return Streak(shown.answer, shown.tree, max(shown.repeats, 1), at)
+
+
+class Streaks:
+    """What the last attempts at the steps of one run came to."""
+
+    def __init__(self, store: Store) -> None:
+        """Read them from the journal in *store* when they are asked for."""
+        self._store = store
+        self._seen = 0
+        """The revision up to which they are known."""
+        self._last: dict[str, Streak] = {}
+        self._missing: dict[str, str] = {}
+
+    def last(self, step: str) -> Streak | None:
+        """Return what the last attempt at *step* came to."""
+        return self._last.get(step)
+
+    def missing(self, step: str) -> str | None:
+        """Return what the last attempt at *step* lacked, if it failed for that."""
+        return self._missing.get(step)
+
+    def read(self, revision: int) -> None:
+        """Know everything up to *revision*; what can't be read is as if it had not been."""
+        if revision <= self._seen:
+            return
+        after = max(self._seen, revision - MOST_REVISIONS)
+        with contextlib.suppress(SequencerError, OSError):
+            for fact in self._store.history(after):
+                self._keep(fact)
+        self._seen = revision
+
+    def follow(self, revision: int, ended: Mapping[str, Performed] | None = None) -> None:
+        """Take a change of our own that led to *revision*; steps may have *ended* with it.
+
+        If others have changed the run as well, `read` reads all of it later.
+        """
+        if revision != self._seen + 1:
+            return
+        self._seen = revision
+        for step, performed in (ended or {}).items():
+            outcome = performed.outcome
+            self._missing.pop(step, None)
+            if outcome.missing is not None:
+                self._missing[step] = outcome.missing
+            if outcome.is_accepted or performed.verdict is not None:
+                self._set(step, streak_after(outcome.evidence, time.time()))
+
+    def _keep(self, fact: Mapping[str, Any]) -> None:
+        event, step, outcome = fact["event"], fact["step"], fact.get("outcome") or {}
+        if event in _STARTS_AGAIN:
+            self._last.clear()
+        elif event in _COUNTS:
+            self._set(step, streak_after(evidence_of(outcome), _end(fact["at"], outcome)))
+            self._missing.pop(step, None)
+        elif event == Event.FAILED:
+            self._missing.pop(step, None)
+            if isinstance(missing := outcome.get("missing"), str):
+                self._missing[step] = missing
+
+    def _set(self, step: str, streak: Streak | None) -> None:
+        self._last.pop(step, None)
+        if streak is not None:
+            self._last[step] = streak
+
+
+def _end(at: str, outcome: Mapping[str, Any]) -> float:
+    """Return when an attempt has ended whose record is of *at*, which has whole seconds."""
+    began, usage = outcome.get("began_at"), outcome.get("usage") or {}
+    if not isinstance(began, str):
+        return datetime.fromisoformat(at).timestamp()
+    return datetime.fromisoformat(began).timestamp() + float(usage.get("seconds", 0.0))
+
+
+def repetition_note(last: Streak | None, step: Step) -> str | None:
+    """Return what the prompt says before the attempt at which the run would be paused."""
+    most = (step.stagnation or Stagnation()).attempts
+    if last is None or not most or step.expects == "nothing" or last.attempts < most - 1:
+        return None
+    said = "your last answer to this step, and nothing has changed"
+    if last.attempts > 1:
+        said = f"your last {last.attempts} answers to this step, and nothing changed by them"
+    return (
+        f"# Do you repeat yourself?\n\nIf your answer is the same as {said}, the run is paused. "
+        "Do something else, or say what stands in your way."
+    )
+
+
+def stagnated(performed: Performed) -> str | None:
+    """Return why the run pauses after *performed*; None: it goes on."""
+    shown, most = performed.outcome.evidence, (performed.step.stagnation or Stagnation()).attempts
+    if shown is None or not most or shown.repeats < most:
+        return None
+    if not performed.outcome.is_accepted and performed.verdict is None:
+        return None
+    name = performed.step.name
+    return (
+        f"step {name!r} gave the same answer {shown.repeats} times in a row and changed nothing "
+        "(stagnation.attempts)"
+    )

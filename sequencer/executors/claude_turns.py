@@ -1,0 +1,113 @@
+"""What claude's stream-json shows of a turn: its messages, its tool calls, why it has ended."""
+
+from __future__ import annotations
+
+from sequencer.executors.client_events import ClientEvent
+from sequencer.executors.observation import Observation, TurnTable, reason_of
+from sequencer.executors.protocol import words
+
+_AGAIN = "try again, or make the step smaller"
+TURNS = TurnTable(
+    clean=words("completed end_turn stop_hook_prevented stop_sequence"),
+    cut_off={
+        "aborted_streaming": _AGAIN,
+        "aborted_tools": _AGAIN,
+        "background_requested": _AGAIN,
+        "compaction": _AGAIN,
+        "hook_stopped": "a hook of claude's own settings stopped it; look at these hooks",
+        "max_tokens": "raise CLAUDE_CODE_MAX_OUTPUT_TOKENS, or make the step smaller",
+        "max_turns": "raise max_turns, or make the step smaller",
+        "model_context_window_exceeded": "the conversation outgrew the context; make the step "
+        "smaller",
+        "pause_turn": _AGAIN,
+        "refusal": "the model refused to answer; change the prompt",
+        "tool_deferred": _AGAIN,
+        "tool_deferred_unavailable": _AGAIN,
+        "tool_use": _AGAIN,
+    },
+)
+"""Values of ``stop_reason`` (those of the Messages API, and two of claude's own) and of
+``terminal_reason``, as 2.1.330 has them. Behind ``stop_hook_prevented`` the agent has finished.
+What claude calls an error itself (api_error, prompt_too_long, …) is a failure without this."""
+_TOO_PLAIN = frozenset({"completed", "stop_hook_prevented"})
+"""Beside these in ``terminal_reason``, ``stop_reason`` says more."""
+_CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
+
+
+class ClaudeTurns:
+    """Gathers the facts of claude's messages."""
+
+    def __init__(self, observed: Observation) -> None:
+        """Put them into *observed*."""
+        self._observed = observed
+        self._message: str | None = None
+        self.is_over = False
+        """A result has come, and no message behind it."""
+
+    def take(self, event: ClientEvent) -> None:
+        """Take the facts of one event.
+
+        What a subagent says is not the agent's answer, and the call that waits is the one that
+        has started it.
+        """
+        is_own = not event.get("parent_tool_use_id")
+        match event.get("type"):
+            case "assistant" if not event.get("is_api_error_message"):
+                self._take_message(event.sub("message"), is_own=is_own)
+            case "user":
+                self._take_blocks(event.sub("message"), is_own=is_own)
+            case "stream_event" if is_own:
+                self._take_piece(event.sub("event"))
+
+    def conclude(self, result: ClientEvent) -> None:
+        """Take the reason that *result* has; without one, that of the last message stays."""
+        observed, ended_by = self._observed, reason_of(result.get("terminal_reason"))
+        if ended_by is not None and ended_by not in _TOO_PLAIN:
+            observed.reason = ended_by
+            return
+        observed.reason = reason_of(result.get("stop_reason")) or observed.reason or ended_by
+        if observed.reason == "tool_use" and result.get("structured_output") is not None:
+            # An answer in a form is a tool call, and claude ends the turn behind it.
+            observed.reason = ended_by
+
+    def _take_message(self, message: ClientEvent, *, is_own: bool) -> None:
+        if is_own:
+            self._begin(message)
+            self._note_reason(message)
+            for block in message.each("content"):
+                self._observed.say(block.text("text") if block.get("type") == "text" else "")
+        self._take_blocks(message, is_own=is_own)
+
+    def _take_blocks(self, message: ClientEvent, *, is_own: bool) -> None:
+        for block in message.each("content"):
+            kind = block.text("type")
+            if kind in _CALLS:
+                given = [block.get("name"), block.get("input")]
+                self._observed.call(block.text("id"), given, may_wait=not is_own)
+            elif kind.endswith("_result"):
+                given = [block.get("content"), bool(block.get("is_error"))]
+                self._observed.result(block.text("tool_use_id"), given)
+
+    def _take_piece(self, raw: ClientEvent) -> None:
+        """Take a piece of a message; its text comes again as a whole."""
+        match raw.get("type"):
+            case "message_start":
+                self._begin(raw.sub("message"))
+            case "content_block_delta":
+                text = raw.sub("delta").text("text")
+                self._observed.has_text = self._observed.has_text or bool(text.strip())
+            case "message_delta":
+                self._note_reason(raw.sub("delta"))
+
+    def _begin(self, message: ClientEvent) -> None:
+        """Begin another message, which claude asks for only with the results of all calls."""
+        self.is_over = False
+        key = str(message.get("id"))
+        if key != self._message:
+            self._message = key
+            self._observed.next_message()
+            self._observed.settle()
+            self._observed.reason = None
+
+    def _note_reason(self, said: ClientEvent) -> None:
+        self._observed.reason = reason_of(said.get("stop_reason")) or self._observed.reason

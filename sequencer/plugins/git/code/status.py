@@ -1,0 +1,164 @@
+"""What git says of a work tree at one moment, and what has changed between two.
+
+The commit that is checked out, every file that differs from it or that git does not know, and
+git's own record of the moves of HEAD in this work tree: it tells commits that were made on
+another branch, too. What git ignores does not count.
+
+Not promised: commits that were made without moving HEAD (`git commit-tree`, another clone).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec import Struct
+
+from sequencer.engine.tree_state import (
+    Deadline,
+    TreeChanges,
+    TreeState,
+    TreeUnknown,
+    differing,
+    file_mark,
+    last_change,
+)
+from sequencer.errors import SequencerError
+from sequencer.plugins.git.process import Git, GitFailed
+
+_COMMITTED = re.compile(
+    rb"\t(?:commit|cherry-pick|revert|am|merge|pull|rebase[^\t:\n]*\((?:pick|squash|fixup|reword))"
+    rb"[^:\n]*:(?! Fast-forward)"
+)
+"""In git's record of HEAD: what has made a commit."""
+_MOST_MOVES = 1024 * 1024
+_FIELDS = {b"1": 8, b"2": 9, b"u": 10}
+"""Of a line of status: how many fields stand before the path, by its first letter."""
+
+
+def tree_in_git(folder: Path, own: Sequence[Path]) -> GitTree | None:
+    """Return the work tree of *folder*; None: it is in none, or git ignores it as a whole."""
+    top = next((one for one in (folder, *folder.parents) if os.path.lexists(one / ".git")), None)
+    if top is None:
+        return None
+    git = Git(folder)
+    with suppress(GitFailed, SequencerError):
+        ignored = git.run("check-ignore", "-q", ".", accepts=(0, 1), timeout_s=1.0)
+        if ignored.code == 1 or folder == top:
+            inside = tuple(os.path.relpath(one, folder) for one in own if _is_inside(one, folder))
+            return GitTree(git, top, inside)
+    return None
+
+
+def _is_inside(path: Path, folder: Path) -> bool:
+    return path != folder and path.is_relative_to(folder)
+
+
+class GitTree(Struct, frozen=True):
+    """A work tree; see `engine.tree_state.Tree`."""
+
+    git: Git
+    top: Path
+    own: tuple[str, ...]
+    """Folders that do not count, relative to the folder in which git runs."""
+
+    def state(self, deadline: Deadline) -> TreeState:
+        """See `Tree.state`."""
+        excluded = [f":(exclude,literal){name}" for name in self.own]
+        told = self._told(
+            deadline, "status", "--porcelain=v2", "--branch", "-z", "--untracked-files=all",
+            "--", ":(top)", *excluded,
+        )  # fmt: skip
+        commit, entries = "", dict[str, str]()
+        log = self._moves()
+        newest = 0.0 if log is None else last_change(log)
+        for said, name in _lines(told):
+            if said.startswith(b"# branch.oid "):
+                commit = said.removeprefix(b"# branch.oid ").decode("ascii", "replace")
+            elif name:
+                deadline.left_s()
+                path = os.fsdecode(name)
+                mark, changed = self._file(path)
+                entries[path] = f"{said.decode('ascii', 'replace')} {mark}"
+                newest = max(newest, changed)
+        return TreeState(entries, commit, 0 if log is None else log.st_size, newest)
+
+    def changes(self, before: TreeState, after: TreeState, deadline: Deadline) -> TreeChanges:
+        """See `Tree.changes`."""
+        paths = differing(before, after)
+        commits = self._commits(before, after, deadline)
+        old, new = before.commit, after.commit
+        if old != new and "(" not in old + new:
+            told = self._told(deadline, "diff", "--name-only", "-z", old, new)
+            paths |= {os.fsdecode(name) for name in told.split(b"\0") if name}
+        elif old != new:
+            # The first commit of all: its files stood in the status before.
+            commits = max(commits, 1)
+        return TreeChanges(len(paths), commits)
+
+    def _commits(self, before: TreeState, after: TreeState, deadline: Deadline) -> int:
+        """Return how many commits were made here."""
+        if before.moves < after.moves:
+            with suppress(OSError), (self._git_folder() / "logs" / "HEAD").open("rb") as file:
+                file.seek(before.moves)
+                return len(_COMMITTED.findall(file.read(_MOST_MOVES)))
+        if before.commit == after.commit or "(" in before.commit + after.commit:
+            return 0
+        told = self._told(deadline, "rev-list", "--count", f"{before.commit}..{after.commit}")
+        return int(told)
+
+    def _told(self, deadline: Deadline, *argv: str) -> bytes:
+        try:
+            return self.git.run(*argv, timeout_s=deadline.left_s()).stdout
+        except (GitFailed, SequencerError) as error:
+            raise TreeUnknown(str(error)) from error
+
+    def _file(self, path: str) -> tuple[str, float]:
+        """Return what the file at *path* is, and when it or its place was changed."""
+        whole = self.top / path
+        try:
+            found = whole.lstat()
+            return file_mark(str(whole), found), last_change(found)
+        except OSError:
+            return "-", _change_of_place(whole)
+
+    def _git_folder(self) -> Path:
+        found = self.top / ".git"
+        if found.is_dir():
+            return found
+        with suppress(OSError), found.open(encoding="utf-8", errors="surrogateescape") as file:
+            return self.top / file.read(4096).removeprefix("gitdir:").strip()
+        return found
+
+    def _moves(self) -> os.stat_result | None:
+        """Return the facts of git's record of the moves of HEAD, where it keeps one."""
+        with suppress(OSError):
+            return (self._git_folder() / "logs" / "HEAD").lstat()
+        return None
+
+
+def _change_of_place(path: Path) -> float:
+    """Return when the nearest folder above *path* that exists was changed."""
+    for above in path.parents:
+        with suppress(OSError):
+            return last_change(above.lstat())
+    return 0.0
+
+
+def _lines(told: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield what *told* says of each file, and its path; a header has none."""
+    parts = iter(told.split(b"\0"))
+    for part in parts:
+        kind, count = part[:1], _FIELDS.get(part[:1])
+        if count is not None:
+            *said, name = part.split(b" ", count)
+            if kind == b"2":
+                said.append(next(parts, b""))
+            yield b" ".join(said), name
+        elif kind == b"?":
+            yield kind, part[2:]
+        elif part:
+            yield part, b""

@@ -1,0 +1,167 @@
+"""A step that repeats itself, and loops that only look like one."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.engine.attempt import AttemptStarted, RunEvent
+from sequencer.engine.run import Run
+from sequencer.engine.stint import Mode, Summary
+from sequencer.errors import WaitsForPerson
+from sequencer.model.limits import InvocationLimits
+from tests.unit.engine.projects import Recorder, events, head_of, open_scripted, reopen, until
+
+LOOP = 50
+NOTE = b"# Do you repeat yourself?"
+
+
+def said(answer: str = "a", **evidence: Any) -> dict[str, Any]:
+    shown = {"has_text": True, **evidence}
+    return {"status": "ok", "output": answer, "evidence": shown, "usage": {"unpriced": 1}}
+
+
+def cycle(*steps: dict[str, Any], **settings: Any) -> dict[str, Any]:
+    definition = {"kind": "cycle", "steps": [{"text": "x", **step} for step in steps]}
+    return {"workflow": {"name": "one"}, "workflows": {"one": definition}, **settings}
+
+
+def most(steps: int) -> InvocationLimits:
+    return InvocationLimits(max_steps=steps)
+
+
+class Changing(Recorder):
+    """Changes a file of *folder* while the steps *names* run."""
+
+    def __init__(self, folder: Path, *names: str) -> None:
+        super().__init__()
+        self.folder, self.names, self.count = folder, names, 0
+
+    def __call__(self, event: RunEvent) -> None:
+        super().__call__(event)
+        if isinstance(event, AttemptStarted) and event.attempt.step.name in self.names:
+            self.count += 1
+            (self.folder / "work.txt").write_text(str(self.count))
+
+
+def opened(folder: Path, *outcomes: dict[str, Any], **settings: Any) -> Run:
+    """Open a project whose files are older than its first attempt, as they are in real life."""
+    run = open_scripted(folder, *outcomes, **settings)
+    until(lambda: time.time() > (folder / "orchestration.yaml").stat().st_ctime + 0.05)
+    return run
+
+
+def ticks(folder: Path, count: int) -> Summary:
+    """Make *count* ticks, each a process of its own for all that the run knows."""
+    summary = Summary()
+    for _ in range(count):
+        summary = reopen(folder).work(Mode.TICK)
+    return summary
+
+
+@pytest.mark.parametrize("way", ["one process", "ticks"])
+def test_equal_answers_without_a_change_pause_the_run(tmp_path: Path, way: str) -> None:
+    run = opened(tmp_path, said(), **cycle({"name": "main"}))
+    with pytest.raises(
+        WaitsForPerson, match="'main' gave the same answer 5 times in a row"
+    ) as told:
+        run.work(limits=most(LOOP)) if way == "one process" else ticks(tmp_path, LOOP)
+    assert told.value.exit_code == 4
+    head = head_of(run)
+    assert (head.status, head.usage.steps, head.step_index) == ("paused", 5, 5)
+    assert events(run)[-2:] == ["succeeded", "paused"]
+    with pytest.raises(WaitsForPerson, match="'sequencer resume' lets it continue"):
+        reopen(tmp_path).work(limits=most(1))
+
+
+def test_the_prompt_says_so_once_before(tmp_path: Path) -> None:
+    run, seen = opened(tmp_path, said(), **cycle({"name": "main"})), Recorder()
+    with pytest.raises(WaitsForPerson):
+        run.work(limits=most(LOOP), on_event=seen)
+    assert [NOTE in log.read_bytes() for log in seen.logs] == [False] * 4 + [True]
+    assert "your last 4 answers to this step" in seen.logs[-1].read_text()
+
+
+def test_after_a_resume_the_count_starts_again(tmp_path: Path) -> None:
+    run = opened(tmp_path, said(), **cycle({"name": "main", "stagnation": {"attempts": 3}}))
+    for steps in (3, 6):
+        with pytest.raises(WaitsForPerson):
+            run.work(limits=most(LOOP))
+        assert head_of(run).usage.steps == steps
+        resumed = run.control.resume()
+        assert (resumed.status, resumed.exit_reason) == ("waiting-next", None)
+
+
+def test_another_process_counts_on(tmp_path: Path) -> None:
+    run = opened(tmp_path, said(), **cycle({"name": "main"}))
+    run.work(limits=most(3))
+    with pytest.raises(WaitsForPerson):
+        reopen(tmp_path).work(limits=most(LOOP))
+    assert head_of(run).usage.steps == 5
+
+
+def test_two_attempts_are_enough_where_that_is_written(tmp_path: Path) -> None:
+    run = opened(tmp_path, said(), **cycle({"name": "main", "stagnation": {"attempts": 2}}))
+    with pytest.raises(WaitsForPerson):
+        run.work(limits=most(LOOP))
+    assert head_of(run).usage.steps == 2
+
+
+# --- loops that nobody may stop ------------------------------------------------------
+
+
+def untouched(folder: Path, *outcomes: dict[str, Any], seen: Recorder | None = None,
+              **settings: Any) -> None:  # fmt: skip
+    """Run 50 steps, half of them by ticks, and see that nothing has stopped them."""
+    run = open_scripted(folder, *outcomes, **settings)
+    heard = seen or Recorder()
+    assert run.work(limits=most(LOOP // 2), on_event=heard).usage.steps == LOOP // 2
+    for _ in range(LOOP // 2):
+        assert reopen(folder).work(Mode.TICK, on_event=heard).usage.steps == 1
+    assert "paused" not in events(run)
+    assert not any(NOTE in log.read_bytes() for log in heard.logs)
+
+
+def test_an_hourly_look_that_finds_nothing_to_do(tmp_path: Path) -> None:
+    idle = said(has_nothing_to_do=True)
+    untouched(tmp_path, idle, **cycle({"name": "look"}))
+
+
+def test_an_hourly_look_whose_answer_says_that_there_is_nothing_to_do(tmp_path: Path) -> None:
+    idle = {**said(), "output": "All is green.\nNothing to do: no issue is open."}
+    untouched(tmp_path, idle, **cycle({"name": "look", "expects": "change"}))
+
+
+def test_a_reviewer_who_always_agrees_while_the_work_goes_on(tmp_path: Path) -> None:
+    main, review = {**said("m"), "step": "main"}, {**said("lgtm"), "step": "review"}
+    steps = {"name": "main"}, {"name": "review"}
+    untouched(tmp_path, main, review, seen=Changing(tmp_path, "main"), **cycle(*steps))
+
+
+def test_a_look_at_ci_that_expects_nothing(tmp_path: Path) -> None:
+    untouched(tmp_path, said(), **cycle({"name": "ci", "expects": "nothing"}))
+
+
+def test_a_look_at_ci_by_a_command(tmp_path: Path) -> None:
+    ci = {"kind": "command", "argv": ["echo", "pending"]}
+    settings = cycle({"name": "ci"}, agents={"ci": ci}, agent={"default": "ci"})
+    untouched(tmp_path, said(), **settings)
+
+
+def test_a_client_that_gives_no_reason_and_works(tmp_path: Path) -> None:
+    codex = said(reason=None, tool_calls=3)
+    untouched(tmp_path, codex, seen=Changing(tmp_path, "main"), **cycle({"name": "main"}))
+
+
+def test_a_step_that_a_file_ends(tmp_path: Path) -> None:
+    marked = {**said("", is_stated=True, has_text=False), "step": "main"}
+    untouched(tmp_path, marked, **cycle({"name": "main", "complete_when": {"file": "done"}}))
+
+
+def test_nobody_is_stopped_where_it_is_switched_off(tmp_path: Path) -> None:
+    untouched(
+        tmp_path, said(), **cycle({"name": "main"}), step_defaults={"stagnation": {"attempts": 0}}
+    )
