@@ -415,6 +415,9 @@ class ClaudeParser(JsonEventParser):
         message = event.sub("message")
         key = str(message.get("id"))
         self._count_call(key, message, listener)
+        if key in self._calls and not event.get("parent_tool_use_id"):
+            # Of the conversation itself, and not of a subagent's.
+            self.last_sent = self._calls[key][1].sent
         for block in content:
             match block.get("type"):
                 case "text" if event.get("is_api_error_message"):
@@ -501,7 +504,6 @@ class ClaudeParser(JsonEventParser):
             cache_write_1h=hour,
         )
         self._calls[key] = (model, tokens)
-        self.last_sent = tokens.sent
         own, calls = self.rules.prices, self._calls.values()
         prices = [(price_of(name, own), used) for name, used in calls]
         cost = round(sum(price.cost_usd(used) for price, used in prices if price), 9)

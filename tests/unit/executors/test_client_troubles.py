@@ -165,6 +165,34 @@ def test_a_client_that_is_silent_to_the_end_may_be_so_by_its_conversation(ended_
     assert feed(CodexParser(RULES), lines, end=end).outcome.session_fault is None
 
 
+def called(key: str, sent: int, **more: Any) -> dict[str, Any]:
+    usage = {"input_tokens": sent - 100, "cache_read_input_tokens": 100, "output_tokens": 9}
+    message = {"id": key, "model": "m", "content": [], "usage": usage}
+    return {"type": "assistant", "message": message, **more}
+
+
+def test_how_large_a_conversation_is_is_what_its_last_call_has_sent() -> None:
+    result = {"type": "result", "subtype": "success", "is_error": False, "result": "ok"}
+    lines = encoded(called("1", 1000), called("2", 5000), result)
+    assert feed(ClaudeParser(RULES), lines).outcome.context_tokens == 5000
+    of_a_subagent = called("3", 90_000, parent_tool_use_id="t")
+    lines = encoded(called("1", 1000), of_a_subagent, result)
+    assert feed(ClaudeParser(RULES), lines).outcome.context_tokens == 1000
+    steps = [
+        {"type": "step_finish", "part": {"reason": "stop", "tokens": {"input": n}}}
+        for n in (10, 40)
+    ]
+    assert feed(OpencodeParser(RULES), encoded(*steps)).outcome.context_tokens == 40
+
+
+def test_of_a_client_that_tells_a_sum_only_it_is_the_sum() -> None:
+    lines = encoded({"type": "turn.completed", "usage": {"input_tokens": 70}})
+    assert feed(CodexParser(RULES), lines).outcome.context_tokens == 70
+    lines = encoded({"type": "result", "status": "success", "stats": {"input_tokens": 80}})
+    assert feed(GeminiParser(RULES), lines).outcome.context_tokens == 80
+    assert feed(CodexParser(RULES), []).outcome.context_tokens is None
+
+
 # --- reasons that nobody knows --------------------------------------------------------------
 
 
