@@ -43,7 +43,7 @@ from sequencer.executors.client_events import (
     split_mark,
     sum_of_costs,
 )
-from sequencer.executors.client_limits import as_utc
+from sequencer.executors.client_limits import as_utc, is_notice
 from sequencer.executors.observation import richer
 from sequencer.executors.prices import Tokens, price_of
 from sequencer.executors.process import ProcessEnd
@@ -524,7 +524,7 @@ class ClaudeParser(JsonEventParser):
         text = f"claude: {_error_of(result)}"
         if subtype in _HINTS:
             return self.failed(f"{text}\n{_HINTS[subtype]}", end)
-        if result.get("is_error") is False:
+        if result.get("is_error") is False and not is_notice(result.text("result")):
             text = f"claude ended with exit code {end.exit_code} after it gave a result: {text}"
             return self.failed(text, end)
         is_own = status is not None or _is_clients_own(result)

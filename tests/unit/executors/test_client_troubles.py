@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -73,6 +74,31 @@ def test_a_forged_line_makes_no_attempt_accepted(client: str, code: int) -> None
     outcome = feed(PARSERS[client](RULES), lines, end=ProcessEnd(exit_code=code)).outcome
     assert not outcome.is_accepted
     assert (outcome.status is OutcomeStatus.LIMITED) is (code == 1)
+
+
+@pytest.mark.parametrize("client", PARSERS)
+def test_an_error_of_megabytes_is_not_looked_through(client: str) -> None:
+    for text in ("a" * 5_000_000, "thread/read " * 400_000, "2026-11-26 " * 400_000):
+        event = limited(client)
+        if client == "claude":
+            event |= {"result": text, "api_error_status": None}
+        elif client == "opencode":
+            event["error"]["data"] = {"message": text}
+        else:
+            event["error"]["message"] = text
+        started = time.process_time()
+        feed(PARSERS[client](RULES), encoded(event), end=ProcessEnd(exit_code=1))
+        assert time.process_time() - started < 5
+
+
+def test_a_notice_with_an_exit_code_of_a_failure_is_one_of_the_client() -> None:
+    text = "You've hit your limit · resets 3pm (UTC)"
+    event = {"type": "result", "subtype": "success", "is_error": False, "result": text}
+    outcome = feed(ClaudeParser(RULES), encoded(event), end=ProcessEnd(exit_code=1)).outcome
+    assert (outcome.status, outcome.not_before) == (OutcomeStatus.LIMITED, "2026-11-21T15:00:00Z")
+    event["result"] = "I did it."
+    outcome = feed(ClaudeParser(RULES), encoded(event), end=ProcessEnd(exit_code=1)).outcome
+    assert outcome.status is OutcomeStatus.FAILED
 
 
 # --- conversations -------------------------------------------------------------------------
@@ -204,6 +230,7 @@ def test_of_a_client_that_tells_a_sum_only_it_is_the_sum() -> None:
         ("", 0, True),
         ("panicked at core/src/lib.rs:12", 101, True),
         ("TypeError: undefined is not a function", 1, True),
+        ("UnknownError: something went wrong", 1, True),
         # What a second try would not change.
         ("", 2, False),
         ("", 64, False),
