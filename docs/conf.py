@@ -26,6 +26,7 @@ PAGES: dict[str, dict[str, list[str]]] = {
             "docs/how-to/two-terminals",
             "docs/how-to/review-cadence",
             "docs/how-to/checks-as-steps",
+            "docs/how-to/evidence",
             "docs/how-to/router",
             "docs/how-to/several-runs",
             "docs/how-to/run-worktree",

@@ -124,6 +124,8 @@ def _remark(outcome: dict[str, Any]) -> str:
     if isinstance(usage, dict):
         parts += [cost] if (cost := cost_words(used(usage))) else []
         parts += ["no agent ran"] if usage.get("rehearsed") else []
+    if outcome.get("overspent"):
+        parts.append(f"spent {outcome['overspent']}")
     if outcome.get("denials"):
         parts.append(f"{len(outcome['denials'])} tool calls refused")
     # For a reset, the journal has the id of the run that it ended, which means nothing to people.

@@ -46,6 +46,7 @@ from sequencer.engine.records import (
     forward_of,
     judged,
     near_miss,
+    overspent,
     redacted,
 )
 from sequencer.errors import (
@@ -370,6 +371,8 @@ class Performer(Struct, frozen=True):
                 self.cwd, self.own_folders, running.known, began=time.time() - seconds
             )
             outcome = judge(outcome, prepared.step, look, partial(_notice, running.listener))
+        if prepared.step.max_cost_usd is not None:
+            self._tell_overspent(prepared.step, outcome.usage, running.listener)
         completed = checked(prepared.step, apply_completion(prepared.step, outcome))
         return completed.replace(
             usage=completed.usage.replace(seconds=seconds),
@@ -379,6 +382,12 @@ class Performer(Struct, frozen=True):
             denials=tuple(map(self.redact, completed.denials)),
             prompt=prepared.step.prompt_name,
         )
+
+    def _tell_overspent(self, step: Step, usage: Usage, listener: Listener) -> None:
+        """Say so if an attempt has spent more than it may: its client stops too late, or never."""
+        if (over := overspent(step, usage)) is not None:
+            _notice(listener, f"the attempt has spent {over}")
+            self.emit(Noticed(f"step {step.name!r} has spent {over}"))
 
     def _close(self, log: StepLog, attempt: Attempt, outcome: Outcome) -> None:
         log.close(outcome)

@@ -112,7 +112,21 @@ def circumstances(performed: Performed) -> dict[str, Any]:
         found["decision"] = {key: value for key, value in told.items() if value}
     if performed.outcome.evidence is not None and (why := stagnated(performed)) is not None:
         found[STAGNATED] = why
+    if step.max_cost_usd is not None and (over := overspent(step, performed.outcome.usage)):
+        found["overspent"] = over
     return found
+
+
+def overspent(step: Step, usage: Usage) -> str | None:
+    """Return by how much an attempt at *step* has spent more than it may; None: it has not.
+
+    >>> overspent(Step(name="a", max_cost_usd=1), Usage(cost_usd=1.5))
+    '1.5000 USD, more than its max_cost_usd of 1'
+    """
+    most = step.max_cost_usd
+    if most is None or usage.cost_usd <= most:
+        return None
+    return f"{usage.cost_usd:.4f} USD, more than its max_cost_usd of {most:g}"
 
 
 def performed_record(

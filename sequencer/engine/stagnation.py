@@ -136,7 +136,7 @@ def repetition_note(last: Streak | None, step: Step) -> str | None:
         said = f"your last {last.attempts} answers to this step, and nothing changed by them"
     return (
         f"# Do you repeat yourself?\n\nIf your answer is the same as {said}, the run is paused. "
-        "Do something else, or say what stands in your way."
+        "Do something else, or say what keeps you from it."
     )
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from sequencer.errors import StorageFailed
 from sequencer.executors.client_events import JsonEventParser, Rules
@@ -248,7 +249,9 @@ def perform_process(  # noqa: PLR0917 - the order is that of Executor.perform
     parser: JsonEventParser,
 ) -> Outcome:
     """Make one attempt with a command-line client and return how it ended."""
-    consumer = _Lines(parser, listener)
+    consumer, most = _Lines(parser, listener), request.step.most_equal_calls
+    if most:
+        launch = replace(launch, is_stuck=lambda: parser.observed.repeated_calls >= most)
     end = core.run(launch, consumer, cancellation)
     consumer.finish()
     judge = parser.done if end.ended_by == DONE else parser.finish

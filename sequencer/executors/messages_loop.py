@@ -27,7 +27,7 @@ from sequencer.executors.client_limits import DEFAULT_WAIT_S, TOO_MANY_REQUESTS,
 from sequencer.executors.observation import Observation, TurnTable, reason_of
 from sequencer.executors.prices import ModelPrice, Tokens, price_of
 from sequencer.executors.project_tools import SECRETS, Workbench, call_tool, describe_tools
-from sequencer.executors.protocol import Listener, Piece, StepRequest, time_is_over
+from sequencer.executors.protocol import Listener, Piece, StepRequest, repeats_itself, time_is_over
 from sequencer.executors.tool_words import MESSAGES, taken
 from sequencer.executors.wall import Wall
 from sequencer.model.addresses import takes_secrets
@@ -225,7 +225,7 @@ class Conversation:
         """Return what the model said last.
 
         Raises:
-            NoAnswer: a limit was reached, or a call got no answer.
+            NoAnswer: a limit was reached, a call got no answer, or the model repeats itself.
         """
         prompt = _text(self._request.prompt)
         messages: list[dict[str, Any]] = [{"role": "user", "content": [prompt]}]
@@ -236,6 +236,8 @@ class Conversation:
             self._observe(answer)
             if answer.stop_reason == "tool_use" and turn < self._max_turns:
                 messages.append({"role": "user", "content": self._use_tools(answer)})
+                if 0 < self._request.step.most_equal_calls <= self.observed.repeated_calls:
+                    raise NoAnswer(repeats_itself(self._request))
             elif answer.stop_reason not in {"tool_use", "pause_turn"}:
                 return self.observed.said_last
         raise NoAnswer(

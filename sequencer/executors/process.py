@@ -42,11 +42,13 @@ from sequencer.executors.protocol import (
     Piece,
     StepRequest,
     StopReason,
+    repeats_itself,
     time_is_over,
 )
 from sequencer.executors.pump import (
     DONE,
     GRACE_S,
+    STUCK,
     FileWatch,
     Guard,
     GuardUnreachable,
@@ -403,7 +405,7 @@ class ProcessEnd(Struct, frozen=True, kw_only=True):
     has_vanished: bool = False
     """There is no such program on PATH, where one was found before the step was claimed."""
     ended_by: StopReason | str | None = None
-    """None if it ended by itself, else "timeout", "idle", "done" or the reason of a
+    """None if it ended by itself, else "timeout", "idle", "done", "stuck" or the reason of a
     cancellation."""
     seconds: float = 0.0
     stderr_tail: str = ""
@@ -470,6 +472,8 @@ def stop_error(end: ProcessEnd, request: StepRequest) -> str:
             f"no progress for {request.idle_timeout_s:g} s; {gone}\n"
             f"raise idle_timeout_s of step {step!r} if it may be silent for that long"
         )
+    if end.ended_by == STUCK:
+        return f"{repeats_itself(request)}; {gone}"
     return (
         "the guard process of the agent was killed, and the agent with it; what it had started was "
         "ended as far as it could be found"

@@ -283,6 +283,14 @@ def time_is_over(request: StepRequest, became: str) -> str:
     return f"timed out after {took}; {became}\nraise {key}, or give it less to do"
 
 
+def repeats_itself(request: StepRequest) -> str:
+    """Return why an attempt was ended that made one tool call over and over."""
+    return (
+        f"the same tool call had the same result {request.step.most_equal_calls} times in a row "
+        f"(stagnation.tool_calls of step {request.step.name!r})"
+    )
+
+
 class Objection(NamedTuple):
     """Why an executor can't honour what a step says, and what to write instead."""
 

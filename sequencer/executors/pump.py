@@ -27,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -66,6 +66,8 @@ class Launch(Struct, frozen=True, kw_only=True):
     idle_timeout_s: float | None = None
     done_file: str | None = None
     """Below *cwd*: when it appears, the agent has done its work and is ended."""
+    is_stuck: Callable[[], bool] | None = None
+    """Whether the agent only repeats itself, and is ended for that; None: nobody looks."""
     grace_s: float = GRACE_S
     """Seconds between TERM and KILL."""
     wall: Wall = Wall.SCOPES
@@ -364,6 +366,8 @@ PIECE = 65_536
 TAIL = 4_096
 DONE = "done"
 """Why an agent is stopped whose file has appeared."""
+STUCK = "stuck"
+"""Why one is stopped that repeats the same tool call."""
 _DRAIN_S = 1.0
 """Seconds to wait for the end of the streams once everything of the agent is gone: only
 a process outside the tree (one that was handed the descriptor) can still hold them."""
@@ -468,6 +472,8 @@ class Pump(Struct):
             cause = next((name for date, name in sorted(self._limits()) if now >= date), None)
         if cause is None and self.mark is not None and self.mark.has_appeared():
             cause = DONE
+        if cause is None and self.launch.is_stuck is not None and self.launch.is_stuck():
+            cause = STUCK
         if cause is not None:
             self.stop_cause = cause
             self._until = now + self.launch.grace_s + _OVERDUE_S

@@ -307,6 +307,11 @@ class Step(Frozen, allow_inf_nan=False):
         return self
 
     @property
+    def most_equal_calls(self) -> int:
+        """Return after how many equal tool calls in a row an attempt is ended; 0: never."""
+        return 0 if self.stagnation is None else self.stagnation.tool_calls
+
+    @property
     def added_system_prompts(self) -> tuple[str, ...]:
         """Return the files that are added to the client's system prompt, in order."""
         added = self.append_system_prompt

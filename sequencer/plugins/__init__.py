@@ -16,7 +16,7 @@ TREES = "sequencer.trees"
 """The entry points that see what has changed in a folder; each is an
 `engine.tree_state.MakeTree`."""
 _OURS: Mapping[tuple[str, str], str] = {
-    (TREES, "git"): "sequencer.plugins.git.code.status:tree_in_git",
+    (TREES, "git"): "sequencer.plugins.git.code.attempt_changes:tree_in_git",
 }
 """What comes with this package, by group and name: where no metadata has to be read for it."""
 

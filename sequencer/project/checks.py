@@ -40,6 +40,7 @@ from sequencer.project.agent_checks import (
     check_agents,
     check_classifier,
     check_client_files,
+    check_time_limits,
     check_variables,
     check_walls,
 )
@@ -189,6 +190,7 @@ def check_workflow(project: Project, workflow: Workflow) -> Iterator[Finding]:
     yield from _check_permissions(project, workflow)
     yield from _check_decisions(workflow)
     yield from _check_costs(project, workflow)
+    yield from check_time_limits(project, workflow)
 
 
 def _check_permissions(project: Project, workflow: Workflow) -> Iterator[Finding]:
@@ -247,6 +249,7 @@ def _check_graph(project: Project, flow: GraphFile) -> Iterator[Finding]:
     yield from _check_permissions(project, flow.workflow)
     yield from _check_decisions(flow.workflow)
     yield from _check_costs(project, flow.workflow)
+    yield from check_time_limits(project, flow.workflow)
     optional = optional_of(flow.workflow)
     left_out: dict[str, set[str]] = {}
     for step in flow.workflow.steps:
@@ -280,6 +283,8 @@ def _check_run_worktree(project: Project) -> Iterator[Finding]:
         for problem in workplaces_of(project, None).problems():
             yield from of_error(Area.CONFIGURATION, problem)
     for name in (None, *project.run_names()):
+        for text in project.stranded(name):
+            yield Finding(Level.WARNING, Area.FILES, text)
         for refusal, can_be_mended in workplaces_of(project, name).foreign():
             level = Level.WARNING if can_be_mended else Level.ERROR
             yield from of_error(Area.STATE, refusal, level)

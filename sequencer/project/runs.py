@@ -41,7 +41,7 @@ from sequencer.project.schema import SHARED
 from sequencer.project.settings import Settings
 from sequencer.store.file import FileStore
 from sequencer.store.folder import keep_from_git
-from sequencer.store.head import migrate
+from sequencer.store.head import migrate, read_head
 from sequencer.store.highwater import HighWaterMark
 from sequencer.store.identity import utc_now
 from sequencer.store.protocol import Store
@@ -469,6 +469,15 @@ STORES: Mapping[str, Callable[..., Store]] = {
     "temporal": _fleet_store,
 }
 """``store.kind`` -> how it is made."""
+
+
+def run_name_of(state_path: Path) -> str | None:
+    """Return the name of the run in *state_path*'s folder, if its head can be read."""
+    try:
+        name = (read_head(state_path).content or {}).get("run_name")
+    except (OSError, StateRefused):
+        return None
+    return name if isinstance(name, str) and slug(name) == state_path.parent.name else None
 
 
 def state_path_of(settings: Settings, run: str | None) -> Path:

@@ -276,6 +276,6 @@ def with_defaults(step: Step, defaults: Mapping[str, Any]) -> Step:
     'x'
     """
     missing = {field: defaults[field] for field in defaults if field not in step.model_fields_set}
-    if missing.get("expects") == "change" and _only_answers(step):
+    if "expects" in missing and missing["expects"] == "change" and _only_answers(step):
         del missing["expects"]
     return step.replace(**missing) if missing else step

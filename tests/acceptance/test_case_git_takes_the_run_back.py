@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def home(folder: Path) -> dict[str, str]:
+def home(folder: Path) -> dict[str, Any]:
     return {"HOME": str(folder.parent / "home"), "XDG_STATE_HOME": str(folder.parent / "own")}
 
 

@@ -62,6 +62,8 @@ class Snapshot(Struct, frozen=True):
     """What the newest attempts have shown, a line each."""
     note: str
     """What is odd about how the newest step was performed, or how it ended."""
+    overspent: tuple[str, ...]
+    """Which of them have spent more than they may."""
     notices: tuple[str, ...]
     graph_view: FlowView | None = None
     """The states of a graph's nodes."""
@@ -196,6 +198,7 @@ class Snapshot(Struct, frozen=True):
         for one in self.posts:
             yield "posts", one.text(lambda at: duration(age_s(at) or 0.0))
         yield "note", self.note
+        yield from (("warning", line) for line in self.overspent)
         for denial in self.denials[:SHOWN_DENIALS]:
             yield "warning", f"refused by the agent's permissions: {denial}"
         if len(self.denials) > SHOWN_DENIALS:
@@ -353,6 +356,7 @@ def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None)
         holders=tuple((claim, run.store.liveness(claim)) for claim in claims),
         limits=run.limits,
         denials=tuple(str(line) for fact in newest for line in _of(fact).get("denials") or ()),
+        overspent=tuple(_overspent(fact) for fact in newest if _of(fact).get("overspent")),
         shown=tuple(_shown(fact) for fact in newest if evidence_of(_of(fact))),
         note=_note(newest),
         notices=notices,
@@ -361,7 +365,7 @@ def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None)
         makers=run.makers() if claims else None,
         elsewhere=run.elsewhere() if claims else "",
         detached=run.detached() if head is not None else (),
-        heard=heard_of(claims, logs.folder) if seen and logs and claims else {},
+        heard=heard_of(claims, logs.folders) if seen and logs and claims else {},
     )
 
 
@@ -377,6 +381,10 @@ def _shown(fact: Mapping[str, Any]) -> str:
 def _note(newest: Sequence[Mapping[str, Any]]) -> str:
     outcomes = map(_of, newest)
     return next((str(one["note"]) for one in outcomes if "agent" in one and one.get("note")), "")
+
+
+def _overspent(fact: Mapping[str, Any]) -> str:
+    return f"{fact['step']} has spent {_of(fact)['overspent']}"
 
 
 def _newest(run: Run, head: Head | None) -> Sequence[Mapping[str, Any]]:
@@ -401,9 +409,12 @@ MAX_LOOKS = 20
 """A rewound step writes to a log with a higher number than its attempt."""
 
 
-def heard_of(claims: Iterable[Claim], folder: Path) -> dict[str, Heard]:
-    """Return the newest line of each step in *claims* that has a log in *folder*."""
-    found = {claim.step: _newest_line(claim, folder) for claim in claims}
+def heard_of(claims: Iterable[Claim], folders: Sequence[Path]) -> dict[str, Heard]:
+    """Return the newest line of each step in *claims* that has a log in one of *folders*."""
+    found = {
+        claim.step: next(filter(None, (_newest_line(claim, one) for one in folders)), "")
+        for claim in claims
+    }
     return {step: Heard(line) for step, line in found.items() if line}
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sequencer.cli.views.standing import take
 from sequencer.engine.attempt import AttemptStarted, AttemptWrote, RunEvent
 from sequencer.engine.evidence import judge, judge_turn, judge_work
 from sequencer.errors import StepFailed
@@ -212,3 +213,23 @@ def test_what_can_t_be_seen_in_time_is_not_no_change(
     run, seen = open_scripted(tmp_path, worked(), **once(expects="change")), Recorder()
     assert run.work(limits=LIMITS, on_event=seen).usage.steps == 1
     assert b"whether files have changed is not known" in seen.output
+
+
+def test_an_attempt_that_costs_more_than_it_may_is_reported(tmp_path: Path) -> None:
+    dear = {"status": "ok", "output": "done", "usage": {"cost_usd": 1.5}}
+    run, seen = open_scripted(tmp_path, dear, **once(max_cost_usd=1)), Recorder()
+    run.work(limits=LIMITS, on_event=seen)
+    told = "1.5000 USD, more than its max_cost_usd of 1"
+    assert f"[sequencer] the attempt has spent {told}" in seen.logs[0].read_text()
+    assert f"step 'main' has spent {told}" in seen.notices
+    assert [*run.history()][-1]["outcome"]["overspent"] == told
+    shown = take(run).text()
+    assert f"warning     main has spent {told}" in shown
+
+
+def test_an_attempt_that_costs_what_it_may_is_not(tmp_path: Path) -> None:
+    dear = {"status": "ok", "output": "done", "usage": {"cost_usd": 1.0}}
+    run, seen = open_scripted(tmp_path, dear, **once(max_cost_usd=1)), Recorder()
+    run.work(limits=LIMITS, on_event=seen)
+    assert seen.notices == []
+    assert "overspent" not in [*run.history()][-1]["outcome"]

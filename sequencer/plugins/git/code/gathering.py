@@ -30,6 +30,7 @@ from sequencer.plugins.git.code.selection import (
     secrets_by,
     with_keys,
 )
+from sequencer.plugins.git.code.stranded import keep, left_in, log_size, stranded
 from sequencer.plugins.git.code.tree import (
     SHOWN_PATHS,
     Change,
@@ -96,7 +97,7 @@ def _old_content(git: Git, path: str, commit: str = "HEAD") -> bytes | None:
 
 CLEANING_S = 60.0
 """After this no further worktree is begun with; the next one who cleans goes on."""
-_OF_ATTEMPT = re.compile(r"(?P<name>[^/]+-[0-9]+(-again[0-9]+)?)(\.left)?")
+_OF_ATTEMPT = re.compile(r"(?P<name>[^/]+-[0-9]+(-again[0-9]+)?)(\.left[0-9]*)?")
 """The last part of a branch's name: that of the worktree, or of what its agent went away from."""
 
 
@@ -282,6 +283,7 @@ class TaskTrees:
             [f"left out because they are files of a run: {', '.join(sorted(own))}"] if own else []
         )
         notices += self._moved_branch(worktree, git, status, tip)
+        notices += self.look_for_left(worktree)[1]
         has_own = status.commit != worktree.base
         return Gathered(tip, (), tuple(sorted(others)), tuple(notices), has_own)
 
@@ -388,11 +390,31 @@ class TaskTrees:
         old = git.text("rev-parse", "--verify", "--quiet", ref, accepts=(0, 1))
         notices = []
         if old and not self.checkout.contains(tip, old):
-            left = f"{worktree.branch}.left"
-            git.run("update-ref", f"refs/heads/{left}", old)
-            notices.append(f"the agent continued from another commit; what it left is on {left}")
+            for left in keep(git, worktree.branch, [old], [tip]):
+                text = f"the agent continued from another commit; what it left is on {left.branch}"
+                notices.append(text)
         git.run("update-ref", ref, tip)
         return notices
+
+    def look_for_left(self, worktree: Worktree) -> tuple[Worktree, tuple[str, ...]]:
+        """Keep what agents have committed in *worktree* and went away from; say what is new.
+
+        Returns also the note, which has how far the log of HEAD was looked through. Where git
+        fails, once more is next time.
+        """
+        size, told = log_size(worktree.place), tuple[str, ...]()
+        start = worktree.looked_at if worktree.looked_at < size else 0
+        if size == worktree.looked_at:
+            return worktree, ()
+        try:
+            if left := left_in(worktree.place, start):
+                git, here = self.git_of(worktree), self.checkout.commit()
+                known = [worktree.base, git.text("rev-parse", "HEAD"), *([here] if here else [])]
+                made = keep(git, worktree.branch, stranded(git, left, known), known)
+                told = tuple(one.words for one in made)
+        except GitFailed:
+            return worktree, ()
+        return self.notes.write(worktree.replace(looked_at=size)), told
 
     # --- removing ------------------------------------------------------------------
 

@@ -74,6 +74,8 @@ class Worktree(Frozen):
     phase: Phase = Phase.ADDING
     git_dir: str = ""
     """Where its HEAD and index are; empty while it is added."""
+    looked_at: Counter = 0
+    """Bytes of the log of its HEAD that were looked through for commits that it has left."""
 
     @property
     def place(self) -> Path:

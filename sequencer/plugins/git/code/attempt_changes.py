@@ -1,4 +1,4 @@
-"""What git says of a work tree at one moment, and what has changed between two.
+"""What an attempt has changed, as git sees it.
 
 The commit that is checked out, every file that differs from it or that git does not know, and
 git's own record of the moves of HEAD in this work tree: it tells commits that were made on
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from sequencer.engine.tree_state import (
     last_change,
 )
 from sequencer.errors import SequencerError
+from sequencer.plugins.git.code.tree import STATUS, parse_status
 from sequencer.plugins.git.process import Git, GitFailed
 
 _COMMITTED = re.compile(
@@ -35,8 +36,6 @@ _COMMITTED = re.compile(
 )
 """In git's record of HEAD: what has made a commit."""
 _MOST_MOVES = 1024 * 1024
-_FIELDS = {b"1": 8, b"2": 9, b"u": 10}
-"""Of a line of status: how many fields stand before the path, by its first letter."""
 
 
 def tree_in_git(folder: Path, own: Sequence[Path]) -> GitTree | None:
@@ -68,34 +67,28 @@ class GitTree(Struct, frozen=True):
     def state(self, deadline: Deadline) -> TreeState:
         """See `Tree.state`."""
         excluded = [f":(exclude,literal){name}" for name in self.own]
-        told = self._told(
-            deadline, "status", "--porcelain=v2", "--branch", "-z", "--untracked-files=all",
-            "--", ":(top)", *excluded,
-        )  # fmt: skip
-        commit, entries = "", dict[str, str]()
-        log = self._moves()
+        found = parse_status(self._told(deadline, *STATUS, "--", ":(top)", *excluded))
+        entries, log = dict[str, str](), self._moves()
         newest = 0.0 if log is None else last_change(log)
-        for said, name in _lines(told):
-            if said.startswith(b"# branch.oid "):
-                commit = said.removeprefix(b"# branch.oid ").decode("ascii", "replace")
-            elif name:
-                deadline.left_s()
-                path = os.fsdecode(name)
-                mark, changed = self._file(path)
-                entries[path] = f"{said.decode('ascii', 'replace')} {mark}"
-                newest = max(newest, changed)
-        return TreeState(entries, commit, 0 if log is None else log.st_size, newest)
+        for one in found.entries:
+            deadline.left_s()
+            mark, changed = self._file(one.path)
+            facts = (one.change, one.is_staged, one.is_unmerged, one.mode, mark)
+            entries[one.path] = " ".join(map(str, facts))
+            newest = max(newest, changed)
+        moves = 0 if log is None else log.st_size
+        return TreeState(entries, found.commit or "", moves, newest)
 
     def changes(self, before: TreeState, after: TreeState, deadline: Deadline) -> TreeChanges:
         """See `Tree.changes`."""
         paths = differing(before, after)
         commits = self._commits(before, after, deadline)
         old, new = before.commit, after.commit
-        if old != new and "(" not in old + new:
+        if old and new and old != new:
             told = self._told(deadline, "diff", "--name-only", "-z", old, new)
             paths |= {os.fsdecode(name) for name in told.split(b"\0") if name}
         elif old != new:
-            # The first commit of all: its files stood in the status before.
+            # The first commit of all; its files were in the status before.
             commits = max(commits, 1)
         return TreeChanges(len(paths), commits)
 
@@ -105,7 +98,7 @@ class GitTree(Struct, frozen=True):
             with suppress(OSError), (self._git_folder() / "logs" / "HEAD").open("rb") as file:
                 file.seek(before.moves)
                 return len(_COMMITTED.findall(file.read(_MOST_MOVES)))
-        if before.commit == after.commit or "(" in before.commit + after.commit:
+        if not before.commit or before.commit == after.commit:
             return 0
         told = self._told(deadline, "rev-list", "--count", f"{before.commit}..{after.commit}")
         return int(told)
@@ -146,19 +139,3 @@ def _change_of_place(path: Path) -> float:
         with suppress(OSError):
             return last_change(above.lstat())
     return 0.0
-
-
-def _lines(told: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield what *told* says of each file, and its path; a header has none."""
-    parts = iter(told.split(b"\0"))
-    for part in parts:
-        kind, count = part[:1], _FIELDS.get(part[:1])
-        if count is not None:
-            *said, name = part.split(b" ", count)
-            if kind == b"2":
-                said.append(next(parts, b""))
-            yield b" ".join(said), name
-        elif kind == b"?":
-            yield kind, part[2:]
-        elif part:
-            yield part, b""

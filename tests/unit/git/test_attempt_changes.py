@@ -1,0 +1,187 @@
+"""What an attempt has changed: in a repository, and in a folder without git."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sequencer.engine.tree_state import (
+    CONTENT_BYTES,
+    Deadline,
+    FolderTree,
+    TreeChanges,
+    TreeState,
+    TreeUnknown,
+    file_mark,
+    tree_of,
+)
+from sequencer.plugins.git.code.attempt_changes import GitTree
+from tests.unit.git.clones import commit, repository, said, write
+
+FILES = {"a.txt": "a\n", "docs/b.md": "b\n", ".gitignore": "ignored/\n"}
+
+
+def state(folder: Path) -> TreeState:
+    return tree_of(folder, [folder / "sync", folder / "logs"]).state(Deadline.after(20))
+
+
+def changed(folder: Path, act: Callable[[], object]) -> TreeChanges:
+    before = state(folder)
+    act()
+    tree = tree_of(folder, [folder / "sync", folder / "logs"])
+    return tree.changes(before, state(folder), Deadline.after(20))
+
+
+def put(folder: Path, **files: str) -> Callable[[], None]:
+    return lambda: write(folder, files)
+
+
+def branch_and_back(folder: Path) -> None:
+    """Commit on another branch, and come back as if nothing had been."""
+    was = said(folder, "branch", "--show-current")
+    said(folder, "switch", "-q", "-c", "aside")
+    commit(folder, {"c.txt": "c"})
+    said(folder, "switch", "-q", was)
+
+
+@pytest.mark.parametrize(
+    ("act", "found"),
+    [
+        (lambda folder: folder, TreeChanges(0, 0)),
+        (lambda folder: (folder / "a.txt").touch(), TreeChanges(0, 0)),
+        (lambda folder: write(folder, {"a.txt": "a\n"}), TreeChanges(0, 0)),
+        (lambda folder: write(folder, {"a.txt": "other"}), TreeChanges(1, 0)),
+        (lambda folder: write(folder, {"new file.txt": ""}), TreeChanges(1, 0)),
+        (lambda folder: (folder / "a.txt").unlink(), TreeChanges(1, 0)),
+        (lambda folder: (folder / "a.txt").chmod(0o755), TreeChanges(1, 0)),
+        (lambda folder: os.mkfifo(folder / "pipe"), TreeChanges(0, 0)),
+        (lambda folder: (folder / "link").symlink_to("/etc/passwd"), TreeChanges(1, 0)),
+        (lambda folder: commit(folder, {"a.txt": "other"}), TreeChanges(1, 1)),
+        (branch_and_back, TreeChanges(0, 1)),
+        # What nobody asked for does not count.
+        (lambda folder: write(folder, {"ignored/x": "x", "sync/x": "x"}), TreeChanges(0, 0)),
+        (lambda folder: write(folder, {"logs/x": "x"}), TreeChanges(0, 0)),
+        (lambda folder: said(folder, "switch", "-q", "-c", "other"), TreeChanges(0, 0)),
+    ],
+)
+def test_what_git_sees(tmp_path: Path, act: Callable[[Path], object], found: TreeChanges) -> None:
+    folder = repository(tmp_path / "r", FILES)
+    assert isinstance(tree_of(folder, ()), GitTree)
+    assert changed(folder, lambda: act(folder)) == found
+
+
+def test_what_was_dirty_before_is_no_change(tmp_path: Path) -> None:
+    folder = repository(tmp_path / "r", FILES)
+    write(folder, {"a.txt": "mine", "new.txt": "mine"})
+    assert changed(folder, lambda: None) == TreeChanges(0, 0)
+    assert changed(folder, put(folder, **{"a.txt": "yours"})) == TreeChanges(1, 0)
+    assert state(folder).digest != changed_digest(folder)
+
+
+def changed_digest(folder: Path) -> str:
+    write(folder, {"new.txt": "yours"})
+    return state(folder).digest
+
+
+def test_a_first_commit_is_a_change(tmp_path: Path) -> None:
+    folder = tmp_path / "r"
+    folder.mkdir()
+    said(folder, "init", "-q")
+    write(folder, {"a.txt": "a"})
+    assert changed(folder, lambda: commit(folder, {"a.txt": "a"})).commits == 1
+
+
+def test_a_repository_without_a_record_of_head(tmp_path: Path) -> None:
+    folder = repository(tmp_path / "r", FILES)
+    said(folder, "config", "core.logAllRefUpdates", "false")
+    shutil.rmtree(folder / ".git" / "logs", ignore_errors=True)
+    assert changed(folder, lambda: commit(folder, {"a.txt": "b"})) == TreeChanges(1, 1)
+
+
+def test_a_linked_work_tree_has_a_record_of_its_own(tmp_path: Path) -> None:
+    folder, linked = repository(tmp_path / "r", FILES), tmp_path / "linked"
+    said(folder, "worktree", "add", "-q", "-b", "other", str(linked))
+    assert changed(linked, lambda: commit(folder, {"a.txt": "b"})) == TreeChanges(0, 0)
+    assert changed(linked, lambda: commit(linked, {"a.txt": "c"})) == TreeChanges(1, 1)
+
+
+def test_a_folder_that_git_ignores_is_looked_at_without_git(tmp_path: Path) -> None:
+    folder = repository(tmp_path / "r", FILES) / "ignored"
+    folder.mkdir()
+    assert isinstance(tree_of(folder, ()), FolderTree)
+    assert changed(folder, put(folder, x="x")) == TreeChanges(1, 0)
+
+
+def test_a_folder_below_the_repository_counts_with_all_of_it(tmp_path: Path) -> None:
+    folder = repository(tmp_path / "r", FILES)
+    assert changed(folder / "docs", put(folder, **{"a.txt": "other"})) == TreeChanges(1, 0)
+
+
+# --- without git -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("act", "files"),
+    [
+        (lambda folder: folder, 0),
+        (lambda folder: write(folder, {"new.txt": "x", "deep/er/new.txt": "x"}), 2),
+        (lambda folder: write(folder, {"a.txt": "other"}), 1),
+        (lambda folder: (folder / "a.txt").unlink(), 1),
+        (lambda folder: write(folder, {"sync/x": "x", "logs/x": "x", ".git/x": "x"}), 0),
+    ],
+)
+def test_what_is_seen_without_git(
+    tmp_path: Path, act: Callable[[Path], object], files: int
+) -> None:
+    write(tmp_path, {"a.txt": "a", "docs/b.md": "b"})
+    if not files:
+        (tmp_path / ".git").mkdir()
+    tree = FolderTree(tmp_path, frozenset({str(tmp_path / "sync"), str(tmp_path / "logs")}))
+    before = tree.state(Deadline.after(20))
+    act(tmp_path)
+    assert tree.changes(before, tree.state(Deadline.after(20)), Deadline.after(20)).files == files
+
+
+@pytest.mark.parametrize("has_git", [True, False])
+def test_the_newest_change_is_known(tmp_path: Path, has_git: bool) -> None:
+    folder = repository(tmp_path / "r", FILES) if has_git else tmp_path
+    write(folder, {"a.txt": "before"})
+    later = time.time() + 0.05
+    while time.time() < later:
+        pass
+    assert state(folder).newest < later - 0.02
+    write(folder, {"a.txt": "after"})
+    assert state(folder).newest >= later - 0.02
+    # A date that a program has set is not believed.
+    os.utime(folder / "a.txt", (0, 0))
+    assert state(folder).newest >= later - 0.02
+
+
+@pytest.mark.parametrize("has_git", [True, False])
+def test_a_look_that_takes_too_long_knows_nothing(tmp_path: Path, has_git: bool) -> None:
+    folder = repository(tmp_path / "r", FILES) if has_git else tmp_path
+    write(folder, {"new.txt": "x"})
+    with pytest.raises(TreeUnknown, match="too long"):
+        tree_of(folder, ()).state(Deadline.after(-1))
+
+
+def test_a_repository_that_git_can_t_read_is_unknown(tmp_path: Path) -> None:
+    folder = repository(tmp_path / "r", FILES)
+    tree = tree_of(folder, ())
+    (folder / ".git" / "HEAD").write_text("nonsense")
+    with pytest.raises(TreeUnknown):
+        tree.state(Deadline.after(20))
+
+
+def test_a_large_file_is_compared_by_its_size_and_time(tmp_path: Path) -> None:
+    path = tmp_path / "large"
+    path.write_bytes(b"x" * (CONTENT_BYTES + 1))
+    was = file_mark(str(path), path.lstat())
+    assert file_mark(str(path), path.lstat()) == was
+    os.utime(path, (1, 1))
+    assert file_mark(str(path), path.lstat()) != was
