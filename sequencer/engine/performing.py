@@ -363,7 +363,9 @@ class Performer(Struct, frozen=True):
         self, outcome: Outcome, prepared: Prepared, running: _Running, seconds: float
     ) -> Outcome:
         number = running.attempt.attempt
-        outcome = bounded(excused(outcome, number), number, self.max_attempts)
+        if outcome.is_unexplained:
+            outcome = excused(outcome, number)
+        outcome = bounded(outcome, number, self.max_attempts)
         if outcome.evidence is not None and prepared.executor.kind not in OWN_WORD:
             look = running.look or Look(
                 self.cwd, self.own_folders, running.known, began=time.time() - seconds
@@ -576,7 +578,7 @@ class Performer(Struct, frozen=True):
         why = worn_out(session, prepared.step, datetime.now(UTC))
         if why is None:
             return session
-        _notify(running.listener, f"a new conversation starts: {why}")
+        _notice(running.listener, f"a new conversation starts: {why}")
         return None
 
     def _begun_anew(self, prepared: Prepared, running: _Running, lost: Outcome, to: str) -> Outcome:
@@ -585,7 +587,7 @@ class Performer(Struct, frozen=True):
         Nothing has failed by that: it says nothing about the step.
         """
         why = self.redact((lost.error or "no reason given").partition("\n")[0])
-        _notify(running.listener, f"the conversation can't be continued, a new one starts: {why}")
+        _notice(running.listener, f"the conversation can't be continued, a new one starts: {why}")
         with another(running.attempt.result_path) as path:
             again = replace(
                 running,
@@ -596,10 +598,6 @@ class Performer(Struct, frozen=True):
             outcome = self._run(prepared, again, to)
         usage = outcome.usage.plus(lost.usage)
         return outcome.replace(usage=usage, session_fault=SessionFault.LOST)
-
-
-def _notify(listener: Listener, text: str) -> None:
-    listener.write(f"[sequencer] {text}\n".encode(), Piece.NOTICE)
 
 
 class _Output:

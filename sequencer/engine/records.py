@@ -64,7 +64,7 @@ def journal_record(
         "error": outcome.error[:4000] if outcome.error else None,
         "denials": [line[:200] for line in outcome.denials[:20]] if outcome.denials else None,
         "exit_code": outcome.exit_code,
-        "session": shown_session(outcome.session_id),
+        "session": None if outcome.session_id is None else shown_session(outcome.session_id),
         "quota": None if outcome.quota is None else outcome.quota.model_dump(),
         "evidence": None if outcome.evidence is None else shown(outcome.evidence),
         "missing": outcome.missing,
@@ -77,13 +77,13 @@ def shown(evidence: Evidence) -> dict[str, Any] | None:
     return evidence.model_dump(mode="json", exclude_defaults=True) or None
 
 
-def shown_session(mark: str | None) -> str | None:
+def shown_session(mark: str) -> str | None:
     r"""Return the client's own id of a conversation, without what its executor has noted beside it.
 
-    >>> shown_session("0199;cost_usd=0.5"), shown_session("a\nb"), shown_session(None)
+    >>> shown_session("0199;cost_usd=0.5"), shown_session("a\nb"), shown_session("")
     ('0199', None, None)
     """
-    found = (mark or "").partition(";")[0]
+    found = mark.partition(";")[0]
     return found if found.isascii() and found.isprintable() and 0 < len(found) <= ID_CHARS else None
 
 

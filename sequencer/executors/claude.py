@@ -43,7 +43,7 @@ from sequencer.executors.client_events import (
     split_mark,
     sum_of_costs,
 )
-from sequencer.executors.client_limits import as_utc
+from sequencer.executors.client_limits import as_utc, is_notice
 from sequencer.executors.observation import richer
 from sequencer.executors.prices import Tokens, price_of
 from sequencer.executors.process import ProcessEnd
@@ -415,6 +415,9 @@ class ClaudeParser(JsonEventParser):
         message = event.sub("message")
         key = str(message.get("id"))
         self._count_call(key, message, listener)
+        if key in self._calls and not event.get("parent_tool_use_id"):
+            # Of the conversation itself, and not of a subagent's.
+            self.last_sent = self._calls[key][1].sent
         for block in content:
             match block.get("type"):
                 case "text" if event.get("is_api_error_message"):
@@ -501,7 +504,6 @@ class ClaudeParser(JsonEventParser):
             cache_write_1h=hour,
         )
         self._calls[key] = (model, tokens)
-        self.last_sent = tokens.sent
         own, calls = self.rules.prices, self._calls.values()
         prices = [(price_of(name, own), used) for name, used in calls]
         cost = round(sum(price.cost_usd(used) for price, used in prices if price), 9)
@@ -522,7 +524,7 @@ class ClaudeParser(JsonEventParser):
         text = f"claude: {_error_of(result)}"
         if subtype in _HINTS:
             return self.failed(f"{text}\n{_HINTS[subtype]}", end)
-        if result.get("is_error") is False:
+        if result.get("is_error") is False and not is_notice(result.text("result")):
             text = f"claude ended with exit code {end.exit_code} after it gave a result: {text}"
             return self.failed(text, end)
         is_own = status is not None or _is_clients_own(result)

@@ -83,6 +83,8 @@ def number(facts: Mapping[str, str], name: str) -> float:
 LINE_CHARS = 300
 """How much of a tool's input or result is shown; the client's own transcript has all."""
 ERROR_CHARS = 1_000
+_READ_CHARS = 8_000
+"""How much of an error is looked through: an agent can make one of megabytes."""
 _STDERR_LINES = 20
 _UNAUTHORIZED = 401
 _TOO_MUCH = frozenset({400, 413})
@@ -391,6 +393,7 @@ class JsonEventParser(Speaker, ABC):
         says more. Exit code 0 does not make an answer of it. But where a tool was called before,
         the agent may have written it, and nobody waits for the date that it names.
         """
+        error = error[:_READ_CHARS]
         found = Trouble.LIMIT if epoch_s is not None else classify(error, status)
         is_believed = epoch_s is not None or is_own
         is_away = is_believed and found in (Trouble.LIMIT, Trouble.OUTAGE)

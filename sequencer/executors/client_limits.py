@@ -49,7 +49,7 @@ class Trouble(StrEnum):
 _LIMIT = re.compile(
     r"""usage[ _-]limit[ _-]reached | usage[ ]limit[ ]has[ ]been[ ]reached
       | (?:hit|reached)[ ](?:your|the)[ ](?:\S+[ ]){0,3}limit\b
-      | (?:\d+[ -]hour|\w+ly|session|usage)[ ]limit[ ](?:reached|exhausted)
+      | (?:\d[ -]hour|daily|weekly|monthly|session|usage)[ ]limit[ ](?:reached|exhausted)
       | exceeded[ ]your[ ](?:current[ ])?quota | RESOURCE[ _]EXHAUSTED
       | resource[ ]has[ ]been[ ]exhausted
       | exhausted[ ]your[ ](?:\S+[ ]){0,3}(?:capacity|quota)
@@ -80,7 +80,7 @@ _TEMPORARY = re.compile(
       | overloaded(?:_error)?\b | \bUNAVAILABLE\b | (?:service|temporarily)[ ]unavailable
       | internal[ ]server[ ]error | bad[ ]gateway | high[ ]demand
       | (?:at|out[ ]of|no)[ ]capacity | server[ _](?:is[ ])?busy | unable[ ]to[ ]process[ ]your
-      | \breconnecting\b
+      | \breconnecting\b | slow[ _]down\b
     """,
     re.IGNORECASE | re.VERBOSE,
 )
@@ -88,8 +88,10 @@ _TEMPORARY = re.compile(
 _REFUSED = re.compile(
     r"""authenticat | unauthorized | forbidden | api[ _-]?key | not[ ]logged[ ]in | /login\b
       | credit[ ]balance | billing | permission[ _]denied | access[ ]?denied | not[ ]supported
-      | invalid | unknown | unrecognized | unexpected[ ]argument | cannot[ ]be[ ]used
-      | not[ ]found | no[ ]such | usage: | too[ ]long
+      | invalid[ _](?:request|argument|api|model|value|option|session)
+      | unknown[ ](?:option|argument|flag|command|model|agent|provider) | unrecognized
+      | unexpected[ ]argument | cannot[ ]be[ ]used | malformed | not[ ]found
+      | no[ ]such | usage: | too[ ]long
       | context[ ](?:window|length|limit) | reached[ ]max | ValidationException
     """,
     re.IGNORECASE | re.VERBOSE,
@@ -202,7 +204,8 @@ _NOTICE = re.compile(
       | You(?:'|\u2019)ve[ ](?:hit|reached)[ ]your[ ][\w -]{0,30}limit(?:[ ]for[ ][\w ]{1,30})?
         (?:[ ][\u00b7\u2219][ ][^\n]*|\.[ ](?:Upgrade|Visit|Try|To|Your|Limits)\b[^\n]*)?\.?
       | You(?:'|\u2019)re[ ]out[ ]of[ ](?:extra[ ])?usage\b(?:[ ][\u00b7\u2219][ ][^\n]*)?
-      | (?:\d+[ -]hour|\w+ly|session|usage)[ ]limit[ ]reached(?:[ ]?[\u00b7\u2219|][^\n]*)?
+      | (?:\d+[ -]hour|daily|weekly|monthly|session|usage)[ ]limit[ ]reached
+        (?:[ ]?[\u00b7\u2219|][^\n]*)?
       | Credit[ ]balance[ ](?:is[ ])?too[ ]low(?:[ ][\u00b7\u2219][ ][^\n]*)?
       | Invalid[ ]API[ ]key[ ][\u00b7\u2219][ ][^\n]*
       | Prompt[ ]is[ ]too[ ]long

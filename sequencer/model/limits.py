@@ -158,7 +158,10 @@ def why_put_off(outcome: Outcome, agent: str) -> str:
     if outcome.status is OutcomeStatus.LIMITED:
         return f"usage limit of agent {agent!r}"
     said = " ".join((outcome.error or "no reason given").split())
-    return f"the agent is unavailable ({said[:SAID_CHARS]}{'…' * (len(said) > SAID_CHARS)})"
+    what = "the agent is unavailable"
+    if outcome.is_unexplained:
+        what = "the agent failed before it did any work, for an unknown reason"
+    return f"{what} ({said[:SAID_CHARS]}{'…' * (len(said) > SAID_CHARS)})"
 
 
 def excused(outcome: Outcome, attempt: int) -> Outcome:

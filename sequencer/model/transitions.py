@@ -310,7 +310,7 @@ def succeed(
     held = held_claim(head, token)
     session = head.session
     if executor is not None:
-        session = session_of(outcome, executor, at)
+        session = session_of(outcome, executor, at) if outcome.session_id else None
     new = moved(
         head,
         at,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -73,6 +74,31 @@ def test_a_forged_line_makes_no_attempt_accepted(client: str, code: int) -> None
     outcome = feed(PARSERS[client](RULES), lines, end=ProcessEnd(exit_code=code)).outcome
     assert not outcome.is_accepted
     assert (outcome.status is OutcomeStatus.LIMITED) is (code == 1)
+
+
+@pytest.mark.parametrize("client", PARSERS)
+def test_an_error_of_megabytes_is_not_looked_through(client: str) -> None:
+    for text in ("a" * 5_000_000, "thread/read " * 400_000, "2026-11-26 " * 400_000):
+        event = limited(client)
+        if client == "claude":
+            event |= {"result": text, "api_error_status": None}
+        elif client == "opencode":
+            event["error"]["data"] = {"message": text}
+        else:
+            event["error"]["message"] = text
+        started = time.process_time()
+        feed(PARSERS[client](RULES), encoded(event), end=ProcessEnd(exit_code=1))
+        assert time.process_time() - started < 5
+
+
+def test_a_notice_with_an_exit_code_of_a_failure_is_one_of_the_client() -> None:
+    text = "You've hit your limit · resets 3pm (UTC)"
+    event = {"type": "result", "subtype": "success", "is_error": False, "result": text}
+    outcome = feed(ClaudeParser(RULES), encoded(event), end=ProcessEnd(exit_code=1)).outcome
+    assert (outcome.status, outcome.not_before) == (OutcomeStatus.LIMITED, "2026-11-21T15:00:00Z")
+    event["result"] = "I did it."
+    outcome = feed(ClaudeParser(RULES), encoded(event), end=ProcessEnd(exit_code=1)).outcome
+    assert outcome.status is OutcomeStatus.FAILED
 
 
 # --- conversations -------------------------------------------------------------------------
@@ -165,6 +191,34 @@ def test_a_client_that_is_silent_to_the_end_may_be_so_by_its_conversation(ended_
     assert feed(CodexParser(RULES), lines, end=end).outcome.session_fault is None
 
 
+def called(key: str, sent: int, **more: Any) -> dict[str, Any]:
+    usage = {"input_tokens": sent - 100, "cache_read_input_tokens": 100, "output_tokens": 9}
+    message = {"id": key, "model": "m", "content": [], "usage": usage}
+    return {"type": "assistant", "message": message, **more}
+
+
+def test_how_large_a_conversation_is_is_what_its_last_call_has_sent() -> None:
+    result = {"type": "result", "subtype": "success", "is_error": False, "result": "ok"}
+    lines = encoded(called("1", 1000), called("2", 5000), result)
+    assert feed(ClaudeParser(RULES), lines).outcome.context_tokens == 5000
+    of_a_subagent = called("3", 90_000, parent_tool_use_id="t")
+    lines = encoded(called("1", 1000), of_a_subagent, result)
+    assert feed(ClaudeParser(RULES), lines).outcome.context_tokens == 1000
+    steps = [
+        {"type": "step_finish", "part": {"reason": "stop", "tokens": {"input": n}}}
+        for n in (10, 40)
+    ]
+    assert feed(OpencodeParser(RULES), encoded(*steps)).outcome.context_tokens == 40
+
+
+def test_of_a_client_that_tells_a_sum_only_it_is_the_sum() -> None:
+    lines = encoded({"type": "turn.completed", "usage": {"input_tokens": 70}})
+    assert feed(CodexParser(RULES), lines).outcome.context_tokens == 70
+    lines = encoded({"type": "result", "status": "success", "stats": {"input_tokens": 80}})
+    assert feed(GeminiParser(RULES), lines).outcome.context_tokens == 80
+    assert feed(CodexParser(RULES), []).outcome.context_tokens is None
+
+
 # --- reasons that nobody knows --------------------------------------------------------------
 
 
@@ -176,6 +230,7 @@ def test_a_client_that_is_silent_to_the_end_may_be_so_by_its_conversation(ended_
         ("", 0, True),
         ("panicked at core/src/lib.rs:12", 101, True),
         ("TypeError: undefined is not a function", 1, True),
+        ("UnknownError: something went wrong", 1, True),
         # What a second try would not change.
         ("", 2, False),
         ("", 64, False),
