@@ -193,6 +193,7 @@ class GeminiParser(JsonEventParser):
     def __init__(self, rules: Rules) -> None:
         super().__init__(rules)
         self.observed = Observation(self.turns, separator="")
+        self._has_results = False
         self._result: ClientEvent | None = None
         self._tools: dict[str, str] = {}
         self._charged = Usage()
@@ -204,7 +205,7 @@ class GeminiParser(JsonEventParser):
                 self.session_id = event.text("session_id") or None
             case "message" if event.get("role") == "assistant":
                 text = str(event.get("content", ""))
-                self.observed.reason = None
+                self._go_on()
                 self.observed.say(text)
                 self.stream(listener, text, Piece.RESPONSE)
                 return bool(event.get("content"))
@@ -240,15 +241,23 @@ class GeminiParser(JsonEventParser):
     def _take_call(self, event: ClientEvent, listener: Listener) -> None:
         # What was said before a tool call is not the final answer.
         self.observed.next_message()
-        self.observed.reason = None
+        self._go_on()
         given = [event.get("tool_name"), event.get("parameters")]
         self.observed.call(str(event.get("tool_id")), given)
         call = f"{event.get('tool_name')} {one_line(event.get('parameters'))}"
         self._tools[str(event.get("tool_id"))] = one_line(call, 160)
         self.say(listener, f"-> {call}", Piece.ACTION)
 
+    def _go_on(self) -> None:
+        """Take it that the model works, which it does only with the results of all calls."""
+        self.observed.reason = None
+        if self._has_results:
+            self.observed.settle()
+        self._has_results = False
+
     def _take_tool_result(self, event: ClientEvent, listener: Listener) -> None:
         error = event.sub("error")
+        self._has_results = True
         given = [event.get("status"), event.get("output"), event.get("error")]
         self.observed.result(str(event.get("tool_id")), given)
         output = one_line(event.get("output") or error.get("message") or event.get("status"))

@@ -27,6 +27,8 @@ _VARIES = {
 }  # fmt: skip
 _ADDED = {"cache_read_tokens": 0}
 """Fields that earlier versions did not write, as they read what has none."""
+_LATER = {"evidence"}
+"""Facts that no earlier version has kept, whatever they say."""
 _OF_THIS_RUN = re.compile(
     r"(?<=\d)-[0-9a-f]{16}\b|(?<=marking-)[0-9a-f]{20}|process \d+ on \S+"
     r"|\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b\d{4}-\d\d-\d\dT[\d:.]+Z?"
@@ -40,7 +42,7 @@ def steady(value: Any) -> Any:
         return {
             key: steady(one)
             for key, one in value.items()
-            if key not in _VARIES and (key not in _ADDED or one != _ADDED[key])
+            if key not in _VARIES | _LATER and (key not in _ADDED or one != _ADDED[key])
         }
     if isinstance(value, list):
         return [steady(one) for one in value]
