@@ -66,8 +66,7 @@ class GitTree(Struct, frozen=True):
 
     def state(self, deadline: Deadline) -> TreeState:
         """See `Tree.state`."""
-        excluded = [f":(exclude,literal){name}" for name in self.own]
-        found = parse_status(self._told(deadline, *STATUS, "--", ":(top)", *excluded))
+        found = parse_status(self._told(deadline, *STATUS, *self._counted))
         entries, log = dict[str, str](), self._moves()
         newest = 0.0 if log is None else last_change(log)
         for one in found.entries:
@@ -79,14 +78,21 @@ class GitTree(Struct, frozen=True):
         moves = 0 if log is None else log.st_size
         return TreeState(entries, found.commit or "", moves, newest)
 
+    @property
+    def _counted(self) -> list[str]:
+        """Return what tells git which paths count."""
+        return ["--", ":(top)", *(f":(exclude,literal){name}" for name in self.own)]
+
     def changes(self, before: TreeState, after: TreeState, deadline: Deadline) -> TreeChanges:
         """See `Tree.changes`."""
         paths = differing(before, after)
         commits = self._commits(before, after, deadline)
         old, new = before.commit, after.commit
         if old and new and old != new:
-            told = self._told(deadline, "diff", "--name-only", "-z", old, new)
+            told = self._told(deadline, "diff", "--name-only", "-z", old, new, *self._counted)
             paths |= {os.fsdecode(name) for name in told.split(b"\0") if name}
+            # A commit of nothing but the run's own files is no change.
+            commits = commits if paths else 0
         elif old != new:
             # The first commit of all; its files were in the status before.
             commits = max(commits, 1)
