@@ -36,6 +36,8 @@ _COMMITTED = re.compile(
 )
 """In git's record of HEAD: what has made a commit."""
 _MOST_MOVES = 1024 * 1024
+IGNORED_S = 0.5
+"""How long it may take to find out whether git ignores a folder."""
 
 
 def tree_in_git(folder: Path, own: Sequence[Path]) -> GitTree | None:
@@ -44,12 +46,19 @@ def tree_in_git(folder: Path, own: Sequence[Path]) -> GitTree | None:
     if top is None:
         return None
     git = Git(folder)
-    with suppress(GitFailed, SequencerError):
-        ignored = git.run("check-ignore", "-q", ".", accepts=(0, 1), timeout_s=1.0)
-        if ignored.code == 1 or folder == top:
-            inside = tuple(os.path.relpath(one, folder) for one in own if _is_inside(one, folder))
-            return GitTree(git, top, inside)
-    return None
+    if folder != top and _is_ignored(git):
+        return None
+    inside = tuple(os.path.relpath(one, folder) for one in own if _is_inside(one, folder))
+    return GitTree(git, top, inside)
+
+
+def _is_ignored(git: Git) -> bool:
+    """Return whether git leaves the whole folder out, so that it sees no change there."""
+    try:
+        told = git.run("check-ignore", "-q", ".", accepts=(0, 1), timeout_s=IGNORED_S)
+    except (GitFailed, SequencerError):
+        return True
+    return told.code == 0
 
 
 def _is_inside(path: Path, folder: Path) -> bool:
