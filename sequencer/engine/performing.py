@@ -219,29 +219,31 @@ class Performer(Struct, frozen=True):
                 lock.close()
         outcome = bounded(outcome, attempt.attempt, self.max_attempts)
         outcome = self._finished(outcome, final, round(time.monotonic() - started, 6))
-        missed = near_miss(final.step, outcome)
-        if missed is not None:
-            # An answer need not end with its line.
-            listener.write(f"\n[sequencer] {missed}\n".encode(), Piece.NOTICE)
-        performed = judged(
-            self.workflow,
-            Performed(
-                outcome,
-                final.step,
-                final.place,
-                final.agent,
-                str(log.path),
-                is_final=is_final,
-                began_at=began_at,
-                note="; ".join(filter(None, (final.note, missed))) or None,
-            ),
-            is_command=final.executor.kind == "command",
+        performed = Performed(
+            outcome,
+            final.step,
+            final.place,
+            final.agent,
+            str(log.path),
+            is_final=is_final,
+            began_at=began_at,
+            note=self._noted(final, outcome, listener) if final.step.complete_when else final.note,
         )
+        performed = judged(self.workflow, performed, is_command=final.executor.kind == "command")
         if self.hooks is not None:
             performed = self._decided(performed, self.hooks, running)
         log.close(performed.outcome)
         self.emit(AttemptEnded(attempt, performed.outcome))
         return performed
+
+    @staticmethod
+    def _noted(final: Prepared, outcome: Outcome, listener: Listener) -> str | None:
+        """Return what history tells of the attempt; the log says itself what was missed."""
+        missed = near_miss(final.step, outcome)
+        if missed is not None:
+            # An answer need not end with its line.
+            listener.write(f"\n[sequencer] {missed}\n".encode(), Piece.NOTICE)
+        return "; ".join(filter(None, (final.note, missed))) or None
 
     def _lock(self, attempt: Attempt) -> AttemptLock | None:
         """Return what the processes of *attempt* hold; nothing is opened before the first."""
@@ -499,7 +501,7 @@ class Performer(Struct, frozen=True):
             idle_timeout_s=step.idle_timeout_s,
             is_node=self.workflow.counts_ms,
             lock=running.lock,
-            label=forward_of(self.workflow, step),
+            label=forward_of(self.workflow, step) if self.workflow.nodes else None,
             decides=to == "router" or decides(self.workflow, step, prepared.place.stage),
             max_cost_usd=least(step.max_cost_usd, budget.cost_usd) if can_cap else None,
         )

@@ -339,7 +339,6 @@ def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None)
         seen = look_closely(run, workflow.name, known)[0]
         if head is not None and not (here is not None and here.kind is Readiness.COMPLETE):
             stopped_by = tuple(run.stopped_by(head))
-    newest = _newest_outcomes(run, head)
     return Snapshot(
         name=run.name,
         head=head,
@@ -348,8 +347,7 @@ def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None)
         standing=here,
         holders=tuple((claim, run.store.liveness(claim)) for claim in claims),
         limits=run.limits,
-        denials=tuple(str(line) for one in newest for line in one.get("denials") or ()),
-        note=next((str(one["note"]) for one in newest if "agent" in one and one.get("note")), ""),
+        **_newest_words(run, head),
         notices=notices,
         graph_view=seen,
         stopped_by=stopped_by,
@@ -360,17 +358,22 @@ def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None)
     )
 
 
-def _newest_outcomes(run: Run, head: Head | None) -> list[Mapping[str, Any]]:
-    """Return the outcomes in the newest record; reading all would take too long."""
+def _newest_words(run: Run, head: Head | None) -> dict[str, Any]:
+    """Return the refused tool calls and the note in the newest record; all would take too long."""
+    found: dict[str, Any] = {"denials": (), "note": ""}
     if head is None:
-        return []
+        return found
     journal = run.store.state_path.with_name(JOURNAL)
     try:
         data = read_regular(journal, head.journal_offset, max_bytes=MAX_RECORD_BYTES)
         facts = facts_of(decode(data.partition(b"\n")[0]))
     except (OSError, ValueError, CorruptState):
-        return []
-    return [fact.get("outcome") or {} for fact in facts]
+        return found
+    for outcome in (fact.get("outcome") or {} for fact in facts):
+        found["denials"] += tuple(str(line) for line in outcome.get("denials") or ())
+        if outcome.get("agent") and outcome.get("note"):
+            found["note"] = str(outcome["note"])
+    return found
 
 
 TAIL_BYTES = 8 * 1024
