@@ -340,7 +340,7 @@ def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None)
         if head is None:
             raise
         notices, is_as_begun = (*notices, one_line(str(error))), False
-    claims, newest = head.claims if head is not None else (), _newest(run, head)
+    claims = head.claims if head is not None else ()
     seen, stopped_by = None, tuple[str, ...]()
     if workflow is not None and workflow.nodes and is_as_begun:
         seen = look_closely(run, workflow.name, known)[0]
