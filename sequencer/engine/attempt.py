@@ -96,6 +96,12 @@ class Allowance(Struct, frozen=True):
     cost_usd: float | None = None
     timeout_s: float | None = None
 
+    def after(self, paid: Usage) -> Allowance:
+        """Return what is left after *paid*."""
+        if self.cost_usd is None:
+            return self
+        return Allowance(max(self.cost_usd - paid.cost_usd, 0.0), self.timeout_s)
+
 
 class Prepared(Struct, frozen=True):
     """A step that can be started: everything it needs was found."""
